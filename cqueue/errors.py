@@ -1,0 +1,134 @@
+"""Every error that cqueue raises, in one tree.
+
+A caller acts on the second level: it says what is known about the effect of the call.
+
+    CqueueError
+    ├── NotDone                 nothing was stored; calling again is safe
+    │   ├── Unavailable         too few replicas, no connection, overloaded
+    │   ├── Closed              the client, producer or consumer has been closed
+    │   ├── QueuePaused         the queue is paused
+    │   └── DevError            the embedded Cassandra could not do what was asked
+    ├── OutcomeUnknown          it may or may not have happened
+    │   ├── SendUnknown         the messages may be stored; `ids` names them
+    │   └── AckUnknown          the ack may be stored; the messages may come again
+    ├── OwnershipLost           what the caller held belongs to somebody else now
+    │   └── LeaseLost           the visibility timeout passed; the message was given up
+    └── BadInput                the arguments are wrong; nothing was sent
+        ├── ConfigError         a queue's or client's configuration
+        ├── InvalidQueueName
+        ├── InvalidMessageId
+        ├── BodyTooLarge
+        ├── HeadersTooLarge
+        ├── DelayOutOfRange
+        ├── PriorityOutOfRange
+        ├── BatchTooLarge
+        ├── QueueNotFound
+        ├── QueueExists
+        └── SchemaMismatch      the keyspace's schema is missing, older or newer than this code
+
+The driver's own error, where there is one, is the `__cause__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class CqueueError(Exception):
+    """Base of all errors of this library."""
+
+
+class NotDone(CqueueError):
+    """The operation had no effect. Calling again is safe."""
+
+
+class Unavailable(NotDone):
+    """Cassandra refused before doing anything: too few replicas, no connection, or overloaded."""
+
+
+class Closed(NotDone):
+    """The object was closed before the call."""
+
+
+class QueuePaused(NotDone):
+    """The queue is paused; sends and receives are refused until it is resumed."""
+
+
+class DevError(NotDone):
+    """The embedded Cassandra could not do what was asked; the message gives the remedy."""
+
+
+class OutcomeUnknown(CqueueError):
+    """The operation may or may not have taken effect. Treat it as neither."""
+
+
+class SendUnknown(OutcomeUnknown):
+    """The messages may be stored, now or a little later.
+
+    Attributes:
+        ids: the message ids, as strings; sending again makes new ids and may store a second copy.
+    """
+
+    def __init__(self, text: str, ids: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.ids = tuple(ids)
+
+
+class AckUnknown(OutcomeUnknown):
+    """The ack may be stored. If it is not, the messages come again when their timeout passes."""
+
+
+class OwnershipLost(CqueueError):
+    """Somebody else owns now what the caller believed to hold."""
+
+
+class LeaseLost(OwnershipLost):
+    """The visibility timeout of the message passed and it was given to another consumer."""
+
+
+class BadInput(CqueueError, ValueError):
+    """An argument is wrong. Nothing was sent."""
+
+
+class ConfigError(BadInput):
+    """A configuration value is out of its range, or does not fit another one."""
+
+
+class InvalidQueueName(BadInput):
+    """A queue name has 1 to 200 characters out of `A-Z a-z 0-9 . _ -`."""
+
+
+class InvalidMessageId(BadInput):
+    """The text is no message id of this library."""
+
+
+class BodyTooLarge(BadInput):
+    """A body has at most 1 MiB."""
+
+
+class HeadersTooLarge(BadInput):
+    """At most 64 headers and 16 KiB of them together."""
+
+
+class DelayOutOfRange(BadInput):
+    """A delay lies between 0 and 10 years."""
+
+
+class PriorityOutOfRange(BadInput):
+    """A priority is a whole number from 0 (most urgent) to 9."""
+
+
+class BatchTooLarge(BadInput):
+    """More entries than one call takes."""
+
+
+class QueueNotFound(BadInput):
+    """There is no queue of that name."""
+
+
+class QueueExists(BadInput):
+    """A queue of that name exists already, with another configuration or without `exist_ok`."""
+
+
+class SchemaMismatch(BadInput):
+    """The keyspace lacks cqueue's schema, or has one that this version cannot work with."""

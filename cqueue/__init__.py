@@ -1,0 +1,1 @@
+"""Durable queues on Apache Cassandra."""

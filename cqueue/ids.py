@@ -1,0 +1,93 @@
+"""Message ids: TimeUUIDs whose time is the due time, held as integers in Cassandra's order.
+
+Python compares `uuid.UUID` by its bytes, which is not time order, and Cassandra compares TimeUUIDs
+by time and then by *signed* bytes. Every place that compared ids wrongly would lose messages
+without a sign, so inside cqueue an id is a plain integer, built such that `<` is Cassandra's `<`:
+
+    id = time in 100 ns since 1582-10-15 << 64 | (the low 8 bytes XOR 80 80 80 80 80 80 80 80)
+
+Ids become UUID bytes only in the Cassandra store. `0 << 64` is the id of lock and metadata rows,
+`n << 64` the id of timeout slot n.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from uuid import UUID
+
+TICKS_1970 = 0x01B21DD213814000
+"""100 ns intervals from the start of UUID time (1582-10-15) to 1970-01-01."""
+
+_LOW = (1 << 64) - 1
+_SIGNS = 0x8080808080808080
+_VARIANT = 1 << 63
+_RANDOM_BITS = (1 << 62) - 1
+
+START = 0
+"""Below every message id; also the id of lock and metadata rows."""
+
+
+def from_ticks(ticks: int, random_bits: int) -> int:
+    """The id for `ticks` (100 ns since 1970) with 62 random bits."""
+    return (ticks + TICKS_1970) << 64 | ((_VARIANT | (random_bits & _RANDOM_BITS)) ^ _SIGNS)
+
+
+def derived(time_us: int, source: bytes) -> int:
+    """The one id that `source` has at `time_us` (µs since 1970): the same whenever it is asked for."""
+    digest = blake2b(source, digest_size=8, person=b"cqueue-id").digest()
+    return from_ticks(time_us * 10, int.from_bytes(digest, "big"))
+
+
+def ticks_of(id_: int) -> int:
+    """The time of an id in 100 ns since 1970."""
+    return (id_ >> 64) - TICKS_1970
+
+
+def time_us(id_: int) -> int:
+    """The time of an id in µs since 1970: the write timestamp of the message row."""
+    return ((id_ >> 64) - TICKS_1970) // 10
+
+
+def lowest_at(us: int) -> int:
+    """Not above any id whose time is `us` (µs since 1970) or later."""
+    return max(0, us * 10 + TICKS_1970) << 64
+
+
+def highest_at(us: int) -> int:
+    """Not below any id whose time is `us` (µs since 1970) or earlier."""
+    return max(0, us * 10 + 9 + TICKS_1970) << 64 | _LOW
+
+
+def slot_id(number: int) -> int:
+    """The id under which timeout slot `number` is stored."""
+    return number << 64
+
+
+def slot_number(id_: int) -> int:
+    """The number of the timeout slot that is stored under `id_`."""
+    return id_ >> 64
+
+
+def to_bytes(id_: int) -> bytes:
+    """The 16 bytes of the TimeUUID, as on the wire."""
+    ticks = id_ >> 64
+    high = (ticks & 0xFFFFFFFF) << 32 | (ticks >> 16 & 0xFFFF0000) | 0x1000 | ticks >> 48 & 0xFFF
+    return (high << 64 | ((id_ & _LOW) ^ _SIGNS)).to_bytes(16, "big")
+
+
+def from_bytes(data: bytes) -> int:
+    """The id of the TimeUUID with these 16 bytes."""
+    whole = int.from_bytes(data, "big")
+    high = whole >> 64
+    ticks = (high & 0xFFF) << 48 | (high & 0xFFFF0000) << 16 | high >> 32
+    return ticks << 64 | ((whole & _LOW) ^ _SIGNS)
+
+
+def to_uuid(id_: int) -> UUID:
+    """The id as a UUID object, for people and for other programs."""
+    return UUID(bytes=to_bytes(id_))
+
+
+def from_uuid(uuid: UUID) -> int:
+    """The id of a version 1 UUID."""
+    return from_bytes(uuid.bytes)

@@ -1,0 +1,433 @@
+"""The storage seam: everything the protocol asks of Cassandra, as values.
+
+Protocol functions are generators that yield these operations and get back their results, so that
+one and the same code is run by the blocking driver, by the memory twin, and by a simulator that
+owns time and order. `yield from operation` gives a result of the operation's own type.
+
+An operation fails in one of two ways (cqueue.errors): `NotDone` (a read that failed; a write that
+certainly had no effect) or `OutcomeUnknown` (a write that may have had one, now or later).
+
+Write timestamps are part of the seam, because correctness hangs on them: message, body and registry
+rows are inserted at the µs of their id (or time shard) and deleted one µs later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Operation(Generic[T]):
+    """Something asked of the outside world; its result is a T."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Generator[Operation[Any], Any, T]:
+        result: T = yield self
+        return result
+
+
+# ── Values ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class WideRow(NamedTuple):
+    """One partition of `messages`.
+
+    queue: the queue's partition name (name and incarnation); time_shard: ms since 1970;
+    shard: 0 and up, below 0 for an open wide row.
+    """
+
+    queue: str
+    time_shard: int
+    shard: int
+
+
+class MessageRow(NamedTuple):
+    """A message as it is stored. Times are ms since 1970; None stands for a column not set."""
+
+    priority: int
+    id: int
+    body: bytes | None  # None: the body stands in `bodies`
+    size: int | None  # bytes of a body that stands in `bodies`
+    headers: Mapping[str, str] | None
+    codec: str | None
+    task: str | None
+    key: str | None
+    trigger: str | None
+    sent_at: int
+    expires: int | None
+    format: int
+
+
+class LockState(IntEnum):
+    """State of a wide row's lock."""
+
+    FREE = 0
+    LOCKED = 1
+    RETIRED = 2
+
+
+class LockRow(NamedTuple):
+    """The lock of a wide row. until: ms since 1970; fence: grows with every change of the claim state."""
+
+    state: LockState
+    owner: bytes
+    until_ms: int
+    fence: int
+
+
+class SlotState(IntEnum):
+    """State of a timeout slot."""
+
+    FREE = 0
+    CLAIMED = 1  # delivered to `owner` until `due`
+    WAITING = 2  # nacked, snoozed or released: anybody may take it at `due`
+
+
+class SlotRow(NamedTuple):
+    """A timeout slot: "these ids of one priority are claimed until due"."""
+
+    priority: int
+    number: int
+    state: SlotState
+    ids: tuple[int, ...]
+    due_ms: int
+    attempt: int
+    owner: bytes
+    rev: int
+    died_at_ms: int | None = None
+
+
+class CursorRow(NamedTuple):
+    """Progress in one priority of a wide row."""
+
+    priority: int
+    cursor: int
+    boundary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands before the messages of a wide row: lock, cursors by priority, timeout slots."""
+
+    lock: LockRow | None = None
+    cursors: Mapping[int, CursorRow] = field(default_factory=dict)
+    slots: tuple[SlotRow, ...] = ()
+
+
+class SlotChange(NamedTuple):
+    """Overwrite a slot, provided that its revision still is `expect_rev` (None: never written)."""
+
+    expect_rev: int | None
+    row: SlotRow
+
+
+class ShardRow(NamedTuple):
+    """A registered wide row and the priorities that were sent to it."""
+
+    time_shard: int
+    shard: int
+    priorities: frozenset[int]
+
+
+class Slice(NamedTuple):
+    """Live rows in id order. tombstones: how many were crossed, as far as the store noticed (else 0)."""
+
+    rows: list[MessageRow]
+    tombstones: int
+
+
+class IdSlice(NamedTuple):
+    """Ids of live rows in order. tombstones: as in `Slice`."""
+
+    ids: list[int]
+    tombstones: int
+
+
+class QueueRow(NamedTuple):
+    """A queue's row. config: JSON; epoch_ms: width of a registry epoch; versions start at 1."""
+
+    name: str
+    incarnation: str
+    version: int
+    state: str
+    config: str
+    epoch_ms: int
+    oldest_epoch: int
+    oldest_open_epoch: int
+
+
+class DeploymentRow(NamedTuple):
+    """What all clients of a keyspace agree on."""
+
+    format: int
+    serial_consistency: str
+    settle_ms: int
+    skew_ms: int
+    gc_grace_s: int
+    changes: int
+
+
+# ── Reads (quorum unless said otherwise) ────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHead(Operation[Head]):
+    """All rows with kind < 3, in one unpaged read; `serial` makes unfinished mutations known first."""
+
+    wide_row: WideRow
+    serial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSlice(Operation[Slice]):
+    """Live messages of one priority with after < id <= upto, at most `limit`."""
+
+    wide_row: WideRow
+    priority: int
+    after: int
+    upto: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIds(Operation[IdSlice]):
+    """As ReadSlice, but only the ids."""
+
+    wide_row: WideRow
+    priority: int
+    after: int
+    upto: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMessages(Operation[list[MessageRow]]):
+    """Those of the given messages that are live, in id order, at most `limit` (0: all)."""
+
+    wide_row: WideRow
+    priority: int
+    ids: tuple[int, ...]
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBodies(Operation[dict[int, bytes]]):
+    """Bodies above 4 KiB, by id; missing ones are left out."""
+
+    wide_row: WideRow
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadShards(Operation[list[ShardRow]]):
+    """The registry of one epoch from `from_time_shard` on, in order."""
+
+    queue: str
+    epoch: int
+    from_time_shard: int
+
+
+# ── Plain writes, idempotent under their derived timestamps ─────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class InsertMessages(Operation[None]):
+    """Insert rows at time(id) µs, in one single-partition unlogged batch."""
+
+    wide_row: WideRow
+    rows: tuple[MessageRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteMessages(Operation[None]):
+    """Delete messages of one priority at the largest time(id) + 1 µs."""
+
+    wide_row: WideRow
+    priority: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InsertBodies(Operation[None]):
+    """Insert bodies at time(id) µs."""
+
+    wide_row: WideRow
+    bodies: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBodies(Operation[None]):
+    """Delete bodies at the largest time(id) + 1 µs."""
+
+    wide_row: WideRow
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropBodies(Operation[None]):
+    """Delete the whole partition of bodies at `at_us`, which must not lie beyond now."""
+
+    wide_row: WideRow
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterShard(Operation[None]):
+    """Insert a registry row at time(time_shard) µs; priorities of several inserts add up."""
+
+    queue: str
+    epoch: int
+    time_shard: int
+    shard: int
+    priorities: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterShard(Operation[None]):
+    """Delete a registry row at time(time_shard) + 1 µs: no later insert revives it."""
+
+    queue: str
+    epoch: int
+    time_shard: int
+    shard: int
+
+
+# ── Conditional mutations ───────────────────────────────────────────────────────────────────────
+
+RETIRED_TTL_S = 3600
+"""How long the marker of a retired wide row stays: above any late application of a mutation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutate(Operation[bool]):
+    """One conditional batch in one wide row; True when applied, all of it, False when nothing was.
+
+    lock: set when given, IF the stored fence equals `expect_fence` (None: no lock row yet).
+    cursors: set without a condition of their own, so only together with `lock`.
+    slots: each set IF its revision is as expected.
+    retire: delete the partition just below `lock`, which gets a TTL of RETIRED_TTL_S.
+    """
+
+    wide_row: WideRow
+    lock: LockRow | None = None
+    expect_fence: int | None = None
+    cursors: tuple[CursorRow, ...] = ()
+    slots: tuple[SlotChange, ...] = ()
+    retire: bool = False
+
+
+# ── Queues and deployment ───────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQueue(Operation["QueueRow | None"]):
+    """A queue's row, read at serial consistency."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListQueues(Operation[list[QueueRow]]):
+    """All queues, in no order."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue(Operation[bool]):
+    """Insert IF NOT EXISTS."""
+
+    row: QueueRow
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeQueue(Operation[bool]):
+    """Set state, config and version (= expect_version + 1) IF version and incarnation are as expected."""
+
+    row: QueueRow
+    expect_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveQueue(Operation[bool]):
+    """Delete the row IF its incarnation is as expected."""
+
+    name: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceEpoch(Operation[bool]):
+    """Move oldest_epoch (or oldest_open_epoch) from `expect` to `to`, of that incarnation only."""
+
+    name: str
+    incarnation: str
+    expect: int
+    to: int
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDeployment(Operation["DeploymentRow | None"]):
+    """The deployment row; None when the schema was not applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class BumpDeployment(Operation[bool]):
+    """Raise `changes` from `expect` by one, conditionally."""
+
+    expect: int
+
+
+# ── Questions that are not for the store ────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Now(Operation[int]):
+    """Cluster time in µs since 1970. checked: synchronise first if the last time is too long ago."""
+
+    checked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RandomBits(Operation[int]):
+    """A whole number of so many random bits."""
+
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Operation[None]):
+    """Do nothing for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Together(Operation[list[Any]]):
+    """Run store operations side by side. The result has, in order, each one's result or its error."""
+
+    operations: tuple[Operation[Any], ...]
+
+
+class Store(Protocol):
+    """What a storage back end offers. Thread-safe."""
+
+    def execute(self, operation: Operation[Any]) -> Any:
+        """Run one store operation and return its result, or raise NotDone or OutcomeUnknown."""
+
+    def together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
+        """Run several side by side; in order, each one's result or its NotDone/OutcomeUnknown error."""
+
+    def sample_time_us(self) -> list[tuple[int, int]]:
+        """Ask several coordinators for the time: (server time in µs, round trip in µs) of each answer.
+
+        The server time belongs to the middle of the round trip that ended when the sample was taken,
+        corrected to the moment of return.
+        """
+
+    def close(self) -> None:
+        """Let go of all connections."""

@@ -1,0 +1,1 @@
+"""The wide-row protocol as generators over store operations: no I/O, no threads, no wall clock."""

@@ -1,0 +1,149 @@
+"""A queue's configuration: one object, validated whole when it is made, stored as JSON.
+
+Fixed once the queue exists: `time_shard`, `max_shards`, `open_shards`. Everything else can be
+altered while the queue runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any
+
+from cqueue.errors import ConfigError
+
+HOUR_MS = 3_600_000
+MAX_EPOCH_ROWS = 10_000
+"""A registry partition never holds more wide rows than this."""
+
+DEFAULT_TIME_SHARD = timedelta(seconds=30)
+DEFAULT_VISIBILITY = timedelta(seconds=30)
+DEFAULT_LEASE = timedelta(seconds=5)
+
+FIXED = ("time_shard", "max_shards", "open_shards")
+_DURATIONS = ("time_shard", "visibility", "lease")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueConfig:
+    """How a queue is laid out and how it behaves.
+
+    Raises:
+        ConfigError: a value is out of its range, or does not fit another one.
+    """
+
+    # Concurrency shards inside one time shard, 1 to max_shards: how many consumers can claim at once.
+    shards: int = 4
+    # Width of a time shard, 1 s to 30 days: divides an hour, or is a multiple of one. Fixed.
+    time_shard: timedelta = DEFAULT_TIME_SHARD
+    # How long a received message is invisible to others, 2 s to 12 h.
+    visibility: timedelta = DEFAULT_VISIBILITY
+    # Deliveries before a message goes to the dead-letter queue: 2 or more; 0 means for ever.
+    max_attempts: int = 5
+    # How long one consumer may hold a wide row while it claims, 1 s to visibility.
+    lease: timedelta = DEFAULT_LEASE
+    # Upper bound of `shards` for this queue's whole life, 1 to 1,000. Fixed.
+    max_shards: int = 64
+    # Shards of open wide rows, 1 to 64: for sends that may land late, such as dead letters. Fixed.
+    open_shards: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every field, then how they fit together."""
+        for name in _DURATIONS:
+            self._check_duration(name)
+        self._check_int("max_shards", 1, 1000)
+        self._check_int("shards", 1, self.max_shards)
+        self._check_int("open_shards", 1, 64)
+        self._check_int("max_attempts", 0, 1_000_000)
+        if self.max_attempts == 1:
+            raise ConfigError(
+                "max_attempts is 1, but a claim can apply after its consumer gave up on it, "
+                "so 1 would bury messages nobody saw; use 2 or more, or 0 for no limit"
+            )
+        self._check_fit()
+
+    def _check_duration(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, timedelta):
+            raise ConfigError(f"{name} is {value!r}; it takes a timedelta")
+        if value % timedelta(milliseconds=1):
+            raise ConfigError(f"{name} is {value}; it takes whole milliseconds")
+
+    def _check_int(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ConfigError(f"{name} is {value!r}; it takes a whole number from {low} to {high}")
+
+    def _check_fit(self) -> None:
+        width = self.time_shard_ms
+        if not 1000 <= width <= 30 * 24 * HOUR_MS or (HOUR_MS % width and width % HOUR_MS):
+            raise ConfigError(
+                f"time_shard is {self.time_shard}; it divides an hour or is a multiple of one, "
+                "from 1 second to 30 days"
+            )
+        if not timedelta(seconds=2) <= self.visibility <= timedelta(hours=12):
+            raise ConfigError(f"visibility is {self.visibility}; it takes 2 seconds to 12 hours")
+        if not timedelta(seconds=1) <= self.lease:
+            raise ConfigError(f"lease is {self.lease}; it takes 1 second or more")
+
+    @property
+    def time_shard_ms(self) -> int:
+        """Width of a time shard in ms."""
+        return to_ms(self.time_shard)
+
+    @property
+    def visibility_ms(self) -> int:
+        """Visibility timeout in ms."""
+        return to_ms(self.visibility)
+
+    @property
+    def lease_ms(self) -> int:
+        """Lease of a lock in ms; never above the visibility."""
+        return min(to_ms(self.lease), self.visibility_ms)
+
+    def epoch_ms(self) -> int:
+        """Width of a registry epoch: an hour, or less where an hour would hold too many wide rows."""
+        width = self.time_shard_ms
+        if width >= HOUR_MS:
+            return width
+        per_hour = HOUR_MS // width
+        most = max(1, MAX_EPOCH_ROWS // self.max_shards)
+        return width * max(n for n in range(1, per_hour + 1) if per_hour % n == 0 and n <= most)
+
+    def altered(self, changes: Mapping[str, Any]) -> QueueConfig:
+        """This configuration with some values changed.
+
+        Raises:
+            ConfigError: unknown name, a fixed value, or a value out of range.
+        """
+        known = {f.name for f in fields(self)}
+        for name, value in changes.items():
+            if name not in known:
+                raise ConfigError(f"no such setting: {name}; there are {', '.join(sorted(known))}")
+            if name in FIXED and value != getattr(self, name):
+                raise ConfigError(f"{name} is fixed when a queue is made; make a new queue and move over")
+        return replace(self, **changes)
+
+    def to_json(self) -> str:
+        """As stored: durations in ms under `<name>_ms`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in _DURATIONS:
+            values[f"{name}_ms"] = to_ms(values.pop(name))
+        return json.dumps(values, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> QueueConfig:
+        """What `to_json` wrote; settings of a newer version that this one does not know are left out."""
+        values = json.loads(text)
+        for name in _DURATIONS:
+            if f"{name}_ms" in values:
+                values[name] = timedelta(milliseconds=values.pop(f"{name}_ms"))
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def to_ms(duration: timedelta) -> int:
+    """A duration in whole ms, rounded down."""
+    return duration // timedelta(milliseconds=1)

@@ -1,0 +1,119 @@
+"""What protocol functions know of a queue, and the values they hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cqueue.config import QueueConfig
+from cqueue.store.operations import DeploymentRow, MessageRow, Operation, QueueRow, WideRow
+
+T = TypeVar("T")
+Proto = Generator[Operation[Any], Any, T]
+"""A protocol function: yields operations, returns a T."""
+
+DEAD_SUFFIX = ".dead"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """A queue as the protocol sees it. `_ms` are milliseconds, `_us` microseconds."""
+
+    name: str
+    incarnation: str
+    shards: int
+    width_ms: int
+    epoch_ms: int
+    open_shards: int
+    visibility_ms: int
+    lease_ms: int
+    max_attempts: int
+    settle_us: int  # W
+    skew_us: int  # ε
+    gc_grace_us: int
+
+    @property
+    def partition(self) -> str:
+        """The queue's name in partition keys: a queue deleted and made again starts on fresh partitions."""
+        return f"{self.name}@{self.incarnation}"
+
+    @property
+    def has_open_rows(self) -> bool:
+        """Whether readers look for open wide rows."""
+        return self.name.endswith(DEAD_SUFFIX)
+
+
+def spec_of(row: QueueRow, config: QueueConfig, deployment: DeploymentRow) -> QueueSpec:
+    """The spec of a stored queue."""
+    return QueueSpec(
+        name=row.name,
+        incarnation=row.incarnation,
+        shards=config.shards,
+        width_ms=config.time_shard_ms,
+        epoch_ms=row.epoch_ms,
+        open_shards=config.open_shards,
+        visibility_ms=config.visibility_ms,
+        lease_ms=config.lease_ms,
+        max_attempts=config.max_attempts,
+        settle_us=deployment.settle_ms * 1000,
+        skew_us=deployment.skew_ms * 1000,
+        gc_grace_us=deployment.gc_grace_s * 1_000_000,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One timeout slot as its holder knows it; its messages refer to it.
+
+    The holder serialises changes, so that `rev` always is the newest one that it wrote.
+    """
+
+    wide_row: WideRow
+    priority: int
+    number: int
+    rev: int
+    due_ms: int
+    attempt: int
+    owner: bytes
+    fence: int
+    ids: tuple[int, ...]  # as the slot lists them
+    died_at_ms: int | None = None
+    suspect: bool = False  # given up by an earlier holder: held alone
+    outstanding: set[int] = field(default_factory=set)  # neither acked nor moved away
+    lost: bool = False
+
+    def __post_init__(self) -> None:
+        """At first, all that the slot lists is outstanding."""
+        self.outstanding = set(self.ids)
+
+
+@dataclass(slots=True)
+class SuspectGate:
+    """At most one message that an earlier holder gave up is held by a process at a time.
+
+    One that kills its worker then cannot burn the attempts of its neighbours.
+    """
+
+    lease: Lease | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether another suspect may be taken."""
+        held = self.lease
+        return held is None or held.lost or not held.outstanding
+
+    def expire(self, now_ms: int) -> None:
+        """Forget a suspect whose timeout has passed: it is not held any more."""
+        if self.lease is not None and self.lease.due_ms <= now_ms:
+            self.lease = None
+
+
+class Taken:
+    """A message that a claim gave us, with the lease that it is held by."""
+
+    __slots__ = ("lease", "row")
+
+    def __init__(self, row: MessageRow, lease: Lease) -> None:
+        self.row = row
+        self.lease = lease

@@ -1,0 +1,275 @@
+"""Where the cluster is and how to talk to it.
+
+Four sources are merged key by key: an explicit URL, the environment, `cqueue.toml`, defaults. The URL is
+one key among the others: the most explicit one replaces a less explicit one whole, so that a password that
+stands in the URL of one cluster is never sent to another.
+
+A URL may hold a password. No error and no repr of this module quotes any part of a URL that could be one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from cqueue.errors import ConfigError
+from cqueue.urls import ParsedUrl, parse_url, suggest
+
+DEFAULT_URL: Final = "cassandra://127.0.0.1:9042/cqueue?local_dc=datacenter1"
+DEFAULT_KEYSPACE: Final = "cqueue"
+DEFAULT_REQUEST_TIMEOUT_S: Final = 10.0
+DEFAULT_CONNECT_TIMEOUT_S: Final = 5.0
+MAX_TIMEOUT_S: Final = 3600.0
+CONFIG_FILE: Final = "cqueue.toml"
+ENV_PREFIX: Final = "CQUEUE_"
+
+Scheme = Literal["cassandra", "memory"]
+Consistency = Literal["local_quorum", "quorum"]
+SerialConsistency = Literal["local_serial", "serial"]
+TlsVerify = Literal["full", "ca", "none"]
+
+# The level of plain reads and writes that sees what a conditional mutation of that kind has stored.
+CONSISTENCY_OF: Final[Mapping[SerialConsistency, Consistency]] = {
+    "local_serial": "local_quorum",
+    "serial": "quorum",
+}
+
+URL_KEYS: Final = (
+    "local_dc",
+    "consistency",
+    "serial_consistency",
+    "request_timeout",
+    "connect_timeout",
+    "tls",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_verify",
+)
+FILE_KEYS: Final = ("url", "username", "password", *URL_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything needed to connect; made by `load`, valid as a whole.
+
+    Attributes:
+        scheme: `cassandra`, or `memory` for the in-memory twin (then only `keyspace`, its name, counts).
+        hosts: contact points as (host, port).
+        keyspace: the keyspace, or the name of the in-memory store ("" is a private one).
+        local_dc: data centre that this client works in.
+        consistency: of plain reads and writes; follows from `serial_consistency`.
+        serial_consistency: of conditional mutations; one for a whole deployment.
+        request_timeout_s: seconds that one request may take.
+        connect_timeout_s: seconds that opening one connection may take.
+        tls: whether connections are encrypted.
+        tls_ca: file with the certificates to trust; the system's when None.
+        tls_cert: file with this client's certificate, if the cluster asks for one.
+        tls_key: file with its key, if `tls_cert` does not hold it.
+        tls_verify: `full` checks the certificate and that it names the node's address; `ca` only that it
+            is signed by a trusted authority; `none` nothing. The driver connects to addresses, also where the
+            URL gives names: for `full` the certificates must list IP addresses.
+    """
+
+    scheme: Scheme = "cassandra"
+    hosts: tuple[tuple[str, int], ...] = ()
+    keyspace: str = DEFAULT_KEYSPACE
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    local_dc: str | None = None
+    consistency: Consistency = "local_quorum"
+    serial_consistency: SerialConsistency = "local_serial"
+    request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S
+    connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S
+    tls: bool = False
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_verify: TlsVerify = "full"
+
+    def __post_init__(self) -> None:
+        if self.scheme == "cassandra":
+            _check_keyspace(self.keyspace)
+            if not self.hosts:
+                raise ConfigError("The URL names no host. Write cassandra://host:9042/keyspace.")
+        if self.consistency != CONSISTENCY_OF[self.serial_consistency]:
+            raise ConfigError(
+                f"consistency={self.consistency} does not go with "
+                f"serial_consistency={self.serial_consistency}: reads would miss what conditional mutations "
+                "have stored. Use local_quorum with local_serial, or quorum with serial."
+            )
+        if (self.username is None) != (self.password is None):
+            raise ConfigError(
+                "A user name needs a password and a password a user name: one of them is missing."
+            )
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ConfigError("tls_key needs tls_cert, the certificate that it belongs to.")
+
+    @property
+    def address(self) -> str:
+        """The cluster and keyspace as text for messages: no credentials, no options."""
+        hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.hosts)
+        return f"{self.scheme}://{hosts}/{self.keyspace}" if hosts else f"{self.scheme}://{self.keyspace}"
+
+    def with_keyspace(self, keyspace: str) -> Settings:
+        """The same cluster, another keyspace."""
+        return replace(self, keyspace=keyspace)
+
+
+def load(
+    url: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> Settings:
+    """Settings from `url`, the environment and `cqueue.toml`, in this order of precedence.
+
+    Args:
+        url: an explicit URL; None or "" leaves it to the other sources.
+        environ: instead of `os.environ`. Empty variables count as unset.
+        directory: where to look for `cqueue.toml`; the working directory when None.
+
+    Raises:
+        ConfigError: a value is malformed, unknown, or does not fit another one.
+
+    Example:
+        >>> load("cassandra://db1,db2:9043/shop?local_dc=dc1", environ={}).hosts
+        (('db1', 9042), ('db2', 9043))
+    """
+    env = {k: v for k, v in (os.environ if environ is None else environ).items() if v}
+    from_env = {key: env[name] for key in FILE_KEYS if (name := ENV_PREFIX + key.upper()) in env}
+    from_file = _read_file(env, directory or Path.cwd())
+    explicit = {"url": url} if url else {}
+    return _build(*_merge(explicit, from_env, from_file, {"url": DEFAULT_URL}))
+
+
+def _merge(*layers: Mapping[str, str]) -> tuple[ParsedUrl, dict[str, str]]:
+    """The first layer's URL, and one value per key from the first layer that has it.
+
+    Within a layer a key of its own beats the URL's; a URL counts at the rank of its layer.
+    """
+    address: ParsedUrl | None = None
+    merged: dict[str, str] = {}
+    for layer in layers:
+        own = {key: value for key, value in layer.items() if key != "url"}
+        if address is None and "url" in layer:
+            address = parse_url(layer["url"], known=URL_KEYS)
+            own = {**address.options, **own}
+        merged = {**own, **merged}
+    if address is None:
+        raise ConfigError("No URL is given.")
+    return address, merged
+
+
+def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
+    if address.scheme == "memory":
+        return Settings(scheme="memory", keyspace=address.keyspace)
+    serial, plain = _consistencies(values)
+    tls_files = {key: Path(values[key]) for key in ("tls_ca", "tls_cert", "tls_key") if key in values}
+    return Settings(
+        hosts=address.hosts,
+        keyspace=address.keyspace or DEFAULT_KEYSPACE,
+        username=values.get("username"),
+        password=values.get("password"),
+        local_dc=values.get("local_dc"),
+        consistency=plain,
+        serial_consistency=serial,
+        request_timeout_s=_seconds("request_timeout", values, DEFAULT_REQUEST_TIMEOUT_S),
+        connect_timeout_s=_seconds("connect_timeout", values, DEFAULT_CONNECT_TIMEOUT_S),
+        tls=_flag("tls", values, default=bool(tls_files)),
+        tls_ca=tls_files.get("tls_ca"),
+        tls_cert=tls_files.get("tls_cert"),
+        tls_key=tls_files.get("tls_key"),
+        tls_verify=_tls_verify(values),
+    )
+
+
+def _consistencies(values: Mapping[str, str]) -> tuple[SerialConsistency, Consistency]:
+    """Both levels; the one that is not given follows from the other."""
+    plain = _choice("consistency", values, tuple(CONSISTENCY_OF.values()))
+    serial = _choice("serial_consistency", values, tuple(CONSISTENCY_OF))
+    if serial is None:
+        serial = "serial" if plain == "quorum" else "local_serial"
+    serial_level = cast("SerialConsistency", serial)
+    return serial_level, cast("Consistency", plain or CONSISTENCY_OF[serial_level])
+
+
+def _choice(key: str, values: Mapping[str, str], allowed: tuple[str, ...]) -> str | None:
+    value = values.get(key)
+    if value is None or value.lower() in allowed:
+        return value.lower() if value else None
+    raise ConfigError(f"{key}={value!r}: use one of {', '.join(allowed)}.")
+
+
+def _seconds(key: str, values: Mapping[str, str], default: float) -> float:
+    text = values.get(key)
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError as exc:
+        raise ConfigError(f"{key}={text!r}: seconds, as a number such as 10 or 2.5.") from exc
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise ConfigError(f"{key}={text}: more than 0 and at most {MAX_TIMEOUT_S:.0f} seconds.")
+    return seconds
+
+
+def _flag(key: str, values: Mapping[str, str], *, default: bool) -> bool:
+    text = values.get(key)
+    if text is None:
+        return default
+    if text.lower() in {"true", "1", "yes", "on"}:
+        return True
+    if text.lower() in {"false", "0", "no", "off"}:
+        return False
+    raise ConfigError(f"{key}={text!r}: use true or false" + (", or ca." if key == "tls_verify" else "."))
+
+
+def _tls_verify(values: Mapping[str, str]) -> TlsVerify:
+    if values.get("tls_verify", "").lower() in {"ca", "full", "none"}:
+        return cast("TlsVerify", values["tls_verify"].lower())
+    return "full" if _flag("tls_verify", values, default=True) else "none"
+
+
+def _check_keyspace(name: str) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", name):
+        raise ConfigError(
+            f"{name!r} is no keyspace for cqueue: up to 48 of a-z, 0-9 and _, beginning with a letter. "
+            "Upper case would need quotes everywhere."
+        )
+
+
+def _read_file(env: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """The `[cqueue]` table of `$CQUEUE_CONFIG`, which must exist, or of `cqueue.toml`, which may."""
+    named = env.get(ENV_PREFIX + "CONFIG")
+    path = Path(named) if named else directory / CONFIG_FILE
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("cqueue", {})
+    except FileNotFoundError as exc:
+        if named is None:
+            return {}
+        raise ConfigError(f"CQUEUE_CONFIG names {path}, which does not exist.") from exc
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{path} cannot be read as TOML: {_reason(exc)}.") from exc
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: [cqueue] must be a table.")
+    return {key: _scalar(path, key, value) for key, value in table.items() if value != ""}
+
+
+def _reason(exc: Exception) -> str:
+    return exc.strerror or "error" if isinstance(exc, OSError) else str(exc)
+
+
+def _scalar(path: Path, key: str, value: Any) -> str:
+    if key not in FILE_KEYS:
+        raise ConfigError(f"{path}: [cqueue] has no key {key!r}.{suggest(key, FILE_KEYS)}")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ConfigError(f"{path}: [cqueue] {key} must be text, a number or true/false.")

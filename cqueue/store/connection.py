@@ -1,0 +1,211 @@
+"""Opening a session of the Cassandra driver, with everything that the protocol depends on made explicit.
+
+The driver's defaults suit reads that may be retried. Here a conditional mutation that is sent twice answers
+"not applied" although it was, so nothing may be repeated below the protocol: no retries, no speculative
+execution. Consistency levels are set in every profile, because the driver's own default is LOCAL_ONE.
+
+The driver logs what it does under `cassandra`. That logger has a null handler, so nothing appears unless the
+application asks for it, and it is left alone: what matters of it is in the errors raised here.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, ProtocolVersion
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    NoHostAvailable,
+    Session,
+    UnresolvableContactPoints,
+)
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    FallthroughRetryPolicy,
+    NoSpeculativeExecutionPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
+
+from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, Unavailable
+from cqueue.settings import Settings
+
+# Reads at serial consistency: they see every conditional mutation that was ever acknowledged, and finish
+# one that was left half done.
+SERIAL_READ: Final = "cqueue-serial-read"
+# Definitions and their bookkeeping: rare, slow, and agreed on by all data centres.
+SCHEMA: Final = "cqueue-schema"
+
+SCHEMA_TIMEOUT_S: Final = 60.0
+RECONNECT_S: Final = (0.5, 30.0)  # first and longest pause between two attempts
+HEARTBEAT_S: Final = 10.0  # a silent peer is noticed after two of these
+
+_LEVELS: Final = {
+    "local_quorum": ConsistencyLevel.LOCAL_QUORUM,
+    "quorum": ConsistencyLevel.QUORUM,
+    "local_serial": ConsistencyLevel.LOCAL_SERIAL,
+    "serial": ConsistencyLevel.SERIAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A cluster and its session. `close` it, or use it as a context manager."""
+
+    cluster: Cluster
+    session: Session
+
+    def close(self) -> None:
+        """Close all connections and stop the driver's threads. Calling it again does nothing."""
+        self.cluster.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_session(settings: Settings, *, use_keyspace: bool = True) -> Connection:
+    """Connect, and prove that the data centre and the keyspace exist.
+
+    Args:
+        settings: where to connect.
+        use_keyspace: make `settings.keyspace` the session's keyspace; False before it exists.
+
+    Raises:
+        Unavailable: no node could be reached; the driver's error is the cause.
+        SchemaMismatch: the keyspace does not exist.
+        ConfigError: `local_dc` is missing or no data centre of the cluster; the credentials were refused; or
+            a TLS file cannot be read.
+    """
+    if settings.scheme != "cassandra":
+        raise ConfigError(f"{settings.address} is no Cassandra cluster; this needs a cassandra:// URL.")
+    try:
+        cluster = make_cluster(settings)
+    except UnresolvableContactPoints as exc:
+        raise Unavailable(f"No host of {settings.address} has an address: check the names.") from exc
+    try:
+        return Connection(cluster, _connect(cluster, settings, use_keyspace=use_keyspace))
+    except BaseException:
+        cluster.shutdown()
+        raise
+
+
+def make_cluster(settings: Settings) -> Cluster:
+    """The driver's `Cluster`, not yet connected. Host names are looked up here."""
+    return Cluster(
+        contact_points=list(settings.hosts),
+        execution_profiles=_profiles(settings),
+        protocol_version=ProtocolVersion.V5,  # the newest that is no beta; explicit, so never negotiated down
+        auth_provider=_auth(settings),
+        ssl_context=_tls(settings),
+        # Without it, small frames wait for the acknowledgement of the one before: 40 ms each.
+        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        connect_timeout=settings.connect_timeout_s,
+        control_connection_timeout=settings.connect_timeout_s,
+        reconnection_policy=ExponentialReconnectionPolicy(*RECONNECT_S),
+        idle_heartbeat_interval=HEARTBEAT_S,
+        idle_heartbeat_timeout=HEARTBEAT_S,
+        monitor_reporting_enabled=False,
+        application_name="cqueue",
+    )
+
+
+def _connect(cluster: Cluster, settings: Settings, *, use_keyspace: bool) -> Session:
+    try:
+        session = cluster.connect()
+    except (NoHostAvailable, DriverException, OSError) as exc:
+        raise _explain(cluster, settings, exc) from exc
+    if settings.local_dc is None:
+        raise ConfigError(_which_dc("local_dc is not set", cluster))
+    if use_keyspace:
+        _use_keyspace(session, settings)
+    return session
+
+
+def _use_keyspace(session: Session, settings: Settings) -> None:
+    """Select the keyspace in a step of its own: within `connect`, its absence looks like a cluster down."""
+    try:
+        session.set_keyspace(settings.keyspace)
+    except InvalidRequest as exc:
+        raise SchemaMismatch(
+            f"There is no keyspace {settings.keyspace!r} in this cluster. Run `cqueue schema apply`."
+        ) from exc
+    except (NoHostAvailable, DriverException) as exc:
+        raise Unavailable(f"{settings.address} did not answer: {exc}.") from exc
+
+
+def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueError:
+    """The error that says what to do; a failed `connect` looks the same to the driver in all these cases."""
+    reasons = getattr(exc, "errors", None)
+    causes = list(reasons.values()) if isinstance(reasons, dict) else []
+    if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+        return ConfigError(f"{settings.address} refused the user name or the password, or wants one.")
+    if settings.local_dc is not None and (known := _data_centres(cluster)) and settings.local_dc not in known:
+        return ConfigError(_which_dc(f"local_dc={settings.local_dc} does not exist", cluster))
+    detail = f" ({causes[0]})" if causes else ""
+    return Unavailable(f"No node of {settings.address} can be reached{detail}. Is Cassandra running?")
+
+
+def _which_dc(problem: str, cluster: Cluster) -> str:
+    names = sorted(_data_centres(cluster))
+    return (
+        f"{problem}. The cluster has: {', '.join(names)}. Add local_dc={names[0]} to the URL, or another one."
+    )
+
+
+def _data_centres(cluster: Cluster) -> set[str]:
+    return {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
+
+
+def _profiles(settings: Settings) -> dict[Any, ExecutionProfile]:
+    plain, serial = _LEVELS[settings.consistency], _LEVELS[settings.serial_consistency]
+    near = RoundRobinPolicy() if settings.local_dc is None else DCAwareRoundRobinPolicy(settings.local_dc)
+    policy = TokenAwarePolicy(near)
+
+    def profile(consistency: int, serial_consistency: int, timeout_s: float) -> ExecutionProfile:
+        return ExecutionProfile(
+            load_balancing_policy=policy,
+            retry_policy=FallthroughRetryPolicy(),
+            speculative_execution_policy=NoSpeculativeExecutionPolicy(),
+            consistency_level=consistency,
+            serial_consistency_level=serial_consistency,
+            request_timeout=timeout_s,
+        )
+
+    return {
+        EXEC_PROFILE_DEFAULT: profile(plain, serial, settings.request_timeout_s),
+        SERIAL_READ: profile(serial, serial, settings.request_timeout_s),
+        SCHEMA: profile(ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL, SCHEMA_TIMEOUT_S),
+    }
+
+
+def _auth(settings: Settings) -> PlainTextAuthProvider | None:
+    if settings.username is None:
+        return None
+    return PlainTextAuthProvider(settings.username, settings.password)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca)
+        if settings.tls_cert is not None:
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as exc:  # ssl.SSLError is one
+        raise ConfigError(f"A TLS file (tls_ca, tls_cert, tls_key) cannot be used: {exc}.") from exc
+    context.check_hostname = settings.tls_verify == "full"
+    context.verify_mode = ssl.CERT_NONE if settings.tls_verify == "none" else ssl.CERT_REQUIRED
+    return context

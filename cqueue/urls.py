@@ -1,0 +1,116 @@
+"""Reading `cassandra://` and `memory://` URLs.
+
+`urllib.parse` knows one host a URL; contact points are several. And a URL holds a password, so this parser
+refuses a text in which a password could be taken for something else *before* it quotes any part of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from cqueue.errors import ConfigError
+
+DEFAULT_PORT: Final = 9042
+SCHEMES: Final = ("cassandra", "memory")
+FORM: Final = "cassandra://[user:password@]host[:port][,host2[:port]]/keyspace[?key=value&…] or memory://name"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedUrl:
+    """The parts of a URL. `options` holds its query, and `username` and `password` if it has them."""
+
+    scheme: str
+    hosts: tuple[tuple[str, int], ...]
+    keyspace: str
+    options: Mapping[str, str] = field(repr=False)
+
+
+def parse_url(url: str, known: Iterable[str]) -> ParsedUrl:
+    """Take a URL apart.
+
+    Args:
+        url: the text.
+        known: names that its query may hold.
+
+    Raises:
+        ConfigError: it is malformed, or its query holds an unknown name. No credentials are quoted.
+    """
+    scheme, rest = _scheme(url.strip())
+    rest, _, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    credentials, _, hosts = authority.rpartition("@")
+    options = {**_credentials(credentials), **_query(query, tuple(known))}
+    if scheme == "memory":
+        return ParsedUrl(scheme, (), hosts or path.strip("/"), options)
+    return ParsedUrl(scheme, _hosts(hosts), path.strip("/"), options)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean …?`, or the list of what there is when nothing is near."""
+    names = tuple(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    return f" Did you mean {near[0]}?" if near else f" There are: {', '.join(names)}."
+
+
+def _scheme(url: str) -> tuple[str, str]:
+    scheme, found, rest = url.partition("://")
+    if not found or scheme not in SCHEMES:
+        raise ConfigError(f"A cluster's URL has the form {FORM}.")
+    head, slash, tail = _split_authority(rest)
+    if "@" in tail or "#" in rest or (not head and slash and scheme == "cassandra"):
+        raise ConfigError(
+            "The URL cannot be read. In a user name or password, write / as %2F, ? as %3F, # as %23 "
+            f"and @ as %40. Its form is {FORM}."
+        )
+    return scheme, rest
+
+
+def _split_authority(rest: str) -> tuple[str, str, str]:
+    """Up to the first `/` or `?`, that character, what follows."""
+    for index, char in enumerate(rest):
+        if char in "/?":
+            return rest[:index], char, rest[index + 1 :]
+    return rest, "", ""
+
+
+def _credentials(text: str) -> dict[str, str]:
+    username, _, password = text.partition(":")
+    pair = {"username": unquote(username), "password": unquote(password)}
+    return {key: value for key, value in pair.items() if value}
+
+
+def _hosts(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple(_host(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _host(text: str) -> tuple[str, int]:
+    """`host`, `host:port`, `[v6]` or `[v6]:port`."""
+    if text.startswith("["):
+        name, closed, port = text[1:].partition("]")
+        valid = bool(closed) and (not port or port.startswith(":"))
+        port = port.removeprefix(":")
+    else:
+        name, _, port = text.partition(":")
+        valid = ":" not in port
+    number = int(port) if port.isascii() and port.isdigit() else DEFAULT_PORT if not port else 0
+    if not valid or not name or not 1 <= number <= 65535:
+        raise ConfigError(
+            f"{text!r} is no host[:port]; the port is 1 to 65535, and an IPv6 address stands in brackets."
+        )
+    return name, number
+
+
+def _query(text: str, known: tuple[str, ...]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for key, value in parse_qsl(text, keep_blank_values=True):
+        if key not in known:
+            raise ConfigError(f"The URL has an unknown option {key!r}.{suggest(key, known)}")
+        if key in options:
+            raise ConfigError(f"The URL has the option {key} twice.")
+        if value:
+            options[key] = value
+    return options

@@ -1,0 +1,166 @@
+"""Where settings come from, which source wins, and that no password leaks."""
+
+import traceback
+
+import pytest
+
+from cqueue.errors import ConfigError
+from cqueue.settings import DEFAULT_URL, Settings, load
+
+SECRET = "s3cr/et"
+SECRET_ENCODED = "s3cr%2Fet"
+
+
+def loaded(url=None, tmp_path=None, toml=None, **environ):
+    if toml is not None:
+        (tmp_path / "cqueue.toml").write_text(toml, encoding="utf-8")
+    return load(url, environ=environ, directory=tmp_path)
+
+
+def test_a_full_url_is_understood():
+    """Every part and every option of a URL arrives in its field."""
+    settings = load(
+        "cassandra://bob:s3cr%2Fet@db1,db2:9043,[::1]:9044/shop?local_dc=dc1&serial_consistency=serial"
+        "&request_timeout=2.5&connect_timeout=1&tls=true&tls_ca=/ca.pem&tls_cert=/c.pem&tls_key=/k.pem"
+        "&tls_verify=ca",
+        environ={},
+    )
+    assert settings.hosts == (("db1", 9042), ("db2", 9043), ("::1", 9044))
+    assert (settings.username, settings.password) == ("bob", SECRET)
+    assert (settings.keyspace, settings.local_dc) == ("shop", "dc1")
+    assert (settings.consistency, settings.serial_consistency) == ("quorum", "serial")
+    assert (settings.request_timeout_s, settings.connect_timeout_s) == (2.5, 1.0)
+    assert settings.tls
+    assert (str(settings.tls_ca), str(settings.tls_cert), str(settings.tls_key)) == (
+        "/ca.pem",
+        "/c.pem",
+        "/k.pem",
+    )
+    assert settings.tls_verify == "ca"
+    assert settings.address == "cassandra://db1:9042,db2:9043,[::1]:9044/shop"
+
+
+def test_defaults(tmp_path):
+    """Without any source, the address is that of a local node, and consistency stays in one data centre."""
+    settings = loaded(tmp_path=tmp_path)
+    assert settings == load(DEFAULT_URL, environ={})
+    assert (settings.consistency, settings.serial_consistency) == ("local_quorum", "local_serial")
+    assert settings.request_timeout_s == 10
+    assert not settings.tls
+    assert settings.tls_verify == "full"
+
+
+@pytest.mark.parametrize(("url", "name"), [("memory://", ""), ("memory://shop", "shop")])
+def test_memory(url, name):
+    settings = load(url, environ={"CQUEUE_USERNAME": "bob"})
+    assert (settings.scheme, settings.keyspace) == ("memory", name)
+
+
+def test_precedence(tmp_path):
+    """Explicit argument, then environment, then file, then default, key by key."""
+    toml = '[cqueue]\nurl = "cassandra://file/k1?tls=true"\nlocal_dc = "from-file"\nrequest_timeout = 7'
+    env = {"CQUEUE_URL": "cassandra://env/k2?local_dc=from-env-url", "CQUEUE_CONNECT_TIMEOUT": "3"}
+
+    assert loaded(tmp_path=tmp_path, toml=toml).local_dc == "from-file"
+    from_env = loaded(tmp_path=tmp_path, **env)
+    assert (from_env.keyspace, from_env.local_dc) == ("k2", "from-env-url")
+    assert (from_env.request_timeout_s, from_env.connect_timeout_s) == (7, 3)
+    assert not from_env.tls, "a URL replaces a less explicit one whole"
+    explicit = loaded("cassandra://arg/k3?connect_timeout=1", tmp_path=tmp_path, **env)
+    assert (explicit.keyspace, explicit.connect_timeout_s, explicit.local_dc) == ("k3", 1, "from-file")
+
+
+def test_a_password_of_one_url_never_goes_to_another_cluster():
+    settings = load("cassandra://other/k", environ={"CQUEUE_URL": "cassandra://bob:pw@prod/k"})
+    assert (settings.username, settings.password) == (None, None)
+
+
+def test_credentials_may_stand_beside_the_url():
+    settings = load("cassandra://bob@h/k", environ={"CQUEUE_PASSWORD": "pw"})
+    assert (settings.username, settings.password) == ("bob", "pw")
+
+
+def test_empty_variables_count_as_unset(tmp_path):
+    settings = loaded("", tmp_path=tmp_path, CQUEUE_URL="", CQUEUE_LOCAL_DC="", CQUEUE_CONFIG="")
+    assert settings == load(DEFAULT_URL, environ={})
+
+
+def test_a_named_file_must_exist(tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        loaded(tmp_path=tmp_path, CQUEUE_CONFIG=str(tmp_path / "absent.toml"))
+
+
+def test_a_named_file_is_read(tmp_path):
+    path = tmp_path / "else.toml"
+    path.write_text('[cqueue]\nurl = "cassandra://h/k"\ntls_verify = false\n[other]\nx = 1', encoding="utf-8")
+    assert loaded(tmp_path=tmp_path, CQUEUE_CONFIG=str(path)).tls_verify == "none"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("cassandra://h/k?local_dx=1", "Did you mean local_dc"),
+        ("cassandra://h/k?zzz=1", "There are: local_dc"),
+        ("cassandra://h/k?tls=1&tls=0", "twice"),
+        ("cassandra://h/k?tls=maybe", "true or false"),
+        ("cassandra://h/k?request_timeout=soon", "seconds"),
+        ("cassandra://h/k?request_timeout=0", "more than 0"),
+        ("cassandra://h/k?request_timeout=nan", "more than 0"),
+        ("cassandra://h/k?consistency=one", "local_quorum, quorum"),
+        ("cassandra://h/k?consistency=quorum&serial_consistency=local_serial", "does not go with"),
+        ("cassandra://h/k?tls_key=/k.pem", "tls_cert"),
+        ("cassandra://h:0/k", "no host"),
+        ("cassandra://h:x/k", "no host"),
+        ("cassandra://::1/k", "brackets"),
+        ("cassandra:///k", "form"),
+        ("cassandra://", "names no host"),
+        ("cassandra://h/Upper", "no keyspace"),
+        ("cassandra://h/a/b", "no keyspace"),
+        ("cassandra://bob@h/k", "needs a password"),
+        ("postgres://h/k", "has the form"),
+        ("h/k", "has the form"),
+    ],
+)
+def test_what_is_wrong_is_said(url, message):
+    """Each malformed URL is refused with a text that names the remedy."""
+    with pytest.raises(ConfigError, match=message):
+        load(url, environ={})
+
+
+def test_a_typo_in_the_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="Did you mean username"):
+        loaded(tmp_path=tmp_path, toml='[cqueue]\nusernam = "bob"')
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cassandra://bob:hush@h:bad/k",
+        "cassandra://bob:hush/hush@h/k",
+        "cassandra://bob:hush?hush@h/k",
+        "cassandra://bob:hush#hush@h/k",
+        "cassandra://bob:hush@h/k?nosuch=1",
+        "cassandra://bob:hush@h/BAD",
+        "cassandra://:hush@h/k",
+        "postgres://bob:hush@h/k",
+    ],
+)
+def test_errors_never_show_a_password(url):
+    """Not even for a password that was not percent-encoded, and not in the chain of causes."""
+    with pytest.raises(ConfigError) as caught:
+        load(url, environ={})
+    # The frames' source lines are this file's own; only the exceptions' texts count.
+    chain = traceback.TracebackException.from_exception(caught.value, limit=0)
+    assert "hush" not in "".join(chain.format())
+
+
+def test_repr_never_shows_a_password():
+    settings = load("cassandra://bob:hush@h/k", environ={})
+    assert "hush" not in repr(settings)
+    assert "hush" not in settings.address
+
+
+def test_with_keyspace():
+    settings = load("cassandra://h/k", environ={}).with_keyspace("other")
+    assert isinstance(settings, Settings)
+    assert settings.keyspace == "other"

@@ -1,0 +1,125 @@
+"""Numbered files of CQL, `NN_<pre|post>_<what>.cql`, and how they are read, filled in and compared.
+
+`pre` ones may and must be applied before processes with the new code start; `post` ones only when the last
+process with the old code has stopped. Each statement must be harmless when it is repeated, because a process
+may stop between a statement and its record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from cqueue.errors import ConfigError
+
+DIRECTORY: Final = Path(__file__).parent
+PLACEHOLDERS: Final = frozenset({"replication", "compaction", "gc_grace"})
+
+Phase = Literal["pre", "post"]
+
+_FILE_NAME = re.compile(r"(\d{2})_(pre|post)_([a-z0-9_]+)\.cql")
+# A comment, a quoted text or name, a semicolon, or a stretch of anything else. The order matters: `--` within
+# quotes is no comment, a quote within a comment opens nothing.
+_TOKEN = re.compile(
+    r"(?P<comment>--[^\n]*|//[^\n]*|/\*.*?\*/)|(?P<quoted>'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\")|(?P<end>;)"
+    r"|(?P<other>[^'\";/-]+|.)",
+    re.DOTALL,
+)
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file.
+
+    Attributes:
+        number: its place in the order; 0 is the bookkeeping itself and no file.
+        phase: before or after new code starts.
+        what: the rest of its name.
+        statements: without comments and closing semicolons, placeholders not yet filled in.
+    """
+
+    number: int
+    phase: Phase
+    what: str
+    statements: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return f"{self.number:02}_{self.phase}_{self.what}"
+
+    @property
+    def checksum(self) -> str:
+        """Of the statements as they stand in the file; comments and white space do not count."""
+        return hashlib.sha256(";".join(self.statements).encode()).hexdigest()
+
+    def render(self, values: Mapping[str, str]) -> tuple[str, ...]:
+        """The statements with their placeholders filled in."""
+        return tuple(fill_in(statement, values) for statement in self.statements)
+
+
+def load_migrations(directory: Path = DIRECTORY) -> tuple[Migration, ...]:
+    """All migrations of a directory, in order.
+
+    Raises:
+        ConfigError: a name is malformed, or the numbers are not 1, 2, 3 …
+    """
+    found = sorted((_read(path) for path in directory.glob("*.cql")), key=lambda migration: migration.number)
+    for expected, migration in enumerate(found, start=1):
+        if migration.number != expected:
+            raise ConfigError(
+                f"{directory}: migration {expected:02} is missing or there twice ({migration.name})."
+            )
+    return tuple(found)
+
+
+def fill_in(statement: str, values: Mapping[str, str]) -> str:
+    """Replace each `{name}`; maps of CQL, which have quotes after the brace, stay as they are.
+
+    Raises:
+        ConfigError: a placeholder has no value.
+    """
+    unknown = set(_PLACEHOLDER.findall(statement)) - set(values)
+    if unknown:
+        raise ConfigError(f"No value for {{{unknown.pop()}}} in: {statement[:60]}…")
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], statement)
+
+
+def split_statements(text: str) -> tuple[str, ...]:
+    """Take CQL apart at its semicolons; drop comments, and white space outside quotes that means nothing."""
+    statements: list[str] = []
+    parts: list[str] = []
+    for token in _TOKEN.finditer(text):
+        if token["end"]:
+            statements.append("".join(parts).strip())
+            parts = []
+        elif token["quoted"]:
+            parts.append(token["quoted"])
+        else:
+            piece = " " if token["comment"] else re.sub(r"\s+", " ", token["other"])
+            parts.append(piece.lstrip() if parts and parts[-1].endswith(" ") else piece)
+    statements.append("".join(parts).strip())
+    return tuple(statement for statement in statements if statement)
+
+
+def text_literal(value: str) -> str:
+    """A text as CQL writes it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def map_literal(value: Mapping[str, object]) -> str:
+    """A map of texts as CQL writes it, in the order given."""
+    return "{" + ", ".join(f"{text_literal(k)}: {text_literal(str(v))}" for k, v in value.items()) + "}"
+
+
+def _read(path: Path) -> Migration:
+    match = _FILE_NAME.fullmatch(path.name)
+    if match is None:
+        raise ConfigError(f"{path.name} is no migration: the name is NN_pre_what.cql or NN_post_what.cql.")
+    statements = split_statements(path.read_text(encoding="utf-8"))
+    return Migration(int(match[1]), cast("Phase", match[2]), match[3], statements)

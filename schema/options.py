@@ -1,0 +1,127 @@
+"""What an operator may choose about a keyspace, checked before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cqueue.errors import ConfigError
+from cqueue.settings import CONSISTENCY_OF, SerialConsistency
+
+HINT_WINDOW_S: Final = 3 * 3600  # Cassandra's default: how long a node's misses are kept for it
+DEFAULT_GC_GRACE_S: Final = 86_400
+DEFAULT_SETTLE_MS: Final = 2_000
+DEFAULT_SKEW_MS: Final = 500
+MAX_GC_GRACE_S: Final = 365 * 86_400
+MAX_SETTLE_MS: Final = 60_000
+MAX_SKEW_MS: Final = 10_000
+
+COMPACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ucs": {"class": "UnifiedCompactionStrategy"},
+    "lcs": {"class": "LeveledCompactionStrategy"},
+    "stcs": {"class": "SizeTieredCompactionStrategy"},
+}
+DEFAULT_COMPACTION: Final = COMPACTIONS["ucs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Choices about a keyspace. None: as it is, or the default if there is nothing yet.
+
+    Attributes:
+        replication: copies per data centre.
+        compaction: the compaction map of the large tables.
+        gc_grace_s: seconds that deletions are kept; above the hint window, or deleted messages come back.
+        serial_consistency: of all conditional mutations; fixed once and for all at bootstrap.
+        settle_ms: bound on how long an acknowledged send takes to become readable (W).
+        skew_ms: bound on the disagreement of two corrected clocks (ε).
+    """
+
+    replication: Mapping[str, int] | None = None
+    compaction: Mapping[str, str] | None = None
+    gc_grace_s: int | None = None
+    serial_consistency: SerialConsistency | None = None
+    settle_ms: int | None = None
+    skew_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _within(
+            "gc_grace", self.gc_grace_s, HINT_WINDOW_S + 1, MAX_GC_GRACE_S, "s, above the hint window of 3 h"
+        )
+        _within("settle", self.settle_ms, 1, MAX_SETTLE_MS, "ms")
+        _within("skew", self.skew_ms, 1, MAX_SKEW_MS, "ms")
+        if self.serial_consistency is not None and self.serial_consistency not in CONSISTENCY_OF:
+            raise ConfigError(f"serial consistency {self.serial_consistency!r}: use local_serial or serial.")
+        if self.replication is not None:
+            _check_replication(self.replication)
+        if self.compaction is not None:
+            _check_compaction(self.compaction)
+
+
+def parse_replication(text: str) -> dict[str, int]:
+    """`dc1=3,dc2=3` as a mapping.
+
+    Raises:
+        ConfigError: it has another form, or names a data centre twice.
+    """
+    copies: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, number = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and number.isascii() and number.isdigit()):
+            raise ConfigError(f"replication {text!r}: write dc1=3,dc2=3 (data centre = copies).")
+        if name in copies:
+            raise ConfigError(f"replication {text!r} names {name} twice.")
+        copies[name] = int(number)
+    return copies
+
+
+def parse_compaction(text: str) -> dict[str, str]:
+    """`ucs`, `lcs`, `stcs`, or a JSON object such as `{"class": "UnifiedCompactionStrategy", …}`.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    known = COMPACTIONS.get(text.strip().lower())
+    if known is not None:
+        return dict(known)
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise ConfigError(f"compaction {text!r}: use ucs, lcs, stcs or a JSON object.") from exc
+    if not isinstance(value, dict):
+        raise ConfigError(f"compaction {text!r}: the JSON must be an object.")
+    return {key: _option_text(key, item) for key, item in value.items()}
+
+
+def _option_text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ConfigError(f"compaction: {key} must be text, a number or true/false.")
+
+
+def _within(name: str, value: int | None, low: int, high: int, unit: str) -> None:
+    if value is not None and not low <= value <= high:
+        raise ConfigError(f"{name}={value}: from {low} to {high} {unit}.")
+
+
+def _check_replication(copies: Mapping[str, int]) -> None:
+    if not copies:
+        raise ConfigError("replication names no data centre.")
+    for name, number in copies.items():
+        if not 1 <= number <= 99:
+            raise ConfigError(f"replication {name}={number}: from 1 to 99 copies.")
+
+
+def _check_compaction(compaction: Mapping[str, str]) -> None:
+    name = compaction.get("class", "").rpartition(".")[2]
+    if not name:
+        raise ConfigError("compaction needs a class, such as UnifiedCompactionStrategy.")
+    if name == "TimeWindowCompactionStrategy":
+        raise ConfigError(
+            "TimeWindowCompactionStrategy does not work here: write timestamps follow the due times of "
+            "messages, which may lie years ahead. Use ucs."
+        )

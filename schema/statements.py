@@ -1,0 +1,116 @@
+"""The CQL of the bookkeeping: what `cqueue schema` reads and writes besides the numbered migrations.
+
+Rows of `schema_migrations` are written by plain mutations: they are written under the lock only, and a
+conditional one could be finished years later by Paxos in a table of the same name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A named statement, with the reason why it is there."""
+
+    name: str
+    comment: str
+    cql: str
+
+
+CREATE_KEYSPACE: Final = Statement(
+    "create_keyspace",
+    "The keyspace.",
+    "CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication} AND durable_writes = true",
+)
+
+USE_KEYSPACE: Final = Statement("use_keyspace", "All that follows is in it.", "USE {keyspace}")
+
+# Two processes may create it at the same moment through two nodes. With ids of their own, the cluster would
+# be left with two versions of one table; with one id given, both create the same.
+CREATE_LOCK: Final = Statement(
+    "create_lock",
+    "One bootstrap at a time: `cqueue schema apply` holds the row of this table while it works.",
+    "CREATE TABLE IF NOT EXISTS schema_lock "
+    "(name text PRIMARY KEY, owner text, holder text, since timestamp) "
+    "WITH ID = {lock_id} AND gc_grace_seconds = {gc_grace}",
+)
+
+CREATE_MIGRATIONS: Final = Statement(
+    "create_migrations",
+    "What has been applied. Row 0 holds the options of the bootstrap.",
+    "CREATE TABLE IF NOT EXISTS schema_migrations "
+    "(name text, number int, phase text, what text, checksum text, "
+    "options text, applied_at timestamp, PRIMARY KEY (name, number)) WITH gc_grace_seconds = {gc_grace}",
+)
+
+RECORD_OPTIONS: Final = Statement(
+    "record_options",
+    "The options in force, for `cqueue schema verify`.",
+    "INSERT INTO schema_migrations (name, number, phase, what, options, applied_at) "
+    "VALUES ('cqueue', 0, 'pre', 'bookkeeping', {options}, toTimestamp(now()))",
+)
+
+RECORD_MIGRATION: Final = Statement(
+    "record_migration",
+    "This migration is complete.",
+    "INSERT INTO schema_migrations (name, number, phase, what, checksum, applied_at) "
+    "VALUES ('cqueue', {number}, {phase}, {what}, {checksum}, toTimestamp(now()))",
+)
+
+INSERT_DEPLOYMENT: Final = Statement(
+    "insert_deployment",
+    "What every client of this keyspace must agree on. Written last: with it, the schema is complete.",
+    "INSERT INTO deployment (name, format, serial_consistency, settle_ms, skew_ms, gc_grace, changes) VALUES "
+    "('cqueue', {format}, {serial_consistency}, {settle_ms}, {skew_ms}, {gc_grace}, 0) IF NOT EXISTS",
+)
+
+# What an operator runs; never run by this package.
+ALTER_REPLICATION: Final = Statement(
+    "alter_replication",
+    "Afterwards run `nodetool repair -full` on every node.",
+    "ALTER KEYSPACE {keyspace} WITH replication = {replication}",
+)
+ALTER_COMPACTION: Final = Statement(
+    "alter_compaction", "Compacts anew on every node.", "ALTER TABLE {table} WITH compaction = {compaction}"
+)
+ALTER_GC_GRACE: Final = Statement(
+    "alter_gc_grace", "", "ALTER TABLE {table} WITH gc_grace_seconds = {gc_grace}"
+)
+UPDATE_DEPLOYMENT: Final = Statement(
+    "update_deployment",
+    "The counter tells clients to read the row again.",
+    "UPDATE {keyspace}.deployment SET {assignments}, changes = {next_changes} WHERE name = 'cqueue' "
+    "IF changes = {changes}",
+)
+
+# The state.
+SELECT_KEYSPACE: Final = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s"
+SELECT_TABLES: Final = (
+    "SELECT table_name, compaction, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = %s"
+)
+SELECT_COLUMNS: Final = (
+    "SELECT table_name, column_name, type, kind, position, clustering_order FROM system_schema.columns "
+    "WHERE keyspace_name = %s"
+)
+SELECT_MIGRATIONS: Final = (
+    "SELECT number, phase, what, checksum, options FROM {keyspace}.schema_migrations WHERE name = 'cqueue'"
+)
+SELECT_DEPLOYMENT: Final = (
+    "SELECT format, serial_consistency, settle_ms, skew_ms, gc_grace, changes FROM {keyspace}.deployment "
+    "WHERE name = 'cqueue'"
+)
+
+# The lock; {lease_s} are seconds, counted by the cluster.
+ACQUIRE_LOCK: Final = (
+    "INSERT INTO {keyspace}.schema_lock (name, owner, holder, since) "
+    "VALUES ('cqueue', %s, %s, toTimestamp(now())) IF NOT EXISTS USING TTL {lease_s}"
+)
+# All columns again: TTLs belong to cells, and a half expired row would show no holder.
+RENEW_LOCK: Final = (
+    "UPDATE {keyspace}.schema_lock USING TTL {lease_s} SET owner = %s, holder = %s, since = %s "
+    "WHERE name = 'cqueue' IF owner = %s"
+)
+RELEASE_LOCK: Final = "DELETE FROM {keyspace}.schema_lock WHERE name = 'cqueue' IF owner = %s"
+READ_LOCK: Final = "SELECT owner, holder, since FROM {keyspace}.schema_lock WHERE name = 'cqueue'"

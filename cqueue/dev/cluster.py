@@ -1,0 +1,267 @@
+"""`DevCluster`: start, look at, break and remove a real Cassandra on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from cqueue.dev import processes, record, startup
+from cqueue.dev.addresses import FIRST_ADDRESS, Reservation
+from cqueue.dev.jars import Progress, ensure_jars, silent
+from cqueue.dev.java import find_java
+from cqueue.dev.node import Node
+from cqueue.dev.paths import default_directory
+from cqueue.dev.record import Record
+from cqueue.dev.settings import MAX_NODES, Settings, default_heap
+from cqueue.dev.status import ClusterState, Status, cluster_url, summarize
+from cqueue.errors import ConfigError, DevError
+
+START_LIMIT = timedelta(seconds=180)
+LOCK_LIMIT = timedelta(seconds=240)  # longer than a start takes, so that a second one waits for the first
+STOP_GRACE = timedelta(seconds=20)
+
+
+class DevCluster:
+    """The cluster that lives in one directory. Nothing runs until `start`.
+
+    Options that are None keep what the directory's cluster was made with; a new one gets one node,
+    a commit log that is synced before every answer, and 512 MiB of heap (640 MiB each for several).
+
+    Arguments:
+        directory: everything of the cluster is below it; by default `$XDG_DATA_HOME/cqueue/dev`.
+        nodes: 1 to 9; cannot be changed later.
+        commitlog_sync: "batch", or "periodic": quicker, and loses acknowledged writes by kill -9.
+        heap: of each node, as for -Xmx.
+        first_address: where the search for free loopback addresses begins.
+        cql_port, storage_port: the same on all nodes; 9042 and 7000 by default.
+        yaml: settings of cassandra.yaml that override ours.
+        jvm_options: further options of the JVM.
+
+    Example:
+        cluster = DevCluster(Path("/tmp/one"))
+        print(cluster.start().url)
+        cluster.stop()
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        nodes: int | None = None,
+        commitlog_sync: str | None = None,
+        heap: str | None = None,
+        first_address: str = FIRST_ADDRESS,
+        cql_port: int | None = None,
+        storage_port: int | None = None,
+        yaml: Mapping[str, Any] | None = None,
+        jvm_options: Sequence[str] | None = None,
+    ) -> None:
+        # One spelling, since processes are recognised by it.
+        self.directory = (directory or default_directory()).expanduser().resolve()
+        self._first_address = first_address
+        given: dict[str, Any] = {
+            "nodes": nodes,
+            "commitlog_sync": commitlog_sync,
+            "heap": heap,
+            "cql_port": cql_port,
+            "storage_port": storage_port,
+            "yaml": yaml,
+            "jvm_options": jvm_options,
+        }
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self._settings(None)  # wrong options fail here, not at the start
+
+    def start(self, progress: Progress = silent, limit: timedelta = START_LIMIT) -> Status:
+        """Start the nodes that do not run, and wait until all answer CQL and see each other.
+
+        If this fails or is interrupted, the nodes it started are gone again.
+
+        Arguments:
+            progress: called with a line whenever there is something new to show.
+            limit: how long the nodes may take, the download of the server not included.
+
+        Raises:
+            DevError: it did not work; the message says what to do.
+        """
+        with record.locked(self.directory, LOCK_LIMIT):
+            known = record.load(self.directory)
+            running = self._running()
+            if known is not None and running:
+                self._wake()
+                wanted = self._same_settings(known)
+            else:
+                wanted = self._settings(known)
+                known = self._forget_unformed(known)
+            self._start_missing(known, wanted, limit, progress)
+        return self.status()
+
+    def start_node(self, number: int, progress: Progress = silent, limit: timedelta = START_LIMIT) -> None:
+        """Start one node of a cluster made before, and wait until it answers CQL.
+
+        Others may be down. Nothing happens if it runs already.
+
+        Raises:
+            DevError: it did not work.
+        """
+        with record.locked(self.directory, LOCK_LIMIT):
+            node = self._node(number)
+            with Reservation(_ports(node.record.settings)) as reservation:
+                self._take_again([node], reservation)
+                self._launch([node], [node], limit, progress)
+
+    def status(self) -> Status:
+        """How the nodes are now, each asked by CQL."""
+        known = record.load(self.directory)
+        if known is None:
+            return Status(ClusterState.STOPPED, (), None)
+        nodes = tuple(node.status() for node in self._nodes(known))
+        return Status(summarize(nodes), nodes, cluster_url(known))
+
+    def stop(self, grace: timedelta = STOP_GRACE) -> None:
+        """Stop all nodes; those that take longer than `grace` are killed. The data stays."""
+        with record.locked(self.directory, LOCK_LIMIT):
+            processes.terminate(self._homes(), grace)
+
+    def wipe(self) -> None:
+        """Kill all nodes and delete their data. Other files in the directory stay."""
+        with record.locked(self.directory, LOCK_LIMIT):
+            processes.kill(self._homes())
+            self._delete_data()
+
+    def kill(self, number: int, sig: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to node `number`; after SIGKILL wait until it is gone.
+
+        Raises:
+            DevError: it does not run.
+        """
+        node = self._node(number)
+        if not processes.send_signal(node.home, sig):
+            raise DevError(f"Node {number} does not run. `cqueue dev start` starts it.")
+        if sig is signal.SIGKILL:
+            processes.kill([node.home])
+
+    def logs(self, number: int = 1, lines: int = 50) -> list[str]:
+        """The last lines that node `number` wrote in its present or last run."""
+        return self._node(number).log_tail(lines)
+
+    def _settings(self, known: Record | None) -> Settings:
+        """What was asked for, over what is stored, over the defaults."""
+        if known is not None:
+            return replace(known.settings, **self._given)
+        nodes = self._given.get("nodes", 1)
+        return Settings(**{"heap": default_heap(nodes), **self._given})
+
+    def _same_settings(self, known: Record) -> Settings:
+        wanted = self._settings(known)
+        if wanted != known.settings:
+            difference = _difference(known.settings, wanted)
+            raise DevError(
+                f"The cluster in {self.directory} runs with {difference}. Run `cqueue dev stop` first."
+            )
+        return wanted
+
+    def _forget_unformed(self, known: Record | None) -> Record | None:
+        # A first start that did not come to its end leaves nodes that may know half of the ring.
+        # Nobody has been told of them, so there is nothing to lose.
+        if known is not None and known.formed:
+            return known
+        processes.kill(self._homes())  # none, unless somebody deleted the record
+        self._delete_data()
+        return None
+
+    def _start_missing(
+        self, known: Record | None, wanted: Settings, limit: timedelta, progress: Progress
+    ) -> None:
+        if known is not None and known.settings.nodes != wanted.nodes:
+            raise DevError(
+                f"The cluster in {self.directory} has {known.settings.nodes} nodes, which cannot be changed. "
+                "`cqueue dev wipe` deletes it; --dir makes another."
+            )
+        with Reservation(_ports(wanted)) as reservation:
+            present = self._placed(known, wanted, reservation)
+            record.save(self.directory, present)
+            nodes = self._nodes(present)
+            self._launch([node for node in nodes if node.pid() is None], nodes, limit, progress)
+            record.save(self.directory, replace(present, formed=True))
+
+    def _placed(self, known: Record | None, wanted: Settings, reservation: Reservation) -> Record:
+        """The record to start with: at its old addresses if they are still free."""
+        if known is not None:
+            present = replace(known, settings=wanted)
+            missing = [node for node in self._nodes(present) if node.pid() is None]
+            if len(missing) < wanted.nodes:
+                self._take_again(missing, reservation)
+                return present
+            if all(reservation.take(address) for address in known.addresses):
+                return present
+        addresses = tuple(reservation.take_from(self._first_address, wanted.nodes))
+        if known is not None:
+            return replace(known, settings=wanted, addresses=addresses)
+        return Record(record.new_name(), addresses, wanted)
+
+    def _take_again(self, nodes: Sequence[Node], reservation: Reservation) -> None:
+        for node in nodes:
+            if node.pid() is None and not reservation.take(node.address):
+                raise DevError(
+                    f"Something else listens on {node.address}, where node {node.number} belongs. Stop that, "
+                    "or run `cqueue dev stop` and `cqueue dev start`, which moves the whole cluster."
+                )
+
+    def _launch(
+        self, missing: Sequence[Node], nodes: Sequence[Node], limit: timedelta, progress: Progress
+    ) -> None:
+        """Start `missing` and wait for `nodes`; leave nothing behind if that does not work."""
+        try:
+            if missing:
+                java, jars = find_java(), ensure_jars(progress)
+                for node in missing:
+                    if node.pid() is None:
+                        node.launch(java, jars)
+            startup.await_answers(nodes, limit, progress)
+            if len(nodes) == len(nodes[0].record.addresses):
+                startup.await_ring(nodes, limit)
+        except BaseException:  # Ctrl-C as well: a node that nobody waits for must not run on
+            processes.kill([node.home for node in missing])
+            raise
+
+    def _node(self, number: int) -> Node:
+        known = record.load(self.directory)
+        if known is None:
+            raise DevError(f"There is no cluster in {self.directory}. `cqueue dev start` makes one.")
+        if not 1 <= number <= len(known.addresses):
+            raise ConfigError(f"There is no node {number}; the cluster has 1 to {len(known.addresses)}.")
+        return Node(self.directory, number, known)
+
+    def _nodes(self, known: Record) -> list[Node]:
+        return [Node(self.directory, number + 1, known) for number in range(len(known.addresses))]
+
+    def _homes(self) -> list[Path]:
+        # Without the record, which may be damaged.
+        return [home for home in sorted(self.directory.glob(f"node[1-{MAX_NODES}]")) if home.is_dir()]
+
+    def _running(self) -> bool:
+        return any(processes.find(home) is not None for home in self._homes())
+
+    def _wake(self) -> None:
+        # A test that ended early may have left a node stopped; it would never answer.
+        for home in self._homes():
+            processes.send_signal(home, signal.SIGCONT)
+
+    def _delete_data(self) -> None:
+        for home in self._homes():
+            shutil.rmtree(home)
+        (self.directory / record.RECORD).unlink(missing_ok=True)
+
+
+def _ports(settings: Settings) -> tuple[int, int]:
+    return settings.cql_port, settings.storage_port
+
+
+def _difference(old: Settings, new: Settings) -> str:
+    names = [name for name in Settings.__slots__ if getattr(old, name) != getattr(new, name)]
+    return ", ".join(f"{name} {getattr(old, name)!r} instead of {getattr(new, name)!r}" for name in names)

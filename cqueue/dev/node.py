@@ -1,0 +1,99 @@
+"""One node: its directory, its configuration, its process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cqueue.dev import probe, processes
+from cqueue.dev.jvm import java_command, java_environment
+from cqueue.dev.record import Record
+from cqueue.dev.settings import cassandra_yaml, directories_yaml
+from cqueue.dev.status import NodeState, NodeStatus
+
+LOG = "node.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Node `number` (from 1) of the cluster in `directory`."""
+
+    directory: Path
+    number: int
+    record: Record
+
+    @property
+    def home(self) -> Path:
+        """Everything of this node is below this directory."""
+        return node_home(self.directory, self.number)
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.record.addresses[self.number - 1]
+
+    def pid(self) -> int | None:
+        """Its process, None if there is none."""
+        return processes.find(self.home)
+
+    def answers(self) -> bool:
+        """True if it answers CQL."""
+        return probe.answers(self.address, self.record.settings.cql_port, self.record.cluster_name)
+
+    def sees_ring(self) -> bool:
+        """True if it finds all nodes of the cluster alive."""
+        return probe.sees_ring(self.address, self.record.settings.cql_port, len(self.record.addresses))
+
+    def status(self) -> NodeStatus:
+        """How it is now."""
+        pid = self.pid()
+        running = NodeState.UP if pid and self.answers() else NodeState.STARTING
+        return NodeStatus(
+            number=self.number,
+            address=self.address,
+            port=self.record.settings.cql_port,
+            pid=pid,
+            state=running if pid else NodeState.DOWN,
+        )
+
+    def launch(self, java: Path, jars: Sequence[Path]) -> None:
+        """Start its process; it answers some seconds later."""
+        self._prepare()
+        log = self.home / LOG
+        if log.exists():
+            # The log of the run before may tell why that one ended.
+            log.replace(self.home / f"{LOG}.1")
+        processes.spawn(
+            java_command(java, jars, self.home, self.record.settings),
+            home=self.home,
+            log=log,
+            environ=java_environment(os.environ),
+        )
+
+    def log_tail(self, lines: int) -> list[str]:
+        """The last lines of its log, none if it has no log."""
+        try:
+            with (self.home / LOG).open(errors="replace") as log:
+                return [line.rstrip("\n") for line in deque(log, maxlen=lines)]
+        except FileNotFoundError:
+            return []
+
+    def _prepare(self) -> None:
+        shutil.rmtree(self.home / "tmp", ignore_errors=True)  # what a killed run unpacked
+        (self.home / "tmp").mkdir(parents=True)
+        text = cassandra_yaml(
+            self.record.settings,
+            cluster_name=self.record.cluster_name,
+            addresses=self.record.addresses,
+            index=self.number - 1,
+        )
+        (self.home / "cassandra.yaml").write_text(text + directories_yaml(self.home))
+
+
+def node_home(directory: Path, number: int) -> Path:
+    """The directory of node `number` (from 1)."""
+    return directory / f"node{number}"

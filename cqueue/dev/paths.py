@@ -1,0 +1,38 @@
+"""Where `cqueue dev` keeps jars and data, following the XDG base directories.
+
+An empty `HOME` or `XDG_*` counts as unset (the XDG specification says so, and containers often set
+them empty); then everything goes to `.cqueue` in the working directory, never to the root directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def cache_root(environ: Mapping[str, str] | None = None) -> Path:
+    """The directory of what can be fetched again: `$XDG_CACHE_HOME/cqueue`."""
+    return _root(environ, "XDG_CACHE_HOME", ".cache")
+
+
+def data_root(environ: Mapping[str, str] | None = None) -> Path:
+    """The directory of what cannot: `$XDG_DATA_HOME/cqueue`."""
+    return _root(environ, "XDG_DATA_HOME", ".local/share")
+
+
+def default_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """Where the nodes live unless `--dir` says otherwise."""
+    return data_root(environ) / "dev"
+
+
+def _root(environ: Mapping[str, str] | None, variable: str, below_home: str) -> Path:
+    environ = os.environ if environ is None else environ
+    named = environ.get(variable, "")
+    # The XDG specification ignores relative paths: they would mean another place in each directory.
+    if named and Path(named).is_absolute():
+        return Path(named) / "cqueue"
+    home = environ.get("HOME", "")
+    if home and Path(home).is_absolute():
+        return Path(home) / below_home / "cqueue"
+    return Path.cwd() / ".cqueue"

@@ -1,0 +1,84 @@
+"""Ask a node whether it answers CQL, by the protocol itself (version 4) on one short connection.
+
+Not by the log: it says "listening" before and after other things that matter. Not by the driver: it
+keeps threads and reconnects, where a poll of ten times a second wants one quick answer.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+_VERSION = 4
+_STARTUP, _READY, _OPTIONS, _SUPPORTED, _QUERY, _RESULT = 1, 2, 5, 6, 7, 8
+_HEADER = struct.Struct(">BBhBi")
+_LOCAL_TIMEOUT_SECONDS = 1.0
+_RING_TIMEOUT_SECONDS = 3.0
+_ONE = 1
+
+_WHO = "SELECT cluster_name FROM system.local"
+# Nobody writes to this table, so the scan crosses the whole ring and returns nothing. The keyspace has
+# three replicas by default.
+_RING = "SELECT host_id FROM system_distributed.view_build_status"
+_RING_REPLICAS = 3
+
+# A table of a few bytes answers in far less; anything longer is no answer to these questions.
+_MAX_BODY = 1 << 20
+
+
+class _NoAnswerError(Exception):
+    """Whatever listens there does not answer as Cassandra does."""
+
+
+def answers(address: str, port: int, cluster_name: str) -> bool:
+    """True if a node of the cluster of that name answers CQL there; a stranger's does not count."""
+    return _query(address, port, _WHO, consistency=_ONE, expect=cluster_name)
+
+
+def sees_ring(address: str, port: int, nodes: int) -> bool:
+    """True if the node there finds `nodes` nodes alive, as a read from all replicas proves."""
+    # ONE, TWO and THREE are the consistency levels 1, 2 and 3.
+    return _query(address, port, _RING, consistency=min(nodes, _RING_REPLICAS), expect="")
+
+
+def _query(address: str, port: int, text: str, *, consistency: int, expect: str) -> bool:
+    timeout = _LOCAL_TIMEOUT_SECONDS if consistency == _ONE else _RING_TIMEOUT_SECONDS
+    query = text.encode()
+    body = struct.pack(">i", len(query)) + query + struct.pack(">HB", consistency, 0)
+    try:
+        with socket.create_connection((address, port), timeout=timeout) as connection:
+            connection.settimeout(timeout)
+            _ask(connection, _OPTIONS, b"", _SUPPORTED)
+            _ask(connection, _STARTUP, _string_map({"CQL_VERSION": "3.0.0"}), _READY)
+            return expect.encode() in _ask(connection, _QUERY, body, _RESULT)
+    except (OSError, _NoAnswerError):
+        return False
+
+
+def _ask(connection: socket.socket, opcode: int, body: bytes, expected: int) -> bytes:
+    connection.sendall(_HEADER.pack(_VERSION, 0, 0, opcode, len(body)) + body)
+    _version, _flags, _stream, answer, length = _HEADER.unpack(_receive(connection, _HEADER.size))
+    if answer != expected or not 0 <= length <= _MAX_BODY:
+        raise _NoAnswerError
+    return _receive(connection, length)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            raise _NoAnswerError
+        received += piece
+    return received
+
+
+def _string_map(values: dict[str, str]) -> bytes:
+    return struct.pack(">H", len(values)) + b"".join(
+        _string(name) + _string(value) for name, value in values.items()
+    )
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack(">H", len(raw)) + raw

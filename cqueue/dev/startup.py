@@ -1,0 +1,95 @@
+"""Wait until launched nodes answer; if they do not, say why in terms of what to do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from cqueue.dev.jars import Progress
+from cqueue.dev.node import Node
+from cqueue.errors import DevError
+
+_POLL_SECONDS = 0.2
+_SHOWN_LINES = 12
+
+# What the server or the JVM writes, and what helps. The first that is found counts.
+_REMEDIES = (
+    (
+        ("Address already in use", "is in use by another process"),
+        "Something else took the port meanwhile; start again, another address is chosen then.",
+    ),
+    (
+        ("No space left on device", "Insufficient disk space"),
+        "Free some disk space, or choose another disk with --dir.",
+    ),
+    (
+        ("insufficient memory for the Java", "Cannot allocate memory", "Could not reserve enough space"),
+        "Free some memory, or choose a smaller --heap or fewer --nodes.",
+    ),
+    (("OutOfMemoryError", "Too small maximum heap"), "Choose a bigger --heap."),
+    (("ConfigurationException",), "A setting was refused; look at the overrides of cassandra.yaml."),
+    (
+        ("CommitLogReplayException", "CorruptSSTableException", "FSReadError"),
+        "The data is damaged; `cqueue dev wipe` starts afresh (and deletes it).",
+    ),
+)
+_LAST_RESORT = (
+    "`cqueue dev logs` shows the whole log; `cqueue dev wipe` starts afresh (and deletes the data)."
+)
+
+
+def await_answers(nodes: Sequence[Node], limit: timedelta, progress: Progress) -> None:
+    """Wait until all `nodes` answer CQL.
+
+    Raises:
+        DevError: a process ended, or `limit` passed; with the end of the log and a remedy.
+    """
+    deadline = time.monotonic() + limit.total_seconds()
+    waiting = list(nodes)
+    while waiting:
+        _check(waiting, deadline, limit, "did not answer CQL")
+        time.sleep(_POLL_SECONDS)
+        waiting = [node for node in waiting if not node.answers()]
+        progress(f"Starting Cassandra: {len(nodes) - len(waiting)} of {len(nodes)} nodes answer")
+
+
+def await_ring(nodes: Sequence[Node], limit: timedelta) -> None:
+    """Wait until each of `nodes`, which are all of the cluster, finds all others alive.
+
+    A node answers some time before its neighbours have noticed; writes to all replicas fail until then.
+
+    Raises:
+        DevError: as `await_answers`.
+    """
+    deadline = time.monotonic() + limit.total_seconds()
+    waiting = [node for node in nodes if not node.sees_ring()]
+    while waiting:
+        _check(nodes, deadline, limit, "did not find the other nodes")
+        time.sleep(_POLL_SECONDS)
+        waiting = [node for node in waiting if not node.sees_ring()]
+
+
+def remedy(log: Sequence[str]) -> str:
+    """One line on what to do about a start that left this log."""
+    text = "\n".join(log)
+    for marks, advice in _REMEDIES:
+        if any(mark in text for mark in marks):
+            return advice
+    return _LAST_RESORT
+
+
+def _check(nodes: Sequence[Node], deadline: float, limit: timedelta, failing: str) -> None:
+    for node in nodes:
+        if node.pid() is None:
+            raise _failure(node, "ended while it was starting")
+    if time.monotonic() >= deadline:
+        raise _failure(nodes[0], f"{failing} within {limit.total_seconds():.0f} s")
+
+
+def _failure(node: Node, what: str) -> DevError:
+    log = node.log_tail(200)
+    shown = "\n".join(f"  {line}" for line in log[-_SHOWN_LINES:]) or "  (empty)"
+    return DevError(
+        f"Node {node.number} ({node.address}) {what}. The end of its log:\n{shown}\n{remedy(log)}"
+    )

@@ -1,0 +1,69 @@
+"""What `cqueue dev status` shows, as values.
+
+    node:    down → starting → up          cluster: stopped, starting, running, degraded
+
+A node is `starting` while its process exists but does not answer CQL; one that was stopped by SIGSTOP
+looks the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cqueue.dev.record import Record
+from cqueue.dev.settings import DATACENTER, KEYSPACE
+
+
+class NodeState(StrEnum):
+    """The state of one node."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    UP = "up"
+
+
+class ClusterState(StrEnum):
+    """The state of all nodes together."""
+
+    STOPPED = "stopped"  # no process
+    STARTING = "starting"  # no node answers yet
+    RUNNING = "running"  # all answer
+    DEGRADED = "degraded"  # some answer
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node as it was a moment ago."""
+
+    number: int  # from 1
+    address: str
+    port: int  # of CQL
+    pid: int | None
+    state: NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One cluster as it was a moment ago. Without a cluster: stopped, no nodes, no URL."""
+
+    state: ClusterState
+    nodes: tuple[NodeStatus, ...]
+    url: str | None  # for cqueue.connect
+
+
+def summarize(nodes: Sequence[NodeStatus]) -> ClusterState:
+    """The state of a cluster of such nodes."""
+    states = {node.state for node in nodes}
+    if states <= {NodeState.DOWN}:
+        return ClusterState.STOPPED
+    if states == {NodeState.UP}:
+        return ClusterState.RUNNING
+    return ClusterState.DEGRADED if NodeState.UP in states else ClusterState.STARTING
+
+
+def cluster_url(record: Record) -> str:
+    """The URL under which a client finds the cluster."""
+    hosts = ",".join(f"{address}:{record.settings.cql_port}" for address in record.addresses)
+    return f"cassandra://{hosts}/{KEYSPACE}?local_dc={DATACENTER}"

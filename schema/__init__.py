@@ -2,6 +2,33 @@
 
 from __future__ import annotations
 
+from cqueue.schema.bootstrap import Applied, Progress, apply, plan, verify
 from cqueue.schema.deployment import FORMAT, Deployment, check_deployment
+from cqueue.schema.drift import Drift
+from cqueue.schema.migrations import Migration, load_migrations
+from cqueue.schema.options import Options, parse_compaction, parse_replication
+from cqueue.schema.plan import Plan, Step
+from cqueue.schema.render import render_plan
+from cqueue.schema.state import State, read_state
 
-__all__ = ["FORMAT", "Deployment", "check_deployment"]
+__all__ = [
+    "FORMAT",
+    "Applied",
+    "Deployment",
+    "Drift",
+    "Migration",
+    "Options",
+    "Plan",
+    "Progress",
+    "State",
+    "Step",
+    "apply",
+    "check_deployment",
+    "load_migrations",
+    "parse_compaction",
+    "parse_replication",
+    "plan",
+    "read_state",
+    "render_plan",
+    "verify",
+]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from cassandra import DriverException, InvalidRequest
-from cassandra.cluster import NoHostAvailable, Session
+from cassandra import InvalidRequest
+from cassandra.cluster import Session
 
 from cqueue.errors import SchemaMismatch, Unavailable
 from cqueue.schema.migrations import load_migrations
 from cqueue.schema.statements import SELECT_DEPLOYMENT, SELECT_MIGRATIONS
 from cqueue.settings import SerialConsistency, Settings
-from cqueue.store.connection import SERIAL_READ
+from cqueue.store.connection import DRIVER_ERRORS, SERIAL_READ
 
 # Of the rows in `messages`. Raised when older code would misread what newer code writes.
 FORMAT: Final = 1
@@ -99,5 +99,5 @@ def _read(session: Session, query: str) -> list[Any]:
         return list(session.execute(query, execution_profile=SERIAL_READ))
     except InvalidRequest:  # no such keyspace, table or column
         return []
-    except (NoHostAvailable, DriverException) as exc:
+    except DRIVER_ERRORS as exc:
         raise Unavailable(f"The schema could not be read: {exc}.") from exc

@@ -56,7 +56,8 @@ class Migration:
     @property
     def checksum(self) -> str:
         """Of the statements as they stand in the file; comments and white space do not count."""
-        return hashlib.sha256(";".join(self.statements).encode()).hexdigest()
+        squeezed = (_outside_quotes(statement, r"\s+", " ") for statement in self.statements)
+        return hashlib.sha256(";".join(squeezed).encode()).hexdigest()
 
     def render(self, values: Mapping[str, str]) -> tuple[str, ...]:
         """The statements with their placeholders filled in."""
@@ -91,20 +92,22 @@ def fill_in(statement: str, values: Mapping[str, str]) -> str:
 
 
 def split_statements(text: str) -> tuple[str, ...]:
-    """Take CQL apart at its semicolons; drop comments, and white space outside quotes that means nothing."""
+    """Take CQL apart at its semicolons; comments and blank lines go, other line breaks stay."""
     statements: list[str] = []
     parts: list[str] = []
-    for token in _TOKEN.finditer(text):
+    for token in _TOKEN.finditer(text + ";"):
         if token["end"]:
-            statements.append("".join(parts).strip())
+            statements.append(_outside_quotes("".join(parts), r"\s*\n", "\n").strip())
             parts = []
-        elif token["quoted"]:
-            parts.append(token["quoted"])
-        else:
-            piece = " " if token["comment"] else re.sub(r"\s+", " ", token["other"])
-            parts.append(piece.lstrip() if parts and parts[-1].endswith(" ") else piece)
-    statements.append("".join(parts).strip())
+        elif not token["comment"]:
+            parts.append(token[0])
     return tuple(statement for statement in statements if statement)
+
+
+def _outside_quotes(text: str, pattern: str, replacement: str) -> str:
+    """Replace in all of a statement that is no quoted text or name."""
+    pieces = (token["quoted"] or re.sub(pattern, replacement, token[0]) for token in _TOKEN.finditer(text))
+    return "".join(pieces)
 
 
 def text_literal(value: str) -> str:

@@ -26,6 +26,7 @@ from cassandra.cluster import (
     Session,
     UnresolvableContactPoints,
 )
+from cassandra.connection import ConnectionBusy, ConnectionException
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
@@ -34,6 +35,7 @@ from cassandra.policies import (
     RoundRobinPolicy,
     TokenAwarePolicy,
 )
+from cassandra.protocol import ErrorMessage
 
 from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, Unavailable
 from cqueue.settings import Settings
@@ -47,6 +49,16 @@ SCHEMA: Final = "cqueue-schema"
 SCHEMA_TIMEOUT_S: Final = 60.0
 RECONNECT_S: Final = (0.5, 30.0)  # first and longest pause between two attempts
 HEARTBEAT_S: Final = 10.0  # a silent peer is noticed after two of these
+
+# Everything that the driver raises; its classes have no common base.
+DRIVER_ERRORS: Final = (
+    DriverException,
+    NoHostAvailable,
+    ConnectionException,
+    ConnectionBusy,
+    ErrorMessage,
+    OSError,
+)
 
 _LEVELS: Final = {
     "local_quorum": ConsistencyLevel.LOCAL_QUORUM,
@@ -125,7 +137,7 @@ def make_cluster(settings: Settings) -> Cluster:
 def _connect(cluster: Cluster, settings: Settings, *, use_keyspace: bool) -> Session:
     try:
         session = cluster.connect()
-    except (NoHostAvailable, DriverException, OSError) as exc:
+    except DRIVER_ERRORS as exc:
         raise _explain(cluster, settings, exc) from exc
     if settings.local_dc is None:
         raise ConfigError(_which_dc("local_dc is not set", cluster))
@@ -142,7 +154,7 @@ def _use_keyspace(session: Session, settings: Settings) -> None:
         raise SchemaMismatch(
             f"There is no keyspace {settings.keyspace!r} in this cluster. Run `cqueue schema apply`."
         ) from exc
-    except (NoHostAvailable, DriverException) as exc:
+    except DRIVER_ERRORS as exc:
         raise Unavailable(f"{settings.address} did not answer: {exc}.") from exc
 
 

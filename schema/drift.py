@@ -1,0 +1,202 @@
+"""Where a keyspace differs from what it should be, and what an operator can do about each difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cqueue.schema.migrations import Migration, map_literal
+from cqueue.schema.model import Column, Table, tables_of
+from cqueue.schema.options import Options
+from cqueue.schema.state import State
+from cqueue.schema.statements import (
+    ALTER_COMPACTION,
+    ALTER_GC_GRACE,
+    ALTER_REPLICATION,
+    UPDATE_DEPLOYMENT,
+)
+
+_RUN_APPLY = "Run `cqueue schema apply`."
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One difference.
+
+    Attributes:
+        where: the keyspace, table, column or migration.
+        problem: what is wrong with it.
+        remedy: what to do, or "".
+        cql: the statements that would do it, in order; nobody runs them by itself.
+    """
+
+    where: str
+    problem: str
+    remedy: str = ""
+    cql: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}" + (f" {self.remedy}" if self.remedy else "")
+
+
+def recorded_options(state: State) -> Options:
+    """The options that the keyspace was given; where none is recorded, nothing is compared."""
+    options = state.recorded or Options()
+    if state.deployment is not None:
+        options = replace(options, gc_grace_s=state.deployment.gc_grace_s)
+    return options
+
+
+def all_drift(state: State, migrations: Sequence[Migration]) -> list[Drift]:
+    """Everything in which the keyspace differs from these migrations and its own recorded options."""
+    if state.replication is None:
+        return [Drift(f"keyspace {state.keyspace}", "does not exist.", _RUN_APPLY)]
+    return [
+        *_migration_drift(state, migrations),
+        *_table_drift(state, migrations),
+        *option_drift(state, recorded_options(state), migrations),
+    ]
+
+
+def option_drift(state: State, wanted: Options, migrations: Sequence[Migration]) -> list[Drift]:
+    """Where the keyspace differs from the options that are not None."""
+    return [
+        *_replication_drift(state, wanted),
+        *_table_option_drift(state, wanted, migrations),
+        *_deployment_drift(state, wanted),
+    ]
+
+
+def checksum_drift(state: State, migrations: Sequence[Migration]) -> Iterator[Drift]:
+    """Applied migrations whose file has another content now."""
+    for migration in migrations:
+        row = state.applied.get(migration.number)
+        if row is not None and (row.checksum, row.name) != (migration.checksum, migration.name):
+            yield Drift(
+                f"migration {migration.name}",
+                f"was applied with another content, as {row.name}.",
+                "Applied files never change; take the one that was applied, or write a new migration.",
+            )
+
+
+def expected_tables(migrations: Sequence[Migration], wanted: Options) -> dict[str, Table]:
+    """What the migrations add up to. Options that are not wanted in particular are not prescribed."""
+    # The parser needs some value where none is prescribed, and these are told apart by being impossible.
+    compaction = map_literal(wanted.compaction or {})
+    gc_grace = str(wanted.gc_grace_s or 0)
+    values = {"replication": "{}", "compaction": compaction, "gc_grace": gc_grace}
+    tables = tables_of(statement for migration in migrations for statement in migration.render(values))
+    return {
+        name: replace(table, compaction=table.compaction or None, gc_grace_s=table.gc_grace_s or None)
+        for name, table in tables.items()
+    }
+
+
+def _migration_drift(state: State, migrations: Sequence[Migration]) -> Iterator[Drift]:
+    if "schema_migrations" not in state.tables:
+        yield Drift("table schema_migrations", "does not exist.", _RUN_APPLY)
+        return
+    for migration in migrations:
+        if migration.number not in state.applied:
+            yield Drift(f"migration {migration.name}", "has not been applied.", _RUN_APPLY)
+    yield from checksum_drift(state, migrations)
+    if state.deployment is None:
+        yield Drift("table deployment", "has no row: the bootstrap is not complete.", _RUN_APPLY)
+
+
+def _table_drift(state: State, migrations: Sequence[Migration]) -> Iterator[Drift]:
+    """Structure. More tables and columns than expected are none of our business."""
+    applied = [migration for migration in migrations if migration.number in state.applied]
+    for name, table in expected_tables(applied, Options()).items():
+        actual = state.tables.get(name)
+        if actual is None:
+            yield Drift(f"table {name}", "does not exist, although its migration was applied.")
+            continue
+        yield from _column_drift(name, table.columns, actual.columns)
+
+
+def _column_drift(
+    table: str, expected: Mapping[str, Column], actual: Mapping[str, Column]
+) -> Iterator[Drift]:
+    for name, column in expected.items():
+        found = actual.get(name)
+        if found is None:
+            cql = (f"ALTER TABLE {table} ADD {name} {column.type}",) if column.position < 0 else ()
+            yield Drift(f"column {table}.{name}", "does not exist.", cql=cql)
+        elif found != column:
+            yield Drift(f"column {table}.{name}", f"is {_described(found)}, not {_described(column)}.")
+
+
+def _described(column: Column) -> str:
+    place = "" if column.position < 0 else f" {column.position}"
+    order = "" if column.order == "none" else f" {column.order}"
+    return f"{column.type} ({column.kind}{place}{order})"
+
+
+def _replication_drift(state: State, wanted: Options) -> Iterator[Drift]:
+    if wanted.replication is None:
+        return
+    if state.strategy == "NetworkTopologyStrategy" and state.replication == wanted.replication:
+        return
+    replication = map_literal({"class": "NetworkTopologyStrategy", **wanted.replication})
+    cql = ALTER_REPLICATION.cql.format(keyspace=state.keyspace, replication=replication)
+    yield Drift(
+        f"keyspace {state.keyspace}",
+        f"has replication {state.strategy} {_listed(state.replication or {})}, "
+        f"not NetworkTopologyStrategy {_listed(wanted.replication)}.",
+        ALTER_REPLICATION.comment,
+        (cql,),
+    )
+
+
+def _table_option_drift(state: State, wanted: Options, migrations: Sequence[Migration]) -> Iterator[Drift]:
+    for name, table in expected_tables(migrations, wanted).items():
+        actual = state.tables.get(name)
+        if actual is None:
+            continue
+        qualified = f"{state.keyspace}.{name}"
+        if table.compaction is not None and not _same_compaction(table.compaction, actual.compaction or {}):
+            cql = ALTER_COMPACTION.cql.format(table=qualified, compaction=map_literal(table.compaction))
+            problem = f"has compaction {_listed(actual.compaction or {})}, not {_listed(table.compaction)}."
+            yield Drift(f"table {name}", problem, ALTER_COMPACTION.comment, (cql,))
+        if table.gc_grace_s is not None and table.gc_grace_s != actual.gc_grace_s:
+            cql = ALTER_GC_GRACE.cql.format(table=qualified, gc_grace=table.gc_grace_s)
+            problem = f"has gc_grace_seconds {actual.gc_grace_s}, not {table.gc_grace_s}."
+            yield Drift(f"table {name}", problem, cql=(cql,))
+
+
+def _same_compaction(wanted: Mapping[str, str], actual: Mapping[str, str]) -> bool:
+    """Cassandra adds defaults and the class's package."""
+    short = {**actual, "class": actual.get("class", "").rpartition(".")[2]}
+    asked = {**wanted, "class": wanted.get("class", "").rpartition(".")[2]}
+    return asked.items() <= short.items()
+
+
+def _deployment_drift(state: State, wanted: Options) -> Iterator[Drift]:
+    row = state.deployment
+    if row is None:
+        return
+    for column, given, stored, remedy in (
+        ("gc_grace", wanted.gc_grace_s, row.gc_grace_s, _GC_GRACE_ORDER),
+        ("settle_ms", wanted.settle_ms, row.settle_ms, _STOP_FIRST),
+        ("skew_ms", wanted.skew_ms, row.skew_ms, _STOP_FIRST),
+    ):
+        if given is not None and given != stored:
+            cql = UPDATE_DEPLOYMENT.cql.format(
+                keyspace=state.keyspace,
+                assignments=f"{column} = {given}",
+                changes=row.changes,
+                next_changes=row.changes + 1,
+            )
+            yield Drift("table deployment", f"has {column} {stored}, not {given}.", remedy, (cql,))
+
+
+_GC_GRACE_ORDER = (
+    "To raise it, alter the tables first and this row last; to lower it, this row first and the tables a "
+    "minute later."
+)
+_STOP_FIRST = "All clients must use one value: stop every one of them first."
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())

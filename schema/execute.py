@@ -1,0 +1,96 @@
+"""Running statements of the schema, with the driver's errors put into this library's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import cassandra
+from cassandra import AlreadyExists, ConsistencyLevel, InvalidRequest, Unauthorized
+from cassandra.cluster import NoHostAvailable, Session
+from cassandra.connection import ConnectionBusy
+from cassandra.protocol import (
+    ConfigurationException,
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    SyntaxException,
+)
+from cassandra.query import SimpleStatement
+
+from cqueue.errors import ConfigError, CqueueError, OutcomeUnknown, Unavailable
+from cqueue.settings import CONSISTENCY_OF, SerialConsistency
+from cqueue.store.connection import DRIVER_ERRORS, SCHEMA, Connection
+
+AGREEMENT_LIMIT_S: Final = 60.0
+
+_REFUSED: Final = (AlreadyExists, ConfigurationException, InvalidRequest, SyntaxException, Unauthorized)
+_NOT_RUN: Final = (
+    cassandra.Unavailable,
+    ConnectionBusy,
+    IsBootstrappingErrorMessage,
+    NoHostAvailable,
+    OverloadedErrorMessage,
+)
+
+
+def run(
+    session: Session,
+    cql: str,
+    values: Sequence[Any] = (),
+    *,
+    serial: SerialConsistency | None = None,
+    serial_read: bool = False,
+) -> list[Any]:
+    """Run one statement and return its rows.
+
+    Args:
+        session: from `open_session`.
+        cql: the statement, with %s where `values` go.
+        values: what goes there.
+        serial: run it, a conditional one, at this level instead of SERIAL.
+        serial_read: read at SERIAL, to see what conditional mutations of unknown outcome have left.
+
+    Raises:
+        Unavailable: it was not run.
+        OutcomeUnknown: it may have been run.
+        ConfigError: Cassandra refused it as wrong or as not allowed.
+    """
+    statement = SimpleStatement(cql)
+    if serial is not None:
+        statement.serial_consistency_level = ConsistencyLevel.name_to_value[serial.upper()]
+        statement.consistency_level = ConsistencyLevel.name_to_value[CONSISTENCY_OF[serial].upper()]
+    if serial_read:
+        statement.consistency_level = ConsistencyLevel.SERIAL
+    try:
+        return list(session.execute(statement, values or None, execution_profile=SCHEMA))
+    except DRIVER_ERRORS as exc:
+        raise _translated(exc, cql) from exc
+
+
+def await_agreement(connection: Connection) -> None:
+    """Wait until all nodes that are up have the same schema, 60 s at most.
+
+    A statement that changed nothing has nothing to wait for in the driver's eyes, although the change that
+    made it superfluous may be under way.
+
+    Raises:
+        Unavailable: they do not agree.
+    """
+    try:
+        agreed = connection.cluster.control_connection.wait_for_schema_agreement(wait_time=AGREEMENT_LIMIT_S)
+    except DRIVER_ERRORS as exc:
+        raise Unavailable(f"The connection was lost while nodes took over the schema: {exc}.") from exc
+    if not agreed:
+        raise Unavailable(
+            f"The nodes did not agree on a schema within {AGREEMENT_LIMIT_S:.0f} s. See `nodetool "
+            "describecluster`; when they agree again, repeat the command."
+        )
+
+
+def _translated(exc: Exception, cql: str) -> CqueueError:
+    what = " ".join(cql.split()[:6])
+    if isinstance(exc, _REFUSED):
+        return ConfigError(f"Cassandra refused `{what} …`: {exc}")
+    if isinstance(exc, _NOT_RUN):
+        return Unavailable(f"`{what} …` was not run: {exc}")
+    return OutcomeUnknown(f"`{what} …` may or may not have been run: {exc}. It is safe to run it again.")

@@ -1,0 +1,167 @@
+"""Tables as values: what the migrations add up to, and what Cassandra says there is.
+
+`verify` compares the two. The parser below understands the definitions that migrations use and refuses all
+others, so that nothing escapes the comparison unnoticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cqueue.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, in the words of system_schema.
+
+    Attributes:
+        type: as Cassandra writes it: lower case, no blanks but after commas.
+        kind: partition_key, clustering, static or regular.
+        position: within the key; -1 for others.
+        order: of a clustering column, asc or desc; none for others.
+    """
+
+    type: str
+    kind: str = "regular"
+    position: int = -1
+    order: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. `compaction` and `gc_grace_s` are None where nothing is prescribed."""
+
+    columns: Mapping[str, Column]
+    compaction: Mapping[str, str] | None = None
+    gc_grace_s: int | None = None
+
+
+@dataclass(slots=True)
+class _Tables:
+    """Tables while statements are replayed."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def create(self, match: re.Match[str]) -> None:
+        body, options = _split_body(match["rest"])
+        self.tables[match["table"]] = _with_options(Table(_columns(body, options)), options)
+
+    def add(self, match: re.Match[str]) -> None:
+        added = dict(_column(part) for part in _split_top(match["rest"].strip().strip("()")))
+        self._columns(match["table"], lambda columns: {**columns, **added})
+
+    def drop(self, match: re.Match[str]) -> None:
+        gone = {name.strip() for name in match["rest"].strip().strip("()").split(",")}
+        self._columns(match["table"], lambda columns: {k: v for k, v in columns.items() if k not in gone})
+
+    def alter(self, match: re.Match[str]) -> None:
+        self.tables[match["table"]] = _with_options(self.tables[match["table"]], match["rest"])
+
+    def drop_table(self, match: re.Match[str]) -> None:
+        self.tables.pop(match["table"], None)
+
+    def ignore(self, match: re.Match[str]) -> None:
+        """Rows are no structure."""
+
+    def _columns(self, name: str, change: Callable[[Mapping[str, Column]], Mapping[str, Column]]) -> None:
+        self.tables[name] = replace(self.tables[name], columns=change(self.tables[name].columns))
+
+
+_FORMS: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), handler)
+    for pattern, handler in (
+        (r"CREATE TABLE IF NOT EXISTS (?P<table>\w+)\s*(?P<rest>\(.*)", _Tables.create),
+        (r"ALTER TABLE (?P<table>\w+) ADD IF NOT EXISTS (?P<rest>.*)", _Tables.add),
+        (r"ALTER TABLE (?P<table>\w+) DROP IF EXISTS (?P<rest>.*)", _Tables.drop),
+        (r"ALTER TABLE (?P<table>\w+) WITH (?P<rest>.*)", _Tables.alter),
+        (r"DROP TABLE IF EXISTS (?P<table>\w+)", _Tables.drop_table),
+        (r"(INSERT INTO|UPDATE|DELETE FROM) .*", _Tables.ignore),
+    )
+)
+
+
+def tables_of(statements: Iterable[str]) -> dict[str, Table]:
+    """The tables that these statements leave behind in an empty keyspace.
+
+    Raises:
+        ConfigError: a statement has no known form; all of them can be repeated without harm.
+    """
+    replayed = _Tables()
+    for statement in statements:
+        text = re.sub(r"\s+", " ", statement).strip()
+        for form, handler in _FORMS:
+            if match := form.fullmatch(text):
+                handler(replayed, match)
+                break
+        else:
+            raise ConfigError(f"A migration cannot contain: {text[:80]}…")
+    return replayed.tables
+
+
+def normal_type(text: str) -> str:
+    """A type in Cassandra's own spelling."""
+    return re.sub(r"\s*([<>])\s*", r"\1", re.sub(r"\s*,\s*", ", ", text.strip().lower()))
+
+
+def _columns(body: str, options: str) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    key: list[str] = []
+    for part in _split_top(body):
+        if match := re.fullmatch(r"PRIMARY KEY\s*\((.*)\)", part, re.IGNORECASE):
+            key = _split_top(match[1])
+        else:
+            name, column = _column(re.sub(r" PRIMARY KEY$", "", part, flags=re.IGNORECASE))
+            columns[name] = column
+            key = key if name in part and not part.upper().endswith(" PRIMARY KEY") else [name]
+    return _with_key(columns, key, options)
+
+
+def _column(text: str) -> tuple[str, Column]:
+    name, _, rest = text.strip().partition(" ")
+    kind = "static" if rest.lower().endswith(" static") else "regular"
+    return name.lower(), Column(normal_type(re.sub(r" static$", "", rest, flags=re.IGNORECASE)), kind)
+
+
+def _with_key(columns: dict[str, Column], key: list[str], options: str) -> dict[str, Column]:
+    partition = _split_top(key[0].strip("()"))
+    for position, name in enumerate(partition):
+        columns[name] = replace(columns[name], kind="partition_key", position=position)
+    for position, name in enumerate(key[1:]):
+        descends = re.search(rf"[( ,]{name} DESC\b", options, re.IGNORECASE)
+        order = "desc" if descends else "asc"
+        columns[name] = replace(columns[name], kind="clustering", position=position, order=order)
+    return columns
+
+
+def _with_options(table: Table, options: str) -> Table:
+    if match := re.search(r"gc_grace_seconds\s*=\s*(\d+)", options):
+        table = replace(table, gc_grace_s=int(match[1]))
+    if match := re.search(r"compaction\s*=\s*\{([^}]*)\}", options):
+        table = replace(table, compaction=dict(re.findall(r"'([^']*)'\s*:\s*'([^']*)'", match[1])))
+    return table
+
+
+def _split_body(text: str) -> tuple[str, str]:
+    """The definition in the first pair of brackets, and what follows it."""
+    depth = 0
+    for index, char in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if depth == 0:
+            return text[1:index], text[index + 1 :]
+    raise ConfigError(f"Brackets do not match in: {text[:80]}…")
+
+
+def _split_top(text: str) -> list[str]:
+    """The parts between commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += {"(": 1, "<": 1, ")": -1, ">": -1}.get(char, 0)
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]

@@ -1,0 +1,235 @@
+"""What `apply` would do, as a list of statements. Pure: the same options and state give the same plan."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cqueue.errors import ConfigError, SchemaMismatch
+from cqueue.schema.deployment import FORMAT
+from cqueue.schema.drift import Drift, checksum_drift, option_drift
+from cqueue.schema.migrations import Migration, map_literal, text_literal
+from cqueue.schema.options import (
+    DEFAULT_COMPACTION,
+    DEFAULT_GC_GRACE_S,
+    DEFAULT_SETTLE_MS,
+    DEFAULT_SKEW_MS,
+    Options,
+)
+from cqueue.schema.state import State, options_to_json
+from cqueue.schema.statements import (
+    CREATE_KEYSPACE,
+    CREATE_LOCK,
+    CREATE_MIGRATIONS,
+    INSERT_DEPLOYMENT,
+    RECORD_MIGRATION,
+    RECORD_OPTIONS,
+    USE_KEYSPACE,
+    Statement,
+)
+from cqueue.settings import SerialConsistency, Settings
+
+# Of the ids of `schema_lock`, one a keyspace. Never change it.
+_LOCK_IDS: Final = uuid.UUID("8c2f4f0e-6f0b-4f0e-9f5e-6d1f0c0a5b11")
+_MAX_DEFAULT_COPIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement of a plan.
+
+    Attributes:
+        cql: without a closing semicolon.
+        comment: why it is there.
+        before_lock: it makes the lock possible; several processes may run it at once.
+        serial: for a conditional mutation, its serial consistency.
+    """
+
+    cql: str
+    comment: str
+    before_lock: bool = False
+    serial: SerialConsistency | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps to take, differences that are left to the operator, and remarks about choices made for him."""
+
+    steps: tuple[Step, ...]
+    drift: tuple[Drift, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def make_plan(
+    options: Options,
+    state: State,
+    migrations: Sequence[Migration],
+    settings: Settings,
+    *,
+    only_pre: bool = False,
+) -> Plan:
+    """The steps from `state` to the schema of `migrations` with `options`.
+
+    Args:
+        options: what the operator asked for.
+        state: what is there.
+        migrations: all there are, in order.
+        settings: whose data centre and serial consistency are the defaults of a new keyspace.
+        only_pre: stop before the first outstanding `post` migration of an existing schema.
+
+    Raises:
+        SchemaMismatch: the keyspace is newer than this code, or was bootstrapped with another serial
+            consistency.
+        ConfigError: the replication names a data centre that does not exist, or not the local one.
+    """
+    state.check_not_newer(tuple(migrations))
+    _check_serial(options, state)
+    _check_replication(options, state, settings)
+    full, notes = _complete(options, state, settings)
+    steps = tuple(_steps(full, state, _outstanding(state, migrations, only_pre=only_pre)))
+    drift: list[Drift] = []
+    if state.replication is not None:
+        drift = [*checksum_drift(state, migrations), *option_drift(state, options, migrations)]
+    if not drift and not steps:
+        steps = tuple(_record_change(options, state))
+    return Plan(steps, tuple(drift), notes)
+
+
+def _steps(options: Options, state: State, outstanding: Sequence[Migration]) -> Iterator[Step]:
+    """The statements; `options` has no None. A complete schema gets none at all."""
+    values = _values(options, state.keyspace)
+    complete = state.recorded is not None and state.deployment is not None and "schema_lock" in state.tables
+    if complete and not outstanding:
+        return
+    if state.replication is None:
+        yield _step(CREATE_KEYSPACE, values, before_lock=True)
+    yield _step(USE_KEYSPACE, values, before_lock=True)
+    if "schema_lock" not in state.tables:
+        yield _step(CREATE_LOCK, values, before_lock=True)
+    if "schema_migrations" not in state.tables:
+        yield _step(CREATE_MIGRATIONS, values)
+    if state.recorded is None:
+        yield _step(RECORD_OPTIONS, values)
+    for migration in outstanding:
+        yield from _migration_steps(migration, values)
+    if state.deployment is None:
+        yield replace(_step(INSERT_DEPLOYMENT, values), serial=options.serial_consistency)
+
+
+def _migration_steps(migration: Migration, values: Mapping[str, str]) -> Iterator[Step]:
+    for statement in migration.render(values):
+        yield Step(statement, f"Migration {migration.name}.")
+    own = {
+        "number": str(migration.number),
+        "phase": text_literal(migration.phase),
+        "what": text_literal(migration.what),
+        "checksum": text_literal(migration.checksum),
+    }
+    yield _step(RECORD_MIGRATION, own)
+
+
+def _record_change(options: Options, state: State) -> Iterator[Step]:
+    """When the operator has altered what he asks for now, only the record is out of date."""
+    if state.recorded is None:
+        return
+    now = replace(
+        state.recorded,
+        replication=options.replication or state.recorded.replication,
+        compaction=options.compaction or state.recorded.compaction,
+    )
+    if now != state.recorded:
+        values = {"keyspace": state.keyspace, "options": text_literal(options_to_json(now))}
+        yield _step(USE_KEYSPACE, values, before_lock=True)
+        yield _step(RECORD_OPTIONS, values)
+
+
+def _outstanding(state: State, migrations: Sequence[Migration], *, only_pre: bool) -> list[Migration]:
+    missing = [migration for migration in migrations if migration.number not in state.applied]
+    if not only_pre or not state.applied:
+        return missing
+    first_post = next((m.number for m in missing if m.phase == "post"), len(migrations) + 1)
+    return [migration for migration in missing if migration.number < first_post]
+
+
+def _step(statement: Statement, values: Mapping[str, str], *, before_lock: bool = False) -> Step:
+    cql = statement.cql.format(**values)
+    return Step(cql, statement.comment, before_lock=before_lock)
+
+
+def _values(options: Options, keyspace: str) -> dict[str, str]:
+    replication = {"class": "NetworkTopologyStrategy", **(options.replication or {})}
+    return {
+        "keyspace": keyspace,
+        "replication": map_literal(replication),
+        "compaction": map_literal(options.compaction or {}),
+        "gc_grace": str(options.gc_grace_s),
+        "serial_consistency": text_literal(str(options.serial_consistency)),
+        "settle_ms": str(options.settle_ms),
+        "skew_ms": str(options.skew_ms),
+        "format": str(FORMAT),
+        "lock_id": str(uuid.uuid5(_LOCK_IDS, keyspace)),
+        "options": text_literal(options_to_json(options)),
+    }
+
+
+def _complete(options: Options, state: State, settings: Settings) -> tuple[Options, tuple[str, ...]]:
+    """Options without None, from what is recorded, and defaults; and what to say about the defaults."""
+    known, row = state.recorded or Options(), state.deployment
+    replication = known.replication or state.replication or options.replication
+    notes: tuple[str, ...] = ()
+    if replication is None:
+        replication, notes = _default_replication(state, settings)
+    complete = Options(
+        replication=replication,
+        compaction=known.compaction or options.compaction or DEFAULT_COMPACTION,
+        gc_grace_s=(row and row.gc_grace_s) or options.gc_grace_s or DEFAULT_GC_GRACE_S,
+        serial_consistency=options.serial_consistency or settings.serial_consistency,
+        settle_ms=options.settle_ms or DEFAULT_SETTLE_MS,
+        skew_ms=options.skew_ms or DEFAULT_SKEW_MS,
+    )
+    return complete, notes
+
+
+def _default_replication(state: State, settings: Settings) -> tuple[dict[str, int], tuple[str, ...]]:
+    if settings.local_dc is None:
+        raise ConfigError("Give --replication, or local_dc in the URL: there is no data centre to take.")
+    if not state.nodes:
+        copies, why = _MAX_DEFAULT_COPIES, "assumed, since the cluster was not asked"
+    else:
+        nodes = state.nodes.get(settings.local_dc, 0)
+        copies, why = max(1, min(_MAX_DEFAULT_COPIES, nodes)), f"{settings.local_dc} has {nodes} node(s)"
+    text = f"replication {settings.local_dc}={copies}: {why}. --replication sets it."
+    return {settings.local_dc: copies}, (text,)
+
+
+def _check_serial(options: Options, state: State) -> None:
+    row = state.deployment
+    if row is None or options.serial_consistency in {None, row.serial_consistency}:
+        return
+    raise SchemaMismatch(
+        f"Keyspace {state.keyspace} was bootstrapped with serial consistency {row.serial_consistency}, which "
+        "is fixed: conditional mutations of both kinds do not see each other. For another one, make another "
+        "keyspace and move the messages."
+    )
+
+
+def _check_replication(options: Options, state: State, settings: Settings) -> None:
+    if options.replication is None:
+        return
+    unknown = sorted(set(options.replication) - set(state.nodes)) if state.nodes else []
+    if unknown:
+        names = ", ".join(sorted(state.nodes))
+        raise ConfigError(f"replication: there is no data centre {', '.join(unknown)}. There are: {names}.")
+    for name, copies in options.replication.items():
+        if state.nodes and state.nodes[name] < copies // 2 + 1:
+            raise ConfigError(
+                f"replication {name}={copies} needs {copies // 2 + 1} nodes for a quorum; {name} has "
+                f"{state.nodes[name]}."
+            )
+    if settings.local_dc is not None and settings.local_dc not in options.replication:
+        raise ConfigError(
+            f"replication has no copies in {settings.local_dc}, the local_dc of these settings: nothing "
+            "could be read or written there."
+        )

@@ -88,25 +88,34 @@ class Lease:
         self.outstanding = set(self.ids)
 
 
-@dataclass(slots=True)
 class SuspectGate:
     """At most one message that an earlier holder gave up is held by a process at a time.
 
-    One that kills its worker then cannot burn the attempts of its neighbours.
+    One that kills its worker then cannot burn the attempts of its neighbours. Not thread-safe: a
+    process with several threads shares one under a mutex.
     """
 
-    lease: Lease | None = None
+    def __init__(self) -> None:
+        self.lease: Lease | None = None
+        self._reserved = False
 
-    @property
-    def free(self) -> bool:
-        """Whether another suspect may be taken."""
+    def busy(self, now_ms: int) -> bool:
+        """Whether a suspect is held, or is just being claimed."""
         held = self.lease
-        return held is None or held.lost or not held.outstanding
+        if held is not None and (held.lost or not held.outstanding or held.due_ms <= now_ms):
+            held = self.lease = None
+        return self._reserved or held is not None
 
-    def expire(self, now_ms: int) -> None:
-        """Forget a suspect whose timeout has passed: it is not held any more."""
-        if self.lease is not None and self.lease.due_ms <= now_ms:
-            self.lease = None
+    def reserve(self, now_ms: int) -> bool:
+        """Take the right to claim one suspect; to be settled by the claim."""
+        if self.busy(now_ms):
+            return False
+        self._reserved = True
+        return True
+
+    def settle(self) -> None:
+        """The claim is over: from now on only the lease counts, if one was granted."""
+        self._reserved = False
 
 
 class Taken:

@@ -1,0 +1,265 @@
+"""What a holder does with its messages: ack, nack, snooze, extend, release.
+
+A message is in the queue if and only if its row is live, so an ack is a delete: plain, idempotent,
+good whoever sends it. Everything else changes timeout slots in place, conditional on their
+revisions: a stale holder's nack fails, and cannot revive what somebody else has acked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cqueue.errors import LeaseLost
+from cqueue.protocol.draft import freed
+from cqueue.protocol.fresh import together
+from cqueue.protocol.lock import new_owner, next_fence, settle
+from cqueue.protocol.spec import Lease, Proto, Taken
+from cqueue.store.operations import (
+    DeleteBodies,
+    DeleteMessages,
+    Head,
+    Mutate,
+    Now,
+    Operation,
+    RandomBits,
+    ReadHead,
+    SlotChange,
+    SlotRow,
+    SlotState,
+    WideRow,
+)
+
+ACK_CHUNK = 500
+SHARED_MS = 100
+"""Nacks of one holder whose due times fall into the same stretch of this length share a slot."""
+TRIES = 8
+
+
+def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
+    """Delete messages; the leases that have become empty, whose slots can be freed.
+
+    Raises:
+        NotDone, OutcomeUnknown: the messages may come again.
+    """
+    groups: dict[tuple[WideRow, int], list[Taken]] = {}
+    for one in taken:
+        groups.setdefault((one.lease.wide_row, one.lease.priority), []).append(one)
+    deletes: list[Operation[None]] = []
+    bodies: list[Operation[None]] = []
+    for (wide_row, priority), ones in groups.items():
+        for start in range(0, len(ones), ACK_CHUNK):
+            chunk = ones[start : start + ACK_CHUNK]
+            deletes.append(DeleteMessages(wide_row, priority, tuple(one.row.id for one in chunk)))
+            large = tuple(one.row.id for one in chunk if one.row.size is not None)
+            bodies += [DeleteBodies(wide_row, large)] if large else []
+    yield from together(*deletes)
+    emptied = _discard(taken)
+    if bodies:
+        yield from together(*bodies)
+    return emptied
+
+
+def _discard(taken: Sequence[Taken]) -> list[Lease]:
+    emptied: list[Lease] = []
+    for one in taken:
+        lease = one.lease
+        if one.row.id in lease.outstanding:
+            lease.outstanding.discard(one.row.id)
+            if not lease.outstanding and not lease.lost:
+                emptied.append(lease)
+    return emptied
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where messages go when they leave their lease: state, due and the attempts they then have had."""
+
+    state: SlotState
+    due_ms: int
+    attempt: int
+    died_at_ms: int | None = None
+
+
+class Shared:
+    """Waiting slots that one holder wrote lately, so that its nacks of 100 ms share one."""
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[WideRow, int, Placement], SlotRow] = {}
+
+    def find(self, lease: Lease, placement: Placement) -> SlotRow | None:
+        """The slot to join, if there is one."""
+        return self._slots.get((lease.wide_row, lease.priority, placement))
+
+    def store(self, lease: Lease, placement: Placement, slot: SlotRow, now_ms: int) -> None:
+        """Remember a slot; those that are due are forgotten, somebody has taken them."""
+        self._slots = {key: value for key, value in self._slots.items() if value.due_ms > now_ms - SHARED_MS}
+        self._slots[lease.wide_row, lease.priority, placement] = slot
+
+    def forget(self, lease: Lease, placement: Placement) -> None:
+        """The slot was changed by somebody else."""
+        self._slots.pop((lease.wide_row, lease.priority, placement), None)
+
+
+def nack(
+    lease: Lease, ids_: Iterable[int], delay_ms: int, shared: Shared, *, count: bool = True
+) -> Proto[None]:
+    """Make messages of one lease available again after `delay_ms`; `count=False` uses no attempt (snooze).
+
+    Raises:
+        LeaseLost: the slot belongs to somebody else.
+        NotDone, OutcomeUnknown: the messages stay, or may stay, with the lease.
+    """
+    now_ms = (yield from Now()) // 1000
+    due_ms = now_ms + delay_ms
+    up = SHARED_MS - 1 if delay_ms else 0
+    placement = Placement(
+        SlotState.WAITING,
+        (due_ms + up) // SHARED_MS * SHARED_MS,
+        lease.attempt if count else lease.attempt - 1,
+    )
+    yield from move(lease, tuple(ids_), placement, shared)
+
+
+def move(lease: Lease, ids_: tuple[int, ...], placement: Placement, shared: Shared | None) -> Proto[SlotRow]:
+    """Move messages from their slot to another in one mutation, conditional on both revisions.
+
+    Returns the slot that lists them now: the same one if it held nothing else.
+    """
+    moving = tuple(sorted(lease.outstanding.intersection(ids_)))
+    for _ in range(TRIES):
+        _check_held(lease, moving, ids_)
+        now_us = yield from Now()
+        owner = yield from new_owner()
+        joined = shared.find(lease, placement) if shared else None
+        source, target = yield from _plan(lease, moving, placement, joined)
+        rows = [_stamp(change, owner, now_us) for change in (source, target) if change is not None]
+        mutation = Mutate(lease.wide_row, slots=tuple(rows))
+        if (yield from settle(mutation)):
+            _moved(lease, moving, rows[0].row)
+            if shared:
+                shared.store(lease, placement, rows[-1].row, now_us // 1000)
+            return rows[-1].row
+        if shared:
+            shared.forget(lease, placement)
+        yield from _check_revision(lease)
+    raise LeaseLost("the message's wide row is changing too fast; it stays until its timeout")
+
+
+def _plan(
+    lease: Lease, moving: tuple[int, ...], placement: Placement, joined: SlotRow | None
+) -> Proto[tuple[SlotChange, SlotChange | None]]:
+    """The change of the source slot, and that of the target unless the source itself will do."""
+    rest = tuple(sorted(lease.outstanding.difference(moving)))
+    source = SlotRow(
+        lease.priority, lease.number, SlotState.CLAIMED, rest, lease.due_ms, lease.attempt,
+        lease.owner, lease.rev, lease.died_at_ms,
+    )  # fmt: skip
+    if joined is not None:
+        joined_ids = tuple(sorted({*joined.ids, *moving}))
+        source_row = source if rest else freed(source)
+        return SlotChange(lease.rev, source_row), SlotChange(joined.rev, joined._replace(ids=joined_ids))
+    if not rest:
+        return SlotChange(lease.rev, _placed(source, lease.number, moving, placement)), None
+    head = yield from ReadHead(lease.wide_row)
+    number, rev = yield from _free_slot(head, lease.priority)
+    return SlotChange(lease.rev, source), SlotChange(rev, _placed(source, number, moving, placement))
+
+
+def _placed(like: SlotRow, number: int, ids_: tuple[int, ...], placement: Placement) -> SlotRow:
+    return like._replace(
+        number=number,
+        state=placement.state,
+        ids=ids_,
+        due_ms=placement.due_ms,
+        attempt=placement.attempt,
+        died_at_ms=placement.died_at_ms,
+    )
+
+
+def _free_slot(head: Head, priority: int) -> Proto[tuple[int, int | None]]:
+    """A free slot, any of them so that holders do not collide, or else a new one."""
+    mine = [slot for slot in head.slots if slot.priority == priority]
+    free = [slot for slot in mine if slot.state is SlotState.FREE]
+    pick = yield from RandomBits(16)
+    if free:
+        slot = free[pick % len(free)]
+        return slot.number, slot.rev
+    return max((slot.number for slot in mine), default=-1) + 1 + pick % 4, None
+
+
+def _stamp(change: SlotChange, owner: bytes, now_us: int) -> SlotChange:
+    row = change.row._replace(rev=next_fence(change.expect_rev, now_us), owner=owner)
+    return SlotChange(change.expect_rev, row)
+
+
+def _moved(lease: Lease, moving: tuple[int, ...], source: SlotRow) -> None:
+    lease.rev, lease.owner = source.rev, source.owner
+    lease.outstanding.difference_update(moving)
+    lease.ids = source.ids
+
+
+def _check_held(lease: Lease, moving: tuple[int, ...], asked: tuple[int, ...]) -> None:
+    if lease.lost or not moving:
+        raise LeaseLost(
+            "the visibility timeout passed and the message was given to another consumer"
+            if lease.lost
+            else f"already acked, nacked or given back: {len(asked)} message(s)"
+        )
+
+
+def _check_revision(lease: Lease) -> Proto[None]:
+    head = yield from ReadHead(lease.wide_row, serial=True)
+    stored = next((s for s in head.slots if (s.priority, s.number) == (lease.priority, lease.number)), None)
+    if stored is None or stored.rev != lease.rev:
+        lease.lost = True
+        raise LeaseLost("the visibility timeout passed and the message was given to another consumer")
+
+
+def extend(lease: Lease, duration_ms: int) -> Proto[None]:
+    """Hold the lease until `duration_ms` from now, for all its messages; it is never shortened.
+
+    Raises:
+        LeaseLost: the slot belongs to somebody else.
+        NotDone, OutcomeUnknown: the timeout is, or may be, as it was.
+    """
+    now_us = yield from Now()
+    due_ms = max(lease.due_ms, now_us // 1000 + duration_ms)
+    placement = Placement(SlotState.CLAIMED, due_ms, lease.attempt, lease.died_at_ms)
+    yield from overwrite(lease, placement)
+    lease.due_ms = due_ms
+
+
+def overwrite(lease: Lease, placement: Placement) -> Proto[None]:
+    """Give the lease's own slot another state, due or attempt, conditional on its revision."""
+    ids_ = tuple(sorted(lease.outstanding))
+    _check_held(lease, ids_, lease.ids)
+    now_us = yield from Now()
+    owner = yield from new_owner()
+    row = SlotRow(
+        lease.priority, lease.number, placement.state, ids_, placement.due_ms, placement.attempt,
+        owner, 0, placement.died_at_ms,
+    )  # fmt: skip
+    change = _stamp(SlotChange(lease.rev, row), owner, now_us)
+    if not (yield from settle(Mutate(lease.wide_row, slots=(change,)))):
+        yield from _check_revision(lease)
+        raise LeaseLost("the message's slot could not be changed; it stays until its timeout")
+    lease.rev, lease.owner, lease.ids = change.row.rev, owner, ids_
+
+
+def release(lease: Lease) -> Proto[None]:
+    """Give back messages that were not started: due now, no attempt used. They stay listed."""
+    now_ms = (yield from Now()) // 1000
+    yield from overwrite(lease, Placement(SlotState.WAITING, now_ms, lease.attempt - 1))
+    lease.outstanding.clear()
+
+
+def free(leases: Sequence[Lease]) -> Proto[bool]:
+    """Free the slots of finished leases of one wide row; False if one of them has changed meanwhile."""
+    now_us = yield from Now()
+    owner = yield from new_owner()
+    changes = []
+    for lease in leases:
+        slot = SlotRow(lease.priority, lease.number, SlotState.FREE, (), 0, 0, owner, 0)
+        changes.append(_stamp(SlotChange(lease.rev, slot), owner, now_us))
+    return (yield from settle(Mutate(leases[0].wide_row, slots=tuple(changes))))

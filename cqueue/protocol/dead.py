@@ -1,0 +1,119 @@
+"""Dead letters: a message moves to an open wide row of the dead-letter queue, and is never in neither.
+
+The time of death goes into the message's slot first. With it, whoever has to finish a burial that
+was cut off derives the same id and the same place, so that the insert is idempotent. Only when the
+insert is confirmed is the original deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from cqueue import ids
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol.ack import Placement, ack, move, overwrite
+from cqueue.protocol.fresh import together
+from cqueue.protocol.shards import open_row, registration
+from cqueue.protocol.spec import Lease, Proto, QueueSpec, Taken
+from cqueue.store.operations import (
+    InsertBodies,
+    InsertMessages,
+    MessageRow,
+    Now,
+    Pause,
+    ReadBodies,
+    SlotState,
+    WideRow,
+)
+
+HEADER_REASON = "cqueue-dead-reason"
+HEADER_QUEUE = "cqueue-dead-queue"
+HEADER_ATTEMPTS = "cqueue-dead-attempts"
+HEADER_ID = "cqueue-dead-id"
+MAX_REASON = 2000
+PAUSES_S = (0.05, 0.2, 0.5, 1.0)
+
+
+def bury(spec: QueueSpec, dead: QueueSpec, taken: Taken, reason: str, message_id: str) -> Proto[list[Lease]]:
+    """Move one message to the dead-letter queue; the leases that have become empty.
+
+    Raises:
+        LeaseLost: the message belongs to somebody else.
+        NotDone, OutcomeUnknown: it is still in its queue; whoever takes it over finishes the burial.
+    """
+    lease = yield from _die(spec, taken)
+    row = taken.row
+    died_at_us = (lease.died_at_ms or 0) * 1000
+    source = identity(lease.wide_row, row)
+    copy = row._replace(
+        id=ids.derived(died_at_us, source),
+        headers=dead_headers(row.headers, reason, spec.name, lease.attempt, message_id),
+        expires=None,
+    )
+    yield from _insert(dead, open_row(dead, died_at_us, source), copy, (yield from _body(lease, row)))
+    return (yield from ack([Taken(row, lease)]))
+
+
+def identity(wide_row: WideRow, row: MessageRow) -> bytes:
+    """What makes a message this message: the source of its derived ids."""
+    return json.dumps([*wide_row, row.priority, row.id]).encode()
+
+
+def dead_headers(
+    headers: Mapping[str, str] | None, reason: str, queue: str, attempts: int, message_id: str
+) -> dict[str, str]:
+    """The message's headers and why, where from and after how many attempts it died."""
+    return {
+        **(headers or {}),
+        HEADER_REASON: reason[:MAX_REASON],
+        HEADER_QUEUE: queue,
+        HEADER_ATTEMPTS: str(attempts),
+        HEADER_ID: message_id,
+    }
+
+
+def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
+    """Write the time of death into a slot that the message has to itself."""
+    lease, row = taken.lease, taken.row
+    if lease.died_at_ms is not None and lease.outstanding == {row.id}:
+        return lease
+    now_ms = (yield from Now()) // 1000
+    due_ms = now_ms + spec.visibility_ms
+    placement = Placement(SlotState.CLAIMED, due_ms, lease.attempt, now_ms)
+    if lease.outstanding == {row.id}:
+        yield from overwrite(lease, placement)
+        lease.died_at_ms, lease.due_ms = now_ms, due_ms
+        return lease
+    slot = yield from move(lease, (row.id,), placement, None)
+    return Lease(
+        lease.wide_row, lease.priority, slot.number, slot.rev, slot.due_ms, slot.attempt,
+        slot.owner, lease.fence, slot.ids, now_ms,
+    )  # fmt: skip
+
+
+def _body(lease: Lease, row: MessageRow) -> Proto[bytes | None]:
+    if row.size is None:
+        return None
+    bodies = yield from ReadBodies(lease.wide_row, (row.id,))
+    if row.id not in bodies:
+        raise NotDone("the body of the message cannot be read; it stays until its timeout")
+    return bodies[row.id]
+
+
+def _insert(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:
+    """Insert until it is confirmed: the id is derived, so that repeating it is harmless."""
+    for pause_s in PAUSES_S:
+        try:
+            if body is not None:
+                yield from InsertBodies(target, ((copy.id, body),))
+            yield from together(*registration(dead, target, copy.priority), InsertMessages(target, (copy,)))
+        except (NotDone, OutcomeUnknown) as exc:
+            failure: Exception = exc
+            yield from Pause(pause_s)
+            continue
+        now_us = yield from Now(checked=True)
+        if now_us <= ids.time_us(copy.id) + dead.gc_grace_us - dead.settle_us:
+            return
+        raise NotDone("the burial took longer than gc_grace; the message stays until its timeout")
+    raise failure

@@ -1,0 +1,238 @@
+"""The one mutation of a claim while it is being put together: pure bookkeeping over what was read.
+
+Rules kept here, each with a test that fails without it: an id that any slot lists is not claimed
+again; every slot is overwritten on the condition of its revision; an id leaves a slot only when its
+row is dead, or by being listed elsewhere in this mutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from cqueue.protocol.lock import next_fence
+from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.view import RowView
+from cqueue.store.operations import (
+    CursorRow,
+    Head,
+    LockRow,
+    LockState,
+    MessageRow,
+    Mutate,
+    SlotChange,
+    SlotRow,
+    SlotState,
+)
+
+MAX_CLAIM_BYTES = 16 << 20
+"""Bodies claimed at once, the last one on top."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """What a claim gave: messages to deliver, to bury, and such whose own time to live is over."""
+
+    taken: list[Taken] = field(default_factory=list)
+    dead: list[Taken] = field(default_factory=list)
+    expired: list[Taken] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Grant:
+    """Messages that will be ours under one slot, once the mutation is known to be applied."""
+
+    slot: SlotRow
+    rows: Sequence[MessageRow]
+    suspect: bool
+
+
+class Draft:
+    """A claim on one wide row: what was read, and the mutation that grows out of it."""
+
+    def __init__(self, spec: QueueSpec, view: RowView, head: Head, now_us: int, owner: bytes) -> None:
+        self.spec = spec
+        self.view = view
+        self.now_us = now_us
+        self.now_ms = now_us // 1000
+        self.left = 0
+        self.more = False
+        self.retire = False
+        self.suspect = False  # one was reserved with the gate
+        self.owner = owner
+        self.cursors = dict(head.cursors)
+        self.moved: dict[int, CursorRow] = {}
+        self.floors: dict[int, int] = {}
+        self.grants: list[_Grant] = []
+        self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
+        self.changes: dict[tuple[int, int], SlotChange] = {}
+        self.finished = self._finished()
+        self.listed: dict[int, set[int]] = self._listed()
+
+    def _finished(self) -> dict[tuple[int, int], Lease]:
+        """Slots of ours whose messages are all acked, unless somebody else has changed them since."""
+        mine: dict[tuple[int, int], Lease] = {}
+        for lease in self.view.finished:
+            key = (lease.priority, lease.number)
+            if key in self.slots and self.slots[key].rev == lease.rev:
+                mine[key] = lease
+        return mine
+
+    def _listed(self) -> dict[int, set[int]]:
+        """Ids that any slot lists, expired or not: none of them may be claimed from the messages."""
+        listed: dict[int, set[int]] = {}
+        for slot in self.slots.values():
+            if slot.state is not SlotState.FREE:
+                listed.setdefault(slot.priority, set()).update(slot.ids)
+        return listed
+
+    def unlisted(self, priority: int, ids_: Iterable[int]) -> list[int]:
+        """Those ids that no slot lists."""
+        listed = self.listed.get(priority, set())
+        return [id_ for id_ in ids_ if id_ not in listed]
+
+    def in_use(self) -> list[SlotRow]:
+        """Slots that hold messages, our finished ones left out."""
+        return [
+            slot
+            for key, slot in self.slots.items()
+            if slot.state is not SlotState.FREE and key not in self.finished
+        ]
+
+    # ── slots ──
+
+    def grant(
+        self,
+        priority: int,
+        rows: Sequence[MessageRow],
+        attempt: int,
+        *,
+        within: SlotRow | None = None,
+        died_at_ms: int | None = None,
+        suspect: bool = False,
+    ) -> None:
+        """List `rows` in a slot of ours: in place of the slot `within`, else in a free one."""
+        number = within.number if within else self._free_number(priority)
+        slot = SlotRow(
+            priority=priority,
+            number=number,
+            state=SlotState.CLAIMED,
+            ids=tuple(row.id for row in rows),
+            due_ms=self.now_ms + self.spec.visibility_ms,
+            attempt=attempt,
+            owner=self.owner,
+            rev=0,  # set when it is written
+            died_at_ms=died_at_ms,
+        )
+        slot = self._overwrite(slot)
+        self.listed.setdefault(priority, set()).update(slot.ids)
+        self.grants.append(_Grant(slot, rows, suspect))
+        self.left -= len(rows)
+
+    def keep(self, slot: SlotRow, ids_: Sequence[int]) -> None:
+        """Let `slot` list only `ids_` from now on; with none left it is free."""
+        if ids_:
+            self._overwrite(slot._replace(ids=tuple(ids_)))
+        else:
+            self._overwrite(freed(slot))
+
+    def _overwrite(self, row: SlotRow) -> SlotRow:
+        key = (row.priority, row.number)
+        stored = self.slots.get(key)
+        expect = stored.rev if stored else None
+        row = row._replace(rev=next_fence(expect, self.now_us), owner=self.owner)
+        self.changes[key] = SlotChange(expect, row)
+        self.finished.pop(key, None)
+        return row
+
+    def _free_number(self, priority: int) -> int:
+        """A slot to overwrite: one of ours that is finished, a free one, or else a new one."""
+        numbers = {key[1] for key in (*self.slots, *self.changes) if key[0] == priority}
+        for number in sorted(numbers):
+            key = (priority, number)
+            slot = self.slots.get(key)
+            idle = key in self.finished or (slot is not None and slot.state is SlotState.FREE)
+            if idle and key not in self.changes:
+                return number
+        return max(numbers, default=-1) + 1
+
+    # ── cursors ──
+
+    def cursor(self, priority: int) -> CursorRow:
+        """Where this priority stands."""
+        return self.moved.get(priority) or self.cursors.get(priority) or CursorRow(priority, 0, 0)
+
+    def move(self, priority: int, cursor: int, boundary: int) -> None:
+        """Move cursor and boundary, never back."""
+        old = self.cursor(priority)
+        new = CursorRow(priority, max(cursor, old.cursor), max(boundary, old.boundary))
+        if new != old:
+            self.moved[priority] = new
+
+    # ── the mutation ──
+
+    def mutation(self) -> Mutate:
+        """Everything in one conditional batch: slots, cursors, and the lock released or renewed."""
+        for key in list(self.finished):
+            self._overwrite(freed(self.slots[key]))
+        renew = self.more and bool(self.grants) and not self.retire
+        fence = next_fence(self.view.fence, self.now_us)
+        until_ms = self.now_ms + self.spec.lease_ms if renew else 0
+        state = LockState.RETIRED if self.retire else LockState.LOCKED if renew else LockState.FREE
+        return Mutate(
+            self.view.wide_row,
+            lock=LockRow(state, self.owner, until_ms, fence),
+            expect_fence=self.view.fence,
+            cursors=() if self.view.open or self.retire else tuple(self.moved.values()),
+            slots=() if self.retire else tuple(self.changes.values()),
+            retire=self.retire,
+        )
+
+    def claim(self, gate: SuspectGate, fence: int) -> Claim:
+        """What is ours now that the mutation is applied."""
+        claim = Claim()
+        for grant in self.grants:
+            lease = _lease(self.view, grant, fence)
+            if grant.suspect:
+                gate.lease = lease
+            for row in grant.rows:
+                taken = Taken(row, lease)
+                if row.expires is not None and row.expires <= self.now_ms:
+                    claim.expired.append(taken)
+                elif lease.died_at_ms is not None:
+                    claim.dead.append(taken)
+                else:
+                    claim.taken.append(taken)
+        return claim
+
+
+def _lease(view: RowView, grant: _Grant, fence: int) -> Lease:
+    slot = grant.slot
+    return Lease(
+        wide_row=view.wide_row,
+        priority=slot.priority,
+        number=slot.number,
+        rev=slot.rev,
+        due_ms=slot.due_ms,
+        attempt=slot.attempt,
+        owner=slot.owner,
+        fence=fence,
+        ids=slot.ids,
+        died_at_ms=slot.died_at_ms,
+        suspect=grant.suspect,
+    )
+
+
+def freed(slot: SlotRow) -> SlotRow:
+    """The slot with nothing in it: an empty list and its state, never null."""
+    return slot._replace(state=SlotState.FREE, ids=(), due_ms=0, attempt=0, died_at_ms=None)
+
+
+def within_bytes(rows: Sequence[MessageRow], budget: int = MAX_CLAIM_BYTES) -> int:
+    """How many of `rows` may be claimed so that their bodies fit into memory: at least one."""
+    total = 0
+    for count, row in enumerate(rows):
+        total += row.size if row.size is not None else len(row.body or b"")
+        if total > budget:
+            return max(1, count)
+    return len(rows)

@@ -1,0 +1,223 @@
+"""Messages that nobody has claimed yet: the slice above the boundary, a look-back, and the sweep.
+
+Rows become visible out of order: a producer's clock may lag, its write may be slow. The slice reads
+on from the boundary; the look-back finds at once most of what landed just below it; the sweep finds
+all the rest, and is what lets the cursor move. A sweep counts only if it *began* W + ε after the
+time up to which the cursor moves: an acknowledged message cannot appear there any more.
+
+Open wide rows have no cursor, because messages may land in them at any time: each poll reads what
+became due since the last one, whole passes follow at growing intervals.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from cqueue import ids
+from cqueue.protocol.draft import Draft, within_bytes
+from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.protocol.view import LONGEST_PASS_GAP_US, RowView
+from cqueue.store.operations import (
+    CursorRow,
+    IdSlice,
+    MessageRow,
+    Operation,
+    ReadIds,
+    ReadMessages,
+    ReadSlice,
+    Slice,
+    Together,
+)
+
+READ_BYTES = 4 << 20
+MAX_IDS = 2000
+LOOK_BACK_GAP_US = 100_000
+LOWER_PRIORITIES_SHARE = 10
+"""One claim in so many begins with a less urgent priority, so that none starves."""
+MAX_PIECES = 16
+
+
+def take_fresh(draft: Draft) -> Proto[None]:
+    """Take what is due and unlisted, priority by priority."""
+    for priority in _order(draft.view):
+        if draft.left <= 0:
+            draft.more = True
+            return
+        if draft.view.open:
+            yield from _take_open(draft, priority)
+        else:
+            yield from _take_normal(draft, priority)
+
+
+def _order(view: RowView) -> list[int]:
+    urgent = sorted(view.priorities)
+    turn, share = divmod(view.claims, LOWER_PRIORITIES_SHARE)
+    if len(urgent) > 1 and share == LOWER_PRIORITIES_SHARE - 1:
+        first = 1 + turn % (len(urgent) - 1)
+        return urgent[first:] + urgent[:first]
+    return urgent
+
+
+# ── normal wide rows ──
+
+
+def horizon(spec: QueueSpec, began_us: int) -> int:
+    """The highest id up to which a read that began at `began_us` has seen all acknowledged messages."""
+    return ids.lowest_at(began_us - spec.settle_us - spec.skew_us)
+
+
+def _take_normal(draft: Draft, priority: int) -> Proto[None]:
+    for _ in range(MAX_PIECES):
+        swept = yield from _take_piece(draft, priority)
+        if not swept or draft.grants or draft.left <= 0:
+            return
+
+
+def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
+    """Read slice, look-back and one piece of the sweep side by side; True if the sweep goes on."""
+    at = draft.cursor(priority)
+    limit = _limit(draft)
+    upto = _sweep_end(draft, at)
+    reads: list[Operation[Any]] = [
+        ReadSlice(draft.view.wide_row, priority, at.boundary, ids.highest_at(draft.now_us), limit)
+    ]
+    reads += _late_reads(draft, at, upto)
+    results = yield from together(*reads)
+    found = cast("Slice", results[0])
+    late = [id_ for piece in results[1:] for id_ in cast("IdSlice", piece).ids]
+    if upto > at.cursor:
+        upto = _swept_end(draft, cast("IdSlice", results[1]), upto)
+    upto = yield from _take_late(draft, priority, draft.unlisted(priority, late), upto)
+    boundary, whole = _take_slice(draft, priority, found.rows, limit)
+    if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
+        upto = max(upto, min(boundary, horizon(draft.spec, draft.now_us)))
+    draft.move(priority, upto, max(boundary, at.boundary))
+    draft.more = draft.more or not whole
+    return _sweep_end(draft, draft.cursor(priority)) > draft.cursor(priority).cursor
+
+
+def _sweep_end(draft: Draft, at: CursorRow) -> int:
+    """Up to where one piece of the sweep reads: not beyond the boundary, the horizon, or its pace."""
+    last = min(at.boundary, horizon(draft.spec, draft.now_us))
+    if last <= at.cursor:
+        return at.cursor
+    start_us = max(ids.time_us(at.cursor), draft.view.wide_row.time_shard * 1000)
+    return min(last, max(at.cursor, ids.lowest_at(start_us + draft.view.pace_us)))
+
+
+def _late_reads(draft: Draft, at: CursorRow, upto: int) -> list[Operation[Any]]:
+    view, reads = draft.view, list[Operation[Any]]()
+    if upto > at.cursor:
+        reads.append(ReadIds(view.wide_row, at.priority, at.cursor, upto, MAX_IDS))
+    since = look_back(view, draft.spec, at, draft.now_us)
+    if since is not None and max(since, upto) < at.boundary:
+        view.looked_us = draft.now_us
+        reads.append(ReadIds(view.wide_row, at.priority, max(since, upto), at.boundary, MAX_IDS))
+    return reads
+
+
+def look_back(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> int | None:
+    """Where a look-back starts: ε below the boundary, or two claims where messages lie dense.
+
+    None: it is not due, or there is nothing to look at.
+    """
+    if at.cursor >= at.boundary or now_us - view.looked_us < LOOK_BACK_GAP_US:
+        return None
+    marks = view.marks.get(at.priority)
+    since = ids.lowest_at(ids.time_us(at.boundary) - spec.skew_us)
+    return max(at.cursor, since, marks[0] if marks and len(marks) == 2 else 0)
+
+
+def _swept_end(draft: Draft, piece: IdSlice, upto: int) -> int:
+    """How far a piece really got: not past the last id of a truncated read."""
+    draft.view.keep_pace(piece.tombstones)
+    return min(upto, piece.ids[-1]) if len(piece.ids) == MAX_IDS else upto
+
+
+def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto[int]:
+    """Take rows that landed below the boundary; the cursor stays below the first one left behind."""
+    if not late:
+        return upto
+    late.sort()
+    wanted = late[: draft.left]
+    rows = yield from ReadMessages(draft.view.wide_row, priority, tuple(wanted))
+    if rows:
+        draft.grant(priority, rows, 1)
+    if len(late) > len(wanted):
+        draft.more = True
+        return min(upto, late[len(wanted)] - 1)
+    return upto
+
+
+def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], limit: int) -> tuple[int, bool]:
+    """Take a slice's unlisted rows; the new boundary, and whether the slice was taken to its end."""
+    listed = draft.listed.get(priority, ())
+    fresh = [row for row in rows if row.id not in listed] if listed else rows
+    count = min(within_bytes(fresh), max(0, draft.left))
+    whole = count == len(fresh) and len(rows) < limit
+    _learn(draft.view, rows)
+    if count < len(fresh):
+        fresh = fresh[:count]
+        rows = fresh
+    if fresh:
+        draft.grant(priority, fresh, 1)
+    return (rows[-1].id if rows else 0), whole
+
+
+def _learn(view: RowView, rows: list[MessageRow]) -> None:
+    """Adjust the estimates by which the next reads are bounded."""
+    if not rows:
+        return
+    size = sum(len(row.body or b"") + 64 for row in rows) // len(rows)
+    view.row_bytes = max(64, (view.row_bytes + size) // 2)
+    view.expect_density(len(rows), ids.time_us(rows[-1].id) - ids.time_us(rows[0].id))
+
+
+def _limit(draft: Draft) -> int:
+    return max(1, min(draft.left, READ_BYTES // draft.view.row_bytes))
+
+
+# ── open wide rows ──
+
+
+def _take_open(draft: Draft, priority: int) -> Proto[None]:
+    """Read on from the floor in pieces until something is found or the present is reached."""
+    view, now_us = draft.view, draft.now_us
+    present = ids.highest_at(now_us)
+    floor = _floor(draft, priority)
+    limit = _limit(draft)
+    while floor < present and draft.left > 0:
+        upto = min(present, ids.highest_at(ids.time_us(floor) + view.pace_us))
+        found = yield from ReadSlice(view.wide_row, priority, floor, upto, limit)
+        view.keep_pace(found.tombstones)
+        last, whole = _take_slice(draft, priority, found.rows, limit)
+        if not whole:
+            draft.floors[priority] = max(floor, last)
+            draft.more = True
+        floor = upto if whole else max(floor, last)
+        if draft.grants and not whole:
+            return
+    if floor >= present:
+        draft.floors[priority] = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
+
+
+def _floor(draft: Draft, priority: int) -> int:
+    """Where to read on: W + ε before the last poll began, or the start when a whole pass is due."""
+    view = draft.view
+    start = ids.lowest_at(view.wide_row.time_shard * 1000)
+    if draft.now_us >= view.pass_at_us:
+        view.floors.clear()
+        view.pass_at_us = draft.now_us + view.pass_gap_us
+        view.pass_gap_us = min(LONGEST_PASS_GAP_US, view.pass_gap_us * 2)
+    return max(start, view.floors.get(priority, start))
+
+
+def together(*operations: Operation[Any]) -> Proto[list[Any]]:
+    """Run reads side by side; the first error of any is raised."""
+    if len(operations) == 1:
+        return [(yield from operations[0])]
+    results = yield from Together(operations)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results

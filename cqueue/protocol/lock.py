@@ -1,0 +1,91 @@
+"""The lock of a wide row, and how the outcome of a conditional mutation is found out."""
+
+from __future__ import annotations
+
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.protocol.view import RowView
+from cqueue.store.operations import (
+    Head,
+    LockRow,
+    LockState,
+    Mutate,
+    Now,
+    Pause,
+    RandomBits,
+    ReadHead,
+)
+
+OUTCOME_PAUSES_S = (0.02, 0.1, 0.5, 1.0, 2.0)
+"""Waits between attempts to read what became of a mutation."""
+
+
+def next_fence(stored: int | None, now_us: int) -> int:
+    """Grows with every change, and never restarts, even after the wide row was dropped."""
+    return max((stored or 0) + 1, now_us)
+
+
+def is_held(lock: LockRow | None, now_us: int) -> bool:
+    """Whether somebody holds the lock within its lease."""
+    return lock is not None and lock.state is LockState.LOCKED and now_us < lock.until_ms * 1000
+
+
+def new_owner() -> Proto[bytes]:
+    """A random token, new for every attempt."""
+    bits = yield from RandomBits(128)
+    return bits.to_bytes(16, "big")
+
+
+def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
+    """Lock the wide row if its lock is free or has run out. True: `view.fence` is ours."""
+    head = view.head or (yield from ReadHead(view.wide_row))
+    view.head = None
+    now_us = yield from Now()
+    if head.lock is not None and head.lock.state is LockState.RETIRED:
+        view.retired = True
+        return False
+    if is_held(head.lock, now_us):
+        return False
+    stored = head.lock.fence if head.lock else None
+    fence = next_fence(stored, now_us)
+    owner = yield from new_owner()
+    lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence)
+    if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
+        return False
+    view.fence = fence
+    return True
+
+
+def settle(mutation: Mutate) -> Proto[bool]:
+    """Send a conditional mutation once; True when it stands, False when it is not (or no longer) ours.
+
+    It is never sent again: a replayed one answers "not applied" although it was. When the answer is
+    missing, a serial read finishes what is under way and shows what stands.
+
+    Raises:
+        OutcomeUnknown: there was no answer, and no serial read succeeded either.
+    """
+    try:
+        return (yield from mutation)
+    except OutcomeUnknown as exc:
+        unknown = exc
+    for pause_s in OUTCOME_PAUSES_S:
+        try:
+            head = yield from ReadHead(mutation.wide_row, serial=True)
+        except NotDone:
+            yield from Pause(pause_s)
+        else:
+            return stands(head, mutation)
+    raise unknown
+
+
+def stands(head: Head, mutation: Mutate) -> bool:
+    """Whether what the mutation wrote is what is stored: the slots, or without any the lock."""
+    stored = {(slot.priority, slot.number): slot for slot in head.slots}
+    if mutation.slots:
+        return any(
+            (found := stored.get((row.priority, row.number))) is not None
+            and (found.rev, found.owner) == (row.rev, row.owner)
+            for _, row in mutation.slots
+        )
+    return head.lock is not None and head.lock == mutation.lock

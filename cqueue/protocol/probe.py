@@ -1,0 +1,147 @@
+"""Finding work without locks: which wide rows exist, and which of them are worth locking.
+
+A wide row has work when a due message that no slot lists lies above the boundary or in the look-back
+below it, when a timeout is due, when a sweep is due, or when it can be retired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cqueue import ids
+from cqueue.protocol.fresh import look_back
+from cqueue.protocol.lock import is_held
+from cqueue.protocol.retire import finish_retirement
+from cqueue.protocol.ripe import is_ripe, is_spent
+from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
+from cqueue.protocol.view import RowView
+from cqueue.store.operations import (
+    CursorRow,
+    Head,
+    IdSlice,
+    LockState,
+    Now,
+    Operation,
+    ReadHead,
+    ReadIds,
+    SlotRow,
+    SlotState,
+    Together,
+)
+
+MAX_REST_US = 2_000_000
+"""A wide row that is over and waits only for a timeout is looked at this often."""
+PROBE_IDS = 200
+
+
+def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto[list[RowView]]:
+    """Those wide rows that have work, in the order given.
+
+    Raises:
+        NotDone: not one of the reads succeeded.
+    """
+    if not views:
+        return []
+    now_us = yield from Now()
+    heads = yield from some_of(tuple(ReadHead(view.wide_row) for view in views))
+    busy: set[int] = set()
+    ask: list[RowView] = []
+    for index, (view, head) in enumerate(zip(views, heads, strict=True)):
+        if isinstance(head, Head):
+            view.head = head
+            if head.lock is not None and head.lock.state is LockState.RETIRED:
+                view.retired = True
+                yield from finish_retirement(view, spec, now_us)
+            elif not is_held(head.lock, now_us):
+                (busy.add(index) if head_has_work(view, spec, gate, now_us) else ask.append(view))
+    asked = yield from _with_fresh(ask, spec, now_us)
+    return [view for index, view in enumerate(views) if index in busy or view in asked]
+
+
+def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
+    """Whether cursors and slots alone say that there is something to do."""
+    head = view.head or Head()
+    used = [slot for slot in head.slots if slot.state is not SlotState.FREE]
+    if any(_can_take(slot, spec, gate, now_us) for slot in used):
+        return True
+    if view.open:
+        return now_us >= view.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
+    if any(_sweep_is_due(row, spec, now_us) for row in head.cursors.values()):
+        return True
+    return not used and now_us >= view.retire_at_us(spec)
+
+
+def _can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
+    if not is_ripe(slot, spec, now_us):
+        return False
+    return slot.state is SlotState.WAITING or is_spent(slot, spec) or not gate.busy(now_us // 1000)
+
+
+def _sweep_is_due(at: CursorRow, spec: QueueSpec, now_us: int) -> bool:
+    return at.boundary > at.cursor and now_us >= (ids.time_us(at.boundary) + spec.settle_us + spec.skew_us)
+
+
+def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[list[RowView]]:
+    """Those views for which a due message that no slot lists can be read; the others may rest."""
+    asked: list[tuple[RowView, int]] = []
+    reads: list[Operation[Any]] = []
+    for view in views:
+        for priority in sorted(view.priorities):
+            asked.append((view, priority))
+            since, limit = _since(view, spec, priority, now_us)
+            reads.append(ReadIds(view.wide_row, priority, since, ids.highest_at(now_us), limit))
+    if not reads:
+        return []
+    answers = yield from some_of(tuple(reads))
+    found: list[RowView] = []
+    for (view, priority), answer in zip(asked, answers, strict=True):
+        if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, priority, answer):
+            found.append(view)
+    for view in views:
+        if view not in found:
+            view.rest_until_us = _rest_until(view, spec, now_us)
+    return found
+
+
+def _since(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> tuple[int, int]:
+    """From where to look for messages of a priority, and how many ids are enough to know."""
+    if view.open:
+        return max(view.floors.get(priority, 0), ids.lowest_at(view.wide_row.time_shard * 1000)), PROBE_IDS
+    head = view.head or Head()
+    at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
+    since = look_back(view, spec, at, now_us)
+    if since is None or since >= at.boundary:
+        return at.boundary, 1
+    view.looked_us = now_us
+    return since, PROBE_IDS
+
+
+def _any_unlisted(view: RowView, priority: int, answer: IdSlice) -> bool:
+    head = view.head or Head()
+    listed = {
+        id_
+        for slot in head.slots
+        if slot.priority == priority and slot.state is not SlotState.FREE
+        for id_ in slot.ids
+    }
+    return len(answer.ids) == PROBE_IDS or any(id_ not in listed for id_ in answer.ids)
+
+
+def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
+    """A row that is over cannot get new messages: look again when a timeout is due, or soon anyway."""
+    if now_us < view.end_us + spec.settle_us + spec.skew_us:
+        return 0
+    used = [slot.due_ms * 1000 for slot in (view.head or Head()).slots if slot.state is not SlotState.FREE]
+    wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *used]
+    if view.open:
+        wake_us.append(view.pass_at_us)
+    return min((at for at in wake_us if at > now_us), default=now_us + MAX_REST_US)
+
+
+def some_of(reads: tuple[Operation[Any], ...]) -> Proto[list[Any]]:
+    """Run reads side by side; their results or errors. Raises the first error if all of them failed."""
+    answers = yield from Together(reads)
+    if answers and all(isinstance(answer, Exception) for answer in answers):
+        raise answers[0]
+    return answers

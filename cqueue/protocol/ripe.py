@@ -1,0 +1,91 @@
+"""Timeouts that are due: waiting messages come back, and what a holder gave up is taken over.
+
+What was nacked, snoozed or released is taken in batches, as it was. What a holder let expire may
+have killed it, so from then on each such message gets a slot of its own and a process holds one of
+them at a time: one that kills its worker cannot burn the attempts of its neighbours.
+"""
+
+from __future__ import annotations
+
+from cqueue.protocol.draft import Draft
+from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
+from cqueue.store.operations import ReadMessages, SlotRow, SlotState
+
+BURIED_AT_ONCE = 10
+
+
+def is_ripe(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
+    """Whether a slot's messages may be taken: waiting ones when due, claimed ones ε later."""
+    if slot.state is SlotState.WAITING:
+        return now_us >= slot.due_ms * 1000
+    return slot.state is SlotState.CLAIMED and now_us >= slot.due_ms * 1000 + spec.skew_us
+
+
+def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
+    """Take over what is due, the longest due first; a suspect is taken alone."""
+    ripe = [slot for slot in draft.in_use() if is_ripe(slot, draft.spec, draft.now_us)]
+    for slot in sorted(ripe, key=lambda slot: slot.due_ms):
+        if draft.left <= 0:
+            draft.more = True
+            return
+        if is_spent(slot, draft.spec):
+            yield from _take_dead(draft, slot)
+        elif slot.state is SlotState.WAITING:
+            yield from _take_waiting(draft, slot)
+        elif not draft.grants and gate.reserve(draft.now_ms):
+            draft.suspect = True
+            yield from _take_suspect(draft, slot)
+
+
+def is_spent(slot: SlotRow, spec: QueueSpec) -> bool:
+    """Whether its messages go to the dead-letter queue: no attempt is left, or a burial was begun."""
+    spent = spec.max_attempts and slot.attempt >= spec.max_attempts
+    return bool(spent) or slot.died_at_ms is not None
+
+
+def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
+    chunk, rest = slot.ids[: draft.left], slot.ids[draft.left :]
+    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, chunk)
+    if rows:
+        draft.grant(slot.priority, rows, slot.attempt + 1, within=None if rest else slot)
+    if rest or not rows:
+        draft.keep(slot, rest)
+        draft.more = draft.more or bool(rest)
+
+
+def _take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
+    """Take the first live message alone; those before it in order are dead, the others stay listed."""
+    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, slot.ids, limit=1)
+    draft.left = 0
+    draft.more = True
+    if not rows:
+        draft.keep(slot, ())
+        return
+    rest = [id_ for id_ in slot.ids if id_ > rows[0].id]
+    draft.grant(slot.priority, rows, slot.attempt + 1, within=None if rest else slot, suspect=True)
+    if rest:
+        draft.keep(slot, rest)
+
+
+def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
+    """Take messages to bury: each in a slot of its own, which says since when it is dead.
+
+    A later taker keeps that time, so that it derives the same dead-letter id; unless it is so old
+    that an insert under it could be lost.
+    """
+    chunk, rest = slot.ids[:BURIED_AT_ONCE], slot.ids[BURIED_AT_ONCE:]
+    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, chunk)
+    died_at_ms = kept_time_of_death(slot, draft.spec, draft.now_ms)
+    for index, row in enumerate(rows):
+        last = index == len(rows) - 1 and not rest
+        within = slot if last else None
+        draft.grant(slot.priority, [row], slot.attempt, within=within, died_at_ms=died_at_ms)
+    if rest or not rows:
+        draft.keep(slot, rest)
+
+
+def kept_time_of_death(slot: SlotRow, spec: QueueSpec, now_ms: int) -> int:
+    """The slot's own time of death, or now if it has none or one older than half of gc_grace."""
+    if slot.died_at_ms is None or now_ms - slot.died_at_ms > spec.gc_grace_us // 2000:
+        return now_ms
+    return slot.died_at_ms

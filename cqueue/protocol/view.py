@@ -1,0 +1,73 @@
+"""What one consumer remembers of a wide row. It may be out of date: only speed hangs on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from cqueue.protocol import shards
+from cqueue.protocol.spec import Lease, QueueSpec
+from cqueue.store.operations import Head, WideRow
+
+FIRST_PACE_US = 250_000
+LONGEST_PACE_US = 60_000_000
+SHORTEST_PACE_US = 1_000
+GENTLE_TOMBSTONES = 500
+"""What a read in pieces aims at; 1,000 is the bound."""
+
+FIRST_PASS_GAP_US = 1_000_000
+LONGEST_PASS_GAP_US = 60_000_000
+
+
+@dataclass(slots=True, eq=False)
+class RowView:
+    """One wide row in a consumer's memory."""
+
+    wide_row: WideRow
+    end_us: int
+    priorities: set[int]
+    fence: int | None = None  # set while we hold the lock
+    head: Head | None = None  # as last read, to lock with
+    retired: bool = False
+    rest_until_us: int = 0  # nothing to do before
+    finished: list[Lease] = field(default_factory=list)  # all acked: slots to be freed
+    claims: int = 0
+    looked_us: int = 0  # when the last look-back was made
+    pace_us: int = FIRST_PACE_US  # length of the next piece of a sweep or pass
+    row_bytes: int = 1024  # running estimate, to bound reads by bytes
+    marks: dict[int, deque[int]] = field(default_factory=dict)  # recent boundaries, by priority
+    floors: dict[int, int] = field(default_factory=dict)  # open wide rows: read from here on
+    pass_at_us: int = 0  # open wide rows: when the next whole pass is due
+    pass_gap_us: int = FIRST_PASS_GAP_US
+
+    @property
+    def open(self) -> bool:
+        """Whether this is an open wide row."""
+        return shards.is_open(self.wide_row)
+
+    def retire_at_us(self, spec: QueueSpec) -> int:
+        """From when on the wide row may be retired: nothing acknowledged can land in it any more."""
+        grace = spec.gc_grace_us if self.open else 0
+        return self.end_us + spec.settle_us + spec.skew_us + grace
+
+    def keep_pace(self, tombstones: int) -> None:
+        """Shorten the next piece when a read crossed too many tombstones, else lengthen it."""
+        if tombstones > GENTLE_TOMBSTONES:
+            self.pace_us = max(SHORTEST_PACE_US, self.pace_us * GENTLE_TOMBSTONES // tombstones)
+        else:
+            self.pace_us = min(LONGEST_PACE_US, self.pace_us * 2)
+
+    def expect_density(self, rows: int, span_us: int) -> None:
+        """`rows` messages stood in `span_us`: their tombstones will lie as close."""
+        if rows >= 50:
+            dense_us = GENTLE_TOMBSTONES * span_us // rows
+            self.pace_us = max(SHORTEST_PACE_US, min(self.pace_us, dense_us))
+
+    def mark(self, priority: int, boundary: int) -> None:
+        """Remember a boundary; the oldest of two is about two claims' messages behind."""
+        self.marks.setdefault(priority, deque(maxlen=2)).append(boundary)
+
+
+def view_of(spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:
+    """A fresh view."""
+    return RowView(wide_row, shards.end_us(spec, wide_row), set(priorities))

@@ -1,0 +1,271 @@
+"""The storage seam on Apache Cassandra: which statements make up each operation.
+
+Nothing is decided here and nothing is repeated: a failure is translated (cqueue.store.outcome) and handed up
+to the protocol, which knows whether doing it again is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from cassandra import ConsistencyLevel
+from cassandra.cluster import ResultSet, Session
+
+from cqueue import ids
+from cqueue.errors import CqueueError
+from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
+from cqueue.store import codec, wire
+from cqueue.store import operations as ops
+from cqueue.store import statements as cql
+from cqueue.store.requests import Collected, Pending, Request, Requests, Window, settle
+from cqueue.store.timing import sample_time_us
+
+BODY_BYTES_IN_FLIGHT: Final = 4 << 20
+"""Bodies on their way at one time; a node with a small heap refuses 13 MiB."""
+BODIES_A_READ: Final = 4
+"""A body has up to 1 MiB, so one answer up to 4 MiB."""
+BODY_READS_IN_FLIGHT: Final = 4
+
+
+class CassandraStore:
+    """A `Store` on an open session, which stays the caller's until `close`.
+
+    Args:
+        session: with the deployment's keyspace selected. It is changed in one respect: timeuuid columns come
+            back as integers (cqueue.store.wire).
+        serial_consistency: of conditional mutations and serial reads; the deployment's.
+        consistency: of everything else; follows from `serial_consistency`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        serial_consistency: SerialConsistency = "local_serial",
+        consistency: Consistency | None = None,
+    ) -> None:
+        session.client_protocol_handler = wire.IdProtocolHandler
+        wire.silence("cassandra.protocol", codec.is_tombstone_warning)
+        self._session = session
+        self._requests = Requests(
+            session,
+            _level(consistency or CONSISTENCY_OF[serial_consistency]),
+            _level(serial_consistency),
+        )
+        self._starters: Final[dict[type[ops.Operation[Any]], Callable[[Any], Pending[Any]]]] = {
+            ops.ReadHead: self._read_head,
+            ops.ReadSlice: self._read_slice,
+            ops.ReadIds: self._read_ids,
+            ops.ReadMessages: self._read_messages,
+            ops.ReadBodies: self._read_bodies,
+            ops.ReadShards: self._read_shards,
+            ops.InsertMessages: self._insert_messages,
+            ops.DeleteMessages: self._delete_messages,
+            ops.InsertBodies: self._insert_bodies,
+            ops.DeleteBodies: self._delete_bodies,
+            ops.DropBodies: self._drop_bodies,
+            ops.RegisterShard: self._register_shard,
+            ops.UnregisterShard: self._unregister_shard,
+            ops.Mutate: self._mutate,
+            ops.ReadQueue: self._read_queue,
+            ops.ListQueues: self._list_queues,
+            ops.CreateQueue: self._create_queue,
+            ops.ChangeQueue: self._change_queue,
+            ops.RemoveQueue: self._remove_queue,
+            ops.AdvanceEpoch: self._advance_epoch,
+            ops.ReadDeployment: self._read_deployment,
+            ops.BumpDeployment: self._bump_deployment,
+        }
+
+    def execute(self, operation: ops.Operation[Any]) -> Any:
+        """Run one store operation.
+
+        Raises:
+            NotDone: it had no effect (Unavailable: trying again may help).
+            OutcomeUnknown: it may have had one, now or later.
+            SchemaMismatch: a table is missing, or has other columns.
+        """
+        return self._starters[type(operation)](operation).result()
+
+    def together(self, operations: tuple[ops.Operation[Any], ...]) -> list[Any]:
+        """Run several side by side; in order, each one's result or its error."""
+        started = [self._start(operation) for operation in operations]
+        return [one if isinstance(one, CqueueError) else settle(one) for one in started]
+
+    def _start(self, operation: ops.Operation[Any]) -> Pending[Any] | CqueueError:
+        try:
+            return self._starters[type(operation)](operation)
+        except CqueueError as exc:
+            return exc
+
+    def sample_time_us(self) -> list[tuple[int, int]]:
+        """Ask several coordinators of the local data centre: (cluster time now, round trip), both in µs."""
+        return sample_time_us(self._session, self._requests.profile)
+
+    def close(self) -> None:
+        """Close the session, with everything that is under way through it."""
+        self._session.shutdown()
+
+    # ── Reads of a wide row ──
+
+    def _read_head(self, op: ops.ReadHead) -> Request[ops.Head]:
+        statement = cql.READ_HEAD_SERIAL if op.serial else cql.READ_HEAD
+        return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.current_rows))
+
+    def _read_slice(self, op: ops.ReadSlice) -> Request[ops.Slice]:
+        values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
+        return self._requests.send(cql.READ_SLICE, values, _slice)
+
+    def _read_ids(self, op: ops.ReadIds) -> Request[ops.IdSlice]:
+        values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
+        return self._requests.send(cql.READ_IDS, values, _id_slice)
+
+    def _read_messages(self, op: ops.ReadMessages) -> Request[list[ops.MessageRow]]:
+        values = (*op.wide_row, op.priority, op.ids)
+        if op.limit:
+            return self._requests.send(cql.READ_SOME_MESSAGES, (*values, op.limit), _messages)
+        return self._requests.send(cql.READ_MESSAGES, values, _messages)
+
+    def _read_bodies(self, op: ops.ReadBodies) -> Pending[dict[int, bytes]]:
+        def job(some: tuple[int, ...]) -> Callable[[], Request[list[Any]]]:
+            return lambda: self._requests.send(cql.READ_BODIES, (*op.wide_row, some), _rows)
+
+        chunks = (op.ids[i : i + BODIES_A_READ] for i in range(0, len(op.ids), BODIES_A_READ))
+        window = Window(((1, job(chunk)) for chunk in chunks), BODY_READS_IN_FLIGHT)
+        return Collected(window, lambda parts: {id_: body for part in parts for id_, body in part})
+
+    def _read_shards(self, op: ops.ReadShards) -> Request[list[ops.ShardRow]]:
+        return self._requests.send(cql.READ_SHARDS, (op.queue, op.epoch, op.from_time_shard), _shards)
+
+    # ── Plain writes ──
+
+    def _insert_messages(self, op: ops.InsertMessages) -> Request[None]:
+        rows = codec.message_values(op.wide_row, op.rows)
+        return self._requests.send_encoded(cql.INSERT_MESSAGE, rows, _nothing)
+
+    def _delete_messages(self, op: ops.DeleteMessages) -> Request[None]:
+        values = (_delete_us(op.ids), *op.wide_row, op.priority, op.ids)
+        return self._requests.send(cql.DELETE_MESSAGES, values, _nothing)
+
+    def _insert_bodies(self, op: ops.InsertBodies) -> Pending[None]:
+        def job(id_: int, body: bytes) -> Callable[[], Request[None]]:
+            values = (*op.wide_row, id_, body, ids.time_us(id_))
+            return lambda: self._requests.send(cql.INSERT_BODY, values, _nothing)
+
+        jobs = ((len(body), job(id_, body)) for id_, body in op.bodies)
+        return Collected(Window(jobs, BODY_BYTES_IN_FLIGHT), lambda _: None)
+
+    def _delete_bodies(self, op: ops.DeleteBodies) -> Request[None]:
+        return self._requests.send(cql.DELETE_BODIES, (_delete_us(op.ids), *op.wide_row, op.ids), _nothing)
+
+    def _drop_bodies(self, op: ops.DropBodies) -> Request[None]:
+        return self._requests.send(cql.DROP_BODIES, (op.at_us, *op.wide_row), _nothing)
+
+    def _register_shard(self, op: ops.RegisterShard) -> Request[None]:
+        values = (op.queue, op.epoch, op.time_shard, op.shard, op.priorities, op.time_shard * 1000)
+        return self._requests.send(cql.REGISTER_SHARD, values, _nothing)
+
+    def _unregister_shard(self, op: ops.UnregisterShard) -> Request[None]:
+        values = (op.time_shard * 1000 + 1, op.queue, op.epoch, op.time_shard, op.shard)
+        return self._requests.send(cql.UNREGISTER_SHARD, values, _nothing)
+
+    # ── Conditional mutations ──
+
+    def _mutate(self, op: ops.Mutate) -> Request[bool]:
+        return self._requests.send_conditional(_mutation(op), _applied)
+
+    # ── Queues and deployment ──
+
+    def _read_queue(self, op: ops.ReadQueue) -> Request[ops.QueueRow | None]:
+        return self._requests.send(cql.READ_QUEUE, (op.name,), lambda found: next(iter(_queues(found)), None))
+
+    def _list_queues(self, _op: ops.ListQueues) -> Request[list[ops.QueueRow]]:
+        return self._requests.send(cql.LIST_QUEUES, (), _queues)
+
+    def _create_queue(self, op: ops.CreateQueue) -> Request[bool]:
+        return self._requests.send(cql.CREATE_QUEUE, op.row, _applied)
+
+    def _change_queue(self, op: ops.ChangeQueue) -> Request[bool]:
+        row, seen = op.row, op.expect_version
+        values = (row.state, row.config, seen + 1, row.name, seen, row.incarnation)
+        return self._requests.send(cql.CHANGE_QUEUE, values, _applied)
+
+    def _remove_queue(self, op: ops.RemoveQueue) -> Request[bool]:
+        return self._requests.send(cql.REMOVE_QUEUE, (op.name, op.incarnation), _applied)
+
+    def _advance_epoch(self, op: ops.AdvanceEpoch) -> Request[bool]:
+        statement = cql.ADVANCE_OPEN_EPOCH if op.open else cql.ADVANCE_EPOCH
+        return self._requests.send(statement, (op.to, op.name, op.expect, op.incarnation), _applied)
+
+    def _read_deployment(self, _op: ops.ReadDeployment) -> Request[ops.DeploymentRow | None]:
+        return self._requests.send(cql.READ_DEPLOYMENT, (), _deployment)
+
+    def _bump_deployment(self, op: ops.BumpDeployment) -> Request[bool]:
+        return self._requests.send(cql.BUMP_DEPLOYMENT, (op.expect + 1, op.expect), _applied)
+
+
+def _level(name: str) -> int:
+    level: int = ConsistencyLevel.name_to_value[name.upper()]
+    return level
+
+
+def _delete_us(some: Iterable[int]) -> int:
+    return max(map(ids.time_us, some)) + 1
+
+
+def _mutation(op: ops.Mutate) -> Iterator[tuple[cql.Statement, Iterable[Any]]]:
+    """The statements of one conditional batch."""
+    if op.lock is None and (op.cursors or op.retire or not op.slots):
+        raise ValueError("A mutation without a condition: cursors and retirement need the lock.")
+    if op.lock is not None:
+        lock = codec.lock_values(op.wide_row, op.lock, op.expect_fence)
+        yield (cql.RETIRE_LOCK, (ops.RETIRED_TTL_S, *lock)) if op.retire else (cql.SET_LOCK, lock)
+    if op.retire:
+        yield cql.RETIRE_WIDE_ROW, op.wide_row
+    for cursor in op.cursors:
+        yield cql.SET_CURSOR, codec.cursor_values(op.wide_row, cursor)
+    for expect_rev, slot in op.slots:
+        yield cql.SET_SLOT, codec.slot_values(op.wide_row, slot, expect_rev)
+
+
+# ── What comes back ──
+
+
+def _nothing(_found: ResultSet) -> None:
+    return None
+
+
+def _rows(found: ResultSet) -> list[Any]:
+    rows: list[Any] = found.current_rows
+    return rows
+
+
+def _applied(found: ResultSet) -> bool:
+    return bool(found.current_rows[0][0])
+
+
+def _messages(found: ResultSet) -> list[ops.MessageRow]:
+    return codec.messages(found.current_rows)
+
+
+def _slice(found: ResultSet) -> ops.Slice:
+    return ops.Slice(_messages(found), codec.tombstones(found.response_future.warnings))
+
+
+def _id_slice(found: ResultSet) -> ops.IdSlice:
+    return ops.IdSlice(
+        [row[0] for row in found.current_rows], codec.tombstones(found.response_future.warnings)
+    )
+
+
+def _shards(found: ResultSet) -> list[ops.ShardRow]:
+    return [ops.ShardRow(time, shard, frozenset(priorities or ())) for time, shard, priorities in found]
+
+
+def _queues(found: ResultSet) -> list[ops.QueueRow]:
+    return [ops.QueueRow._make(row) for row in found]
+
+
+def _deployment(found: ResultSet) -> ops.DeploymentRow | None:
+    return next((ops.DeploymentRow._make(row) for row in found), None)

@@ -1,0 +1,191 @@
+"""Requests on their way: prepared once, sent at once, asked for their result later.
+
+Separating the two is what lets several operations run side by side without threads. A request is sent by
+whoever makes it; the driver's own thread receives the answer; decoding it is left to the thread that asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
+from typing import Any, Generic, Protocol, TypeVar
+
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, ResultSet, Session
+from cassandra.policies import FallthroughRetryPolicy, NoSpeculativeExecutionPolicy
+from cassandra.query import (
+    BatchStatement,
+    BatchType,
+    BoundStatement,
+    PreparedStatement,
+    tuple_factory,
+)
+
+from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
+from cqueue.store import outcome, wire
+from cqueue.store.statements import Kind, Statement
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Decode = Callable[[ResultSet], T]
+
+
+class Pending(Protocol[T_co]):
+    """Something under way."""
+
+    def result(self) -> T_co:
+        """Wait for it. Raises NotDone, OutcomeUnknown or SchemaMismatch."""
+
+
+class Request(Generic[T]):
+    """One statement under way."""
+
+    __slots__ = ("_decode", "_future", "_kind")
+
+    def __init__(self, future: Any, kind: Kind, decode: Decode[T]) -> None:
+        self._future = future
+        self._kind = kind
+        self._decode = decode
+
+    def result(self) -> T:
+        """Wait for the answer and decode it (which may fetch further pages)."""
+        try:
+            return self._decode(self._future.result())
+        except Exception as exc:
+            raise outcome.error(exc, self._kind, sent=bool(self._future.attempted_hosts)) from exc
+
+
+class Window(Generic[T]):
+    """Several requests under way, so many at a time that their weights stay below a limit."""
+
+    def __init__(self, jobs: Iterable[tuple[int, Callable[[], Pending[T]]]], limit: int) -> None:
+        self._jobs = iter(jobs)
+        self._limit = limit
+        self._weight = 0
+        self._under_way: deque[tuple[int, Pending[T]]] = deque()
+        self._waiting: tuple[int, Callable[[], Pending[T]]] | None = next(self._jobs, None)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._waiting and (not self._under_way or self._weight + self._waiting[0] <= self._limit):
+            weight, send = self._waiting
+            self._under_way.append((weight, send()))
+            self._weight += weight
+            self._waiting = next(self._jobs, None)
+
+    def results(self) -> Iterator[T | CqueueError]:
+        """Each one's result or error, in order."""
+        while self._under_way:
+            weight, pending = self._under_way.popleft()
+            yield settle(pending)
+            self._weight -= weight
+            self._fill()
+
+
+class Collected(Generic[T]):
+    """A window whose results become one."""
+
+    def __init__(self, window: Window[Any], combine: Callable[[list[Any]], T]) -> None:
+        self._window = window
+        self._combine = combine
+
+    def result(self) -> T:
+        """Wait for all of them. The first error is raised; "not done" only if none of them was."""
+        results = list(self._window.results())
+        errors = [result for result in results if isinstance(result, CqueueError)]
+        if errors and (len(errors) == len(results) or not isinstance(errors[0], NotDone)):
+            raise next((e for e in errors if isinstance(e, OutcomeUnknown)), errors[0])
+        if errors:
+            raise OutcomeUnknown(f"{len(errors)} of {len(results)} parts failed: {errors[0]}") from errors[0]
+        return self._combine(results)
+
+
+def settle(pending: Pending[T]) -> T | CqueueError:
+    """The result, or the error as a value."""
+    try:
+        return pending.result()
+    except CqueueError as exc:
+        return exc
+
+
+class Requests:
+    """Prepares and sends statements through one session, each as its kind demands."""
+
+    def __init__(self, session: Session, consistency: int, serial_consistency: int) -> None:
+        self._session = session
+        self._consistency = consistency
+        self._serial_consistency = serial_consistency
+        self._prepared: dict[Statement, PreparedStatement] = {}
+        self._preparing = Lock()
+        self.profile = session.execution_profile_clone_update(
+            EXEC_PROFILE_DEFAULT,
+            row_factory=tuple_factory,
+            retry_policy=FallthroughRetryPolicy(),
+            speculative_execution_policy=NoSpeculativeExecutionPolicy(),
+            consistency_level=consistency,
+            serial_consistency_level=serial_consistency,
+        )
+
+    def send(self, statement: Statement, values: Iterable[Any], decode: Decode[T]) -> Request[T]:
+        """Send one statement; None stands for null."""
+        return self._submit(self.prepared(statement).bind(list(values)), statement.kind, decode)
+
+    def send_conditional(
+        self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
+    ) -> Request[T]:
+        """Send several statements of one partition as one conditional mutation."""
+        batch = self._batch(Kind.CONDITIONAL)
+        for statement, values in parts:
+            batch.add(self.prepared(statement).bind(list(values)))
+        return self._submit(batch, Kind.CONDITIONAL, decode)
+
+    def send_encoded(self, statement: Statement, rows: Iterable[list[Any]], decode: Decode[T]) -> Request[T]:
+        """Send one plain statement many times over, as one mutation; the values are bytes already."""
+        batch = self._batch(statement.kind)
+        bound = BoundStatement(self.prepared(statement))
+        for values in rows:
+            bound.values = values
+            batch.add(bound)  # keeps the values, not the statement
+        return self._submit(batch, statement.kind, decode)
+
+    def _batch(self, kind: Kind) -> BatchStatement:
+        batch = BatchStatement(
+            BatchType.UNLOGGED,
+            consistency_level=self._consistency,
+            serial_consistency_level=self._serial_consistency,
+        )
+        batch.is_idempotent = kind is not Kind.CONDITIONAL
+        return batch
+
+    def _submit(self, statement: Any, kind: Kind, decode: Decode[T]) -> Request[T]:
+        try:
+            future = self._session.execute_async(statement, execution_profile=self.profile)
+        except Exception as exc:
+            raise outcome.error(exc, kind) from exc
+        return Request(future, kind, decode)
+
+    def prepared(self, statement: Statement) -> PreparedStatement:
+        """The prepared statement; kept for good, because the driver keeps only a weak reference."""
+        found = self._prepared.get(statement)
+        return found if found is not None else self._prepare(statement)
+
+    def _prepare(self, statement: Statement) -> PreparedStatement:
+        with self._preparing:
+            if statement in self._prepared:
+                return self._prepared[statement]
+            try:
+                prepared = self._session.prepare(statement.cql.format(keyspace=self._session.keyspace))
+            except Exception as exc:
+                raise outcome.error(exc, Kind.READ) from exc
+            self._configure(prepared, statement)
+            self._prepared[statement] = prepared
+            return prepared
+
+    def _configure(self, prepared: PreparedStatement, statement: Statement) -> None:
+        wire.bind_ids(prepared)
+        prepared.consistency_level = self._serial_consistency if statement.serial else self._consistency
+        prepared.serial_consistency_level = self._serial_consistency
+        prepared.is_idempotent = statement.kind is not Kind.CONDITIONAL
+        prepared.retry_policy = FallthroughRetryPolicy()
+        prepared.fetch_size = statement.page_rows or None

@@ -1,0 +1,246 @@
+"""All CQL of the data path: what each statement is for, and how it may be sent.
+
+It stands in one place so that a reader can check the rules of the protocol against it: messages, bodies and
+registry rows are written plainly under explicit timestamps, locks, cursors and slots only conditionally, and
+never both in one row. Tables are qualified: which one a statement means does not depend on the session.
+"""
+
+# ruff: noqa: S608 - put together from constants of this module
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Kind(Enum):
+    """How a statement may be treated when something goes wrong."""
+
+    READ = auto()  # no effect: any failure means "not done"
+    WRITE = auto()  # plain, under a timestamp derived from its key: sending it twice changes nothing
+    CONDITIONAL = auto()  # a Paxos round: sent twice, it answers "not applied" although it was
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One CQL statement; `{keyspace}` is filled in when it is prepared.
+
+    serial: read at serial consistency, which finishes and shows half-done mutations.
+    page_rows: rows a page; 0 is everything in one answer (a slice must be one point in time).
+    """
+
+    name: str
+    comment: str
+    cql: str
+    kind: Kind = Kind.READ
+    serial: bool = False
+    page_rows: int = 0
+
+
+_WIDE_ROW = "queue = ? AND time_shard = ? AND shard = ?"
+
+_MESSAGE_COLUMNS = (
+    "priority, id, body, size, headers, codec, task, key, trigger, sent_at, expires, format"  # as MessageRow
+)
+_HEAD_COLUMNS = (
+    "kind, priority, id, cursor, boundary, state, owner, until, fence, ids, due, attempt, rev, died_at"
+)
+_HEAD_CQL = f"SELECT {_HEAD_COLUMNS} FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind < 3"
+_SLICE_WHERE = f"{_WIDE_ROW} AND kind = 3 AND priority = ? AND id > ? AND id <= ? LIMIT ?"
+_MESSAGES_CQL = (
+    f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages "
+    f"WHERE {_WIDE_ROW} AND kind = 3 AND priority = ? AND id IN ?"
+)
+_LOCK_SET = (
+    f"SET state = ?, owner = ?, until = ?, fence = ? "
+    f"WHERE {_WIDE_ROW} AND kind = 1 AND priority = 0 AND id = ? IF fence = ?"
+)
+_QUEUE_COLUMNS = (
+    "queue, incarnation, version, state, config, epoch_ms, oldest_epoch, oldest_open_epoch"  # as QueueRow
+)
+
+# ── Reads of a wide row ──
+
+READ_HEAD = Statement("read head", "Lock, cursors and slots, before any message is touched.", _HEAD_CQL)
+READ_HEAD_SERIAL = Statement(
+    "read head, serial",
+    "After an unknown outcome: what has become of it is decided here.",
+    _HEAD_CQL,
+    serial=True,
+)
+READ_SLICE = Statement(
+    "read slice",
+    "Live messages between two ids.",
+    f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
+)
+READ_IDS = Statement(
+    "read ids", "As a slice, for sweeps.", f"SELECT id FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}"
+)
+READ_MESSAGES = Statement("read messages", "Which of these are live still.", _MESSAGES_CQL)
+READ_SOME_MESSAGES = Statement(
+    "read some messages", "The first of these that are live still.", f"{_MESSAGES_CQL} LIMIT ?"
+)
+READ_BODIES = Statement(
+    "read bodies",
+    "Bodies that were too large for the messages themselves.",
+    f"SELECT id, body FROM {{keyspace}}.bodies WHERE {_WIDE_ROW} AND id IN ?",
+)
+READ_SHARDS = Statement(
+    "read shards",
+    "The registry of one epoch.",
+    "SELECT time_shard, shard, priorities FROM {keyspace}.shards "
+    "WHERE queue = ? AND epoch = ? AND time_shard >= ?",
+    page_rows=2000,
+)
+
+# ── Plain writes ──
+
+INSERT_MESSAGE = Statement(
+    "insert message",
+    "At the µs of its id. Values that are missing stay unset: a null would be a tombstone.",
+    "INSERT INTO {keyspace}.messages (queue, time_shard, shard, kind, "
+    f"{_MESSAGE_COLUMNS}) VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+    Kind.WRITE,
+)
+DELETE_MESSAGES = Statement(
+    "delete messages",
+    "One µs after the latest of their ids, so that it beats each insert whenever that arrives.",
+    f"DELETE FROM {{keyspace}}.messages USING TIMESTAMP ? WHERE {_WIDE_ROW} "
+    "AND kind = 3 AND priority = ? AND id IN ?",
+    Kind.WRITE,
+)
+INSERT_BODY = Statement(
+    "insert body",
+    "At the µs of its id, as its message.",
+    "INSERT INTO {keyspace}.bodies (queue, time_shard, shard, id, body) "
+    "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+    Kind.WRITE,
+)
+DELETE_BODIES = Statement(
+    "delete bodies",
+    "As delete messages.",
+    f"DELETE FROM {{keyspace}}.bodies USING TIMESTAMP ? WHERE {_WIDE_ROW} AND id IN ?",
+    Kind.WRITE,
+)
+DROP_BODIES = Statement(
+    "drop bodies",
+    "All bodies of a wide row, with one tombstone.",
+    f"DELETE FROM {{keyspace}}.bodies USING TIMESTAMP ? WHERE {_WIDE_ROW}",
+    Kind.WRITE,
+)
+REGISTER_SHARD = Statement(
+    "register shard",
+    "At the µs of the time shard. Sets written at one timestamp add up: each deletes only what is older.",
+    "INSERT INTO {keyspace}.shards (queue, epoch, time_shard, shard, priorities) "
+    "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+    Kind.WRITE,
+)
+UNREGISTER_SHARD = Statement(
+    "unregister shard",
+    "One µs after every insert there ever will be.",
+    "DELETE FROM {keyspace}.shards USING TIMESTAMP ? "
+    "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?",
+    Kind.WRITE,
+)
+
+# ── Parts of the one conditional mutation of a wide row; a timestamp in it would be ignored ──
+
+SET_LOCK = Statement(
+    "set lock",
+    "Take, renew or give up the lock.",
+    f"UPDATE {{keyspace}}.messages {_LOCK_SET}",
+    Kind.CONDITIONAL,
+)
+RETIRE_LOCK = Statement(
+    "retire lock",
+    "The marker of a retired wide row; it goes by itself.",
+    f"UPDATE {{keyspace}}.messages USING TTL ? {_LOCK_SET}",
+    Kind.CONDITIONAL,
+)
+RETIRE_WIDE_ROW = Statement(
+    "retire wide row",
+    "Commits just below the rest of its batch: the marker written beside it survives.",
+    f"DELETE FROM {{keyspace}}.messages WHERE {_WIDE_ROW}",
+    Kind.CONDITIONAL,
+)
+SET_SLOT = Statement(
+    "set slot",
+    "Overwrite a timeout slot; no value is ever null, so that no tombstone is left.",
+    "UPDATE {keyspace}.messages "
+    "SET state = ?, ids = ?, due = ?, attempt = ?, owner = ?, rev = ?, died_at = ? "
+    f"WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF rev = ?",
+    Kind.CONDITIONAL,
+)
+SET_CURSOR = Statement(
+    "set cursor",
+    "Guarded by the lock in its batch.",
+    "UPDATE {keyspace}.messages SET cursor = ?, boundary = ? "
+    f"WHERE {_WIDE_ROW} AND kind = 0 AND priority = ? AND id = ?",
+    Kind.CONDITIONAL,
+)
+
+# ── Queues ──
+
+READ_QUEUE = Statement(
+    "read queue",
+    "At serial consistency: after an unknown outcome of a change it tells which.",
+    f"SELECT {_QUEUE_COLUMNS} FROM {{keyspace}}.queues WHERE queue = ?",
+    serial=True,
+)
+LIST_QUEUES = Statement(
+    "list queues", "For people.", f"SELECT {_QUEUE_COLUMNS} FROM {{keyspace}}.queues", page_rows=500
+)
+CREATE_QUEUE = Statement(
+    "create queue",
+    "The first one wins.",
+    f"INSERT INTO {{keyspace}}.queues ({_QUEUE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
+    Kind.CONDITIONAL,
+)
+CHANGE_QUEUE = Statement(
+    "change queue",
+    "Only from the version that the caller has seen.",
+    "UPDATE {keyspace}.queues SET state = ?, config = ?, version = ? WHERE queue = ? "
+    "IF version = ? AND incarnation = ?",
+    Kind.CONDITIONAL,
+)
+REMOVE_QUEUE = Statement(
+    "remove queue",
+    "Not one that was made anew under the same name.",
+    "DELETE FROM {keyspace}.queues WHERE queue = ? IF incarnation = ?",
+    Kind.CONDITIONAL,
+)
+ADVANCE_EPOCH = Statement(
+    "advance epoch",
+    "Where readers of the registry start.",
+    "UPDATE {keyspace}.queues SET oldest_epoch = ? WHERE queue = ? IF oldest_epoch = ? AND incarnation = ?",
+    Kind.CONDITIONAL,
+)
+ADVANCE_OPEN_EPOCH = Statement(
+    "advance open epoch",
+    "The same for open wide rows.",
+    "UPDATE {keyspace}.queues SET oldest_open_epoch = ? WHERE queue = ? "
+    "IF oldest_open_epoch = ? AND incarnation = ?",
+    Kind.CONDITIONAL,
+)
+
+# ── Deployment and time ──
+
+READ_DEPLOYMENT = Statement(
+    "read deployment",
+    "What all clients agree on; polled for its change counter.",
+    "SELECT format, serial_consistency, settle_ms, skew_ms, gc_grace, changes "  # as DeploymentRow
+    "FROM {keyspace}.deployment WHERE name = 'cqueue'",
+)
+BUMP_DEPLOYMENT = Statement(
+    "bump deployment",
+    "Makes every client read configurations again.",
+    "UPDATE {keyspace}.deployment SET changes = ? WHERE name = 'cqueue' IF changes = ?",
+    Kind.CONDITIONAL,
+)
+READ_TIME = Statement(
+    "read time",
+    "The coordinator's clock in ms.",
+    "SELECT to_unix_timestamp(now()) FROM system.local",
+)
+
+ALL = tuple(value for value in list(globals().values()) if isinstance(value, Statement))

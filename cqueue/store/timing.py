@@ -1,0 +1,73 @@
+"""The cluster's time, asked of several coordinators at once."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, Final
+
+from cassandra.cluster import ExecutionProfile, Session
+from cassandra.policies import HostDistance
+from cassandra.pool import Host
+
+from cqueue.errors import Unavailable
+from cqueue.store.statements import READ_TIME
+
+SAMPLED_HOSTS: Final = 5
+TIMEOUT_S: Final = 2.0
+"""An answer that takes longer says nothing about the time."""
+
+_HALF_MS_US: Final = 500  # the answer is a whole number of ms, so on average half of one too early
+
+
+def sample_time_us(session: Session, profile: ExecutionProfile) -> list[tuple[int, int]]:
+    """(Cluster time at the moment of return, round trip) of each coordinator that answered, in µs.
+
+    Raises:
+        Unavailable: none of them did.
+    """
+    asked = [_Question(session, profile, host) for host in _hosts(session, profile)]
+    answered = [question for question in asked if question.answered()]
+    if not answered:
+        causes = "; ".join(str(question.failure) for question in asked if question.failure)
+        raise Unavailable(f"No coordinator told the time: {causes or 'no host is up'}")
+    now_ns = time.monotonic_ns()
+    return [question.sample_us(now_ns) for question in answered]
+
+
+def _hosts(session: Session, profile: ExecutionProfile) -> list[Host]:
+    known = session.cluster.metadata.all_hosts()
+    near = [h for h in known if h.is_up and profile.load_balancing_policy.distance(h) == HostDistance.LOCAL]
+    return random.sample(near, min(SAMPLED_HOSTS, len(near)))
+
+
+class _Question:
+    """One coordinator asked for its time."""
+
+    def __init__(self, session: Session, profile: ExecutionProfile, host: Host) -> None:
+        self.failure: Exception | None = None
+        self._server_ms = 0
+        self._received_ns = 0
+        self._sent_ns = time.monotonic_ns()
+        self._future = session.execute_async(
+            READ_TIME.cql, host=host, timeout=TIMEOUT_S, execution_profile=profile
+        )
+        # Noted where the answer arrives: this thread may be waiting for another one.
+        self._future.add_callback(self._receive)
+
+    def _receive(self, rows: Any) -> None:
+        self._received_ns = time.monotonic_ns()
+        self._server_ms = rows[0][0]
+
+    def answered(self) -> bool:
+        try:
+            self._future.result()
+        except Exception as exc:  # noqa: BLE001 - whatever it is, another coordinator may answer
+            self.failure = exc
+            return False
+        return True
+
+    def sample_us(self, now_ns: int) -> tuple[int, int]:
+        middle_ns = (self._sent_ns + self._received_ns) // 2
+        server_us = self._server_ms * 1000 + _HALF_MS_US
+        return server_us + (now_ns - middle_ns) // 1000, (self._received_ns - self._sent_ns) // 1000

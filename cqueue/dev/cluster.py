@@ -23,7 +23,7 @@ from cqueue.errors import ConfigError, DevError
 
 START_LIMIT = timedelta(seconds=180)
 LOCK_LIMIT = timedelta(seconds=240)  # longer than a start takes, so that a second one waits for the first
-STOP_GRACE = timedelta(seconds=20)
+STOP_GRACE = timedelta(seconds=30)  # three nodes on two busy cores took 11 s
 
 
 class DevCluster:
@@ -95,8 +95,8 @@ class DevCluster:
                 self._wake()
                 wanted = self._same_settings(known)
             else:
-                wanted = self._settings(known)
                 known = self._forget_unformed(known)
+                wanted = self._settings(known)
             self._start_missing(known, wanted, limit, progress)
         return self.status()
 
@@ -111,8 +111,9 @@ class DevCluster:
         with record.locked(self.directory, LOCK_LIMIT):
             node = self._node(number)
             with Reservation(_ports(node.record.settings)) as reservation:
-                self._take_again([node], reservation)
-                self._launch([node], [node], limit, progress)
+                missing = _missing([node])
+                self._take_again(missing, reservation)
+                self._launch(missing, [node], limit, progress)
 
     def status(self) -> Status:
         """How the nodes are now, each asked by CQL."""
@@ -152,9 +153,18 @@ class DevCluster:
     def _settings(self, known: Record | None) -> Settings:
         """What was asked for, over what is stored, over the defaults."""
         if known is not None:
-            return replace(known.settings, **self._given)
+            wanted = replace(known.settings, **self._given)
+            self._check_nodes(known.settings.nodes, wanted.nodes)
+            return wanted
         nodes = self._given.get("nodes", 1)
         return Settings(**{"heap": default_heap(nodes), **self._given})
+
+    def _check_nodes(self, have: int, want: int) -> None:
+        if have != want:
+            raise DevError(
+                f"The cluster in {self.directory} has {have} node(s), not {want}, which cannot be changed. "
+                "`cqueue dev wipe` deletes it; --dir makes another."
+            )
 
     def _same_settings(self, known: Record) -> Settings:
         wanted = self._settings(known)
@@ -177,23 +187,18 @@ class DevCluster:
     def _start_missing(
         self, known: Record | None, wanted: Settings, limit: timedelta, progress: Progress
     ) -> None:
-        if known is not None and known.settings.nodes != wanted.nodes:
-            raise DevError(
-                f"The cluster in {self.directory} has {known.settings.nodes} nodes, which cannot be changed. "
-                "`cqueue dev wipe` deletes it; --dir makes another."
-            )
         with Reservation(_ports(wanted)) as reservation:
             present = self._placed(known, wanted, reservation)
             record.save(self.directory, present)
             nodes = self._nodes(present)
-            self._launch([node for node in nodes if node.pid() is None], nodes, limit, progress)
+            self._launch(_missing(nodes), nodes, limit, progress)
             record.save(self.directory, replace(present, formed=True))
 
     def _placed(self, known: Record | None, wanted: Settings, reservation: Reservation) -> Record:
         """The record to start with: at its old addresses if they are still free."""
         if known is not None:
             present = replace(known, settings=wanted)
-            missing = [node for node in self._nodes(present) if node.pid() is None]
+            missing = _missing(self._nodes(present))
             if len(missing) < wanted.nodes:
                 self._take_again(missing, reservation)
                 return present
@@ -206,7 +211,7 @@ class DevCluster:
 
     def _take_again(self, nodes: Sequence[Node], reservation: Reservation) -> None:
         for node in nodes:
-            if node.pid() is None and not reservation.take(node.address):
+            if not reservation.take(node.address):
                 raise DevError(
                     f"Something else listens on {node.address}, where node {node.number} belongs. Stop that, "
                     "or run `cqueue dev stop` and `cqueue dev start`, which moves the whole cluster."
@@ -220,8 +225,7 @@ class DevCluster:
             if missing:
                 java, jars = find_java(), ensure_jars(progress)
                 for node in missing:
-                    if node.pid() is None:
-                        node.launch(java, jars)
+                    node.launch(java, jars)
             startup.await_answers(nodes, limit, progress)
             if len(nodes) == len(nodes[0].record.addresses):
                 startup.await_ring(nodes, limit)
@@ -256,6 +260,10 @@ class DevCluster:
         for home in self._homes():
             shutil.rmtree(home)
         (self.directory / record.RECORD).unlink(missing_ok=True)
+
+
+def _missing(nodes: Sequence[Node]) -> list[Node]:
+    return [node for node in nodes if node.pid() is None]
 
 
 def _ports(settings: Settings) -> tuple[int, int]:

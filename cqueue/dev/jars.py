@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,8 +27,14 @@ Progress = Callable[[str], None]
 POM = Path(__file__).with_name("pom.xml")
 MANIFEST = "manifest.json"
 
+# In full: an offline Maven then names the file it lacks, instead of not knowing the word "dependency".
+_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+
+# What a killed run left; a live one is quicker.
+_STALE_SECONDS = 3600
+
 # Errors are shown by their first lines; the rest of Maven's output is advice about Maven.
-_ERROR_LINES = 4
+_ERROR_LINES = 2
 
 
 def silent(_line: str) -> None:
@@ -89,6 +96,7 @@ def complete_jars(directory: Path) -> list[Path] | None:
 def _scratch(parent: Path) -> Iterator[Path]:
     try:
         parent.mkdir(parents=True, exist_ok=True)
+        _sweep(parent)
         scratch = Path(tempfile.mkdtemp(prefix="partial-", dir=parent))
     except OSError as exc:
         raise DevError(f"Cannot write to {parent}: {exc}. Set XDG_CACHE_HOME to a writable place.") from exc
@@ -98,6 +106,12 @@ def _scratch(parent: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _sweep(parent: Path) -> None:
+    for left in parent.glob("partial-*"):
+        if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def _run_maven(target: Path, progress: Progress) -> None:
     maven = shutil.which("mvn")
     if maven is None:
@@ -105,7 +119,7 @@ def _run_maven(target: Path, progress: Progress) -> None:
     command = [maven, "--batch-mode", "-f", str(POM), f"-DoutputDirectory={target}"]
     output: list[str] = []
     with subprocess.Popen(
-        [*command, "dependency:copy-dependencies"],
+        [*command, _GOAL],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -126,8 +140,8 @@ def _show_download(output: list[str], progress: Progress) -> None:
 
 
 def _maven_error(output: list[str]) -> str:
-    errors = [line for line in output if line.startswith("[ERROR]")] or output
-    shown = "\n".join(errors[:_ERROR_LINES]) or "(no output)"
+    errors = [line for line in output if line.removeprefix("[ERROR]").strip() and "[ERROR]" in line]
+    shown = "\n".join((errors or output)[:_ERROR_LINES]) or "(no output)"
     return (
         f"Maven could not fetch Apache Cassandra:\n{shown}\n"
         "Check the network (a proxy or a mirror is set in Maven's settings.xml) and try again."

@@ -1,0 +1,161 @@
+"""`cqueue dev`: a real Cassandra on this machine, started and stopped by one command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cqueue.dev import ClusterState, DevCluster, Status, ensure_jars
+
+app = typer.Typer(
+    help="Run a real Cassandra on this machine, without Docker (needs Java 17; Maven for the first start).",
+    no_args_is_help=True,
+)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", metavar="DIR", help="Where the cluster lives; by default $XDG_DATA_HOME/cqueue/dev."
+    ),
+]
+
+
+class SyncMode(StrEnum):
+    """When the commit log is synced, as cassandra.yaml calls it."""
+
+    BATCH = "batch"
+    PERIODIC = "periodic"
+
+
+@app.command()
+def start(
+    ctx: typer.Context,
+    *,
+    nodes: Annotated[int | None, typer.Option(help="1 to 9, by default 1; fixed until `wipe`.")] = None,
+    commitlog_sync: Annotated[
+        SyncMode | None,
+        typer.Option(help="By default `batch`; `periodic` loses acknowledged writes when a node is killed."),
+    ] = None,
+    heap: Annotated[
+        str | None, typer.Option(help="Of each node; by default 512m, or 640m if there are several.")
+    ] = None,
+    directory: Directory = None,
+    cql_port: Annotated[int | None, typer.Option(help="Where clients connect; by default 9042.")] = None,
+    storage_port: Annotated[int | None, typer.Option(help="Where nodes connect; by default 7000.")] = None,
+) -> None:
+    """Start the cluster, or what is missing of it, and wait until it answers.
+
+    Options that are not given keep what the cluster was made with.
+    """
+    cluster = DevCluster(
+        directory,
+        nodes=nodes,
+        commitlog_sync=commitlog_sync.value if commitlog_sync else None,
+        heap=heap,
+        cql_port=cql_port,
+        storage_port=storage_port,
+    )
+    with _progress("Starting Cassandra") as progress:
+        status = cluster.start(progress)
+    _show(ctx, status, as_json=False)
+
+
+@app.command()
+def status(
+    ctx: typer.Context,
+    *,
+    directory: Directory = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show the nodes and the URL under which they are found."""
+    _show(ctx, DevCluster(directory).status(), as_json=as_json)
+
+
+@app.command()
+def stop(ctx: typer.Context, *, directory: Directory = None) -> None:
+    """Stop all nodes. The data stays."""
+    cluster = DevCluster(directory)
+    with _progress("Stopping Cassandra"):
+        cluster.stop()
+    _show(ctx, cluster.status(), as_json=False)
+
+
+@app.command()
+def wipe(ctx: typer.Context, *, directory: Directory = None) -> None:
+    """Stop all nodes and delete their data."""
+    cluster = DevCluster(directory)
+    with _progress("Deleting the cluster"):
+        cluster.wipe()
+    _show(ctx, cluster.status(), as_json=False)
+
+
+@app.command()
+def logs(
+    ctx: typer.Context,
+    *,
+    node: Annotated[int, typer.Option(help="Which node, from 1.")] = 1,
+    lines: Annotated[int, typer.Option(min=1, help="How many of the last lines.")] = 50,
+    directory: Directory = None,
+) -> None:
+    """Show the end of a node's log."""
+    for line in DevCluster(directory).logs(node, lines):
+        _out(ctx).print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def jars(ctx: typer.Context) -> None:
+    """Fetch the server, so that the first start need not."""
+    with _progress("Looking for the server") as progress:
+        found = ensure_jars(progress)
+    if _wants_json(ctx):
+        typer.echo(json.dumps({"directory": str(found[0].parent), "jars": len(found)}))
+    else:
+        _out(ctx).print(
+            f"{len(found)} jars in {found[0].parent}", markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def _show(ctx: typer.Context, current: Status, *, as_json: bool) -> None:
+    if as_json or _wants_json(ctx):
+        typer.echo(json.dumps(asdict(current)))
+        return
+    out = _out(ctx)
+    out.print(f"Cassandra: [bold]{current.state.value}[/bold]")
+    if current.nodes:
+        out.print(_table(current))
+    if current.state is not ClusterState.STOPPED and current.url:
+        out.print(f"URL: {escape(current.url)}", highlight=False, soft_wrap=True)
+
+
+def _table(current: Status) -> Table:
+    table = Table("node", "address", "pid", "state", box=None, pad_edge=False)
+    for node in current.nodes:
+        pid = str(node.pid) if node.pid else "–"
+        table.add_row(str(node.number), f"{node.address}:{node.port}", pid, node.state.value)
+    return table
+
+
+@contextmanager
+def _progress(first: str) -> Iterator[Callable[[str], None]]:
+    # On standard error: standard output belongs to the result.
+    with Console(stderr=True).status(first) as shown:
+        yield lambda line: shown.update(escape(line))
+
+
+def _out(ctx: typer.Context) -> Console:
+    console: Any = getattr(ctx.obj, "console", None)
+    return console if isinstance(console, Console) else Console()
+
+
+def _wants_json(ctx: typer.Context) -> bool:
+    return bool(getattr(ctx.obj, "json", False))

@@ -6,7 +6,6 @@ A caller acts on the second level: it says what is known about the effect of the
     ├── NotDone                 nothing was stored; calling again is safe
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Closed              the client, producer or consumer has been closed
-    │   ├── QueuePaused         the queue is paused
     │   └── DevError            the embedded Cassandra could not do what was asked
     ├── OutcomeUnknown          it may or may not have happened
     │   ├── SendUnknown         the messages may be stored; `ids` names them
@@ -48,10 +47,6 @@ class Unavailable(NotDone):
 
 class Closed(NotDone):
     """The object was closed before the call."""
-
-
-class QueuePaused(NotDone):
-    """The queue is paused; sends and receives are refused until it is resumed."""
 
 
 class DevError(NotDone):

@@ -56,6 +56,16 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     return True
 
 
+def unlock(view: RowView) -> Proto[None]:
+    """Give back a lock that is held between claims. Best effort: its lease ends by itself."""
+    if view.fence is None:
+        return
+    expect, view.fence = view.fence, None
+    now_us = yield from Now()
+    lock = LockRow(LockState.FREE, b"", 0, next_fence(expect, now_us))
+    yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))
+
+
 def settle(mutation: Mutate) -> Proto[bool]:
     """Send a conditional mutation once; True when it stands, False when it is not (or no longer) ours.
 

@@ -1,0 +1,95 @@
+"""Cluster time: what ids, due times and leases come from.
+
+It is the median of several coordinators' clocks at the last synchronisation, carried on by this
+machine's boot-time clock. Stepping the wall clock here changes nothing. What it cannot see is a
+virtual machine that was paused with all its clocks; so a send is acknowledged only after a
+synchronisation that is not too old.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from threading import Lock
+
+from cqueue.errors import NotDone
+
+STALE_US = 30_000_000
+"""After so long the clock is synchronised again before a send is acknowledged."""
+RETRY_US = 5_000_000
+JUMP_US = 250_000
+"""A change between wall and boot-time clock that betrays a pause or a step: synchronise again."""
+
+
+def boot_us() -> int:
+    """µs since boot, suspended time included where the system counts it."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
+
+
+def wall_us() -> int:
+    """The wall clock in µs since 1970; only ever compared with its own past."""
+    return time.time_ns() // 1000
+
+
+class ClusterClock:
+    """The cluster's time in µs since 1970. Thread-safe.
+
+    Args:
+        sample: asks several coordinators; gives (server time, round trip) of each answer, in µs.
+        local_us: a clock that only runs forward.
+        wall_us: the wall clock, to notice pauses.
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[], list[tuple[int, int]]],
+        *,
+        local_us: Callable[[], int] = boot_us,
+        wall_us: Callable[[], int] = wall_us,
+    ) -> None:
+        self._sample = sample
+        self._local_us = local_us
+        self._wall_us = wall_us
+        self._mutex = Lock()
+        self._offset_us: int | None = None
+        self._synced_us = 0
+        self._tried_us = 0
+        self._wall_gap_us = 0
+        self.spread_us = 0
+
+    def now_us(self, *, checked: bool = False) -> int:
+        """The cluster's time. checked: never from a synchronisation older than 30 s.
+
+        Raises:
+            NotDone: no coordinator answers, and there was no synchronisation yet, or `checked` needs one.
+        """
+        local_us = self._local_us()
+        if self._offset_us is None or (checked and self._is_stale(local_us)):
+            return self.sync()
+        if local_us - self._synced_us > STALE_US and local_us - self._tried_us > RETRY_US:
+            try:
+                return self.sync()
+            except NotDone:
+                local_us = self._local_us()
+        return local_us + self._offset_us
+
+    def _is_stale(self, local_us: int) -> bool:
+        jump_us = abs(self._wall_us() - local_us - self._wall_gap_us)
+        return local_us - self._synced_us > STALE_US or jump_us > JUMP_US
+
+    def sync(self) -> int:
+        """Synchronise now; the cluster's time.
+
+        Raises:
+            NotDone: no coordinator answers.
+        """
+        with self._mutex:
+            self._tried_us = self._local_us()
+            times = [server_us for server_us, _ in self._sample()]
+            local_us = self._local_us()
+            self.spread_us = max(times) - min(times)
+            self._offset_us = int(statistics.median(times)) - local_us
+            self._synced_us = local_us
+            self._wall_gap_us = self._wall_us() - local_us
+            return local_us + self._offset_us

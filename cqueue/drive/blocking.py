@@ -1,0 +1,121 @@
+"""Runs protocol generators on the calling thread."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tenacity
+
+from cqueue.clock import ClusterClock
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol.spec import Proto
+from cqueue.store.operations import (
+    DeleteBodies,
+    DeleteMessages,
+    DropBodies,
+    ListQueues,
+    Now,
+    Operation,
+    Pause,
+    RandomBits,
+    ReadBodies,
+    ReadDeployment,
+    ReadHead,
+    ReadIds,
+    ReadMessages,
+    ReadQueue,
+    ReadShards,
+    ReadSlice,
+    Store,
+    Together,
+    UnregisterShard,
+)
+
+T = TypeVar("T")
+
+RETRIED = frozenset({
+    ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
+    ReadDeployment, DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
+})  # fmt: skip
+"""Reads and deletes may be repeated here, whatever came of them. Inserts are repeated by the protocol,
+which knows until when; conditional mutations never are."""
+
+FIRST_WAIT_S = 0.02
+LONGEST_WAIT_S = 0.5
+TRIES = 5
+
+
+class BlockingDriver:
+    """Performs what a protocol function yields, and gives it the results."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: ClusterClock,
+        *,
+        random_bits: Callable[[int], int] = secrets.randbits,
+        pause: Callable[[float], None] = time.sleep,
+        deadline_s: float = 10.0,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self._random_bits = random_bits
+        self._pause = pause
+        self._deadline_s = deadline_s
+
+    def run(self, proto: Proto[T]) -> T:
+        """Run a protocol function to its end; its result, or the error that it raises."""
+        value: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                operation = proto.send(value) if error is None else proto.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            value = error = None
+            try:
+                value = self._perform(operation)
+            except (NotDone, OutcomeUnknown) as exc:
+                error = exc
+
+    def _perform(self, operation: Operation[Any]) -> Any:
+        match operation:
+            case Now(checked):
+                return self.clock.now_us(checked=checked)
+            case RandomBits(bits):
+                return self._random_bits(bits)
+            case Pause(seconds):
+                return self._pause(seconds)
+            case Together(operations):
+                return self._together(operations)
+        try:
+            return self.store.execute(operation)
+        except (NotDone, OutcomeUnknown):
+            if type(operation) not in RETRIED:
+                raise
+        return self._retry(operation)
+
+    def _together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
+        results = self.store.together(operations)
+        for index, result in enumerate(results):
+            if isinstance(result, NotDone | OutcomeUnknown) and type(operations[index]) in RETRIED:
+                try:
+                    results[index] = self._retry(operations[index])
+                except (NotDone, OutcomeUnknown) as exc:
+                    results[index] = exc
+        return results
+
+    def _retry(self, operation: Operation[Any]) -> Any:
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((NotDone, OutcomeUnknown)),
+            wait=tenacity.wait_exponential_jitter(FIRST_WAIT_S, LONGEST_WAIT_S),
+            stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_after_delay(self._deadline_s),
+            sleep=self._pause,
+            reraise=True,
+        )
+        self._pause(FIRST_WAIT_S)
+        return retrying(self.store.execute, operation)

@@ -1,0 +1,193 @@
+"""Messages as applications see them: what they send, the ids they get, what is checked before."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from cqueue import ids
+from cqueue.errors import (
+    BadInput,
+    BodyTooLarge,
+    DelayOutOfRange,
+    HeadersTooLarge,
+    InvalidMessageId,
+    InvalidQueueName,
+    PriorityOutOfRange,
+)
+from cqueue.protocol.send import Outgoing
+from cqueue.store.operations import WideRow
+
+MAX_BODY = 1 << 20
+MAX_HEADERS = 64
+MAX_HEADERS_BYTES = 16 << 10
+MAX_DELAY = timedelta(days=3650)
+MAX_PRIORITY = 9
+MAX_BATCH = 10_000
+"""Entries of one `send_many`."""
+MAX_RECEIVE = 1000
+"""Messages of one `receive`."""
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send.
+
+    body: bytes, at most 1 MiB. delay: from now, 0 to 10 years, or due: an aware datetime (one of
+    them). priority: 0, the most urgent, to 9. headers: at most 64 strings by name, 16 KiB together.
+    ttl: how long after sending the message may still be delivered; None for ever.
+    """
+
+    body: bytes
+    delay: timedelta | None = None
+    due: datetime | None = None
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+    ttl: timedelta | None = None
+
+
+class Location(NamedTuple):
+    """Where a message stands."""
+
+    wide_row: WideRow
+    priority: int
+    id: int
+
+
+class MessageId(str):
+    """An opaque, URL-safe string that names one message of one queue. Keep it whole; do not parse it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, wide_row: WideRow, priority: int, id_: int) -> MessageId:
+        """The id of the message at this place."""
+        head = struct.pack(">BqiB", 1, wide_row.time_shard, wide_row.shard, priority)
+        packed = head + ids.to_bytes(id_) + wide_row.queue.encode()
+        return cls(base64.urlsafe_b64encode(packed).decode().rstrip("="))
+
+    def locate(self) -> Location:
+        """Where the message stands.
+
+        Raises:
+            InvalidMessageId: the text was not made by this library.
+        """
+        try:
+            packed = base64.urlsafe_b64decode(self + "=" * (-len(self) % 4))
+            version, time_shard, shard, priority = struct.unpack_from(">BqiB", packed)
+            id_, queue = ids.from_bytes(packed[14:30]), packed[30:].decode("ascii")
+        except (ValueError, struct.error) as exc:
+            raise InvalidMessageId(f"{str(self)!r} is no message id") from exc
+        if (
+            version != 1
+            or priority > MAX_PRIORITY
+            or "@" not in queue
+            or self.of(WideRow(queue, time_shard, shard), priority, id_) != str(self)
+        ):
+            raise InvalidMessageId(f"{str(self)!r} is no message id")
+        return Location(WideRow(queue, time_shard, shard), priority, id_)
+
+
+def check_queue_name(name: str) -> str:
+    """The name, if it is one.
+
+    Raises:
+        InvalidQueueName: it is not 1 to 200 of the characters `A-Z a-z 0-9 . _ -`.
+    """
+    if not isinstance(name, str) or not _QUEUE_NAME.match(name):
+        raise InvalidQueueName(f"{name!r} is no queue name: 1 to 200 characters out of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def outgoing(message: Message, now_us: int) -> Outgoing:
+    """The message as the protocol takes it, all limits checked.
+
+    Raises:
+        BadInput: one of its kinds, for what is wrong.
+    """
+    body, headers = message.body, message.headers
+    if type(body) is not bytes:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise BadInput(f"a body is bytes, not {type(body).__name__}; encode it first")
+        body = bytes(body)
+    if len(body) > MAX_BODY:
+        raise BodyTooLarge(f"the body has {len(body):,} bytes; at most {MAX_BODY:,} are allowed")
+    if headers:
+        headers = check_headers(headers)
+    priority = message.priority
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise PriorityOutOfRange(f"priority is {priority!r}; it goes from 0 (most urgent) to {MAX_PRIORITY}")
+    due_us = None if message.delay is None and message.due is None else due_at_us(message, now_us)
+    ttl_ms = None if message.ttl is None else _ttl_ms(message.ttl)
+    return Outgoing(body, priority, due_us, dict(headers) if headers else None, ttl_ms)
+
+
+def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers, if they fit.
+
+    Raises:
+        BadInput: a name or value is no text.
+        HeadersTooLarge: more than 64, or more than 16 KiB together.
+    """
+    total = 0
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadInput(f"header {name!r} is {value!r}; names and values are text")
+        total += len(name.encode()) + len(value.encode())
+    if len(headers) > MAX_HEADERS or total > MAX_HEADERS_BYTES:
+        raise HeadersTooLarge(
+            f"{len(headers)} headers with {total:,} bytes; at most {MAX_HEADERS} with {MAX_HEADERS_BYTES:,}"
+        )
+    return headers
+
+
+def due_at_us(message: Message, now_us: int) -> int:
+    """When a delayed message is due, in µs since 1970.
+
+    Raises:
+        BadInput: both delay and due are given, or due has no time zone.
+        DelayOutOfRange: more than 10 years ahead, or a negative delay.
+    """
+    if message.due is None:
+        return now_us + delay_us(message.delay or timedelta())
+    if message.delay is not None:
+        raise BadInput("give delay or due, not both")
+    if message.due.tzinfo is None:
+        raise BadInput(f"due is {message.due}, without a time zone; give an aware datetime")
+    due_us = (message.due - _EPOCH) // _MICROSECOND
+    if due_us - now_us > MAX_DELAY // _MICROSECOND:
+        raise DelayOutOfRange(f"due is {message.due}, more than 10 years ahead")
+    return max(due_us, now_us)
+
+
+def delay_us(delay: timedelta) -> int:
+    """A delay in µs.
+
+    Raises:
+        DelayOutOfRange: below 0 or above 10 years.
+    """
+    if not isinstance(delay, timedelta):
+        raise BadInput(f"delay is {delay!r}; it takes a timedelta")
+    if not timedelta() <= delay <= MAX_DELAY:
+        raise DelayOutOfRange(f"delay is {delay}; it goes from 0 to 10 years")
+    return delay // _MICROSECOND
+
+
+def _ttl_ms(ttl: timedelta) -> int:
+    if not isinstance(ttl, timedelta) or not timedelta(milliseconds=1) <= ttl <= MAX_DELAY:
+        raise BadInput(f"ttl is {ttl!r}; it takes a timedelta from 1 ms to 10 years")
+    return ttl // timedelta(milliseconds=1)
+
+
+def to_datetime(ms: int) -> datetime:
+    """An aware datetime from ms since 1970."""
+    return _EPOCH + timedelta(milliseconds=ms)

@@ -1,9 +1,9 @@
 """One bootstrap at a time: a row of `schema_lock`, held by a lease that expires with its holder.
 
 The row has a TTL, so the cluster's clock ends a crashed holder's lease and no client's clock matters.
-Statements that change a schema cannot be made conditional on the lock: a holder that is stopped for longer than
-its lease, and goes on later, works beside its successor. Therefore it looks at its lease before each statement,
-and every statement is harmless when repeated.
+Statements that change a schema cannot be made conditional on the lock: a holder that is stopped for longer
+than its lease, and goes on later, works beside its successor. Therefore it looks at its lease before each
+statement, and every statement is harmless when repeated.
 """
 
 from __future__ import annotations

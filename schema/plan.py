@@ -110,10 +110,11 @@ def _steps(options: Options, state: State, outstanding: Sequence[Migration]) -> 
         yield _step(CREATE_LOCK, values, before_lock=True)
     if "schema_migrations" not in state.tables:
         yield _step(CREATE_MIGRATIONS, values)
-    if state.recorded is None:
-        yield _step(RECORD_OPTIONS, values)
     for migration in outstanding:
         yield from _migration_steps(migration, values)
+    if state.recorded is None:
+        # After the tables, so that options which Cassandra refuses are not kept.
+        yield _step(RECORD_OPTIONS, values)
     if state.deployment is None:
         yield replace(_step(INSERT_DEPLOYMENT, values), serial=options.serial_consistency)
 

@@ -1,0 +1,113 @@
+"""What every command gets: the global options, and the two ways of output.
+
+Results go to standard output, for people or as one line of JSON; everything else goes to standard error, so
+that a pipe never sees it.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cqueue.settings import Settings
+    from cqueue.store.connection import Connection
+
+
+@dataclass(slots=True)
+class CliContext:
+    """The global options of one invocation; `typer.Context.obj` of every command.
+
+    Attributes:
+        url: of the cluster, or None to look at the environment and `cqueue.toml`.
+        json: print results as JSON.
+        verbose: show tracebacks and what the library logs.
+    """
+
+    url: str | None = None
+    json: bool = False
+    verbose: bool = False
+    _consoles: dict[bool, Console] = field(default_factory=dict, repr=False)
+
+    @property
+    def console(self) -> Console:
+        """For results."""
+        return self._console(stderr=False)
+
+    @property
+    def err_console(self) -> Console:
+        """For progress, remarks and errors."""
+        return self._console(stderr=True)
+
+    def settings(self) -> Settings:
+        """Where to connect.
+
+        Raises:
+            ConfigError: what was given is wrong.
+        """
+        from cqueue.settings import load  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+        return load(self.url)
+
+    @contextmanager
+    def connection(self, *, use_keyspace: bool = True) -> Iterator[Connection]:
+        """A session of the driver for as long as the command needs it.
+
+        Raises:
+            Unavailable, SchemaMismatch, ConfigError: as `open_session`.
+        """
+        from cqueue.store.connection import open_session  # noqa: PLC0415 - the driver takes long to import
+
+        with open_session(self.settings(), use_keyspace=use_keyspace) as connection:
+            yield connection
+
+    def emit(self, value: Any, human: Any = None) -> None:
+        """Print a result.
+
+        Args:
+            value: for --json: anything JSON knows, and dataclasses.
+            human: otherwise: a text, something rich can draw, or a function that makes one; None draws
+                `value`.
+        """
+        if self.json:
+            sys.stdout.write(json_module.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+            return
+        drawn = human() if callable(human) else human
+        self.console.print(value if drawn is None else drawn, soft_wrap=isinstance(drawn, str))
+
+    def remark(self, text: str) -> None:
+        """Say something beside the result, on standard error; not with --json."""
+        if not self.json:
+            self.err_console.print(text, style="dim", soft_wrap=True, markup=False, highlight=False)
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show on a terminal that something goes on; call what this yields to change the text."""
+        if self.json or not self.err_console.is_terminal:
+            yield lambda _: None
+            return
+        with self.err_console.status(text) as spinner:
+            yield spinner.update
+
+    def _console(self, *, stderr: bool) -> Console:
+        if stderr not in self._consoles:
+            from rich.console import Console  # noqa: PLC0415 - as above
+
+            self._consoles[stderr] = Console(stderr=stderr)
+        return self._consoles[stderr]
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know: dataclasses as objects, everything else as its text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    return str(value)

@@ -1,0 +1,68 @@
+"""What a user sees when something went wrong, and the exit code that a script sees.
+
+0 done; 1 a check failed; 2 wrong usage or input; 3 not done, try again; 4 outcome unknown; 5 ownership lost;
+130 interrupted. docs/reference/cli.md lists them for users.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from enum import IntEnum
+from typing import Final
+
+from cqueue.cli.context import CliContext
+from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, OwnershipLost
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command."""
+
+    DONE = 0
+    CHECK_FAILED = 1
+    USAGE = 2
+    NOT_DONE = 3
+    UNKNOWN = 4
+    LOST = 5
+    BUG = 70  # EX_SOFTWARE of sysexits.h
+    INTERRUPTED = 130
+
+
+_CODES: Final = (
+    (BadInput, ExitCode.USAGE),
+    (NotDone, ExitCode.NOT_DONE),
+    (OutcomeUnknown, ExitCode.UNKNOWN),
+    (OwnershipLost, ExitCode.LOST),
+)
+
+
+def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
+    """Tell the user, and give the exit code. A traceback only with --verbose, or for a bug of ours."""
+    code = exit_code(exc)
+    if code is ExitCode.INTERRUPTED:
+        _write("Interrupted.")
+        return code
+    if context.verbose or code is ExitCode.BUG:
+        traceback.print_exception(exc)
+    if context.json:
+        _write(json.dumps({"error": type(exc).__name__, "message": str(exc), "exit_code": int(code)}))
+    elif code is ExitCode.BUG:
+        _write("This is a bug in cqueue, or an error of the system that it should have understood.")
+    else:
+        context.err_console.print("Error:", style="bold red", end=" ")
+        context.err_console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
+    return code
+
+
+def exit_code(exc: BaseException) -> ExitCode:
+    """The code that stands for this error."""
+    if isinstance(exc, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    if isinstance(exc, CqueueError):
+        return next((code for kind, code in _CODES if isinstance(exc, kind)), ExitCode.BUG)
+    return ExitCode.BUG
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text + "\n")

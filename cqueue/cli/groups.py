@@ -1,0 +1,56 @@
+"""Commands that are imported when they are used, so that `cqueue --help` need not import all of them.
+
+To add one, add a line to `ENTRIES`; its module exports `app`, a `typer.Typer`. An `app` with a single command
+and no callback becomes that command; others become a group.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of `cqueue --help`, and where the rest is."""
+
+    name: str
+    module: str
+    help: str
+
+
+ENTRIES: Final = (
+    Entry("schema", "cqueue.cli.schema", "Make a keyspace ready, bring it up to date, or check it."),
+    Entry("dev", "cqueue.cli.dev", "Run a real Cassandra on this machine, without Docker."),
+)
+
+
+class Deferred(TyperCommand):
+    """Stands for a command in listings; becomes it when it is invoked or completed."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry.name, help=entry.help)
+        self._entry = entry
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the real command, whose `command` the caller goes on with."""
+        return self.load().make_context(info_name, args, parent=parent, **extra)
+
+    def load(self) -> Any:
+        """Import the real command."""
+        command = typer.main.get_command(importlib.import_module(self._entry.module).app)
+        command.name = self._entry.name
+        return command
+
+
+class LazyGroup(TyperGroup):
+    """The top of the command line: its own commands and the deferred ones."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for entry in ENTRIES:
+            self.commands[entry.name] = Deferred(entry)

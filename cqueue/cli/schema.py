@@ -1,0 +1,192 @@
+"""`cqueue schema`: plan, apply, verify."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cqueue.schema import Drift, Options, Progress
+
+app = typer.Typer(help="Make a keyspace ready, bring it up to date, or check it.", no_args_is_help=True)
+
+Replication = Annotated[
+    str | None,
+    typer.Option(metavar="DC=N,…", help="Copies per data centre. [default: min(3, nodes) locally]"),
+]
+Compaction = Annotated[
+    str | None,
+    typer.Option(metavar="ucs|lcs|stcs|JSON", help="Compaction of the large tables. [default: ucs]"),
+]
+GcGrace = Annotated[
+    int | None,
+    typer.Option(metavar="SECONDS", help="How long deletions are kept, above 3 h. [default: 86400]"),
+]
+Serial = Annotated[
+    str | None,
+    typer.Option("--serial-consistency", metavar="local_serial|serial", help="Fixed once and for all."),
+]
+Settle = Annotated[
+    int | None,
+    typer.Option(metavar="MS", help="Bound on how long a send takes to become readable. [default: 2000]"),
+]
+Skew = Annotated[
+    int | None, typer.Option(metavar="MS", help="Bound on the disagreement of two clocks. [default: 500]")
+]
+OnlyPre = Annotated[
+    bool, typer.Option("--only-pre", help="Only migrations that are safe while old code is running.")
+]
+
+
+@app.command("plan")
+def plan_command(
+    context: typer.Context,
+    *,
+    replication: Replication = None,
+    compaction: Compaction = None,
+    gc_grace: GcGrace = None,
+    serial_consistency: Serial = None,
+    settle: Settle = None,
+    skew: Skew = None,
+    only_pre: OnlyPre = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not connect: assume nothing exists.")
+    ] = False,
+) -> None:
+    """Print the CQL that `apply` would run, and change nothing. The output can be piped to cqlsh."""
+    from cqueue.schema import State, plan, read_state, render_plan  # noqa: PLC0415 - the driver is slow to import
+
+    cli: CliContext = context.obj
+    options = _options(
+        replication=replication,
+        compaction=compaction,
+        gc_grace=gc_grace,
+        serial_consistency=serial_consistency,
+        settle=settle,
+        skew=skew,
+    )
+    settings = cli.settings()
+    if offline:
+        state = State(keyspace=settings.keyspace)
+    else:
+        with cli.connection(use_keyspace=False) as connection:
+            state = read_state(connection, settings.keyspace)
+    planned = plan(options, state, settings, only_pre=only_pre)
+    if cli.json:
+        cli.emit(planned)
+    else:
+        sys.stdout.write(render_plan(planned))
+
+
+@app.command("apply")
+def apply_command(
+    context: typer.Context,
+    *,
+    replication: Replication = None,
+    compaction: Compaction = None,
+    gc_grace: GcGrace = None,
+    serial_consistency: Serial = None,
+    settle: Settle = None,
+    skew: Skew = None,
+    only_pre: OnlyPre = False,
+) -> None:
+    """Make the keyspace and its tables, or bring them up to date. Repeating it does nothing.
+
+    Exit code 1: an existing keyspace differs from these options; what to run is printed, nothing is altered.
+    """
+    from cqueue.schema import apply  # noqa: PLC0415 - as above
+
+    cli: CliContext = context.obj
+    options = _options(
+        replication=replication,
+        compaction=compaction,
+        gc_grace=gc_grace,
+        serial_consistency=serial_consistency,
+        settle=settle,
+        skew=skew,
+    )
+    settings = cli.settings()
+    with cli.connection(use_keyspace=False) as connection, _progress(cli) as report:
+        result = apply(connection, settings, options, only_pre=only_pre, report=report)
+    for note in result.notes:
+        cli.remark(note)
+    done = len(result.statements)
+    text = f"{settings.address}: {done} statements run." if done else f"{settings.address}: nothing to do."
+    cli.emit(result, text)
+    _show_drift(cli, result.drift)
+
+
+@app.command("verify")
+def verify_command(context: typer.Context) -> None:
+    """Compare the keyspace with this version of cqueue and its recorded options.
+
+    Exit code 1: they differ; each difference is named.
+    """
+    from cqueue.schema import verify  # noqa: PLC0415 - as above
+
+    cli: CliContext = context.obj
+    settings = cli.settings()
+    with cli.connection(use_keyspace=False) as connection:
+        drift = verify(connection, settings)
+    if cli.json or not drift:
+        cli.emit({"keyspace": settings.keyspace, "drift": drift}, f"{settings.address}: no drift.")
+    _show_drift(cli, drift)
+
+
+def _options(
+    *,
+    replication: str | None,
+    compaction: str | None,
+    gc_grace: int | None,
+    serial_consistency: str | None,
+    settle: int | None,
+    skew: int | None,
+) -> Options:
+    from cqueue.schema import Options, parse_compaction, parse_replication  # noqa: PLC0415 - as above
+
+    serial: Any = serial_consistency.lower() if serial_consistency else None
+    return Options(
+        replication=parse_replication(replication) if replication else None,
+        compaction=parse_compaction(compaction) if compaction else None,
+        gc_grace_s=gc_grace,
+        serial_consistency=serial,
+        settle_ms=settle,
+        skew_ms=skew,
+    )
+
+
+def _show_drift(cli: CliContext, drift: Sequence[Drift]) -> None:
+    """Name each difference and leave with exit code 1; without one, return."""
+    if not drift:
+        return
+    if not cli.json:
+        for item in drift:
+            cli.console.print(str(item), markup=False, highlight=False, soft_wrap=True)
+            for cql in item.cql:
+                cli.console.print(f"    {cql};", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+@contextmanager
+def _progress(cli: CliContext) -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal. Elsewhere only what makes it wait, a line each."""
+    if cli.json or not cli.err_console.is_terminal:
+        yield lambda event: None if event.total else cli.remark(event.text)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - as above
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=cli.err_console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda event: bar.update(
+            task, description=event.text, completed=event.done, total=event.total or None
+        )

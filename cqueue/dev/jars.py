@@ -33,8 +33,8 @@ _GOAL = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
 # What a killed run left; a live one is quicker.
 _STALE_SECONDS = 3600
 
-# Errors are shown by their first lines; the rest of Maven's output is advice about Maven.
-_ERROR_LINES = 2
+# Of the errors the first is shown; the rest of Maven's output is advice about Maven.
+_ERROR_LINES = 1
 
 
 def silent(_line: str) -> None:

@@ -1,0 +1,262 @@
+"""Decisions of `DevCluster` that need no server, and what it says when a start fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from cqueue.cli.dev import app
+from cqueue.dev import ClusterState, DevCluster, NodeState, NodeStatus, probe, processes, record, startup
+from cqueue.dev.jvm import MARKER
+from cqueue.dev.node import node_home
+from cqueue.dev.record import Record
+from cqueue.dev.settings import Settings
+from cqueue.dev.status import cluster_url, summarize
+from cqueue.errors import ConfigError, DevError
+
+RECORD = Record("cqueue-dev-test", ("127.99.0.1",), Settings(), formed=True)
+
+
+def node_status(state):
+    return NodeStatus(1, "127.0.0.1", 9042, None, state)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cluster"),
+    [
+        ([], ClusterState.STOPPED),
+        ([NodeState.DOWN, NodeState.DOWN], ClusterState.STOPPED),
+        ([NodeState.DOWN, NodeState.STARTING], ClusterState.STARTING),
+        ([NodeState.UP, NodeState.STARTING], ClusterState.DEGRADED),
+        ([NodeState.UP, NodeState.DOWN], ClusterState.DEGRADED),
+        ([NodeState.UP, NodeState.UP], ClusterState.RUNNING),
+    ],
+)
+def test_cluster_state_follows_from_its_nodes(nodes, cluster):
+    """`running` means that every node answers."""
+    assert summarize([node_status(state) for state in nodes]) is cluster
+
+
+def test_url_names_every_node():
+    """A client finds the cluster by any of its nodes."""
+    three = replace(RECORD, addresses=("127.0.0.1", "127.0.0.2"), settings=Settings(nodes=2))
+    assert cluster_url(three) == "cassandra://127.0.0.1:9042,127.0.0.2:9042/cqueue?local_dc=datacenter1"
+
+
+def test_record_comes_back_as_it_was(tmp_path):
+    """A cluster restarts with the settings it was made with."""
+    stored = replace(RECORD, settings=Settings(yaml={"a": [1]}, jvm_options=["-Da=b"], heap="1g"))
+    record.save(tmp_path, stored)
+    assert record.load(tmp_path) == stored
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"settings": {"nodes": 0}}'])
+def test_damaged_record_has_a_remedy(tmp_path, text):
+    """A record that cannot be read is reported with the way out, and `wipe` is one."""
+    (tmp_path / record.RECORD).write_text(text)
+    cluster = DevCluster(tmp_path)
+    with pytest.raises(DevError, match="cqueue dev wipe"):
+        cluster.status()
+    cluster.wipe()
+    assert cluster.status().state is ClusterState.STOPPED
+
+
+def test_one_command_at_a_time(tmp_path):
+    """A second command waits for the first, and says so if that takes too long."""
+    busy = pytest.raises(DevError, match="Another `cqueue dev` command")
+    with record.locked(tmp_path, timedelta(0)), busy, record.locked(tmp_path, timedelta(0)):
+        pass
+    with record.locked(tmp_path, timedelta(0)):
+        pass
+
+
+def test_directory_that_cannot_be_written(tmp_path):
+    """The error names the option that chooses another place."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DevError, match="--dir"):
+        DevCluster(tmp_path / "file" / "below").start()
+
+
+def test_wrong_options_fail_before_anything_starts(tmp_path):
+    """Bad input is noticed when the cluster is named, not after a download."""
+    with pytest.raises(ConfigError):
+        DevCluster(tmp_path, nodes=99)
+
+
+def test_number_of_nodes_is_fixed(tmp_path):
+    """A cluster is not silently replaced by one of another size."""
+    record.save(tmp_path, RECORD)
+    with pytest.raises(DevError, match=r"has 1 node.*wipe"):
+        DevCluster(tmp_path, nodes=3).start()
+
+
+def test_other_settings_need_a_stop(tmp_path):
+    """A running cluster is not reported as if it had the settings that were asked for."""
+    record.save(tmp_path, RECORD)
+    home = node_home(tmp_path.resolve(), 1)
+    home.mkdir()
+    stand_in = [sys.executable, "-c", "import time; time.sleep(60)", MARKER + str(home)]
+    processes.spawn(stand_in, home=home, log=home / "log", environ=os.environ)
+    try:
+        with pytest.raises(DevError, match=r"heap '512m' instead of '1g'.*stop"):
+            DevCluster(tmp_path, heap="1g").start()
+        assert DevCluster(tmp_path).status().state is ClusterState.STARTING
+    finally:
+        DevCluster(tmp_path).wipe()
+    assert not home.exists()
+
+
+def test_wipe_deletes_only_what_is_ours(tmp_path):
+    """`--dir` may name a directory with other things in it."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "node1").mkdir()
+    record.save(tmp_path, RECORD)
+    DevCluster(tmp_path).wipe()
+    assert {path.name for path in tmp_path.iterdir()} == {"thesis.txt", record.LOCK}
+
+
+def test_commands_on_nothing_have_a_remedy(tmp_path):
+    """Without a cluster the node commands name the one that makes it; `stop` has nothing to do."""
+    cluster = DevCluster(tmp_path)
+    for call in (cluster.kill, cluster.logs, cluster.start_node):
+        with pytest.raises(DevError, match="cqueue dev start"):
+            call(1)
+    cluster.stop()
+    record.save(tmp_path, RECORD)
+    with pytest.raises(ConfigError, match="no node 2"):
+        cluster.logs(2)
+    assert cluster.logs(1) == []
+
+
+def failing_start(monkeypatch, tmp_path, script):
+    """Start a cluster whose java is `script`."""
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text(f"#!/bin/sh\ncase $1 in -version) echo 'version \"17.0.1\"'; exit;; esac\n{script}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("cqueue.dev.cluster.ensure_jars", lambda _progress: [tmp_path / "jamm-1.jar"])
+    cluster = DevCluster(tmp_path / "dev", first_address="127.98.0.1")
+    with pytest.raises(DevError) as caught:
+        cluster.start(limit=timedelta(seconds=1))
+    assert cluster.status().state is ClusterState.STOPPED, "no process is left behind"
+    return str(caught.value)
+
+
+def test_failing_start_shows_the_log_and_a_remedy(monkeypatch, tmp_path):
+    """The end of the log and one line of advice, instead of a path to look at."""
+    message = failing_start(
+        monkeypatch, tmp_path, "echo 'java.io.IOException: No space left on device'; exit 3"
+    )
+    assert "ended while it was starting" in message
+    assert "No space left on device" in message
+    assert message.splitlines()[-1] == "Free some disk space, or choose another disk with --dir."
+
+
+def test_start_that_takes_too_long_leaves_nothing(monkeypatch, tmp_path):
+    """After the limit the processes are gone and the message says what was waited for."""
+    message = failing_start(monkeypatch, tmp_path, "echo hanging; while :; do sleep 0.1; done")
+    assert "did not answer CQL within 1 s" in message
+    assert "hanging" in message
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("java.net.BindException: Address already in use", "took the port"),
+        ("There is insufficient memory for the Java Runtime Environment", "smaller --heap"),
+        ("java.lang.OutOfMemoryError: Java heap space", "bigger --heap"),
+        ("org.apache.cassandra.exceptions.ConfigurationException: Invalid yaml", "overrides"),
+        ("CommitLogReader$CommitLogReplayException", "cqueue dev wipe"),
+        ("never seen before", "cqueue dev logs"),
+    ],
+)
+def test_remedies(line, advice):
+    """Each known failure has advice of its own, and unknown ones a place to look."""
+    assert advice in startup.remedy(["INFO first", line, "INFO last"])
+
+
+class Server(threading.Thread):
+    """Answers each request on one connection with the next of `replies`."""
+
+    def __init__(self, replies):
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.replies = replies
+
+    def run(self):
+        connection, _ = self.listener.accept()
+        with connection:
+            for reply in self.replies:
+                connection.recv(4096)
+                connection.sendall(reply)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_exc):
+        self.join(10)
+        self.listener.close()
+
+
+def frame(opcode, body=b""):
+    return struct.pack(">BBhBi", 0x84, 0, 0, opcode, len(body)) + body
+
+
+HANDSHAKE = [frame(6, b"\0\0"), frame(2)]
+
+
+@pytest.mark.parametrize(
+    ("replies", "expected"),
+    [
+        ([*HANDSHAKE, frame(8, b"...cqueue-dev-test...")], True),
+        ([*HANDSHAKE, frame(8, b"...somebody-else...")], False),
+        ([*HANDSHAKE, frame(0, b"error cqueue-dev-test")], False),
+        ([frame(6), frame(3)], False),  # wants a password: not ours
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], False),
+        ([frame(6)[:4]], False),
+    ],
+)
+def test_only_our_own_cluster_counts(replies, expected):
+    """A node is up when it answers a query with our cluster's name; nothing else is."""
+    with Server(replies) as server:
+        assert probe.answers("127.0.0.1", server.port, "cqueue-dev-test") is expected
+
+
+def test_nobody_listening_is_no_answer():
+    """A closed port is a node that is not up, not an error."""
+    assert not probe.answers("127.0.0.1", 1, "any")
+
+
+def test_status_as_json(tmp_path):
+    """Scripts read state, nodes, pids and URL from `status --json`, by its own or the global option."""
+    record.save(tmp_path, RECORD)
+    own = CliRunner().invoke(app, ["status", "--dir", str(tmp_path), "--json"])
+    shared = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)], obj=SimpleNamespace(json=True))
+    assert own.exit_code == shared.exit_code == 0
+    assert own.stdout == shared.stdout
+    assert json.loads(own.stdout) == {
+        "state": "stopped",
+        "nodes": [{"number": 1, "address": "127.99.0.1", "port": 9042, "pid": None, "state": "down"}],
+        "url": "cassandra://127.99.0.1:9042/cqueue?local_dc=datacenter1",
+    }
+
+
+def test_commands_work_without_the_main_program(tmp_path):
+    """Each command runs on an empty directory with no context object, and says what is there."""
+    for command in ("status", "stop", "wipe"):
+        result = CliRunner().invoke(app, [command, "--dir", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        assert "Cassandra: stopped" in result.stdout

@@ -1,0 +1,182 @@
+"""A real Cassandra for the tests that need one, and keyspaces in it.
+
+Where it is: `CQUEUE_TEST_URL` if set; with --cassandra=docker a container; otherwise a development node that
+the first test to need it starts. All workers of pytest-xdist share it. It is stopped, and its data deleted,
+at the end of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+URL_VARIABLE = "CQUEUE_TEST_URL"
+# Set by the controller for its workers: where the development node lives.
+DIRECTORY_VARIABLE = "CQUEUE_TEST_DEV_DIR"
+IMAGE = "cassandra:5.0"
+
+_cleanup = pytest.StashKey[ExitStack]()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cassandra",
+        choices=("dev", "docker"),
+        default="dev",
+        help=f"what to start for tests that need Cassandra, unless {URL_VARIABLE} is set",
+    )
+
+
+def pytest_configure(config):
+    """In the controller: decide where Cassandra is, and how it ends. Workers inherit the environment."""
+    config.stash[_cleanup] = stack = ExitStack()
+    if hasattr(config, "workerinput") or os.environ.get(URL_VARIABLE):
+        return
+    if config.getoption("--cassandra") == "docker":
+        _set(stack, URL_VARIABLE, _start_container(stack))
+        return
+    directory = Path(tempfile.mkdtemp(prefix="cqueue-test-"))
+    stack.callback(_remove_node, directory)
+    _set(stack, DIRECTORY_VARIABLE, str(directory))
+
+
+def pytest_unconfigure(config):
+    config.stash[_cleanup].close()
+
+
+def pytest_report_header():
+    """The versions in play: the first thing one asks about a failure elsewhere."""
+    import cassandra
+
+    return [
+        f"python {platform.python_version()}, cassandra-driver {cassandra.__version__}",
+        f"cassandra: {_described()}",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """A keyspace with cqueue's schema."""
+
+    name: str
+    url: str
+    settings: object
+
+
+@pytest.fixture(scope="session")
+def cassandra_url():
+    """The URL of a running cluster. Its keyspace need not exist."""
+    url = os.environ.get(URL_VARIABLE)
+    if url:
+        return url
+    from cqueue.dev import DevCluster
+
+    # Every worker does this; the first starts the node, the others wait for it.
+    return DevCluster(Path(os.environ[DIRECTORY_VARIABLE])).start().url
+
+
+@pytest.fixture(scope="module")
+def connection(cassandra_url):
+    """A driver session without a keyspace."""
+    from cqueue.settings import load
+    from cqueue.store.connection import open_session
+
+    with open_session(load(cassandra_url), use_keyspace=False) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def new_keyspace(cassandra_url, connection):
+    """A function that makes a keyspace of its own, by default with the schema; dropped with the module.
+
+    It takes the arguments of `cqueue.schema.Options`, or `schema=False` for only a name.
+    """
+    from cqueue.schema import Options, apply
+    from cqueue.settings import load
+
+    made = []
+
+    def make(*, schema=True, **options):
+        name = f"test_{secrets.token_hex(6)}"
+        made.append(name)
+        url = url_with_keyspace(cassandra_url, name)
+        settings = load(url)
+        if schema:
+            apply(connection, settings, Options(**options))
+        return Keyspace(name, url, settings)
+
+    yield make
+    for name in made:
+        connection.session.execute(f"DROP KEYSPACE IF EXISTS {name}", timeout=60)
+
+
+@pytest.fixture(scope="module")
+def keyspace(new_keyspace):
+    """A keyspace with the schema, one a test module."""
+    return new_keyspace()
+
+
+def url_with_keyspace(url, name):
+    """The same cluster, another keyspace."""
+    base, _, query = url.partition("?")
+    scheme, _, rest = base.partition("://")
+    hosts = rest.partition("/")[0]
+    return f"{scheme}://{hosts}/{quote(name)}" + (f"?{query}" if query else "")
+
+
+def _set(stack, name, value):
+    os.environ[name] = value
+    stack.callback(os.environ.pop, name, None)
+
+
+def _remove_node(directory):
+    from cqueue.dev import DevCluster
+
+    try:
+        if any(directory.iterdir()):
+            DevCluster(directory).wipe()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start_container(stack):
+    from testcontainers.community.cassandra import CassandraContainer
+
+    container = stack.enter_context(CassandraContainer(IMAGE))
+    hosts = ",".join(f"{host}:{port}" for host, port in container.get_contact_points())
+    return f"cassandra://{hosts}/cqueue?local_dc={container.get_local_datacenter()}"
+
+
+def _described():
+    url = os.environ.get(URL_VARIABLE)
+    if url:
+        return _ask(url)
+    from cqueue.dev.jars import cassandra_version
+
+    return f"{cassandra_version()} (development node, started when needed), commit log batch"
+
+
+def _ask(url):
+    """Version and commit log mode of a running cluster."""
+    from cqueue.errors import CqueueError
+    from cqueue.settings import load
+    from cqueue.store.connection import open_session
+
+    try:
+        settings = load(url)
+        with open_session(settings, use_keyspace=False) as opened:
+            version = opened.session.execute("SELECT release_version FROM system.local").one()[0]
+            query = "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'"
+            mode = opened.session.execute(query).one()[0]
+    except CqueueError as exc:
+        return f"unreachable: {exc}"
+    return f"{version} at {settings.address}, commit log {mode}"

@@ -1,0 +1,283 @@
+"""Options, plans and drift as pure functions of a state."""
+
+from dataclasses import replace
+
+import pytest
+
+from cqueue.errors import ConfigError, SchemaMismatch
+from cqueue.schema import (
+    FORMAT,
+    Deployment,
+    Migration,
+    Options,
+    State,
+    load_migrations,
+    parse_compaction,
+    parse_replication,
+    plan,
+    render_plan,
+)
+from cqueue.schema.drift import all_drift, expected_tables, option_drift
+from cqueue.schema.migrations import split_statements
+from cqueue.schema.model import Column, Table
+from cqueue.schema.plan import make_plan
+from cqueue.schema.state import Applied
+from cqueue.settings import load
+
+SETTINGS = load("cassandra://h/shop?local_dc=dc1", environ={})
+MIGRATIONS = load_migrations()
+EMPTY = State(keyspace="shop")
+SECOND = Migration(
+    len(MIGRATIONS) + 1, "pre", "more", ("CREATE TABLE IF NOT EXISTS more (a int PRIMARY KEY)",)
+)
+
+
+def complete_state(migrations=MIGRATIONS, **changes):
+    """A keyspace as `apply` leaves it."""
+    recorded = Options(replication={"dc1": 3}, compaction={"class": "UnifiedCompactionStrategy"})
+    tables = expected_tables(migrations, replace(recorded, gc_grace_s=86_400))
+    state = State(
+        keyspace="shop",
+        nodes={"dc1": 3, "dc2": 3},
+        replication={"dc1": 3},
+        tables={**tables, "schema_lock": Table({}), "schema_migrations": Table({})},
+        applied={m.number: Applied(m.number, m.name, m.checksum) for m in migrations},
+        recorded=recorded,
+        deployment=Deployment(FORMAT, "local_serial", 2000, 500, 86_400, 7),
+    )
+    return replace(state, **changes)
+
+
+def statements(planned):
+    return [step.cql for step in planned.steps]
+
+
+def test_a_plan_of_nothing_makes_everything_in_order():
+    """Keyspace, lock, bookkeeping, tables, records, and last the row that says it is complete."""
+    cql = statements(plan(Options(), EMPTY, SETTINGS))
+    assert cql[0].startswith("CREATE KEYSPACE IF NOT EXISTS shop")
+    assert cql[1] == "USE shop"
+    assert cql[2].startswith("CREATE TABLE IF NOT EXISTS schema_lock")
+    assert cql[3].startswith("CREATE TABLE IF NOT EXISTS schema_migrations")
+    assert cql[-1].startswith("INSERT INTO deployment")
+    assert f"('cqueue', {FORMAT}, 'local_serial', 2000, 500, 86400, 0) IF NOT EXISTS" in cql[-1]
+    assert "UnifiedCompactionStrategy" in "".join(cql)
+
+
+def test_options_reach_the_statements():
+    options = Options(
+        replication=parse_replication("dc1=3, dc2=2"),
+        compaction=parse_compaction("lcs"),
+        gc_grace_s=20_000,
+        serial_consistency="serial",
+        settle_ms=3000,
+        skew_ms=100,
+    )
+    text = render_plan(plan(options, EMPTY, SETTINGS))
+    assert "{'class': 'NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}" in text
+    assert "LeveledCompactionStrategy" in text
+    assert "'serial', 3000, 100, 20000, 0" in text
+    assert "UnifiedCompactionStrategy" not in text
+
+
+def test_the_text_of_a_plan_is_exactly_its_statements():
+    """Taken apart as cqlsh would, without comments, it is what `apply` runs."""
+    planned = plan(Options(), EMPTY, SETTINGS)
+    assert list(split_statements(render_plan(planned))) == statements(planned)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "copies"), [({}, 3), ({"dc1": 1}, 1), ({"dc1": 2}, 2), ({"dc1": 9, "dc2": 1}, 3)]
+)
+def test_default_replication(nodes, copies):
+    """As many copies as nodes in the local data centre, three at most, and the plan says so."""
+    planned = plan(Options(), replace(EMPTY, nodes=nodes), SETTINGS)
+    assert f"'dc1': '{copies}'" in planned.steps[0].cql
+    assert f"replication dc1={copies}" in planned.notes[0]
+
+
+def test_a_lock_has_the_same_id_everywhere_and_another_one_elsewhere():
+    """Two processes that create the table at once through two nodes must create the same one."""
+    ids = [
+        statements(plan(Options(), replace(EMPTY, keyspace=name), SETTINGS))[2] for name in ("a", "a", "b")
+    ]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_complete_schema_needs_nothing():
+    planned = plan(Options(), complete_state(), SETTINGS)
+    assert (planned.steps, planned.drift) == ((), ())
+    assert "Nothing to do" in render_plan(planned)
+    assert all_drift(complete_state(), MIGRATIONS) == []
+
+
+def test_only_outstanding_migrations_run():
+    cql = statements(make_plan(Options(), complete_state(), [*MIGRATIONS, SECOND], SETTINGS))
+    assert cql[0] == "USE shop"
+    assert cql[1] == SECOND.statements[0]
+    assert cql[2].startswith("INSERT INTO schema_migrations")
+    assert len(cql) == 3
+
+
+def test_new_tables_get_the_recorded_options():
+    """Not today's defaults."""
+    more = replace(
+        SECOND,
+        statements=("CREATE TABLE IF NOT EXISTS m (a int PRIMARY KEY) WITH compaction = {compaction}",),
+    )
+    state = complete_state(recorded=Options(replication={"dc1": 3}, compaction={"class": "Mine"}))
+    assert "'Mine'" in statements(make_plan(Options(), state, [*MIGRATIONS, more], SETTINGS))[1]
+
+
+def test_only_pre_stops_before_the_first_post_migration():
+    third = replace(SECOND, number=SECOND.number + 1, phase="post", what="rest")
+    fourth = replace(SECOND, number=SECOND.number + 2, what="later")
+    planned = make_plan(
+        Options(), complete_state(), [*MIGRATIONS, SECOND, third, fourth], SETTINGS, only_pre=True
+    )
+    assert [s for s in statements(planned) if "INTO schema_migrations" in s] == [statements(planned)[-1]]
+    assert f"({'cqueue'!r}, {SECOND.number}," in statements(planned)[-1]
+
+
+def test_an_interrupted_bootstrap_is_completed():
+    """Whatever is recorded is not run again; the rest is."""
+    state = complete_state(applied={}, deployment=None, recorded=None)
+    cql = statements(plan(Options(), state, SETTINGS))
+    assert not any(s.startswith("CREATE KEYSPACE") for s in cql)
+    assert cql[-1].startswith("INSERT INTO deployment")
+
+
+def test_a_newer_migration_is_refused():
+    state = complete_state(applied={99: Applied(99, "99_pre_future", "x")})
+    with pytest.raises(SchemaMismatch, match="99_pre_future: newer version than this code; upgrade cqueue"):
+        plan(Options(), state, SETTINGS)
+
+
+def test_a_newer_format_is_refused():
+    row = Deployment(FORMAT + 1, "local_serial", 2000, 500, 86_400, 0)
+    with pytest.raises(SchemaMismatch, match="upgrade cqueue"):
+        plan(Options(), complete_state(deployment=row), SETTINGS)
+
+
+def test_another_serial_consistency_is_refused():
+    with pytest.raises(SchemaMismatch, match="fixed"):
+        plan(Options(serial_consistency="serial"), complete_state(), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "cql"),
+    [
+        (Options(replication={"dc1": 1}), "keyspace shop", "ALTER KEYSPACE shop WITH replication"),
+        (
+            Options(compaction=parse_compaction("lcs")),
+            "table messages",
+            "ALTER TABLE shop.messages WITH compaction",
+        ),
+        (Options(gc_grace_s=20_000), "table queues", "ALTER TABLE shop.queues WITH gc_grace_seconds = 20000"),
+        (
+            Options(settle_ms=1),
+            "table deployment",
+            "SET settle_ms = 1, changes = 8 WHERE name = 'cqueue' IF changes = 7",
+        ),
+        (Options(skew_ms=1), "table deployment", "SET skew_ms = 1"),
+    ],
+)
+def test_other_options_are_drift_with_what_to_run(options, where, cql):
+    """Nothing is altered silently: the plan has no steps, and its drift has the statement."""
+    planned = plan(options, complete_state(), SETTINGS)
+    assert planned.steps == ()
+    assert any(drift.where == where and cql in "".join(drift.cql) for drift in planned.drift)
+    assert split_statements(render_plan(planned)) == (), "drift stands in comments only"
+
+
+def test_after_the_operator_has_altered_it_the_new_option_is_recorded():
+    state = complete_state(replication={"dc1": 1})
+    assert [d.where for d in all_drift(state, MIGRATIONS)] == ["keyspace shop"]
+    cql = statements(plan(Options(replication={"dc1": 1}), state, SETTINGS))
+    assert len(cql) == 2
+    assert '{"dc1": 1}' in cql[1]
+
+
+def test_verify_names_what_is_missing():
+    tables = dict(complete_state().tables)
+    del tables["bodies"]
+    tables["queues"] = replace(
+        tables["queues"],
+        columns={
+            **{k: v for k, v in tables["queues"].columns.items() if k != "state"},
+            "config": Column("int"),
+        },
+    )
+    problems = {drift.where: drift.problem for drift in all_drift(complete_state(tables=tables), MIGRATIONS)}
+    assert problems["table bodies"].startswith("does not exist")
+    assert problems["column queues.state"] == "does not exist."
+    assert problems["column queues.config"] == "is int (regular), not text (regular)."
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "problem"),
+    [
+        ({"replication": None}, "keyspace shop", "does not exist"),
+        ({"applied": {}}, f"migration {MIGRATIONS[0].name}", "has not been applied"),
+        ({"applied": {1: Applied(1, "01_post_core", "other")}}, "migration 01_post_core", "another content"),
+        ({"deployment": None}, "table deployment", "no row"),
+        ({"tables": {}}, "table schema_migrations", "does not exist"),
+        ({"strategy": "SimpleStrategy"}, "keyspace shop", "SimpleStrategy"),
+    ],
+)
+def test_verify_names_each_drift(changes, where, problem):
+    found = [d for d in all_drift(complete_state(**changes), MIGRATIONS) if d.where == where]
+    assert found
+    assert problem in found[0].problem
+
+
+def test_more_than_expected_is_no_drift():
+    """Newer code may have added columns that this code does not mind."""
+    tables = dict(complete_state().tables)
+    tables["queues"] = replace(tables["queues"], columns={**tables["queues"].columns, "new": Column("int")})
+    assert all_drift(complete_state(tables={**tables, "extra": Table({})}), MIGRATIONS) == []
+
+
+def test_cassandra_s_additions_to_compaction_are_no_drift():
+    full = {"class": "org.apache.cassandra.db.compaction.UnifiedCompactionStrategy", "max_threshold": "32"}
+    tables = {name: replace(table, compaction=full) for name, table in complete_state().tables.items()}
+    assert (
+        option_drift(complete_state(tables=tables), Options(compaction=parse_compaction("ucs")), MIGRATIONS)
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda: Options(gc_grace_s=10_800), "hint window"),
+        (lambda: Options(settle_ms=0), "settle"),
+        (lambda: Options(skew_ms=10**6), "skew"),
+        (lambda: Options(serial_consistency="quorum"), "local_serial or serial"),
+        (lambda: Options(replication={"dc1": 0}), "1 to 99"),
+        (lambda: parse_replication("dc1"), "dc1=3"),
+        (lambda: parse_replication("dc1=x"), "dc1=3"),
+        (lambda: parse_replication("dc1=1,dc1=2"), "twice"),
+        (lambda: parse_compaction("fast"), "ucs, lcs, stcs"),
+        (lambda: parse_compaction("[1]"), "object"),
+        (lambda: Options(compaction=parse_compaction("{}")), "needs a class"),
+        (
+            lambda: Options(compaction=parse_compaction('{"class": "a.TimeWindowCompactionStrategy"}')),
+            "years ahead",
+        ),
+        (lambda: parse_compaction('{"class": {}}'), "must be text"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_sent(options, message):
+    with pytest.raises(ConfigError, match=message):
+        options()
+
+
+@pytest.mark.parametrize(
+    ("replication", "message"),
+    [("dc9=1", "There are: dc1, dc2"), ("dc1=9", "quorum"), ("dc2=1", "no copies in dc1")],
+)
+def test_replication_must_fit_the_cluster(replication, message):
+    state = replace(EMPTY, nodes={"dc1": 3, "dc2": 3})
+    with pytest.raises(ConfigError, match=message):
+        plan(Options(replication=parse_replication(replication)), state, SETTINGS)

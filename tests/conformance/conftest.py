@@ -1,0 +1,5 @@
+"""The suite runs on every store."""
+
+from tests.fix_store import cassandra_store, store, store_connection, wide_row
+
+__all__ = ["cassandra_store", "store", "store_connection", "wide_row"]

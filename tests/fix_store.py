@@ -1,0 +1,87 @@
+"""Stores for tests: `store` runs a test on the memory twin and on Cassandra alike.
+
+Tests share one keyspace; each works in a wide row, or under a queue name, of its own.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from cqueue import ids
+from cqueue.schema import apply
+from cqueue.settings import load
+from cqueue.store.cassandra import CassandraStore
+from cqueue.store.connection import Connection, open_session
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import LockRow, LockState, MessageRow, Store, WideRow
+
+
+@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+def store(request: pytest.FixtureRequest) -> Store:
+    """Each back end of the storage seam in turn."""
+    return MemoryStore() if request.param == "memory" else request.getfixturevalue("cassandra_store")
+
+
+@pytest.fixture(scope="session")
+def store_connection(cassandra_url: str) -> Iterator[Connection]:
+    """A connection to a fresh keyspace with the schema in it."""
+    settings = load(cassandra_url).with_keyspace(f"store_{uuid.uuid4().hex[:12]}")
+    with open_session(settings, use_keyspace=False) as connection:
+        apply(connection, settings)
+        connection.session.set_keyspace(settings.keyspace)
+        yield connection
+        connection.session.execute(f"DROP KEYSPACE {settings.keyspace}", timeout=60)
+
+
+@pytest.fixture(scope="session")
+def cassandra_store(store_connection: Connection) -> CassandraStore:
+    """The Cassandra store on that keyspace."""
+    return CassandraStore(store_connection.session)
+
+
+@pytest.fixture
+def wide_row() -> WideRow:
+    """A wide row that nobody else uses."""
+    return WideRow(f"q-{uuid.uuid4().hex}", time.time_ns() // 3_600_000_000_000 * 3_600_000, 0)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def new_id(at_us: int | None = None) -> int:
+    """A random id at that time (now when None)."""
+    return ids.from_ticks((now_us() if at_us is None else at_us) * 10, random.getrandbits(62))
+
+
+def new_ids(count: int) -> list[int]:
+    """Ids of the last moments, one a µs, in order."""
+    start_us = now_us() - count
+    return [new_id(start_us + i) for i in range(count)]
+
+
+def message(id_: int, body: bytes | None = b"body", *, priority: int = 0, **columns: object) -> MessageRow:
+    """A message with as few columns as there may be."""
+    row = MessageRow(
+        priority=priority,
+        id=id_,
+        body=body,
+        size=None,
+        headers=None,
+        codec=None,
+        task=None,
+        key=None,
+        trigger=None,
+        sent_at=1_700_000_000_000,
+        expires=None,
+        format=1,
+    )
+    return row._replace(**columns)
+
+
+def lock(fence: int, state: LockState = LockState.LOCKED, owner: bytes = b"me") -> LockRow:
+    """A lock row with that fence."""
+    return LockRow(state, owner, 1_700_000_005_000, fence)

@@ -82,6 +82,10 @@ class BlockingDriver:
             except (NotDone, OutcomeUnknown) as exc:
                 error = exc
 
+    def ask(self, operation: Operation[T]) -> T:
+        """Run a single operation."""
+        return self.run(iter(operation))
+
     def _perform(self, operation: Operation[Any]) -> Any:
         match operation:
             case Now(checked):

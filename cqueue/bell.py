@@ -1,0 +1,56 @@
+"""Wakes consumers of this process when this process sends, so that they need not wait for a poll."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Event, Lock
+
+from cqueue.store.operations import WideRow
+
+
+class Sleeper:
+    """One consumer's side: what it was told since it last looked, and an event to wait on."""
+
+    def __init__(self) -> None:
+        self.event = Event()
+        self.told: deque[tuple[WideRow, frozenset[int]]] = deque(maxlen=1000)
+        self.waiting = False
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait until told something, or so many seconds; True if told."""
+        self.waiting = True
+        try:
+            return self.event.wait(seconds)
+        finally:
+            self.waiting = False
+            self.event.clear()
+
+
+class Bell:
+    """All consumers of one queue in this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._sleepers: list[Sleeper] = []
+
+    def join(self) -> Sleeper:
+        """A new consumer."""
+        sleeper = Sleeper()
+        with self._mutex:
+            self._sleepers.append(sleeper)
+        return sleeper
+
+    def leave(self, sleeper: Sleeper) -> None:
+        """A consumer has been closed."""
+        with self._mutex:
+            self._sleepers.remove(sleeper)
+
+    def ring(self, wide_row: WideRow, priorities: frozenset[int]) -> None:
+        """Messages that are due were stored there: tell one consumer that waits, or else the first."""
+        with self._mutex:
+            sleepers = self._sleepers
+            if not sleepers:
+                return
+            chosen = next((sleeper for sleeper in sleepers if sleeper.waiting), sleepers[0])
+            chosen.told.append((wide_row, priorities))
+            chosen.event.set()

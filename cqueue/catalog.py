@@ -1,0 +1,247 @@
+"""Which queues exist and how they are configured, kept fresh with one small read a second.
+
+Every change of a configuration raises the deployment's change counter; while it stands still, nothing
+else is read again. Changes are conditional mutations: of two that collide, one is made on top of the
+other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any, NamedTuple
+
+from cqueue.config import QueueConfig
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import NotDone, OutcomeUnknown, QueueExists, QueueNotFound, SchemaMismatch
+from cqueue.message import check_queue_name
+from cqueue.protocol import shards, survey
+from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
+from cqueue.store.operations import (
+    BumpDeployment,
+    ChangeQueue,
+    CreateQueue,
+    DeploymentRow,
+    ListQueues,
+    Now,
+    QueueRow,
+    RandomBits,
+    ReadDeployment,
+    ReadQueue,
+    RemoveQueue,
+)
+
+ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
+POLL_S = 1.0
+TRIES = 20
+
+DEAD_CONFIG = QueueConfig(shards=1, time_shard=QueueConfig().time_shard * 120, max_attempts=0, max_shards=16)
+"""Dead-letter queues: hours wide, and never a dead letter of a dead letter."""
+
+
+class Entry(NamedTuple):
+    """A queue as it is stored, and as the protocol sees it."""
+
+    row: QueueRow
+    config: QueueConfig
+    spec: QueueSpec
+
+
+class Catalog:
+    """All queues of a keyspace. Thread-safe."""
+
+    def __init__(self, driver: BlockingDriver) -> None:
+        self._driver = driver
+        self._mutex = Lock()
+        self._entries: dict[str, Entry] = {}
+        self._deployment: DeploymentRow | None = None
+        self._polled_s = float("-inf")
+
+    def entry(self, name: str) -> Entry:
+        """The queue's configuration, at most a second old.
+
+        Raises:
+            QueueNotFound: there is none of that name.
+            NotDone: it is not known yet, and cannot be read.
+        """
+        if time.monotonic() - self._polled_s >= POLL_S:
+            self._poll()
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._read(name)
+        return entry
+
+    def deployment(self) -> DeploymentRow:
+        """What all clients of the keyspace agree on.
+
+        Raises:
+            SchemaMismatch: the schema has not been applied.
+        """
+        if self._deployment is None:
+            self._deployment = self._driver.ask(ReadDeployment())
+        if self._deployment is None:
+            raise SchemaMismatch("the deployment row is missing; run `cqueue schema apply`")
+        return self._deployment
+
+    def _poll(self) -> None:
+        """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
+        self._polled_s = time.monotonic()
+        try:
+            stored = self._driver.ask(ReadDeployment())
+        except NotDone:
+            return
+        with self._mutex:
+            if stored != self._deployment:
+                self._deployment = stored
+                self._entries.clear()
+
+    def _read(self, name: str) -> Entry:
+        check_queue_name(name.removesuffix(DEAD_SUFFIX))
+        row = self._driver.ask(ReadQueue(name))
+        if row is None or row.state == DELETING:
+            raise QueueNotFound(
+                f"there is no queue {name!r}; create it with create_queue or `cqueue queue create`"
+            )
+        entry = self._entry_of(row)
+        with self._mutex:
+            self._entries[name] = entry
+        return entry
+
+    def _entry_of(self, row: QueueRow) -> Entry:
+        config = QueueConfig.from_json(row.config)
+        return Entry(row, config, spec_of(row, config, self.deployment()))
+
+    def all(self) -> list[Entry]:
+        """All queues by name, such as are being deleted left out."""
+        rows = self._driver.ask(ListQueues())
+        return [self._entry_of(row) for row in sorted(rows) if row.state != DELETING]
+
+    # ── changes ──
+
+    def create(self, name: str, config: QueueConfig, *, exist_ok: bool) -> Entry:
+        """Create a queue, and its dead-letter queue first.
+
+        Raises:
+            QueueExists: it exists, and not (`exist_ok` and with an equal configuration).
+            OutcomeUnknown: it may exist now.
+        """
+        if check_queue_name(name).endswith(DEAD_SUFFIX):
+            raise QueueExists(f"{name!r}: names ending in {DEAD_SUFFIX} belong to dead-letter queues")
+        self._insert(name + DEAD_SUFFIX, DEAD_CONFIG)
+        if not self._insert(name, config):
+            row = self._driver.ask(ReadQueue(name))
+            if row is not None and row.state == DELETING:
+                raise QueueExists(f"queue {name!r} is being deleted; delete it again to finish that")
+            if row is not None and not (exist_ok and QueueConfig.from_json(row.config) == config):
+                how = "with another configuration" if exist_ok else "already"
+                raise QueueExists(f"queue {name!r} exists {how}")
+        return self.entry(name)
+
+    def _insert(self, name: str, config: QueueConfig) -> bool:
+        row = self._driver.run(_new_row(name, config, self.deployment()))
+        try:
+            created: bool = self._driver.ask(CreateQueue(row))
+        except OutcomeUnknown:
+            stored = self._driver.ask(ReadQueue(name))
+            return stored is not None and stored.incarnation == row.incarnation
+        return created
+
+    def alter(self, name: str, changes: Mapping[str, Any]) -> Entry:
+        """Change settings, on top of what others change meanwhile.
+
+        Raises:
+            ConfigError: a value is out of range, or fixed.
+            QueueNotFound: there is no such queue.
+        """
+
+        def altered(row: QueueRow) -> QueueRow:
+            return row._replace(config=QueueConfig.from_json(row.config).altered(changes).to_json())
+
+        self._change(name, altered)
+        return self.entry(name)
+
+    def set_state(self, name: str, state: str) -> None:
+        """Pause or resume a queue; all consumers obey within two seconds."""
+        self._change(name, lambda row: row._replace(state=state))
+
+    def _change(self, name: str, change: Callable[[QueueRow], QueueRow]) -> None:
+        for _ in range(TRIES):
+            row = self._driver.ask(ReadQueue(name))
+            if row is None or row.state == DELETING:
+                raise QueueNotFound(f"there is no queue {name!r}")
+            wanted = change(row)
+            if self._apply(ChangeQueue(wanted, row.version), wanted):
+                self._bump()
+                return
+        raise NotDone(f"queue {name!r} is being changed by too many at once; try again")
+
+    def _apply(self, operation: ChangeQueue, wanted: QueueRow) -> bool:
+        try:
+            applied: bool = self._driver.ask(operation)
+        except OutcomeUnknown:
+            stored = self._driver.ask(ReadQueue(wanted.name))
+            return stored is not None and (stored.config, stored.state) == (wanted.config, wanted.state)
+        return applied
+
+    def delete(self, name: str) -> int:
+        """Delete a queue, its dead-letter queue, and all their messages; how many those were.
+
+        Nobody finds the queue any more once this has begun; called again, it goes on where it stopped.
+        """
+        total = 0
+        if self._driver.ask(ReadQueue(name)) is None:
+            raise QueueNotFound(f"there is no queue {name!r}")
+        for each in (name + DEAD_SUFFIX, name):
+            total += self._delete_one(each)
+        return total
+
+    def _delete_one(self, name: str) -> int:
+        row = self._driver.ask(ReadQueue(name))
+        if row is None:
+            return 0
+        if row.state != DELETING:
+            self._change(name, lambda row: row._replace(state=DELETING))
+        spec = self._entry_of(row).spec
+        total = self._driver.run(survey.purge(spec))
+        self._driver.run(survey.forget(spec))
+        self._driver.ask(RemoveQueue(name, row.incarnation))
+        return total
+
+    def _bump(self) -> None:
+        """Tell all clients that something changed."""
+        for _ in range(TRIES):
+            stored = self._driver.ask(ReadDeployment())
+            if stored is None:
+                raise SchemaMismatch("the deployment row is missing; run `cqueue schema apply`")
+            with self._mutex:
+                self._entries.clear()
+            try:
+                if self._driver.ask(BumpDeployment(stored.changes)):
+                    return
+            except OutcomeUnknown:
+                continue
+
+
+def _new_row(name: str, config: QueueConfig, deployment: DeploymentRow) -> Proto[QueueRow]:
+    now_us = yield from Now()
+    random_bits = yield from RandomBits(32)
+    row = QueueRow(
+        name=name,
+        incarnation=f"{now_us // 1000:x}{random_bits:08x}",
+        version=1,
+        state=ACTIVE,
+        config=config.to_json(),
+        epoch_ms=config.epoch_ms(),
+        oldest_epoch=0,
+        oldest_open_epoch=0,
+    )
+    spec = spec_of(row, config, deployment)
+    slack_ms = (spec.settle_us + spec.skew_us) // 1000
+    grace_ms = spec.gc_grace_us // 1000
+    return row._replace(
+        oldest_epoch=shards.epoch_at(spec, now_us // 1000 - slack_ms),
+        oldest_open_epoch=shards.epoch_at(
+            spec, now_us // 1000 - slack_ms - grace_ms - shards.DAY_MS, open_=True
+        ),
+    )

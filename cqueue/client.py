@@ -1,0 +1,152 @@
+"""The client: one connection to a keyspace, and the queues in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from cqueue.bell import Bell
+from cqueue.catalog import Catalog
+from cqueue.clock import ClusterClock
+from cqueue.config import QueueConfig
+from cqueue.consumer import Consumer, PollIntervals, SharedGate
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.producer import Producer
+from cqueue.queue import Queue
+from cqueue.settings import Settings, load
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import Store
+
+ACK_THREADS = 2
+
+_shared_stores: dict[str, MemoryStore] = {}
+_shared_mutex = Lock()
+
+
+def connect(url: str | None = None) -> Client:
+    """A client for the keyspace that `url` names.
+
+    `cassandra://host:port,host2/keyspace?local_dc=…` is a cluster; `memory://name` a store in this
+    process, the same for all who name it so; `memory://` a private one. Without a URL: `CQUEUE_URL`,
+    then `cqueue.toml`, then a node on this machine.
+
+    Raises:
+        ConfigError: the URL or a setting is wrong.
+        Unavailable: no node answers.
+        SchemaMismatch: the schema is missing or of another version; run `cqueue schema apply`.
+    """
+    settings = load(url)
+    if settings.scheme == "memory":
+        return Client(_memory_store(settings.keyspace))
+    return _cassandra_client(settings)
+
+
+def _memory_store(name: str) -> MemoryStore:
+    if not name:
+        return MemoryStore()
+    with _shared_mutex:
+        return _shared_stores.setdefault(name, MemoryStore())
+
+
+def _cassandra_client(settings: Settings) -> Client:
+    # Only here, because importing the driver takes half a second that memory:// need not wait.
+    from cqueue.schema import check_deployment  # noqa: PLC0415
+    from cqueue.store.cassandra import CassandraStore  # noqa: PLC0415
+    from cqueue.store.connection import open_session  # noqa: PLC0415
+
+    connection = open_session(settings)
+    try:
+        check_deployment(connection.session, settings)
+        store = CassandraStore(
+            connection.session,
+            serial_consistency=settings.serial_consistency,
+            consistency=settings.consistency,
+        )
+        return Client(store, on_close=connection.close)
+    except BaseException:
+        connection.close()
+        raise
+
+
+class Client:
+    """Opens queues; made by `connect`. Thread-safe; one for a process is enough. A context manager."""
+
+    def __init__(self, store: Store, *, on_close: Callable[[], None] | None = None) -> None:
+        self._on_close = on_close or store.close
+        self._clock = ClusterClock(store.sample_time_us)
+        self._driver = BlockingDriver(store, self._clock)
+        self._catalog = Catalog(self._driver)
+        self._executor = ThreadPoolExecutor(ACK_THREADS, thread_name_prefix="cqueue-ack")
+        self._mutex = Lock()
+        self._bells: dict[str, Bell] = {}
+        self._gates: dict[str, SharedGate] = {}
+
+    def queue(self, name: str) -> Queue:
+        """Open a queue.
+
+        Raises:
+            QueueNotFound: there is none of that name.
+        """
+        self._catalog.entry(name)
+        return self._open(name)
+
+    def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
+        """Create a queue, with a dead-letter queue called `<name>.dead`, and open it.
+
+        Raises:
+            InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`.
+            QueueExists: it exists; with `exist_ok`, only if its configuration is another one.
+            OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
+        """
+        self._catalog.create(name, config or QueueConfig(), exist_ok=exist_ok)
+        return self._open(name)
+
+    def delete_queue(self, name: str) -> int:
+        """Delete a queue, its dead-letter queue, and all their messages; how many those were.
+
+        If it fails in the middle nobody finds the queue any more; called again, it goes on.
+
+        Raises:
+            QueueNotFound: there is none of that name.
+        """
+        return self._catalog.delete(name)
+
+    def queues(self) -> list[str]:
+        """The names of all queues in order, dead-letter queues among them."""
+        return [entry.row.name for entry in self._catalog.all()]
+
+    def _open(self, name: str) -> Queue:
+        with self._mutex:
+            bell = self._bells.setdefault(name, Bell())
+        producer = Producer(name, self._catalog, self._driver, bell)
+        return Queue(name, self._catalog, self._driver, producer, self._make_consumer)
+
+    def _make_consumer(self, name: str, intervals: PollIntervals) -> Consumer:
+        with self._mutex:
+            bell = self._bells.setdefault(name, Bell())
+            gate = self._gates.setdefault(name, SharedGate())
+        return Consumer(
+            name,
+            self._catalog,
+            self._driver,
+            bell,
+            gate=gate,
+            executor=self._executor,
+            intervals=intervals,
+        )
+
+    def close(self) -> None:
+        """Let go of all connections, after acks under way. Close consumers before."""
+        self._executor.shutdown(wait=True)
+        self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,141 @@
+"""Sending messages to one queue."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from functools import cached_property
+
+from cqueue.bell import Bell
+from cqueue.catalog import Catalog
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadInput, BatchTooLarge, CqueueError, NotDone, SendUnknown
+from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
+from cqueue.protocol.send import Flush, Outgoing, ProducerState, send
+
+
+class SendResult:
+    """What became of the entries of one `send_many`.
+
+    Attributes:
+        failed: (index, error) of each entry that was not stored (`NotDone`, `BadInput`) or may not have
+            been (`SendUnknown`), in order.
+        remade: how many entries were stored a second time, under a new id, because the first answer came
+            too late to count; should deleting the first copy have failed, both are delivered.
+    """
+
+    def __init__(self, size: int, flushes: list[Flush], failed: list[tuple[int, CqueueError]]) -> None:
+        self._size = size
+        self._flushes = flushes
+        self.failed = sorted(failed, key=lambda pair: pair[0])
+        self.remade = sum(len(flush.rows) for flush in flushes if flush.remade)
+
+    @cached_property
+    def ids(self) -> list[MessageId | None]:
+        """Ids in the order of the entries; None for one that failed."""
+        ids: list[MessageId | None] = [None] * self._size
+        for flush in self._flushes:
+            if flush.error is None:
+                for index, row in zip(flush.indexes, flush.rows, strict=True):
+                    ids[index] = MessageId.of(flush.wide_row, row.priority, row.id)
+        return ids
+
+
+class Producer:
+    """Sends to one queue. Thread-safe."""
+
+    def __init__(self, name: str, catalog: Catalog, driver: BlockingDriver, bell: Bell) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._driver = driver
+        self._bell = bell
+        self._states: list[ProducerState] = []  # one for each call under way
+
+    def send(self, message: Message) -> MessageId:
+        """Store one message; its id once it is acknowledged.
+
+        Raises:
+            BadInput: a limit is passed, or the queue does not exist.
+            NotDone: it was not stored; sending again is safe.
+            SendUnknown: it may be stored; sending again may make a second copy.
+        """
+        result = self.send_many([message])
+        for _, error in result.failed:
+            raise error
+        id_ = result.ids[0]
+        if id_ is None:
+            raise AssertionError("a send without error has an id")
+        return id_
+
+    def send_many(self, messages: Iterable[Message]) -> SendResult:
+        """Store up to 10,000 messages; entries fail one by one, and the result says which.
+
+        Messages of one time shard are written together. An entry that passes a limit fails alone.
+
+        Raises:
+            BatchTooLarge: more than 10,000 entries.
+            QueueNotFound: there is no such queue.
+        """
+        entries = messages if isinstance(messages, list) else list(messages)
+        if len(entries) > MAX_BATCH:
+            raise BatchTooLarge(f"{len(entries):,} entries; at most {MAX_BATCH:,} in one send_many")
+        spec = self._catalog.entry(self.name).spec
+        checked, places, failed = self._check(entries)
+        if not checked:
+            return SendResult(len(entries), [], failed)
+        state = self._borrow()
+        try:
+            flushes = self._driver.run(send(spec, state, checked))
+        except NotDone as exc:  # the clock could not be read, so nothing was sent
+            failed += [(place, exc) for place in places]
+            return SendResult(len(entries), [], failed)
+        finally:
+            self._states.append(state)
+        for flush in flushes:
+            flush.indexes = [places[index] for index in flush.indexes]
+            if flush.error is None:
+                self._ring(flush)
+            else:
+                failed += _failures(flush)
+        return SendResult(len(entries), flushes, failed)
+
+    def _check(
+        self, entries: list[Message]
+    ) -> tuple[list[Outgoing], list[int], list[tuple[int, CqueueError]]]:
+        now_us = self._driver.clock.now_us()
+        checked: list[Outgoing] = []
+        places: list[int] = []
+        failed: list[tuple[int, CqueueError]] = []
+        for place, message in enumerate(entries):
+            try:
+                checked.append(outgoing(message, now_us))
+                places.append(place)
+            except BadInput as exc:
+                failed.append((place, exc))
+        return checked, places, failed
+
+    def _borrow(self) -> ProducerState:
+        """A state of one's own: concurrent calls must not share ids or turns."""
+        try:
+            return self._states.pop()
+        except IndexError:
+            return ProducerState(turn=random.randrange(1 << 16))
+
+    def _ring(self, flush: Flush) -> None:
+        self._bell.ring(flush.wide_row, frozenset(row.priority for row in flush.rows))
+
+
+def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:
+    """The flush's error for each of its entries: an unknown outcome with the ids that may be stored."""
+    error = flush.error
+    if error is None or isinstance(error, NotDone):
+        return [(index, error) for index in flush.indexes if error is not None]
+    failures: list[tuple[int, CqueueError]] = []
+    for index, row in zip(flush.indexes, flush.rows, strict=True):
+        unknown = SendUnknown(
+            f"it is not known whether the message was stored: {error}",
+            [MessageId.of(flush.wide_row, row.priority, row.id)],
+        )
+        unknown.__cause__ = error
+        failures.append((index, unknown))
+    return failures

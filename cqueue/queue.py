@@ -1,0 +1,210 @@
+"""A queue: sending, receiving, looking inside, and changing its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from cqueue import ids
+from cqueue.catalog import ACTIVE, PAUSED, Catalog
+from cqueue.config import QueueConfig
+from cqueue.consumer import Consumer, PollIntervals
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadInput, ConfigError
+from cqueue.message import Message, MessageId, to_datetime
+from cqueue.producer import Producer, SendResult
+from cqueue.protocol import survey
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, WideRow
+
+MAX_PEEK = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message looked at, not received. state: ready, claimed, waiting, delayed, or None if not asked."""
+
+    id: MessageId
+    body: bytes
+    headers: Mapping[str, str]
+    priority: int
+    due: datetime
+    sent_at: datetime
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What a queue holds. Fields are None where only an exact count knows them.
+
+    Attributes:
+        wide_rows: partitions that exist, and how many of those lie in the future.
+        claimed: messages that consumers hold; without `exact`, acked ones whose slot is not yet freed
+            are in it.
+        waiting: nacked, snoozed or given back, to be delivered again when due.
+        ready: due and unclaimed.
+        delayed: due later.
+        live: all of them.
+        oldest: due time of the oldest that is ready.
+    """
+
+    wide_rows: int
+    future_wide_rows: int
+    claimed: int
+    waiting: int
+    ready: int | None
+    delayed: int | None
+    live: int | None
+    oldest: datetime | None
+
+
+class Queue:
+    """One queue of a client. Cheap to make; thread-safe."""
+
+    def __init__(
+        self,
+        name: str,
+        catalog: Catalog,
+        driver: BlockingDriver,
+        producer: Producer,
+        make_consumer: Callable[[str, PollIntervals], Consumer],
+    ) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._driver = driver
+        self._producer = producer
+        self._make_consumer = make_consumer
+
+    @property
+    def config(self) -> QueueConfig:
+        """The configuration, at most a second old."""
+        return self._catalog.entry(self.name).config
+
+    @property
+    def paused(self) -> bool:
+        """Whether consumers are told to wait."""
+        return self._catalog.entry(self.name).row.state == PAUSED
+
+    @property
+    def dead_letter_name(self) -> str:
+        """The name of its dead-letter queue, a queue like any other: `client.queue(…)` opens it."""
+        return self.name + DEAD_SUFFIX
+
+    # ── send and receive ──
+
+    def send(
+        self,
+        body: bytes,
+        *,
+        delay: timedelta | None = None,
+        due: datetime | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        ttl: timedelta | None = None,
+    ) -> MessageId:
+        """Store one message (see `Message` for ranges); its id once it is acknowledged.
+
+        Raises:
+            BadInput: a limit is passed; nothing was sent.
+            NotDone: it was not stored; sending again is safe.
+            SendUnknown: it may be stored; sending again may make a second copy.
+        """
+        return self._producer.send(Message(body, delay, due, priority, headers, ttl))
+
+    def send_many(self, messages: Iterable[Message]) -> SendResult:
+        """Store up to 10,000 messages; entries fail one by one, and the result says which."""
+        return self._producer.send_many(messages)
+
+    def consumer(
+        self,
+        *,
+        poll_interval: timedelta = timedelta(milliseconds=5),
+        max_poll_interval: timedelta = timedelta(seconds=1),
+    ) -> Consumer:
+        """A consumer, to be used in a `with` block.
+
+        After a poll that found nothing it waits `poll_interval`, then twice as long each time up to
+        `max_poll_interval` (1 ms to 1 min). A send in the same process wakes it at once.
+        """
+        shortest, longest = poll_interval.total_seconds(), max_poll_interval.total_seconds()
+        if not 0.001 <= shortest <= longest <= 60:
+            raise ConfigError("poll intervals go from 1 ms to 1 min, the shorter one first")
+        self._catalog.entry(self.name)
+        return self._make_consumer(self.name, PollIntervals(shortest, longest))
+
+    # ── look ──
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        """The message of this id, wherever it stands; None once it is acked, dead, or expired.
+
+        Raises:
+            InvalidMessageId: the text is no message id.
+            BadInput: it is the id of another queue's message.
+        """
+        wide_row, priority, id_ = MessageId(message_id).locate()
+        if wide_row.queue != self._catalog.entry(self.name).spec.partition:
+            raise BadInput(f"the message is not one of queue {self.name!r}")
+        rows = self._driver.ask(ReadMessages(wide_row, priority, (id_,)))
+        return self._stored(wide_row, rows[0]) if rows else None
+
+    def peek(self, limit: int = 10) -> list[StoredMessage]:
+        """The first messages in order of time and priority, without receiving them.
+
+        limit: 1 to 10,000.
+        """
+        if not 1 <= limit <= MAX_PEEK:
+            raise BadInput(f"limit is {limit}; it goes from 1 to {MAX_PEEK:,}")
+        found = self._driver.run(survey.peek(self._catalog.entry(self.name).spec, limit))
+        return [self._stored(one.wide_row, one.row, one.state) for one in found]
+
+    def _stored(self, wide_row: WideRow, row: MessageRow, state: str | None = None) -> StoredMessage:
+        body = row.body
+        if body is None:
+            body = self._driver.ask(ReadBodies(wide_row, (row.id,))).get(row.id, b"")
+        return StoredMessage(
+            id=MessageId.of(wide_row, row.priority, row.id),
+            body=body,
+            headers=dict(row.headers or {}),
+            priority=row.priority,
+            due=to_datetime(ids.time_us(row.id) // 1000),
+            sent_at=to_datetime(row.sent_at),
+            state=state,
+        )
+
+    def stats(self, *, exact: bool = False) -> QueueStats:
+        """What the queue holds. exact: counts every message, which reads every id."""
+        counts = self._driver.run(survey.count(self._catalog.entry(self.name).spec, exact=exact))
+        return QueueStats(
+            wide_rows=counts.wide_rows,
+            future_wide_rows=counts.future_wide_rows,
+            claimed=counts.claimed,
+            waiting=counts.waiting,
+            ready=counts.ready,
+            delayed=counts.delayed,
+            live=counts.live,
+            oldest=None if counts.oldest_us is None else to_datetime(counts.oldest_us // 1000),
+        )
+
+    # ── change ──
+
+    def alter(self, **changes: Any) -> QueueConfig:
+        """Change settings of `QueueConfig` by name, while the queue runs; all clients follow in 2 s.
+
+        Raises:
+            ConfigError: out of range, unknown, or fixed (time_shard, max_shards, open_shards).
+        """
+        return self._catalog.alter(self.name, changes).config
+
+    def pause(self) -> None:
+        """Consumers receive nothing until `resume`; sends go on. Obeyed within 2 s."""
+        self._catalog.set_state(self.name, PAUSED)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self._catalog.set_state(self.name, ACTIVE)
+
+    def purge(self) -> int:
+        """Delete all messages, delayed ones as well; how many. What is sent meanwhile may stay."""
+        return self._driver.run(survey.purge(self._catalog.entry(self.name).spec))

@@ -1,3 +1,5 @@
-"""Fixtures come from plugins, one file a subject; this file only lists them."""
+"""Fixtures come from plugins `fix_*.py`, one a subject, found by their names."""
 
-pytest_plugins = ["tests.fix_cassandra"]
+from pathlib import Path
+
+pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]

@@ -1,0 +1,117 @@
+"""The shell of the command line: exit codes, where output goes, how quickly it starts."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cqueue import errors
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode, exit_code
+from cqueue.cli.groups import ENTRIES, Deferred
+from cqueue.cli.main import main
+
+DOWN = "cassandra://127.0.0.1:1/k?local_dc=dc1"
+
+
+def test_help_names_every_group(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(entry.name in shown for entry in ENTRIES)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_entry_leads_to_a_command(entry):
+    assert Deferred(entry).load().name == entry.name
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("cqueue ")
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["shema"], "Did you mean 'schema'"),
+        (["schema", "aply"], "Did you mean 'apply'"),
+        (["schema", "verify", "--json"], "--json goes before the command"),
+        (["schema", "plan", "--gc-grace", "x"], "--gc-grace"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_what_was_meant(capsys, args, hint):
+    assert main(args) == ExitCode.USAGE
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError("x"), 2),
+        (errors.SchemaMismatch("x"), 2),
+        (errors.Unavailable("x"), 3),
+        (errors.DevError("x"), 3),
+        (errors.SendUnknown("x"), 4),
+        (errors.LeaseLost("x"), 5),
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("x"), 70),
+    ],
+)
+def test_each_family_of_errors_has_its_code(error, code):
+    assert exit_code(error) == code
+
+
+def test_not_done_is_3_without_a_traceback(capsys):
+    assert main(["--url", DOWN, "schema", "verify"]) == ExitCode.NOT_DONE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "can be reached" in err
+    assert "Traceback" not in err
+
+
+def test_verbose_shows_the_traceback(capsys):
+    assert main(["--verbose", "--url", DOWN, "schema", "verify"]) == ExitCode.NOT_DONE
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_errors_are_json_too(capsys):
+    main(["--json", "--url", DOWN, "schema", "verify"])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert json.loads(err)["error"] == "Unavailable"
+    assert json.loads(err)["exit_code"] == 3
+
+
+def test_wrong_options_need_no_cluster(capsys):
+    """They are found before anything is sent."""
+    assert main(["--url", DOWN, "schema", "apply", "--gc-grace", "5"]) == ExitCode.USAGE
+    assert "hint window" in capsys.readouterr().err
+
+
+def test_an_offline_plan_needs_no_cluster(capsys):
+    assert main(["--url", DOWN, "schema", "plan", "--offline", "--replication", "dc1=3"]) == 0
+    out, err = capsys.readouterr()
+    assert "CREATE KEYSPACE IF NOT EXISTS k " in out
+    assert err == ""
+
+
+def test_emit_prints_json_or_text(capsys):
+    CliContext(json=True).emit({"a": (1, 2)}, "human")
+    CliContext().emit({"a": 1}, "human")
+    CliContext().emit({"a": 1}, lambda: "made")
+    assert capsys.readouterr().out == '{"a": [1, 2]}\nhuman\nmade\n'
+
+
+def test_help_imports_no_driver():
+    """`cqueue --help` stays quick: what takes long is imported inside commands."""
+    code = (
+        "import sys; from cqueue.cli.main import main; main(['--help']); sys.exit('cassandra' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_python_m_cqueue_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "cqueue", "--version"], capture_output=True, check=False)
+    assert done.stdout.startswith(b"cqueue ")

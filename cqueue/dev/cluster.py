@@ -195,26 +195,25 @@ class DevCluster:
             record.save(self.directory, replace(present, formed=True))
 
     def _placed(self, known: Record | None, wanted: Settings, reservation: Reservation) -> Record:
-        """The record to start with: at its old addresses if they are still free."""
-        if known is not None:
-            present = replace(known, settings=wanted)
-            missing = _missing(self._nodes(present))
-            if len(missing) < wanted.nodes:
-                self._take_again(missing, reservation)
-                return present
-            if all(reservation.take(address) for address in known.addresses):
-                return present
-        addresses = tuple(reservation.take_from(self._first_address, wanted.nodes))
-        if known is not None:
-            return replace(known, settings=wanted, addresses=addresses)
-        return Record(record.new_name(), addresses, wanted)
+        """The record to start with: a node moves only if somebody else listens on its address."""
+        if known is None:
+            addresses = reservation.take_from(self._first_address, wanted.nodes)
+            return Record(record.new_name(), tuple(addresses), wanted)
+        missing = _missing(self._nodes(known))
+        taken = [node for node in missing if not reservation.take(node.address)]
+        moved = list(known.addresses)
+        # Never to the address of another node of ours: Cassandra takes that for a second node there.
+        # Those are held by now, or listened on.
+        for node in taken:
+            (moved[node.number - 1],) = reservation.take_from(self._first_address, 1)
+        return replace(known, settings=wanted, addresses=tuple(moved))
 
     def _take_again(self, nodes: Sequence[Node], reservation: Reservation) -> None:
         for node in nodes:
             if not reservation.take(node.address):
                 raise DevError(
                     f"Something else listens on {node.address}, where node {node.number} belongs. Stop that, "
-                    "or run `cqueue dev stop` and `cqueue dev start`, which moves the whole cluster."
+                    "or run `cqueue dev start`, which moves the node."
                 )
 
     def _launch(

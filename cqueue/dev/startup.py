@@ -79,6 +79,13 @@ def remedy(log: Sequence[str]) -> str:
     return _LAST_RESORT
 
 
+def telling(log: Sequence[str]) -> Sequence[str]:
+    """The lines to show: from the last error on if there is one, for a failed server tidies up at length."""
+    errors = [number for number, line in enumerate(log) if line.startswith("ERROR")]
+    begin = errors[-1] if errors else max(len(log) - _SHOWN_LINES, 0)
+    return log[begin : begin + _SHOWN_LINES]
+
+
 def _check(nodes: Sequence[Node], deadline: float, limit: timedelta, failing: str) -> None:
     for node in nodes:
         if node.pid() is None:

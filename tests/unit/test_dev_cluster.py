@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from cqueue.cli.dev import app
 from cqueue.dev import ClusterState, DevCluster, NodeState, NodeStatus, probe, processes, record, startup
+from cqueue.dev.addresses import Reservation
 from cqueue.dev.jvm import MARKER
 from cqueue.dev.node import node_home
 from cqueue.dev.record import Record
@@ -184,6 +185,26 @@ def test_start_that_takes_too_long_leaves_nothing(monkeypatch, tmp_path):
 def test_remedies(line, advice):
     """Each known failure has advice of its own, and unknown ones a place to look."""
     assert advice in startup.remedy(["INFO first", line, "INFO last"])
+
+
+def test_the_error_is_shown_not_what_came_after():
+    """A server that fails writes pages of tidying up; what is shown begins at the error."""
+    tidying = ["INFO flushed"] * 50
+    assert startup.telling(["INFO a", "ERROR b", "  at c", *tidying])[:2] == ["ERROR b", "  at c"]
+    assert startup.telling([*tidying, "end"])[-1] == "end"
+    assert len(startup.telling(tidying)) == 12
+    assert startup.telling([]) == []
+
+
+def test_node_moves_only_where_none_of_ours_lives(tmp_path):
+    """A node whose address was taken gets a fresh one; its neighbours stay where they are."""
+    known = replace(RECORD, addresses=("127.97.0.1", "127.97.0.2"), settings=Settings(nodes=2))
+    cluster = DevCluster(tmp_path, first_address="127.97.0.1")
+    settings = replace(known.settings, cql_port=19042, storage_port=17000)
+    with socket.create_server(("127.97.0.1", 17000)), Reservation([19042, 17000]) as reservation:
+        placed = cluster._placed(known, settings, reservation)
+    assert placed.addresses == ("127.97.0.3", "127.97.0.2")
+    assert placed.cluster_name == known.cluster_name
 
 
 class Server(threading.Thread):

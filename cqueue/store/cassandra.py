@@ -7,18 +7,19 @@ to the protocol, which knows whether doing it again is harmless.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from cassandra import ConsistencyLevel
-from cassandra.cluster import ResultSet, Session
+from cassandra.cluster import Session
 
 from cqueue import ids
-from cqueue.errors import CqueueError
 from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
-from cqueue.store import codec, wire
+from cqueue.store import codec, tombstones, wire
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
-from cqueue.store.requests import Collected, Pending, Request, Requests, Window, settle
+from cqueue.store.requests import Answer, Collected, Pending, Request, Requests, Window, settle, start
+from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
 
 BODY_BYTES_IN_FLIGHT: Final = 4 << 20
@@ -46,7 +47,7 @@ class CassandraStore:
         consistency: Consistency | None = None,
     ) -> None:
         session.client_protocol_handler = wire.IdProtocolHandler
-        wire.silence("cassandra.protocol", codec.is_tombstone_warning)
+        tombstones.silence()
         self._session = session
         self._requests = Requests(
             session,
@@ -90,14 +91,8 @@ class CassandraStore:
 
     def together(self, operations: tuple[ops.Operation[Any], ...]) -> list[Any]:
         """Run several side by side; in order, each one's result or its error."""
-        started = [self._start(operation) for operation in operations]
-        return [one if isinstance(one, CqueueError) else settle(one) for one in started]
-
-    def _start(self, operation: ops.Operation[Any]) -> Pending[Any] | CqueueError:
-        try:
-            return self._starters[type(operation)](operation)
-        except CqueueError as exc:
-            return exc
+        started = [start(partial(self._starters[type(one)], one)) for one in operations]
+        return [settle(one) for one in started]
 
     def sample_time_us(self) -> list[tuple[int, int]]:
         """Ask several coordinators of the local data centre: (cluster time now, round trip), both in µs."""
@@ -111,7 +106,7 @@ class CassandraStore:
 
     def _read_head(self, op: ops.ReadHead) -> Request[ops.Head]:
         statement = cql.READ_HEAD_SERIAL if op.serial else cql.READ_HEAD
-        return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.current_rows))
+        return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.rows))
 
     def _read_slice(self, op: ops.ReadSlice) -> Request[ops.Slice]:
         values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
@@ -128,12 +123,12 @@ class CassandraStore:
         return self._requests.send(cql.READ_MESSAGES, values, _messages)
 
     def _read_bodies(self, op: ops.ReadBodies) -> Pending[dict[int, bytes]]:
-        def job(some: tuple[int, ...]) -> Callable[[], Request[list[Any]]]:
-            return lambda: self._requests.send(cql.READ_BODIES, (*op.wide_row, some), _rows)
-
         chunks = (op.ids[i : i + BODIES_A_READ] for i in range(0, len(op.ids), BODIES_A_READ))
-        window = Window(((1, job(chunk)) for chunk in chunks), BODY_READS_IN_FLIGHT)
-        return Collected(window, lambda parts: {id_: body for part in parts for id_, body in part})
+        jobs = (
+            (1, partial(self._requests.send, cql.READ_BODIES, (*op.wide_row, some), _rows)) for some in chunks
+        )
+        window = Window(jobs, BODY_READS_IN_FLIGHT)
+        return Collected(window, Kind.READ, lambda parts: dict(row for part in parts for row in part))
 
     def _read_shards(self, op: ops.ReadShards) -> Request[list[ops.ShardRow]]:
         return self._requests.send(cql.READ_SHARDS, (op.queue, op.epoch, op.from_time_shard), _shards)
@@ -149,12 +144,12 @@ class CassandraStore:
         return self._requests.send(cql.DELETE_MESSAGES, values, _nothing)
 
     def _insert_bodies(self, op: ops.InsertBodies) -> Pending[None]:
-        def job(id_: int, body: bytes) -> Callable[[], Request[None]]:
+        def send(id_: int, body: bytes) -> Request[None]:
             values = (*op.wide_row, id_, body, ids.time_us(id_))
-            return lambda: self._requests.send(cql.INSERT_BODY, values, _nothing)
+            return self._requests.send(cql.INSERT_BODY, values, _nothing)
 
-        jobs = ((len(body), job(id_, body)) for id_, body in op.bodies)
-        return Collected(Window(jobs, BODY_BYTES_IN_FLIGHT), lambda _: None)
+        jobs = ((len(body), partial(send, id_, body)) for id_, body in op.bodies)
+        return Collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None)
 
     def _delete_bodies(self, op: ops.DeleteBodies) -> Request[None]:
         return self._requests.send(cql.DELETE_BODIES, (_delete_us(op.ids), *op.wide_row, op.ids), _nothing)
@@ -232,40 +227,37 @@ def _mutation(op: ops.Mutate) -> Iterator[tuple[cql.Statement, Iterable[Any]]]:
 # ── What comes back ──
 
 
-def _nothing(_found: ResultSet) -> None:
+def _nothing(_found: Answer) -> None:
     return None
 
 
-def _rows(found: ResultSet) -> list[Any]:
-    rows: list[Any] = found.current_rows
-    return rows
+def _rows(found: Answer) -> list[Any]:
+    return found.rows
 
 
-def _applied(found: ResultSet) -> bool:
-    return bool(found.current_rows[0][0])
+def _applied(found: Answer) -> bool:
+    return bool(found.rows[0][0])
 
 
-def _messages(found: ResultSet) -> list[ops.MessageRow]:
-    return codec.messages(found.current_rows)
+def _messages(found: Answer) -> list[ops.MessageRow]:
+    return codec.messages(found.rows)
 
 
-def _slice(found: ResultSet) -> ops.Slice:
-    return ops.Slice(_messages(found), codec.tombstones(found.response_future.warnings))
+def _slice(found: Answer) -> ops.Slice:
+    return ops.Slice(codec.messages(found.rows), tombstones.crossed(found.warnings))
 
 
-def _id_slice(found: ResultSet) -> ops.IdSlice:
-    return ops.IdSlice(
-        [row[0] for row in found.current_rows], codec.tombstones(found.response_future.warnings)
-    )
+def _id_slice(found: Answer) -> ops.IdSlice:
+    return ops.IdSlice([row[0] for row in found.rows], tombstones.crossed(found.warnings))
 
 
-def _shards(found: ResultSet) -> list[ops.ShardRow]:
-    return [ops.ShardRow(time, shard, frozenset(priorities or ())) for time, shard, priorities in found]
+def _shards(found: Answer) -> list[ops.ShardRow]:
+    return [ops.ShardRow(time, shard, frozenset(priorities or ())) for time, shard, priorities in found.rows]
 
 
-def _queues(found: ResultSet) -> list[ops.QueueRow]:
-    return [ops.QueueRow._make(row) for row in found]
+def _queues(found: Answer) -> list[ops.QueueRow]:
+    return [ops.QueueRow._make(row) for row in found.rows]
 
 
-def _deployment(found: ResultSet) -> ops.DeploymentRow | None:
-    return next((ops.DeploymentRow._make(row) for row in found), None)
+def _deployment(found: Answer) -> ops.DeploymentRow | None:
+    return next((ops.DeploymentRow._make(row) for row in found.rows), None)

@@ -6,7 +6,6 @@ the driver's own binding costs four times as much, most of it for looking up wha
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -30,8 +29,6 @@ _CURSOR, _LOCK, _SLOT = 0, 1, 2
 _tinyint = struct.Struct(">b").pack
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
-
-_TOMBSTONES = re.compile(r"Read \d+ live rows and (\d+) tombstone cells|scanned up to (\d+) tombstones")
 
 
 def message_values(wide_row: WideRow, rows: Iterable[MessageRow]) -> Iterable[list[Any]]:
@@ -119,14 +116,3 @@ def lock_values(wide_row: WideRow, lock: LockRow, expect_fence: int | None) -> t
 def cursor_values(wide_row: WideRow, row: CursorRow) -> tuple[Any, ...]:
     """SET_CURSOR's values."""
     return (row.cursor, row.boundary, *wide_row, row.priority, ids.START)
-
-
-def tombstones(warnings: Iterable[str] | None) -> int:
-    """How many tombstones a read crossed, by Cassandra's own warning; 0 when it gave none."""
-    found = (_TOMBSTONES.search(warning) for warning in warnings or ())
-    return max((int(match[1] or match[2]) for match in found if match), default=0)
-
-
-def is_tombstone_warning(text: str) -> bool:
-    """Whether this line of the driver's log says only what `tombstones` reports."""
-    return _TOMBSTONES.search(text) is not None

@@ -54,9 +54,7 @@ def error(exc: BaseException, kind: Kind, *, sent: bool = True) -> CqueueError:
         sent: False if it is certain that the request never left this process.
     """
     if _schema_is_missing(exc):
-        return SchemaMismatch(
-            f"The keyspace lacks cqueue's tables, or has others: {exc}. Run `cqueue schema apply`."
-        )
+        return SchemaMismatch(f"The keyspace lacks cqueue's schema. Run `cqueue schema apply`. ({exc})")
     if isinstance(exc, _REFUSED) and not isinstance(exc, protocol.PreparedQueryNotFound):
         return NotDone(f"Cassandra refused the statement: {exc}")
     if kind is Kind.READ:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, ResultSet, Session
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Session
 from cassandra.policies import FallthroughRetryPolicy, NoSpeculativeExecutionPolicy
 from cassandra.query import (
     BatchStatement,
@@ -21,14 +21,22 @@ from cassandra.query import (
     tuple_factory,
 )
 
-from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
+from cqueue.errors import CqueueError, OutcomeUnknown
 from cqueue.store import outcome, wire
 from cqueue.store.statements import Kind, Statement
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-Decode = Callable[[ResultSet], T]
+
+class Answer(NamedTuple):
+    """What came back: rows as tuples, of all pages; warnings of the coordinator."""
+
+    rows: list[Any]
+    warnings: list[str] | None
+
+
+Decode = Callable[[Answer], T]
 
 
 class Pending(Protocol[T_co]):
@@ -49,30 +57,37 @@ class Request(Generic[T]):
         self._decode = decode
 
     def result(self) -> T:
-        """Wait for the answer and decode it (which may fetch further pages)."""
+        """Wait for the answer, fetch what pages there are, and decode it."""
         try:
-            return self._decode(self._future.result())
+            found = self._future.result()
+            rows = list(found) if found.has_more_pages else found.current_rows
         except Exception as exc:
             raise outcome.error(exc, self._kind, sent=bool(self._future.attempted_hosts)) from exc
+        return self._decode(Answer(rows, self._future.warnings))
+
+
+Job = tuple[int, Callable[[], Pending[T]]]
+"""A weight, and what to send."""
 
 
 class Window(Generic[T]):
     """Several requests under way, so many at a time that their weights stay below a limit."""
 
-    def __init__(self, jobs: Iterable[tuple[int, Callable[[], Pending[T]]]], limit: int) -> None:
+    def __init__(self, jobs: Iterable[Job[T]], limit: int) -> None:
         self._jobs = iter(jobs)
         self._limit = limit
         self._weight = 0
-        self._under_way: deque[tuple[int, Pending[T]]] = deque()
-        self._waiting: tuple[int, Callable[[], Pending[T]]] | None = next(self._jobs, None)
+        self._under_way: deque[tuple[int, Pending[T] | CqueueError]] = deque()
+        self._next: Job[T] | None = next(self._jobs, None)
         self._fill()
 
     def _fill(self) -> None:
-        while self._waiting and (not self._under_way or self._weight + self._waiting[0] <= self._limit):
-            weight, send = self._waiting
-            self._under_way.append((weight, send()))
+        # The first one goes whatever its weight, or it would never go.
+        while self._next and (not self._under_way or self._weight + self._next[0] <= self._limit):
+            weight, send = self._next
+            self._under_way.append((weight, start(send)))
             self._weight += weight
-            self._waiting = next(self._jobs, None)
+            self._next = next(self._jobs, None)
 
     def results(self) -> Iterator[T | CqueueError]:
         """Each one's result or error, in order."""
@@ -86,23 +101,40 @@ class Window(Generic[T]):
 class Collected(Generic[T]):
     """A window whose results become one."""
 
-    def __init__(self, window: Window[Any], combine: Callable[[list[Any]], T]) -> None:
+    def __init__(self, window: Window[Any], kind: Kind, combine: Callable[[list[Any]], T]) -> None:
         self._window = window
+        self._kind = kind
         self._combine = combine
 
     def result(self) -> T:
-        """Wait for all of them. The first error is raised; "not done" only if none of them was."""
+        """Wait for all of them. Writes are "not done" only if none of them was."""
         results = list(self._window.results())
         errors = [result for result in results if isinstance(result, CqueueError)]
-        if errors and (len(errors) == len(results) or not isinstance(errors[0], NotDone)):
-            raise next((e for e in errors if isinstance(e, OutcomeUnknown)), errors[0])
         if errors:
-            raise OutcomeUnknown(f"{len(errors)} of {len(results)} parts failed: {errors[0]}") from errors[0]
+            raise self._failure(errors, len(results))
         return self._combine(results)
 
+    def _failure(self, errors: list[CqueueError], parts: int) -> CqueueError:
+        worst = next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
+        if isinstance(worst, OutcomeUnknown) or self._kind is Kind.READ or len(errors) == parts:
+            return worst
+        partly = OutcomeUnknown(f"{len(errors)} of {parts} parts were not written: {worst}")
+        partly.__cause__ = worst
+        return partly
 
-def settle(pending: Pending[T]) -> T | CqueueError:
+
+def start(send: Callable[[], Pending[T]]) -> Pending[T] | CqueueError:
+    """What is under way now, or the error that kept it from being sent."""
+    try:
+        return send()
+    except CqueueError as exc:
+        return exc
+
+
+def settle(pending: Pending[T] | CqueueError) -> T | CqueueError:
     """The result, or the error as a value."""
+    if isinstance(pending, CqueueError):
+        return pending
     try:
         return pending.result()
     except CqueueError as exc:

@@ -21,7 +21,7 @@ class Kind(Enum):
     CONDITIONAL = auto()  # a Paxos round: sent twice, it answers "not applied" although it was
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Statement:
     """One CQL statement; `{keyspace}` is filled in when it is prepared.
 

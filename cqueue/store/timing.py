@@ -29,8 +29,8 @@ def sample_time_us(session: Session, profile: ExecutionProfile) -> list[tuple[in
     asked = [_Question(session, profile, host) for host in _hosts(session, profile)]
     answered = [question for question in asked if question.answered()]
     if not answered:
-        causes = "; ".join(str(question.failure) for question in asked if question.failure)
-        raise Unavailable(f"No coordinator told the time: {causes or 'no host is up'}")
+        first = next((question.failure for question in asked), None)
+        raise Unavailable(f"None of {len(asked)} coordinators told the time: {first}") from first
     now_ns = time.monotonic_ns()
     return [question.sample_us(now_ns) for question in answered]
 

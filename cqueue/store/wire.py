@@ -9,9 +9,8 @@ The price: *every* timeuuid read through a session with this handler is an integ
 
 from __future__ import annotations
 
-import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cassandra import type_codes
@@ -92,19 +91,3 @@ def _id_type(type_: Any) -> Any:
     if type_.typename in {"list", "set"} and [t.typename for t in type_.subtypes] == ["timeuuid"]:
         return _TimeUuidList
     return type_
-
-
-def silence(logger: str, unwanted: Callable[[str], object]) -> None:
-    """Drop messages of that logger; several times is as good as once."""
-    target = logging.getLogger(logger)
-    if not any(isinstance(known, _Unwanted) for known in target.filters):
-        target.addFilter(_Unwanted(unwanted))
-
-
-class _Unwanted(logging.Filter):
-    def __init__(self, unwanted: Callable[[str], object]) -> None:
-        super().__init__()
-        self._unwanted = unwanted
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not self._unwanted(record.getMessage())

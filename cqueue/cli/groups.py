@@ -26,6 +26,7 @@ class Entry:
 ENTRIES: Final = (
     Entry("schema", "cqueue.cli.schema", "Make a keyspace ready, bring it up to date, or check it."),
     Entry("dev", "cqueue.cli.dev", "Run a real Cassandra on this machine, without Docker."),
+    Entry("bench", "cqueue.cli.bench", "Measure throughput, latency and idle cost."),
 )
 
 

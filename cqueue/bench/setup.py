@@ -1,0 +1,153 @@
+"""What every benchmark needs: options, a client, and the circumstances that each result carries."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from cqueue._version import __version__
+from cqueue.client import Client
+from cqueue.config import QueueConfig
+from cqueue.errors import ConfigError
+from cqueue.queue import Queue
+from cqueue.schema import check_deployment
+from cqueue.settings import Settings
+from cqueue.store.cassandra import CassandraStore
+from cqueue.store.connection import Connection, open_session
+
+Progress = Callable[[float], None]
+"""Told how much of the work is done, 0 to 1."""
+
+
+def silent(_done: float) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to measure with.
+
+    messages: how many. size: bytes of a body. batch: messages a send. receive: messages a receive.
+    shards: concurrency shards.
+    """
+
+    messages: int = 20_000
+    size: int = 200
+    batch: int = 100
+    receive: int = 500
+    shards: int = 4
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            ConfigError: a value is out of its range.
+        """
+        limits = (
+            ("messages", 1, 100_000_000),
+            ("size", 0, 1 << 20),
+            ("batch", 1, 10_000),
+            ("receive", 1, 1000),
+            ("shards", 1, 64),
+        )
+        for name, low, high in limits:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"--{name} is {value}; it goes from {low:,} to {high:,}")
+
+
+@dataclass(slots=True)
+class Bench:
+    """A connection with a client on it."""
+
+    settings: Settings
+    connection: Connection
+    store: CassandraStore
+    client: Client
+
+    @contextmanager
+    def queue(self, options: Options) -> Iterator[Queue]:
+        """A new queue, deleted at the end."""
+        name = f"bench-{time.time_ns():x}"
+        config = QueueConfig(shards=options.shards, visibility=timedelta(minutes=1))
+        queue = self.client.create_queue(name, config)
+        try:
+            yield queue
+        finally:
+            self.client.delete_queue(name)
+
+    def circumstances(self, options: Options) -> dict[str, Any]:
+        """Version, commit log, nodes, replication, consistency, size and batch: part of every result."""
+        session, keyspace = self.connection.session, self.settings.keyspace
+        replication = session.execute(
+            "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s", (keyspace,)
+        ).one()[0]
+        return {
+            "version": __version__,
+            "cassandra": session.execute("SELECT release_version FROM system.local").one()[0],
+            "commitlog_sync": _setting(session, "commitlog_sync"),
+            "nodes": len(self.connection.cluster.metadata.all_hosts()),
+            "replication_factor": sum(int(n) for key, n in replication.items() if key != "class"),
+            "consistency": self.settings.consistency,
+            "serial_consistency": self.settings.serial_consistency,
+            "messages": options.messages,
+            "size": options.size,
+            "batch": options.batch,
+            "receive": options.receive,
+            "shards": options.shards,
+        }
+
+
+def _setting(session: Any, name: str) -> str | None:
+    row = session.execute("SELECT value FROM system_views.settings WHERE name = %s", (name,)).one()
+    return None if row is None else str(row[0])
+
+
+@contextmanager
+def open_bench(settings: Settings) -> Iterator[Bench]:
+    """Connect for a benchmark.
+
+    Raises:
+        ConfigError: the URL is not that of a Cassandra cluster.
+        Unavailable, SchemaMismatch: as `cqueue.connect`.
+    """
+    with open_session(settings) as connection:
+        check_deployment(connection.session, settings)
+        store = CassandraStore(
+            connection.session,
+            serial_consistency=settings.serial_consistency,
+            consistency=settings.consistency,
+        )
+        client = Client(store, on_close=lambda: None)
+        with client:
+            yield Bench(settings, connection, store, client)
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The nearest-rank percentile, in the unit of the values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+def rates(messages: int, sends_s: list[float], drains_s: list[float]) -> dict[str, float]:
+    """Throughput and the latency of single calls, from the seconds that each call took."""
+    send_s, drain_s = sum(sends_s), sum(drains_s)
+    return {
+        "sent_per_s": round(messages / send_s, 1),
+        "drained_per_s": round(messages / drain_s, 1),
+        "total_per_s": round(messages / (send_s + drain_s), 1),
+        "send_p50_ms": round(percentile(sends_s, 50) * 1000, 3),
+        "send_p99_ms": round(percentile(sends_s, 99) * 1000, 3),
+        "drain_p50_ms": round(percentile(drains_s, 50) * 1000, 3),
+        "drain_p99_ms": round(percentile(drains_s, 99) * 1000, 3),
+    }
+
+
+def median_of(results: Sequence[dict[str, Any]], key: str) -> float:
+    """The median of one figure."""
+    return round(float(statistics.median(float(result[key]) for result in results)), 4)

@@ -1,0 +1,170 @@
+"""Throughput: what the bare driver can do, what the queue does, and the ratio of the two.
+
+*floor* does the row work of a queue without a queue: the same rows into the same table in batches, one
+partition at a time, read in slices, deleted with IN. *burndown* sends and drains the same messages
+through the public API, until every ack is stored. The two run in one process, in turn.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from cassandra.query import BatchStatement, BatchType
+from cassandra.util import uuid_from_time
+
+from cqueue.bench.setup import Bench, Options, Progress, median_of, rates, silent
+from cqueue.errors import NotDone
+from cqueue.message import Message
+from cqueue.store.connection import open_session
+
+PARTITIONS = 4
+_INSERT = (
+    "INSERT INTO messages (queue, time_shard, shard, kind, priority, id, body, sent_at, format) "
+    "VALUES (?, ?, ?, 3, 0, ?, ?, ?, 0) USING TIMESTAMP ?"
+)
+_SLICE = (
+    "SELECT priority, id, body, size, headers, codec, task, key, trigger, sent_at, expires, format "
+    "FROM messages WHERE queue = ? AND time_shard = ? AND shard = ? AND kind = 3 AND priority = 0 "
+    "AND id > ? LIMIT ?"
+)
+_DELETE = (
+    "DELETE FROM messages WHERE queue = ? AND time_shard = ? AND shard = ? AND kind = 3 "
+    "AND priority = 0 AND id IN ?"
+)
+_LOWEST = uuid_from_time(0, 0, 0)
+
+
+def floor(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
+    """The bare driver on the same rows: a session of its own, bound statements, no protocol."""
+    with open_session(bench.settings) as connection:
+        bare = _Bare(connection.session, options)
+        sends_s, drains_s = bare.insert_all(progress), bare.drain_all(progress)
+    return {
+        "bench": "floor",
+        **rates(options.messages, sends_s, drains_s),
+        **bench.circumstances(options),
+    }
+
+
+class _Bare:
+    """Inserts, slice reads and deletes with nothing around them."""
+
+    def __init__(self, session: Any, options: Options) -> None:
+        self.session = session
+        self.options = options
+        self.name = f"bench-floor@{time.time_ns():x}"
+        self.insert, self.slice, self.delete = (session.prepare(text) for text in (_INSERT, _SLICE, _DELETE))
+
+    def insert_all(self, progress: Progress) -> list[float]:
+        took_s: list[float] = []
+        for turn, batch in enumerate(_bodies(self.options)):
+            start = time.perf_counter()
+            statement = BatchStatement(BatchType.UNLOGGED)
+            for body in batch:
+                now_us = time.time_ns() // 1000
+                id_ = uuid_from_time(now_us / 1e6)
+                key = (self.name, 0, turn % PARTITIONS)
+                statement.add(self.insert, (*key, id_, body, now_us // 1000, now_us))
+            self.session.execute(statement)
+            took_s.append(time.perf_counter() - start)
+            progress(0.5 * (turn + 1) * self.options.batch / self.options.messages)
+        return took_s
+
+    def drain_all(self, progress: Progress) -> list[float]:
+        took_s: list[float] = []
+        drained = 0
+        for shard in range(PARTITIONS):
+            after = _LOWEST
+            while True:
+                start = time.perf_counter()
+                key = (self.name, 0, shard)
+                rows = list(self.session.execute(self.slice, (*key, after, self.options.receive)))
+                if not rows:
+                    break
+                after = rows[-1].id
+                self.session.execute(self.delete, (*key, [row.id for row in rows]))
+                took_s.append(time.perf_counter() - start)
+                drained += len(rows)
+                progress(0.5 + 0.5 * drained / self.options.messages)
+        _check(drained, self.options)
+        return took_s
+
+
+def burndown(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
+    """Send all, then drain all, through the public API."""
+    with bench.queue(options) as queue:
+        sends_s: list[float] = []
+        for batch in _bodies(options):
+            start = time.perf_counter()
+            result = queue.send_many([Message(body) for body in batch])
+            sends_s.append(time.perf_counter() - start)
+            for _, error in result.failed:
+                raise error
+            progress(0.5 * len(sends_s) * options.batch / options.messages)
+        drains_s: list[float] = []
+        drained = 0
+        with queue.consumer() as consumer:
+            while drained < options.messages:
+                start = time.perf_counter()
+                messages = consumer.receive(options.receive, wait=timedelta(seconds=10))
+                if not messages:
+                    raise NotDone(f"only {drained:,} of {options.messages:,} messages came back")
+                consumer.ack(messages)
+                drains_s.append(time.perf_counter() - start)
+                drained += len(messages)
+                progress(0.5 + 0.5 * drained / options.messages)
+            _check(drained + len(consumer.receive(10)), options)
+    return {
+        "bench": "burndown",
+        **rates(options.messages, sends_s, drains_s),
+        **bench.circumstances(options),
+    }
+
+
+def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> dict[str, Any]:
+    """Floor and burndown in turn after one round to warm up; the medians, and the median of the ratios."""
+    floors: list[dict[str, Any]] = []
+    burndowns: list[dict[str, Any]] = []
+    steps = 2 * (rounds + 1)
+    for turn in range(rounds + 1):
+        floors.append(floor(bench, options, partial(_part, progress, 2 * turn, steps)))
+        burndowns.append(burndown(bench, options, partial(_part, progress, 2 * turn + 1, steps)))
+    del floors[0], burndowns[0]
+    pairs = [
+        {"ratio": ours["total_per_s"] / bare["total_per_s"]}
+        for bare, ours in zip(floors, burndowns, strict=True)
+    ]
+    figures = ("sent_per_s", "drained_per_s", "total_per_s")
+    return {
+        "bench": "ratio",
+        "ratio": median_of(pairs, "ratio"),
+        "ratios": [round(pair["ratio"], 4) for pair in pairs],
+        "floor": {key: median_of(floors, key) for key in figures},
+        "burndown": {key: median_of(burndowns, key) for key in figures},
+        "rounds": rounds,
+        **bench.circumstances(options),
+    }
+
+
+def _part(progress: Progress, at: int, steps: int, done: float) -> None:
+    progress((at + done) / steps)
+
+
+def _bodies(options: Options) -> Iterator[list[bytes]]:
+    """Batches of random bodies."""
+    left = options.messages
+    while left:
+        count = min(left, options.batch)
+        data = secrets.token_bytes(count * options.size)
+        yield [data[at * options.size : (at + 1) * options.size] for at in range(count)]
+        left -= count
+
+
+def _check(drained: int, options: Options) -> None:
+    if drained != options.messages:
+        raise NotDone(f"{drained:,} messages came back, {options.messages:,} were sent")

@@ -1,0 +1,135 @@
+"""`cqueue bench`: how fast it is here, beside what the bare driver does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from cqueue.cli.context import CliContext
+
+app = typer.Typer(no_args_is_help=True, help="Measure throughput, latency and idle cost.")
+
+Messages = Annotated[int, typer.Option(help="How many messages.")]
+Size = Annotated[int, typer.Option(help="Bytes of a body.")]
+Batch = Annotated[int, typer.Option(help="Messages a send.")]
+Receive = Annotated[int, typer.Option(help="Messages a receive.")]
+Shards = Annotated[int, typer.Option(help="Concurrency shards.")]
+Rounds = Annotated[int, typer.Option(min=1, max=100, help="Pairs measured after one to warm up.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+MESSAGES, SIZE, BATCH, RECEIVE, SHARDS = 20_000, 200, 100, 500, 4
+
+
+@app.command()
+def floor(
+    ctx: typer.Context,
+    messages: Messages = MESSAGES,
+    size: Size = SIZE,
+    batch: Batch = BATCH,
+    receive: Receive = RECEIVE,
+    *,
+    json: Json = False,
+) -> None:
+    """The bare driver doing the same row work, without a queue."""
+    from cqueue.bench import throughput  # noqa: PLC0415 - the driver takes long to import
+
+    _run(ctx, throughput.floor, _options(messages, size, batch, receive, SHARDS), json=json)
+
+
+@app.command()
+def burndown(
+    ctx: typer.Context,
+    messages: Messages = MESSAGES,
+    size: Size = SIZE,
+    batch: Batch = BATCH,
+    receive: Receive = RECEIVE,
+    shards: Shards = SHARDS,
+    *,
+    json: Json = False,
+) -> None:
+    """Send all messages, then drain them, until every ack is stored."""
+    from cqueue.bench import throughput  # noqa: PLC0415 - as above
+
+    _run(ctx, throughput.burndown, _options(messages, size, batch, receive, shards), json=json)
+
+
+@app.command()
+def ratio(
+    ctx: typer.Context,
+    messages: Messages = MESSAGES,
+    size: Size = SIZE,
+    batch: Batch = BATCH,
+    receive: Receive = RECEIVE,
+    shards: Shards = SHARDS,
+    rounds: Rounds = 3,
+    *,
+    json: Json = False,
+) -> None:
+    """Floor and burndown in turn: medians, and the median of burndown / floor."""
+    from cqueue.bench import throughput  # noqa: PLC0415 - as above
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return throughput.ratio(bench, options, rounds, progress)
+
+    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+
+
+@app.command()
+def latency(ctx: typer.Context, size: Size = SIZE, shards: Shards = SHARDS, *, json: Json = False) -> None:
+    """Send 200 messages a second for 20 s: from send to receive, in ms."""
+    from cqueue.bench import latency as module  # noqa: PLC0415 - as above
+
+    _run(ctx, module.latency, _options(module.RATE_PER_S * module.SECONDS, size, 1, 100, shards), json=json)
+
+
+@app.command()
+def idle(ctx: typer.Context, shards: Shards = SHARDS, *, json: Json = False) -> None:
+    """Statements a second of a consumer that has nothing to do."""
+    from cqueue.bench import latency as module  # noqa: PLC0415 - as above
+
+    _run(ctx, module.idle, _options(1, 12, 1, 10, shards), json=json)
+
+
+def _options(messages: int, size: int, batch: int, receive: int, shards: int) -> Any:
+    from cqueue.bench.setup import Options  # noqa: PLC0415 - as above
+
+    return Options(messages=messages, size=size, batch=batch, receive=receive, shards=shards)
+
+
+def _run(ctx: typer.Context, measure: Callable[..., dict[str, Any]], options: Any, *, json: bool) -> None:
+    from cqueue.bench.setup import open_bench  # noqa: PLC0415 - as above
+
+    context: CliContext = ctx.obj
+    context.json = context.json or json
+    with open_bench(context.settings()) as bench, _bar(context) as progress:
+        result = measure(bench, options, progress)
+    context.emit(result, lambda: _table(result))
+
+
+@contextmanager
+def _bar(context: CliContext) -> Iterator[Callable[[float], None]]:
+    """A progress bar on a terminal; nothing with --json or in a pipe."""
+    if context.json or not context.err_console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import Progress  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+    with Progress(console=context.err_console, transient=True) as bars:
+        task = bars.add_task("measuring", total=1.0)
+        yield lambda done: bars.update(task, completed=done)
+
+
+def _table(result: dict[str, Any]) -> Any:
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table("figure", "value", title=f"bench {result['bench']}")
+    for key, value in result.items():
+        if isinstance(value, dict):
+            for inner, number in value.items():
+                table.add_row(f"{key}.{inner}", f"{number:,}")
+        elif key != "bench":
+            table.add_row(key, f"{value:,}" if isinstance(value, int | float) else str(value))
+    return table

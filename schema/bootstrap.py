@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cassandra import InvalidRequest
+
+from cqueue.errors import ConfigError
 from cqueue.schema.drift import Drift, all_drift
 from cqueue.schema.execute import await_agreement, run
 from cqueue.schema.lock import SchemaLock
@@ -16,6 +20,8 @@ from cqueue.schema.state import State, read_state
 from cqueue.settings import Settings
 from cqueue.store.connection import Connection
 
+_VISIBLE_S: Final = 5.0
+_VISIBLE_POLL_S: Final = 0.1
 _DEFINITIONS: Final = ("CREATE", "ALTER", "DROP")
 
 
@@ -124,8 +130,22 @@ def _prepare(connection: Connection, plan_: Plan, report: Report) -> tuple[str, 
     steps = [step for step in plan_.steps if step.before_lock]
     for number, step in enumerate(steps):
         report(Progress(_title(step), number, len(plan_.steps)))
-        _run_step(connection, step)
+        _run_when_visible(connection, step)
     return tuple(step.cql for step in steps)
+
+
+def _run_when_visible(connection: Connection, step: Step) -> None:
+    """Run a step again while Cassandra does not know its keyspace: one that another process is making is
+    listed a moment before it can be used.
+    """
+    deadline = time.monotonic() + _VISIBLE_S
+    while True:
+        try:
+            return _run_step(connection, step)
+        except ConfigError as exc:
+            if not isinstance(exc.__cause__, InvalidRequest) or time.monotonic() >= deadline:
+                raise
+        time.sleep(_VISIBLE_POLL_S)
 
 
 def _run_steps(

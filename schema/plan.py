@@ -106,7 +106,8 @@ def _steps(options: Options, state: State, outstanding: Sequence[Migration]) -> 
     if state.replication is None:
         yield _step(CREATE_KEYSPACE, values, before_lock=True)
     yield _step(USE_KEYSPACE, values, before_lock=True)
-    if "schema_lock" not in state.tables:
+    if "schema_lock" not in state.tables or state.deployment is None:
+        # Where a bootstrap may be under way this statement, too, waits until the table can be used.
         yield _step(CREATE_LOCK, values, before_lock=True)
     if "schema_migrations" not in state.tables:
         yield _step(CREATE_MIGRATIONS, values)

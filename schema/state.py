@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cqueue.errors import SchemaMismatch
+from cassandra import InvalidRequest
+
+from cqueue.errors import ConfigError, SchemaMismatch
 from cqueue.schema.deployment import FORMAT, NEWER, Deployment, read_deployment
 from cqueue.schema.execute import run
 from cqueue.schema.migrations import Migration
@@ -119,7 +121,15 @@ def _read_tables(session: Any, keyspace: str) -> dict[str, Table]:
 
 
 def _read_migrations(session: Any, keyspace: str) -> tuple[Options | None, dict[int, Applied]]:
-    rows = {row.number: row for row in run(session, SELECT_MIGRATIONS.format(keyspace=keyspace))}
+    try:
+        found = run(session, SELECT_MIGRATIONS.format(keyspace=keyspace))
+    except ConfigError as exc:
+        if not isinstance(exc.__cause__, InvalidRequest):
+            raise
+        # Somebody is making the table at this moment: it is listed before it can be read. Who applies
+        # anything reads again under the lock.
+        found = []
+    rows = {row.number: row for row in found}
     first = rows.pop(0, None)
     applied = {
         number: Applied(number, f"{number:02}_{row.phase}_{row.what}", row.checksum)

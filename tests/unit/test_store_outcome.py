@@ -1,0 +1,179 @@
+"""What is known after each of the driver's exceptions."""
+
+import inspect
+import io
+import struct
+
+import cassandra
+import pytest
+from cassandra import ConsistencyLevel, WriteType, cluster, connection, pool, protocol, query
+from cassandra.cluster import NoHostAvailable
+
+from cqueue.errors import NotDone, OutcomeUnknown, SchemaMismatch, Unavailable
+from cqueue.store import outcome
+from cqueue.store.statements import Kind
+
+QUORUM, SERIAL = ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL
+REFUSED = (NotDone, NotDone, NotDone)
+NEVER = (Unavailable, Unavailable, Unavailable)
+UNKNOWN = (Unavailable, OutcomeUnknown, OutcomeUnknown)
+
+
+def server(class_, message="as the server says", info=None):
+    return class_(code=class_.error_code or 0, message=message, info=info)
+
+
+def timeout(class_, **more):
+    return class_("timed out", consistency=QUORUM, required_responses=2, received_responses=1, **more)
+
+
+# Each exception with what becomes of it in a read, a plain write, and a conditional mutation.
+TABLE = [
+    # too few replicas: known before anything is done, except when Paxos commits
+    (cassandra.Unavailable("few", SERIAL, 2, 1), NEVER),
+    (cassandra.Unavailable("few", ConsistencyLevel.LOCAL_SERIAL, 2, 1), NEVER),
+    (cassandra.Unavailable("few", QUORUM, 2, 1), (Unavailable, Unavailable, OutcomeUnknown)),
+    # turned away
+    (server(protocol.OverloadedErrorMessage, "Query timed out before it could start"), NEVER),
+    (server(protocol.OverloadedErrorMessage, "Too many in flight hints: 1234"), UNKNOWN),
+    (server(protocol.IsBootstrappingErrorMessage), NEVER),
+    (server(protocol.PreparedQueryNotFound), NEVER),
+    # refused
+    (cassandra.InvalidRequest("Invalid STRING constant"), REFUSED),
+    (cassandra.Unauthorized("no MODIFY permission"), REFUSED),
+    (cassandra.ConfigurationException("bad"), REFUSED),
+    (cassandra.RequestValidationException("bad"), REFUSED),
+    (cassandra.AlreadyExists("ks", "table"), REFUSED),
+    (cassandra.AuthenticationFailed("who are you"), REFUSED),
+    (cassandra.UnsupportedOperation("protocol too old"), REFUSED),
+    (server(protocol.SyntaxException), REFUSED),
+    (server(protocol.InvalidRequestException), REFUSED),
+    (server(protocol.UnauthorizedErrorMessage), REFUSED),
+    (server(protocol.ConfigurationException), REFUSED),
+    (server(protocol.AlreadyExistsException), REFUSED),
+    (server(protocol.RequestValidationException), REFUSED),
+    (server(protocol.BadCredentials), REFUSED),
+    # nobody knows
+    (timeout(cassandra.WriteTimeout, write_type=WriteType.SIMPLE), UNKNOWN),
+    (timeout(cassandra.WriteTimeout, write_type=WriteType.CAS), UNKNOWN),
+    (timeout(cassandra.WriteTimeout, write_type=WriteType.UNLOGGED_BATCH), UNKNOWN),
+    (timeout(cassandra.ReadTimeout), UNKNOWN),
+    (cassandra.Timeout("timed out"), UNKNOWN),
+    (timeout(cassandra.WriteFailure, failures=1, write_type=WriteType.SIMPLE), UNKNOWN),
+    (timeout(cassandra.ReadFailure, failures=1), UNKNOWN),
+    (cassandra.CoordinationFailure("failed"), UNKNOWN),
+    (cassandra.FunctionFailure("failed", "ks", "f", []), UNKNOWN),
+    (cassandra.CDCWriteFailure("full"), UNKNOWN),
+    (cassandra.RequestExecutionException("failed"), UNKNOWN),
+    (cassandra.DriverException("ID mismatch"), UNKNOWN),
+    (cassandra.OperationTimedOut({"host": "Client request timeout"}, None), UNKNOWN),
+    (cassandra.UnresolvableContactPoints(), UNKNOWN),
+    (cassandra.DependencyException("missing"), UNKNOWN),
+    (protocol.ErrorMessage(0x1700, "CAS operation result is unknown", None), UNKNOWN),
+    (server(protocol.ErrorMessageSub), UNKNOWN),
+    (server(protocol.ServerError, "java.lang.NullPointerException"), UNKNOWN),
+    (server(protocol.ProtocolException), UNKNOWN),
+    (server(protocol.RequestExecutionException), UNKNOWN),
+    (server(protocol.TruncateError), UNKNOWN),
+    (server(protocol.CDCWriteException), UNKNOWN),
+    (server(protocol.ClientWriteError), UNKNOWN),
+    (server(protocol.FunctionFailureMessage), UNKNOWN),
+    (protocol.NotSupportedError("type"), UNKNOWN),
+    (protocol.InternalError("bug"), UNKNOWN),
+    (connection.ConnectionException("reset"), UNKNOWN),
+    (connection.ConnectionShutdown("closed"), UNKNOWN),
+    (connection.CrcMismatchException("broken"), UNKNOWN),
+    (connection.ProtocolVersionUnsupported("host", 5), UNKNOWN),
+    (connection.ProtocolError("garbage"), UNKNOWN),
+    (connection.ConnectionBusy("busy"), UNKNOWN),
+    (pool.NoConnectionsAvailable("busy"), UNKNOWN),
+    (query.TraceUnavailable("none"), UNKNOWN),
+    (cluster.UserTypeDoesNotExist("none"), UNKNOWN),
+    (cluster.QueryExhausted("no page"), UNKNOWN),
+    (NoHostAvailable("none", {"host": connection.ConnectionShutdown("defunct")}), UNKNOWN),
+    (NoHostAvailable("none", {"host": connection.ConnectionBusy("busy")}), NEVER),
+    (NoHostAvailable("none", {"a": pool.NoConnectionsAvailable(), "b": connection.ConnectionBusy()}), NEVER),
+    (NoHostAvailable("none", {"a": pool.NoConnectionsAvailable(), "b": ValueError()}), UNKNOWN),
+    (NoHostAvailable("none", {}), UNKNOWN),
+    # what is no driver's at all
+    (KeyError("VIEW"), UNKNOWN),
+    (OSError(32, "Broken pipe"), UNKNOWN),
+    (RuntimeError(), UNKNOWN),
+]
+
+# The driver turns these into an exception of `cassandra` before anybody sees them.
+INTERNAL = {
+    protocol.UnavailableErrorMessage,
+    protocol.WriteTimeoutErrorMessage,
+    protocol.ReadTimeoutErrorMessage,
+    protocol.WriteFailureMessage,
+    protocol.ReadFailureMessage,
+}
+
+
+@pytest.mark.parametrize(("exc", "expected"), TABLE, ids=lambda value: repr(value)[:70])
+def test_what_is_known(exc, expected):
+    """Each of the driver's exceptions, in a read, a plain write and a conditional mutation."""
+    kinds = (Kind.READ, Kind.WRITE, Kind.CONDITIONAL)
+    assert tuple(type(outcome.error(exc, kind)) for kind in kinds) == expected
+
+
+def test_every_exception_of_the_driver_is_judged():
+    """A class that a newer driver brings must be entered in the table by somebody who thought about it."""
+    modules = (cassandra, protocol, connection, cluster, pool, query)
+    raised = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == module.__name__
+    }
+    assert raised - {type(exc) for exc, _ in TABLE} == INTERNAL
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_what_never_left_is_not_done(kind):
+    """No host took the request: nothing was done, whatever the hosts' reasons were."""
+    exc = NoHostAvailable("none", {"host": connection.ConnectionException("Pool is shutdown")})
+    error = outcome.error(exc, kind, sent=False)
+    assert type(error) is Unavailable
+    assert "Pool is shutdown" in str(error)
+
+
+@pytest.mark.parametrize("exc", [exc for exc, known in TABLE if known is UNKNOWN][:30], ids=repr)
+def test_other_errors_of_unsent_requests_stay_unknown(exc):
+    """A client-side timeout may strike while the request is being sent: "not sent" proves nothing there."""
+    if not isinstance(exc, NoHostAvailable):
+        assert type(outcome.error(exc, Kind.CONDITIONAL, sent=False)) is OutcomeUnknown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "table messages does not exist",
+        "keyspace cqueue does not exist",
+        "Undefined column name died_at in table cqueue.messages",
+    ],
+)
+@pytest.mark.parametrize("kind", Kind)
+def test_a_missing_schema_is_named(text, kind):
+    """The message says what to run."""
+    error = outcome.error(cassandra.InvalidRequest(f'[Invalid query] message="{text}"'), kind)
+    assert type(error) is SchemaMismatch
+    assert "cqueue schema apply" in str(error)
+
+
+def test_cas_unknown_as_the_driver_decodes_it():
+    """Error 0x1700 has no class of its own: a bare ErrorMessage whose details are dropped."""
+    text = b"CAS operation result is unknown"
+    details = struct.pack(">HII", ConsistencyLevel.SERIAL, 1, 2)
+    body = io.BytesIO(struct.pack(">IH", 0x1700, len(text)) + text + details)
+    message = protocol.ErrorMessage.recv_body(body, 5)
+    assert type(message) is protocol.ErrorMessage
+    assert message.to_exception() is message
+    assert type(outcome.error(message, Kind.CONDITIONAL)) is OutcomeUnknown
+
+
+def test_an_error_never_is_without_text():
+    """Also for exceptions that say nothing of themselves."""
+    assert "RuntimeError" in str(outcome.error(RuntimeError(), Kind.WRITE))
+    assert "no host is up" in str(outcome.error(NoHostAvailable("x", {}), Kind.READ))

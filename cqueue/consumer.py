@@ -173,6 +173,7 @@ class Consumer:
         self._gate = gate
         self._executor = executor
         self._intervals = intervals
+        self._pause_s = intervals.shortest
         self._receiving = RLock()
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join()
@@ -202,7 +203,6 @@ class Consumer:
         if not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_RECEIVE:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
         deadline_s = time.monotonic() + wait.total_seconds()
-        pause_s = self._intervals.shortest
         with self._receiving:
             while True:
                 failure: CqueueError | None = None
@@ -215,11 +215,18 @@ class Consumer:
                 left_s = deadline_s - time.monotonic()
                 if messages or left_s <= 0:
                     break
-                told = self._sleeper.sleep(min(pause_s, left_s))
-                pause_s = self._intervals.shortest if told else min(pause_s * 2, self._intervals.longest)
+                self._wait(left_s)
+            if messages:
+                self._pause_s = self._intervals.shortest
         if failure is not None:
             raise failure
         return messages
+
+    def _wait(self, left_s: float) -> None:
+        """Wait until told of a message or for the next poll; each wait in vain is twice as long."""
+        told = self._sleeper.sleep(min(self._pause_s, left_s))
+        longer_s = min(self._pause_s * 2, self._intervals.longest)
+        self._pause_s = self._intervals.shortest if told else longer_s
 
     def _round(self, want: int) -> list[ReceivedMessage]:
         """One look at everything that may have work, until something is found."""

@@ -1,0 +1,60 @@
+# `make demo` and `make test` do all the set-up themselves; the second time they are quick.
+# Needs Python 3.11 or newer, Java 17, and Maven for the first download.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	2>/dev/null && echo $$p && break; done)
+WORKERS ?= 2
+
+.PHONY: help setup jars demo test lint unit coverage bench docs-check clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) jars  ## A virtual environment in .venv, and the jars of the embedded Cassandra.
+
+$(STAMP): setup.cfg pyproject.toml
+	@test -n "$(PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; install it, or say where: make PYTHON=/path/to/python3"; exit 2; }
+	@echo "== Installing into $(VENV) ($$($(PYTHON) --version))"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	@touch $@
+
+jars: $(STAMP)
+	@$(BIN)/python -m cqueue.dev jars
+
+demo: setup  ## Run the main job on an embedded Cassandra, and account for every message.
+	@echo "== Running the demo"
+	@$(BIN)/cqueue demo
+
+test: setup lint  ## All checks and tests, on memory and on a real Cassandra.
+	@echo "== Running the tests"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+lint: $(STAMP)  ## Style, types, who may import whom.
+	@echo "== Checking style, types and imports"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary -p cqueue
+	@$(BIN)/lint-imports --no-cache > /dev/null || { $(BIN)/lint-imports; exit 1; }
+
+unit: $(STAMP)  ## Tests that need no Cassandra.
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cassandra"
+
+coverage: setup  ## Tests with coverage of cqueue, schema and dispatcher.
+	@$(BIN)/coverage run -m pytest -q
+	@$(BIN)/coverage report
+
+bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an embedded Cassandra.
+	@$(BIN)/python -m cqueue.dev start
+	@for what in ratio latency idle; do $(BIN)/cqueue bench $$what; done
+
+clean:  ## Remove what set-up and tests made here; the jars and the embedded Cassandra's data stay.
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info

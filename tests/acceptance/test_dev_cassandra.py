@@ -10,7 +10,7 @@ import pytest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RoundRobinPolicy
 
-from cqueue.dev import ClusterState, DevCluster, NodeState
+from cqueue.dev import ClusterState, DevCluster, NodeState, own_network
 
 pytestmark = pytest.mark.cassandra
 
@@ -46,7 +46,7 @@ def test_acknowledged_writes_survive_a_kill(tmp_path):
     On the way: `start` is idempotent, a killed node is seen as down, and the cluster is on the network
     under the name of its datacenter.
     """
-    cluster = DevCluster(tmp_path / "dev")
+    cluster = DevCluster(tmp_path / "dev", first_address=own_network(tmp_path))
     seen: list[str] = []
     try:
         status = cluster.start(seen.append)
@@ -64,7 +64,9 @@ def test_acknowledged_writes_survive_a_kill(tmp_path):
         (down,) = cluster.status().nodes
         assert (down.state, down.pid) == (NodeState.DOWN, None)
 
-        again = cluster.start()
+        cluster.start_node(1)
+        again = cluster.status()
+        assert again.state is ClusterState.RUNNING
         assert again.nodes[0].pid != status.nodes[0].pid
         with session(again.nodes[0]) as cql:
             assert len(list(cql.execute("SELECT id FROM kept.rows"))) == 500
@@ -76,7 +78,9 @@ def test_acknowledged_writes_survive_a_kill(tmp_path):
 
 def test_clusters_do_not_meet(tmp_path):
     """A second cluster goes to another address, and the first one's node is never taken for its own."""
-    one, other = DevCluster(tmp_path / "one"), DevCluster(tmp_path / "other", heap="400m")
+    first_address = own_network(tmp_path)
+    one = DevCluster(tmp_path / "one", first_address=first_address)
+    other = DevCluster(tmp_path / "other", first_address=first_address, heap="400m")
     try:
         first = one.start()
         second = other.start()

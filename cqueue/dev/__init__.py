@@ -6,6 +6,7 @@ It is not a test double: what it does to a queue when it is killed, production d
 
 from __future__ import annotations
 
+from cqueue.dev.addresses import own_network
 from cqueue.dev.cluster import DevCluster
 from cqueue.dev.jars import ensure_jars
 from cqueue.dev.paths import default_directory
@@ -19,4 +20,5 @@ __all__ = [
     "Status",
     "default_directory",
     "ensure_jars",
+    "own_network",
 ]

@@ -9,10 +9,13 @@ kernel clears when the holder dies.
 from __future__ import annotations
 
 import errno
+import hashlib
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Self
 
 from cqueue.errors import DevError
@@ -21,6 +24,12 @@ FIRST_ADDRESS = "127.0.0.1"
 
 # More candidates would help nobody: somebody who listens on all addresses takes them all.
 _CANDIDATES = 200
+
+
+def own_network(directory: Path) -> str:
+    """A loopback address from which on hardly any other directory's cluster looks for its own."""
+    second, third = hashlib.sha256(os.fsencode(directory)).digest()[:2]
+    return f"127.{second % 254 + 1}.{third}.1"
 
 
 class Reservation:

@@ -37,7 +37,8 @@ class DevCluster:
         nodes: 1 to 9; cannot be changed later.
         commitlog_sync: "batch", or "periodic": quicker, and loses acknowledged writes by kill -9.
         heap: of each node, as for -Xmx.
-        first_address: where the search for free loopback addresses begins.
+        first_address: where the search for free loopback addresses begins; `own_network(directory)`
+            keeps clusters of tests apart, so that none takes the address of a node that another killed.
         cql_port, storage_port: the same on all nodes; 9042 and 7000 by default.
         yaml: settings of cassandra.yaml that override ours.
         jvm_options: further options of the JVM.
@@ -140,11 +141,11 @@ class DevCluster:
         Raises:
             DevError: it does not run.
         """
-        node = self._node(number)
-        if not processes.send_signal(node.home, sig):
+        home = self._node(number).home
+        # Waiting lets the caller start it again at once: its ports are free then.
+        hit = processes.kill([home]) if sig is signal.SIGKILL else processes.send_signal(home, sig)
+        if not hit:
             raise DevError(f"Node {number} does not run. `cqueue dev start` starts it.")
-        if sig is signal.SIGKILL:
-            processes.kill([node.home])
 
     def logs(self, number: int = 1, lines: int = 50) -> list[str]:
         """The last lines that node `number` wrote in its present or last run."""

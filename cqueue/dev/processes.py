@@ -60,28 +60,18 @@ def owns(entry: Path, home: Path) -> bool:
     return os.fsencode(MARKER + str(home)) in arguments
 
 
-def send_signal(home: Path, number: signal.Signals) -> bool:
-    """Signal the node that lives in `home`; False if it does not run."""
+def send_signal(home: Path, number: signal.Signals) -> int | None:
+    """Signal the node that lives in `home`; return its pid, None if it does not run."""
     pid = find(home)
     if pid is None:
-        return False
+        return None
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        return False
+        return None
     except PermissionError as exc:
         raise DevError(f"Process {pid} of {home} belongs to another user. Stop it as that user.") from exc
-    return True
-
-
-def wait_gone(homes: Sequence[Path], limit: timedelta) -> list[Path]:
-    """Wait until none of the nodes runs; return those that still do after `limit`."""
-    deadline = time.monotonic() + limit.total_seconds()
-    while left := [home for home in homes if find(home) is not None]:
-        if time.monotonic() >= deadline:
-            return left
-        time.sleep(_POLL_SECONDS)
-    return []
+    return pid
 
 
 def terminate(homes: Sequence[Path], grace: timedelta) -> None:
@@ -89,18 +79,46 @@ def terminate(homes: Sequence[Path], grace: timedelta) -> None:
     for home in homes:
         # A stopped process would not see the request.
         send_signal(home, signal.SIGCONT)
-        send_signal(home, signal.SIGTERM)
-    kill(wait_gone(homes, grace))
+    wait_gone(_signal_all(homes, signal.SIGTERM), grace)
+    kill(homes)
 
 
-def kill(homes: Sequence[Path]) -> None:
-    """Kill the nodes and wait until they are gone.
+def kill(homes: Sequence[Path]) -> list[int]:
+    """Kill the nodes and wait until nothing is left of them; return the pids they had.
 
     Raises:
         DevError: the kernel does not let one go.
     """
-    for home in homes:
-        send_signal(home, signal.SIGKILL)
-    left = wait_gone(homes, timedelta(seconds=30))
+    pids = _signal_all(homes, signal.SIGKILL)
+    left = wait_gone(pids, timedelta(seconds=30))
     if left:
-        raise DevError(f"The node in {left[0]} does not die, even by SIGKILL. Its disk may hang; look there.")
+        raise DevError(f"Process {left[0]} does not die, even by SIGKILL. Its disk may hang; look there.")
+    return pids
+
+
+def wait_gone(pids: Sequence[int], limit: timedelta) -> list[int]:
+    """Wait until nothing is left of the processes; return those of which there is after `limit`."""
+    deadline = time.monotonic() + limit.total_seconds()
+    while left := [pid for pid in pids if not is_gone(pid)]:
+        if time.monotonic() >= deadline:
+            return left
+        time.sleep(_POLL_SECONDS)
+    return []
+
+
+def is_gone(pid: int, proc: Path = PROC) -> bool:
+    """True if the process has let go of everything, its ports above all.
+
+    A dying process loses its command line first and closes its sockets later, so `find` is too quick
+    here. A zombie has closed them, but the first thread may be one while others still end.
+    """
+    try:
+        state = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        threads = len(list((proc / str(pid) / "task").iterdir()))
+    except (OSError, IndexError):
+        return True
+    return state in {"Z", "X"} and threads <= 1
+
+
+def _signal_all(homes: Sequence[Path], number: signal.Signals) -> list[int]:
+    return [pid for home in homes if (pid := send_signal(home, number)) is not None]

@@ -71,6 +71,14 @@ def test_port_taken_everywhere(port, first):
         reservation.take_from(first, 1)
 
 
+def test_own_networks_are_apart():
+    """Clusters of different directories look for addresses at different places, always the same."""
+    networks = {addresses.own_network(Path(f"/dir{number}")) for number in range(100)}
+    assert len(networks) > 90
+    assert addresses.own_network(Path("/dir1")) in networks
+    assert all(name.startswith("127.") and name.endswith(".1") for name in networks)
+
+
 def process_entry(proc, pid, *arguments):
     (proc / str(pid)).mkdir(parents=True)
     (proc / str(pid) / "cmdline").write_bytes(b"".join(part.encode() + b"\0" for part in arguments))
@@ -105,7 +113,20 @@ def test_process_is_on_its_own(tmp_path):
     finally:
         processes.kill([tmp_path])
     assert processes.find(tmp_path) is None
-    assert not processes.send_signal(tmp_path, signal.SIGTERM), "there is nobody to signal any more"
+    assert processes.is_gone(pid)
+    assert processes.send_signal(tmp_path, signal.SIGTERM) is None, "there is nobody to signal any more"
+
+
+@pytest.mark.parametrize(
+    ("state", "threads", "gone"), [("S", 1, False), ("Z", 2, False), ("Z", 1, True), ("R", 9, False)]
+)
+def test_a_killed_process_is_gone_when_its_ports_are(tmp_path, state, threads, gone):
+    """A process that has lost its command line, but not its threads, may still hold its ports."""
+    for thread in range(threads):
+        (tmp_path / "7" / "task" / str(thread)).mkdir(parents=True)
+    (tmp_path / "7" / "stat").write_text(f"7 (odd) name) {state} 1 2 3")
+    assert processes.is_gone(7, tmp_path) is gone
+    assert processes.is_gone(8, tmp_path)
 
 
 def test_deaf_process_is_killed_after_the_grace(tmp_path):

@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, Unavailable
 
 STALE_US = 30_000_000
 """After so long the clock is synchronised again before a send is acknowledged."""
 RETRY_US = 5_000_000
+SAMPLES = 10
+LONGEST_TRIP_US = 200_000
+"""An answer that took longer says too little: half of it is the error, and ε has room for little more."""
 JUMP_US = 250_000
 """A change between wall and boot-time clock that betrays a pause or a step: synchronise again."""
 
@@ -82,14 +85,24 @@ class ClusterClock:
         """Synchronise now; the cluster's time.
 
         Raises:
-            NotDone: no coordinator answers.
+            NotDone: no coordinator answers, or none in time to be of use.
         """
         with self._mutex:
             self._tried_us = self._local_us()
-            times = [server_us for server_us, _ in self._sample()]
-            local_us = self._local_us()
-            self.spread_us = max(times) - min(times)
-            self._offset_us = int(statistics.median(times)) - local_us
-            self._synced_us = local_us
-            self._wall_gap_us = self._wall_us() - local_us
-            return local_us + self._offset_us
+            for _ in range(SAMPLES):
+                began_us = self._local_us()
+                times = [server_us for server_us, trip_us in self._sample() if trip_us <= LONGEST_TRIP_US]
+                local_us = self._local_us()
+                if times and local_us - began_us <= LONGEST_TRIP_US:
+                    return self._set(times, local_us)
+            raise Unavailable(
+                f"no coordinator tells its time within {LONGEST_TRIP_US // 1000} ms: they are overloaded"
+            )
+
+    def _set(self, times: list[int], local_us: int) -> int:
+        self.spread_us = max(times) - min(times)
+        offset_us = int(statistics.median(times)) - local_us
+        self._offset_us = offset_us
+        self._synced_us = local_us
+        self._wall_gap_us = self._wall_us() - local_us
+        return local_us + offset_us

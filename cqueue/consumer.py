@@ -180,6 +180,7 @@ class Consumer:
         self._registry: Registry | None = None
         self._incarnation = ""
         self._held: RowView | None = None
+        self._promising: dict[WideRow, RowView] = {}
         self._finished: deque[Lease] = deque()
         self._unfreed_since: float | None = None
         self._leases: set[Lease] = set()
@@ -238,7 +239,8 @@ class Consumer:
         if entry.row.state == PAUSED:
             self._let_go()
             return []
-        for view in self._promising(registry, entry.spec):
+        self._hear(registry, entry.spec)
+        while (view := self._next_promising()) is not None:
             messages = self._claim(view, entry.spec, want)
             if messages:
                 return messages
@@ -250,25 +252,28 @@ class Consumer:
         if self._registry is None or self._incarnation != entry.row.incarnation:
             row = entry.row
             self._incarnation, self._held = row.incarnation, None
+            self._promising.clear()
             self._registry = Registry(
                 row.oldest_epoch, row.oldest_open_epoch, read_open=entry.spec.has_open_rows
             )
         return self._registry
 
-    def _promising(self, registry: Registry, spec: QueueSpec) -> list[RowView]:
-        """Wide rows that need no probe: the one whose lock we hold, and such as we were told of."""
-        promising = [self._held] if self._held is not None else []
+    def _hear(self, registry: Registry, spec: QueueSpec) -> None:
+        """Note the wide rows that this process has sent to: they need no probe."""
         now_us = self._driver.clock.now_us()
-        told: dict[WideRow, frozenset[int]] = {}
         while self._sleeper.told:
             wide_row, priorities = self._sleeper.told.popleft()
-            told[wide_row] = told.get(wide_row, frozenset()) | priorities
-        for wide_row, priorities in told.items():
             if wide_row.queue == spec.partition:
                 view = registry.add(spec, wide_row, priorities)
-                if view is not self._held and wide_row.time_shard * 1000 <= now_us:
-                    promising.append(view)
-        return promising
+                if wide_row.time_shard * 1000 <= now_us:
+                    self._promising[wide_row] = view
+
+    def _next_promising(self) -> RowView | None:
+        """The wide row whose lock we hold, else one that we were told of."""
+        if self._held is not None:
+            self._promising.pop(self._held.wide_row, None)
+            return self._held
+        return self._promising.pop(next(iter(self._promising)), None) if self._promising else None
 
     def _search(self, registry: Registry, spec: QueueSpec, want: int) -> list[ReceivedMessage]:
         """Probe wide rows, the oldest first and those of one time shard in any order; claim from them."""

@@ -246,6 +246,8 @@ class MemoryStore:
         partition.bodies.drop(op.at_us)
 
     def _mutate(self, op: Mutate) -> bool:
+        if op.lock is None and (op.cursors or op.retire or not op.slots):
+            raise ValueError("A mutation without a condition: cursors and retirement need the lock.")
         partition = self._partition(op.wide_row)
         if not self._conditions_hold(partition, op):
             return False

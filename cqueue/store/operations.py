@@ -5,7 +5,8 @@ one and the same code is run by the blocking driver, by the memory twin, and by 
 owns time and order. `yield from operation` gives a result of the operation's own type.
 
 An operation fails in one of two ways (cqueue.errors): `NotDone` (a read that failed; a write that
-certainly had no effect) or `OutcomeUnknown` (a write that may have had one, now or later).
+certainly had no effect) or `OutcomeUnknown` (a write that may have had one, now or later). Where the
+schema is not as it must be it is `SchemaMismatch`, which no repetition mends.
 
 Write timestamps are part of the seam, because correctness hangs on them: message, body and registry
 rows are inserted at the µs of their id (or time shard) and deleted one µs later.
@@ -417,10 +418,10 @@ class Store(Protocol):
     """What a storage back end offers. Thread-safe."""
 
     def execute(self, operation: Operation[Any]) -> Any:
-        """Run one store operation and return its result, or raise NotDone or OutcomeUnknown."""
+        """Run one store operation; its result, or NotDone, OutcomeUnknown or SchemaMismatch."""
 
     def together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
-        """Run several side by side; in order, each one's result or its NotDone/OutcomeUnknown error."""
+        """Run several side by side; in order, each one's result or its error, as `execute` raises it."""
 
     def sample_time_us(self) -> list[tuple[int, int]]:
         """Ask several coordinators for the time: (server time in µs, round trip in µs) of each answer.

@@ -31,8 +31,8 @@ from cqueue.store.operations import (
 
 PAGE = 1000
 EPOCHS_AT_ONCE = 32
-END = 1 << 124
-"""Above every id."""
+END = (1 << 124) - 1
+"""The highest id: a TimeUUID holds 60 bits of time, and one more would wrap around to the lowest."""
 
 
 @dataclass(slots=True)

@@ -26,6 +26,12 @@ class Entry:
 ENTRIES: Final = (
     Entry("schema", "cqueue.cli.schema", "Make a keyspace ready, bring it up to date, or check it."),
     Entry("dev", "cqueue.cli.dev", "Run a real Cassandra on this machine, without Docker."),
+    Entry("queue", "cqueue.cli.queue", "Make, look at, change and remove queues."),
+    Entry("send", "cqueue.cli.send", "Send a message, or one a line."),
+    Entry("receive", "cqueue.cli.receive", "Receive messages, print them, ack them."),
+    Entry("peek", "cqueue.cli.peek", "Look at the first messages without receiving them."),
+    Entry("stats", "cqueue.cli.stats", "Show what queues hold."),
+    Entry("demo", "cqueue.cli.demo", "Send and consume 10,000 messages, and account for each."),
     Entry("bench", "cqueue.cli.bench", "Measure throughput, latency and idle cost."),
 )
 

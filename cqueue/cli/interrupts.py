@@ -1,0 +1,66 @@
+"""Ctrl-C that waits: a step which has begun is finished, so that a command can say what is done.
+
+Between printing a message and storing its ack, an interrupt at the wrong moment would leave nobody able to
+tell whether the message comes again.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class Interrupts:
+    """Holds Ctrl-C back during a step. A second one in the same step goes through."""
+
+    def __init__(self) -> None:
+        self._in_step = False
+        self._pending = False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """What must not be cut in two.
+
+        Raises:
+            KeyboardInterrupt: at the end, if it came meanwhile.
+        """
+        self._in_step = True
+        try:
+            yield
+        finally:
+            self._in_step = False
+        if self._pending:
+            self._pending = False
+            raise KeyboardInterrupt
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """The handler: remember, or interrupt at once."""
+        if self._in_step and not self._pending:
+            self._pending = True
+            return
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def held_back(*numbers: signal.Signals) -> Iterator[Interrupts]:
+    """Handle these signals (SIGINT if none is named) by an `Interrupts` while this lasts.
+
+    Signals belong to the main thread; on any other this changes nothing.
+    """
+    interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in numbers or (signal.SIGINT,):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background job ignores it
+                before[number] = signal.signal(number, interrupts.on_signal)
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,32 @@
+"""`cqueue peek`: the first messages, without receiving them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.message_view import print_stored
+from cqueue.cli.opening import QueueName, open_queue
+
+app = typer.Typer()
+
+
+@app.command()
+def peek(
+    ctx: typer.Context,
+    name: QueueName,
+    *,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many, 1 to 10,000.")] = 10,
+) -> None:
+    """Look at the first messages in order of time and priority. Nothing is claimed or counted.
+
+    Messages that consumers hold are shown too; their state is `claimed`. With --json an object a line.
+    """
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue, cli.status("Looking…"):
+        messages = queue.peek(limit)
+    print_stored(cli, messages)
+    if not messages:
+        cli.remark(f"Queue {name} is empty.")

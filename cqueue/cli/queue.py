@@ -1,0 +1,245 @@
+"""`cqueue queue`: create, list, show, alter, delete, pause, resume, purge."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.opening import QueueName, find_queue, not_found, open_client, open_queue
+from cqueue.cli.queue_view import described, listing, sheet
+from cqueue.cli.values import parse_duration, show_duration
+from cqueue.config import QueueConfig
+from cqueue.errors import BadInput, QueueNotFound
+from cqueue.protocol.spec import DEAD_SUFFIX
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+    from cqueue.queue import Queue
+
+app = typer.Typer(help="Make, look at, change and remove queues.", no_args_is_help=True)
+
+# Shown in the help of each option.
+DEFAULTS = QueueConfig()
+
+
+def _number(name: str, text: str, default: int) -> Any:
+    return typer.Option(f"--{name}", help=f"{text}; by default {default}.", metavar="N", show_default=False)
+
+
+def _duration(name: str, text: str, default: timedelta) -> Any:
+    return typer.Option(
+        f"--{name}",
+        help=f"{text}; by default {show_duration(default)}.",
+        metavar="DURATION",
+        parser=parse_duration,
+        show_default=False,
+    )
+
+
+Shards = Annotated[
+    int | None, _number("shards", "Consumers that can claim at once, up to max-shards", DEFAULTS.shards)
+]
+Visibility = Annotated[
+    timedelta | None,
+    _duration(
+        "visibility", "How long a received message is hidden from others, 2s to 12h", DEFAULTS.visibility
+    ),
+]
+MaxAttempts = Annotated[
+    int | None,
+    _number(
+        "max-attempts",
+        "Deliveries before the dead-letter queue, 2 or more; 0 means for ever",
+        DEFAULTS.max_attempts,
+    ),
+]
+Lease = Annotated[
+    timedelta | None,
+    _duration(
+        "lease", "How long a consumer may lock a part of the queue to claim, 1s or more", DEFAULTS.lease
+    ),
+]
+TimeShard = Annotated[
+    timedelta | None,
+    _duration(
+        "time-shard",
+        "Width of a partition in time, 1s to 30d, dividing an hour or a multiple of one; fixed",
+        DEFAULTS.time_shard,
+    ),
+]
+MaxShards = Annotated[
+    int | None, _number("max-shards", "Upper bound of shards, 1 to 1000; fixed", DEFAULTS.max_shards)
+]
+OpenShards = Annotated[
+    int | None,
+    _number("open-shards", "Shards for sends that may land late, 1 to 64; fixed", DEFAULTS.open_shards),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    name: QueueName,
+    *,
+    shards: Shards = None,
+    time_shard: TimeShard = None,
+    visibility: Visibility = None,
+    max_attempts: MaxAttempts = None,
+    lease: Lease = None,
+    max_shards: MaxShards = None,
+    open_shards: OpenShards = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="It may exist already, with the same configuration.")
+    ] = False,
+) -> None:
+    """Make a queue, and with it a dead-letter queue called QUEUE.dead."""
+    config = QueueConfig(
+        **_given(
+            shards=shards,
+            time_shard=time_shard,
+            visibility=visibility,
+            max_attempts=max_attempts,
+            lease=lease,
+            max_shards=max_shards,
+            open_shards=open_shards,
+        )
+    )
+    cli: CliContext = ctx.obj
+    with open_client(cli) as client:
+        queue = client.create_queue(name, config, exist_ok=exist_ok)
+        cli.emit(described(queue), f"Queue {name} is there; its dead letters go to {queue.dead_letter_name}.")
+
+
+@app.command("list")
+def list_queues(
+    ctx: typer.Context,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="Dead-letter queues as well.")] = False,
+) -> None:
+    """List the queues and their configuration."""
+    cli: CliContext = ctx.obj
+    with open_client(cli) as client:
+        names = [name for name in client.queues() if all_ or not name.endswith(DEAD_SUFFIX)]
+        rows = [row for name in names if (row := _described_if_there(client, name)) is not None]
+    if rows or cli.json:
+        cli.emit(rows, lambda: listing(rows))
+    else:
+        cli.remark("There is no queue yet. `cqueue queue create NAME` makes one.")
+
+
+@app.command()
+def show(ctx: typer.Context, name: QueueName) -> None:
+    """Show one queue's configuration."""
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue:
+        _emit_one(cli, queue)
+
+
+@app.command()
+def alter(
+    ctx: typer.Context,
+    name: QueueName,
+    *,
+    shards: Shards = None,
+    visibility: Visibility = None,
+    max_attempts: MaxAttempts = None,
+    lease: Lease = None,
+) -> None:
+    """Change a queue while it runs. All clients follow within two seconds.
+
+    What is fixed cannot be changed: make a new queue and move over.
+    """
+    changes = _given(shards=shards, visibility=visibility, max_attempts=max_attempts, lease=lease)
+    if not changes:
+        raise BadInput("Nothing to change: give --shards, --visibility, --max-attempts or --lease.")
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue:
+        queue.alter(**changes)
+        _emit_one(cli, queue)
+
+
+@app.command()
+def delete(ctx: typer.Context, name: QueueName, *, yes: Yes = False) -> None:
+    """Delete a queue, its dead-letter queue, and all their messages.
+
+    Interrupted, it leaves a queue that nobody finds any more; the same command finishes it.
+    """
+    cli: CliContext = ctx.obj
+    if name.endswith(DEAD_SUFFIX):
+        raise BadInput(f"{name!r} goes with its queue. `cqueue queue purge {name}` empties it.")
+    _confirm(cli, f"Delete queue {name}, its dead-letter queue and all their messages?", yes=yes)
+    with open_client(cli) as client, cli.status("Deleting…"):
+        try:
+            count = client.delete_queue(name)
+        except QueueNotFound as exc:
+            raise not_found(client, name) from exc
+    cli.emit({"queue": name, "deleted": count}, f"Queue {name} is deleted, {count:,} messages with it.")
+
+
+@app.command()
+def pause(ctx: typer.Context, name: QueueName) -> None:
+    """Let consumers receive nothing until `resume`. Sends go on. Obeyed within two seconds."""
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue:
+        queue.pause()
+        cli.emit(described(queue), f"Queue {name} is paused.")
+
+
+@app.command()
+def resume(ctx: typer.Context, name: QueueName) -> None:
+    """Undo `pause`."""
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue:
+        queue.resume()
+        cli.emit(described(queue), f"Queue {name} is active.")
+
+
+@app.command()
+def purge(ctx: typer.Context, name: QueueName, *, yes: Yes = False) -> None:
+    """Delete all messages of a queue, delayed ones as well. The queue stays, and its dead letters too.
+
+    Interrupted, it has deleted some; the same command goes on. What is sent meanwhile may stay.
+    """
+    cli: CliContext = ctx.obj
+    _confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
+    with open_queue(cli, name) as queue, cli.status("Purging…"):
+        count = queue.purge()
+    cli.emit({"queue": name, "deleted": count}, f"{count:,} messages of {name} are deleted.")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _confirm(cli: CliContext, question: str, *, yes: bool) -> None:
+    """Ask on the terminal; leave if the answer is no, or if there is nobody to ask."""
+    if yes:
+        return
+    if cli.json or not sys.stdin.isatty():
+        raise BadInput(f"{question} Nobody can be asked here: repeat it with --yes.")
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as exc:
+        cli.remark("Nothing was deleted.")
+        raise typer.Exit(ExitCode.INTERRUPTED) from exc
+    if not agreed:
+        cli.remark("Nothing was deleted.")
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _described_if_there(client: Client, name: str) -> dict[str, Any] | None:
+    try:
+        return described(find_queue(client, name))
+    except QueueNotFound:  # deleted since it was listed
+        return None
+
+
+def _emit_one(cli: CliContext, queue: Queue) -> None:
+    description = described(queue)
+    cli.emit(description, lambda: sheet(description))

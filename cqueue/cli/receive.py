@@ -1,0 +1,165 @@
+"""`cqueue receive`: print messages, and ack them once they are printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.interrupts import Interrupts, held_back
+from cqueue.cli.message_view import Printer
+from cqueue.cli.opening import QueueName, open_queue
+from cqueue.cli.values import parse_duration
+from cqueue.errors import BadInput, CqueueError
+
+if TYPE_CHECKING:
+    from cqueue.consumer import Consumer, ReceivedMessage
+    from cqueue.queue import Queue
+
+app = typer.Typer()
+
+BATCH = 100
+DEFAULT_MAX = 10
+FOLLOW_WAIT = timedelta(seconds=20)
+"""How long one receive waits under --follow; then there is another."""
+
+
+class Settle(Enum):
+    """What becomes of a message that has been printed."""
+
+    ACK = "acked"
+    NACK = "nacked"
+    LEAVE = "left to the timeout"
+
+
+@dataclass(slots=True)
+class Account:
+    """What has been said and done so far."""
+
+    how: Settle
+    printed: int = 0
+    settled: int = 0
+
+
+@app.command()
+def receive(
+    ctx: typer.Context,
+    name: QueueName,
+    *,
+    max_: Annotated[
+        int | None,
+        typer.Option(
+            "--max",
+            min=1,
+            metavar="N",
+            help=f"At most so many; by default {DEFAULT_MAX}, without limit under --follow.",
+        ),
+    ] = None,
+    wait: Annotated[
+        timedelta | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=parse_duration,
+            help="Wait so long for the first message; by default 0s.",
+        ),
+    ] = None,
+    ack: Annotated[
+        bool | None,
+        typer.Option("--ack/--no-ack", help="Ack what is printed (the default), or leave it to its timeout."),
+    ] = None,
+    nack: Annotated[
+        bool, typer.Option("--nack", help="Give it back at once instead; the attempt counts.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+) -> None:
+    """Receive messages and print them: a body a line, or with --json an object a line.
+
+    A message is acked when its line has been written and flushed: if this command dies, what it had not
+    printed comes again after the visibility timeout. What was acked is gone, whatever the reader of a pipe
+    does with it. A body that is no UTF-8 is printed in base64.
+    """
+    if nack and ack is not None:
+        raise BadInput("Give --nack, or --ack/--no-ack, not both.")
+    if follow and wait is not None:
+        raise BadInput("--follow waits until Ctrl-C; leave --wait out.")
+    how = Settle.NACK if nack else Settle.LEAVE if ack is False else Settle.ACK
+    limit = max_ or (None if follow else DEFAULT_MAX)
+    cli: CliContext = ctx.obj
+    account = Account(how)
+    with open_queue(cli, name) as queue:
+        try:
+            with held_back() as interrupts, _consumer(queue, how) as consumer:
+                _loop(consumer, Printer(cli), account, interrupts, limit, wait, follow=follow)
+        except (KeyboardInterrupt, BrokenPipeError, CqueueError):
+            _say(cli, account)
+            raise
+    if not account.printed:
+        cli.remark(f"Queue {name} has nothing that is due.")
+
+
+def _loop(
+    consumer: Consumer,
+    printer: Printer,
+    account: Account,
+    interrupts: Interrupts,
+    limit: int | None,
+    wait: timedelta | None,
+    *,
+    follow: bool,
+) -> None:
+    patience = FOLLOW_WAIT if follow else wait or timedelta()
+    while limit is None or account.printed < limit:
+        want = BATCH if limit is None else min(BATCH, limit - account.printed)
+        messages = consumer.receive(want, wait=patience)
+        if messages:
+            with interrupts.step():
+                _print_and_settle(consumer, printer, account, messages)
+        elif not follow:
+            return
+        if not follow:
+            patience = timedelta()  # the wait was for the first one
+
+
+def _print_and_settle(
+    consumer: Consumer, printer: Printer, account: Account, messages: list[ReceivedMessage]
+) -> None:
+    """The order is the promise: printed, flushed, and only then acked."""
+    for message in messages:
+        printer.received(message)
+    sys.stdout.flush()
+    account.printed += len(messages)
+    if account.how is Settle.ACK:
+        consumer.ack(messages)
+    elif account.how is Settle.NACK:
+        consumer.nack(messages)
+    account.settled += len(messages)
+
+
+@contextmanager
+def _consumer(queue: Queue, how: Settle) -> Iterator[Consumer]:
+    """A consumer; with --no-ack it goes without giving back what it holds."""
+    consumer = queue.consumer()
+    if how is not Settle.LEAVE:
+        with consumer:
+            yield consumer
+        return
+    try:
+        yield consumer
+    finally:
+        # close() would give the messages back at once; only the lock is of use to others.
+        consumer._let_go()  # noqa: SLF001
+
+
+def _say(cli: CliContext, account: Account) -> None:
+    """After an interrupt or error: what was printed, and what became of it."""
+    text = f"{account.printed:,} messages printed, {account.settled:,} of them {account.how.value}."
+    if account.settled < account.printed:
+        text += f" The other {account.printed - account.settled:,} may come again."
+    cli.remark(text)

@@ -1,0 +1,169 @@
+"""Sending many lines: in batches, with a bar, and with an account of every line at the end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from io import BufferedReader, BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode, exit_code
+from cqueue.cli.interrupts import held_back
+from cqueue.cli.opening import open_queue
+from cqueue.cli.send import open_source
+from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown
+from cqueue.message import Message
+
+if TYPE_CHECKING:
+    from cqueue.queue import Queue
+
+BATCH = 1000
+CHUNK = 1 << 18
+SHOWN = 10
+"""Failed lines that are named for people; --json names all."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the lines so far."""
+
+    read: int = 0
+    sent: int = 0
+    under_way: int = 0  # not 0 after an interrupt in the middle of a batch
+    failed: list[tuple[int, CqueueError]] = field(default_factory=list)  # line from 1
+
+    @property
+    def cassandra_failed(self) -> bool:
+        """Whether something failed that is not the line's own fault; going on would fail as well."""
+        return any(not isinstance(error, BadInput) for _, error in self.failed)
+
+    @property
+    def code(self) -> ExitCode:
+        """The worst of what happened: an unknown outcome, then not done, then bad input."""
+        errors = [error for _, error in self.failed]
+        for kind in (OutcomeUnknown, NotDone):
+            if found := [error for error in errors if isinstance(error, kind)]:
+                return exit_code(found[0])
+        return exit_code(errors[0]) if errors else ExitCode.DONE
+
+
+def send_lines(cli: CliContext, name: str, file: Path | None, options: dict[str, Any]) -> None:
+    """Send each line as a message.
+
+    A line that is refused is left out and the others go on; when Cassandra fails, the command stops after
+    the batch, because what follows would fail too.
+    """
+    tally = Tally()
+    source = open_source(file)
+    with closing(source) if file else nullcontext(), open_queue(cli, name) as queue:
+        try:
+            _send_all(cli, queue, source, options, tally)
+        except (KeyboardInterrupt, CqueueError) as exc:
+            _report(cli, name, tally, interrupted=isinstance(exc, KeyboardInterrupt))
+            raise
+    _report(cli, name, tally)
+    if tally.failed:
+        raise typer.Exit(tally.code)
+
+
+def _send_all(cli: CliContext, queue: Queue, source: BinaryIO, options: dict[str, Any], tally: Tally) -> None:
+    with held_back() as interrupts, _progress(cli, source) as advance:
+        for bodies in batches(source):
+            with interrupts.step():
+                _send_batch(queue, [Message(body, **options) for body in bodies], tally)
+            advance(tally.read, sum(map(len, bodies)) + len(bodies))
+            if tally.cassandra_failed:
+                return
+
+
+def batches(source: BinaryIO) -> Iterator[list[bytes]]:
+    """Lines without their ends (LF or CR LF), as many at once as there are, up to `BATCH`.
+
+    A slow pipe gives small batches: its lines are sent when they come, not when a batch is full.
+    """
+    begun = b""
+    while chunk := _read_some(source):
+        *lines, begun = (begun + chunk).split(b"\n")
+        for start in range(0, len(lines), BATCH):
+            yield [line.removesuffix(b"\r") for line in lines[start : start + BATCH]]
+    if begun:
+        yield [begun.removesuffix(b"\r")]
+
+
+def _read_some(source: BinaryIO) -> bytes:
+    if isinstance(source, BufferedReader | BytesIO):
+        return source.read1(CHUNK)
+    return source.read(CHUNK)
+
+
+def _send_batch(queue: Queue, messages: list[Message], tally: Tally) -> None:
+    tally.under_way = len(messages)
+    failed = queue.send_many(messages).failed
+    tally.under_way = 0
+    tally.failed += [(tally.read + index + 1, error) for index, error in failed]
+    tally.read += len(messages)
+    tally.sent += len(messages) - len(failed)
+
+
+def _report(cli: CliContext, name: str, tally: Tally, *, interrupted: bool = False) -> None:
+    result = {
+        "queue": name,
+        "sent": tally.sent,
+        "lines": tally.read,
+        "unknown": tally.under_way,
+        "interrupted": interrupted,
+        "failed": [
+            {"line": line, "error": type(error).__name__, "message": str(error)}
+            for line, error in tally.failed
+        ],
+    }
+    cli.emit(result, f"{tally.sent:,} messages sent to {name}.")
+    for text in _remarks(tally, interrupted=interrupted):
+        cli.remark(text)
+
+
+def _remarks(tally: Tally, *, interrupted: bool) -> Iterable[str]:
+    for line, error in tally.failed[:SHOWN]:
+        yield f"line {line}: {type(error).__name__}: {error}"
+    if len(tally.failed) > SHOWN:
+        yield f"… and {len(tally.failed) - SHOWN:,} more; --json names all."
+    if interrupted or tally.cassandra_failed:
+        how = "Interrupted" if interrupted else "Stopped"
+        last = tally.read + tally.under_way
+        unknown = f" Lines {tally.read + 1:,} to {last:,} may be sent or not." if tally.under_way else ""
+        yield f"{how} after line {tally.read:,}.{unknown} Nothing after line {last:,} was sent."
+
+
+@contextmanager
+def _progress(cli: CliContext, source: BinaryIO) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal; call what it yields with the lines done and the bytes added."""
+    if cli.json or not cli.err_console.is_terminal:
+        yield lambda _lines, _bytes: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - takes long
+
+    size = _size(source)
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=cli.err_console, transient=True) as bar:
+        task = bar.add_task("0 lines", total=size)
+
+        def advance(lines: int, added: int) -> None:
+            bar.update(task, description=f"{lines:,} lines", advance=added)
+
+        yield advance
+
+
+def _size(source: BinaryIO) -> int | None:
+    """Bytes to come, if that is known: a file has a size, a pipe has none."""
+    try:
+        status = os.fstat(source.fileno())
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

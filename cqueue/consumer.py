@@ -314,13 +314,34 @@ class Consumer:
         if len(self._leases) > MAX_LEASES:
             self._leases = {lease for lease in self._leases if lease.outstanding and not lease.lost}
         self._leases.update({taken.lease for taken in everything})
-        if claimed.expired:
-            self._finished.extend(self._driver.run(acks.ack(claimed.expired)))
+        self._drop(claimed.expired)
         for taken in claimed.dead:
             self._bury(taken, spec, f"not acked in {taken.lease.attempt} attempts")
         if not any(taken.row.body is None for taken in claimed.taken):
             return [ReceivedMessage(self, taken, taken.row.body or b"") for taken in claimed.taken]
-        return self._with_bodies(claimed.taken)
+        try:
+            return self._with_bodies(claimed.taken)
+        except (NotDone, OutcomeUnknown):
+            for lease in {taken.lease for taken in claimed.taken}:
+                self._release(lease)
+            raise
+
+    def _drop(self, expired: Sequence[Taken]) -> None:
+        """Delete messages whose own time to live is over; should that fail, the next taker does it."""
+        if not expired:
+            return
+        try:
+            self._finished.extend(self._driver.run(acks.ack(expired)))
+        except (NotDone, OutcomeUnknown):
+            return
+
+    def _release(self, lease: Lease) -> None:
+        """Give back messages that nobody saw: no attempt used. Should that fail, their timeout does it."""
+        try:
+            with self._stripe(lease):
+                self._driver.run(acks.release(lease))
+        except (NotDone, OutcomeUnknown, LeaseLost):
+            return
 
     def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
         """Messages with their bodies; one whose body is gone was acked by somebody, and is left out."""

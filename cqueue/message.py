@@ -114,6 +114,8 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
     Raises:
         BadInput: one of its kinds, for what is wrong.
     """
+    if not isinstance(message, Message):
+        raise BadInput(f"an entry is a Message, not {type(message).__name__}: Message(body, ...)")
     body, headers = message.body, message.headers
     if type(body) is not bytes:
         if not isinstance(body, bytes | bytearray | memoryview):

@@ -34,6 +34,7 @@ FLUSH_ROWS = 500
 FLUSH_BYTES = 1 << 20
 """A flush is one single-partition batch of at most so many rows, and bytes with its last row on top."""
 INLINE_BODY = 4096
+TURN_US = 50_000
 FLUSHES_IN_FLIGHT = 4
 MAX_REGISTERED = 10_000
 REMAKES = 5
@@ -71,6 +72,8 @@ class ProducerState:
     """What a producer remembers: the rotation of shards, ids handed out, wide rows registered."""
 
     turn: int = 0
+    turned_us: int = 0
+    rows_in_turn: int = 0
     last_ticks: int = 0
     registered: set[tuple[WideRow, int]] = field(default_factory=set)
 
@@ -99,7 +102,7 @@ def _entropy(count: int) -> Proto[bytes]:
 def _flushes(
     spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing], now_us: int, entropy: bytes
 ) -> list[Flush]:
-    """Give every message its id and group them by time shard into flushes; shards rotate per flush."""
+    """Give every message its id and group them by time shard into flushes."""
     width_us = spec.width_ms * 1000
     open_: dict[int, Flush] = {}
     sizes: dict[int, int] = {}
@@ -116,11 +119,12 @@ def _flushes(
         time_shard = id_ticks // 10 // width_us
         flush = open_.get(time_shard)
         if flush is None:
-            flush = open_[time_shard] = _new_flush(spec, state, id_ticks // 10)
+            flush = open_[time_shard] = _new_flush(spec, state, id_ticks // 10, now_us)
             sizes[time_shard] = 0
         row, size = _row(message, id_, now_ms)
         flush.indexes.append(index)
         flush.rows.append(row)
+        state.rows_in_turn += 1
         if row.size is not None:
             flush.bodies.append((id_, message.body))
         sizes[time_shard] += size
@@ -130,8 +134,14 @@ def _flushes(
     return done + list(open_.values())
 
 
-def _new_flush(spec: QueueSpec, state: ProducerState, due_us: int) -> Flush:
-    state.turn += 1
+def _new_flush(spec: QueueSpec, state: ProducerState, due_us: int, now_us: int) -> Flush:
+    """A flush to the shard whose turn it is; small flushes in quick succession share a turn.
+
+    A consumer's claim costs the same for one message as for hundreds: spreading a trickle over all
+    shards would make it pay for each message.
+    """
+    if state.rows_in_turn >= FLUSH_ROWS or now_us - state.turned_us >= TURN_US:
+        state.turn, state.turned_us, state.rows_in_turn = state.turn + 1, now_us, 0
     return Flush(normal_row(spec, due_us, state.turn % spec.shards), [], [], [])
 
 
@@ -287,7 +297,7 @@ def _remake(spec: QueueSpec, state: ProducerState, late: Flush, remakes: int) ->
     """Send late messages again under new ids, and only then delete the old ones."""
     now_us = yield from Now()
     entropy = yield from _entropy(len(late.rows))
-    fresh = Flush(_new_flush(spec, state, now_us).wide_row, late.indexes, [], [], remade=True)
+    fresh = Flush(_new_flush(spec, state, now_us, now_us).wide_row, late.indexes, [], [], remade=True)
     bodies = dict(late.bodies)
     for place, row in enumerate(late.rows):
         state.last_ticks = max(now_us * 10, state.last_ticks + 1)

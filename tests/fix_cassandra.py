@@ -78,10 +78,11 @@ def cassandra_url():
     url = os.environ.get(URL_VARIABLE)
     if url:
         return url
-    from cqueue.dev import DevCluster
+    from cqueue.dev import DevCluster, own_network
 
     # Every worker does this; the first starts the node, the others wait for it.
-    return DevCluster(Path(os.environ[DIRECTORY_VARIABLE])).start().url
+    directory = Path(os.environ[DIRECTORY_VARIABLE])
+    return DevCluster(directory, first_address=own_network(directory)).start().url
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cqueue.config import QueueConfig
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import NotDone, OutcomeUnknown, QueueExists, QueueNotFound, SchemaMismatch
+from cqueue.errors import BadInput, NotDone, OutcomeUnknown, QueueExists, QueueNotFound, SchemaMismatch
 from cqueue.message import check_queue_name
 from cqueue.protocol import shards, survey
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
@@ -190,6 +190,8 @@ class Catalog:
         Nobody finds the queue any more once this has begun; called again, it goes on where it stopped.
         """
         total = 0
+        if name.endswith(DEAD_SUFFIX):
+            raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
         if self._driver.ask(ReadQueue(name)) is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         for each in (name + DEAD_SUFFIX, name):

@@ -111,6 +111,7 @@ class Client:
 
         Raises:
             QueueNotFound: there is none of that name.
+            BadInput: it is a dead-letter queue, which goes with its queue; `purge` empties it.
         """
         return self._catalog.delete(name)
 
@@ -139,8 +140,12 @@ class Client:
         )
 
     def close(self) -> None:
-        """Let go of all connections, after acks under way. Close consumers before."""
+        """Let go of all connections, after acks under way; close consumers before.
+
+        Whatever is called afterwards raises `Closed`.
+        """
         self._executor.shutdown(wait=True)
+        self._driver.close()
         self._on_close()
 
     def __enter__(self) -> Self:

@@ -144,7 +144,10 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadInput(f"header {name!r} is {value!r}; names and values are text")
-        total += len(name.encode()) + len(value.encode())
+        try:
+            total += len(name.encode()) + len(value.encode())
+        except UnicodeEncodeError as exc:
+            raise BadInput(f"header {name!r} is {value!r}, which is no valid text") from exc
     if len(headers) > MAX_HEADERS or total > MAX_HEADERS_BYTES:
         raise HeadersTooLarge(
             f"{len(headers)} headers with {total:,} bytes; at most {MAX_HEADERS} with {MAX_HEADERS_BYTES:,}"

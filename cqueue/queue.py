@@ -147,7 +147,9 @@ class Queue:
         if wide_row.queue != self._catalog.entry(self.name).spec.partition:
             raise BadInput(f"the message is not one of queue {self.name!r}")
         rows = self._driver.ask(ReadMessages(wide_row, priority, (id_,)))
-        return self._stored(wide_row, rows[0]) if rows else None
+        if not rows or self._is_expired(rows[0]):
+            return None
+        return self._stored(wide_row, rows[0])
 
     def peek(self, limit: int = 10) -> list[StoredMessage]:
         """The first messages in order of time and priority, without receiving them.
@@ -158,6 +160,9 @@ class Queue:
             raise BadInput(f"limit is {limit}; it goes from 1 to {MAX_PEEK:,}")
         found = self._driver.run(survey.peek(self._catalog.entry(self.name).spec, limit))
         return [self._stored(one.wide_row, one.row, one.state) for one in found]
+
+    def _is_expired(self, row: MessageRow) -> bool:
+        return row.expires is not None and row.expires * 1000 <= self._driver.clock.now_us()
 
     def _stored(self, wide_row: WideRow, row: MessageRow, state: str | None = None) -> StoredMessage:
         body = row.body

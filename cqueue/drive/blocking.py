@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import tenacity
 
 from cqueue.clock import ClusterClock
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import Closed, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
 from cqueue.store.operations import (
     DeleteBodies,
@@ -65,9 +65,20 @@ class BlockingDriver:
         self._random_bits = random_bits
         self._pause = pause
         self._deadline_s = deadline_s
+        self._closed = False
+
+    def close(self) -> None:
+        """Run nothing from now on."""
+        self._closed = True
 
     def run(self, proto: Proto[T]) -> T:
-        """Run a protocol function to its end; its result, or the error that it raises."""
+        """Run a protocol function to its end; its result, or the error that it raises.
+
+        Raises:
+            Closed: the client has been closed.
+        """
+        if self._closed:
+            raise Closed("the client has been closed")
         value: Any = None
         error: Exception | None = None
         while True:

@@ -159,7 +159,8 @@ def _consumer(queue: Queue, how: Settle) -> Iterator[Consumer]:
 
 def _say(cli: CliContext, account: Account) -> None:
     """After an interrupt or error: what was printed, and what became of it."""
-    text = f"{account.printed:,} messages printed, {account.settled:,} of them {account.how.value}."
+    newline = "\n" if cli.err_console.is_terminal else ""  # a terminal shows ^C before it
+    text = f"{newline}{account.printed:,} messages printed, {account.settled:,} of them {account.how.value}."
     if account.settled < account.printed:
         text += f" The other {account.printed - account.settled:,} may come again."
     cli.remark(text)

@@ -1,0 +1,122 @@
+"""`cqueue demo`: the whole library at work, and an account of every message."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.interrupts import Interrupts, held_back
+from cqueue.errors import BadInput, QueueNotFound
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+    from cqueue.demo import Options, Report
+    from cqueue.queue import Queue
+
+app = typer.Typer()
+
+
+@app.command()
+def demo(
+    ctx: typer.Context,
+    *,
+    messages: Annotated[int, typer.Option(min=1, metavar="N", help="How many messages.")] = 10_000,
+    consumers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Consumer threads.")] = 4,
+    producers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Producer threads.")] = 2,
+    rate: Annotated[
+        float, typer.Option(min=0, metavar="N", help="Messages sent per second; 0 means as fast as it goes.")
+    ] = 1000,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the queue, and the Cassandra that was started.")
+    ] = False,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", metavar="DIR", help="Where the embedded Cassandra lives, as for `cqueue dev start`."
+        ),
+    ] = None,
+) -> None:
+    """Send lines of a text through a fresh queue, consume them, and account for every one.
+
+    Without a URL it runs on the embedded Cassandra, which it starts if it is not running and stops at
+    the end. One message in a hundred fails twice; a handful always fail and end as dead letters.
+    Exit code 1: the account does not balance. Ctrl-C stops it and prints the account so far.
+    """
+    from cqueue.demo import Options  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+    options = Options(messages=messages, consumers=consumers, producers=producers, rate=rate)
+    cli: CliContext = ctx.obj
+    with held_back(signal.SIGINT, signal.SIGTERM) as interrupts:
+        report = _run_somewhere(cli, options, directory, interrupts, keep=keep)
+    if report.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if not report.balanced:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _run_somewhere(
+    cli: CliContext, options: Options, directory: Path | None, interrupts: Interrupts, *, keep: bool
+) -> Report:
+    from cqueue.client import connect  # noqa: PLC0415 - as above
+    from cqueue.demo import cassandra  # noqa: PLC0415 - as above
+
+    url = cassandra.named_url(cli.url)
+    if url is not None and directory is not None:
+        raise BadInput("--dir is of the embedded Cassandra, and a URL names another one: give one of them.")
+    with ExitStack() as stack:
+        if url is None:
+            cli.remark("Starting the embedded Cassandra, which takes a while the first time.")
+            url = stack.enter_context(cassandra.embedded(directory, cli.status, interrupts.step, keep=keep))
+        with cli.status("Preparing the keyspace") as say:
+            cassandra.apply_schema(url, say)
+            client = stack.enter_context(connect(url))
+        return _run(cli, client, options, interrupts, keep=keep)
+
+
+def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrupts, *, keep: bool) -> Report:
+    from cqueue.demo import Demo, display  # noqa: PLC0415 - as above
+
+    interrupted = False
+    with _fresh_queue(client, interrupts) as (queue, kept):
+        demo = Demo(client, queue, options)
+        try:
+            with display.live(cli.err_console, silent=cli.json) as watch:
+                demo.run(watch)
+        except KeyboardInterrupt:
+            interrupted = True
+            cli.remark("Interrupted. Letting what is under way come to its end.")
+        with interrupts.step():
+            report = demo.report(interrupted=interrupted)
+            shown = {"queue": queue.name, **asdict(report), "balanced": report.balanced}
+            cli.emit(shown, lambda: display.summary(report))
+        if keep or not (report.balanced or report.interrupted):
+            cli.remark(f"Queue {queue.name} is kept.")
+            kept.pop_all()
+    return report
+
+
+@contextmanager
+def _fresh_queue(client: Client, interrupts: Interrupts) -> Iterator[tuple[Queue, ExitStack]]:
+    """A queue that is deleted afterwards, unless the stack that comes with it is emptied."""
+    from cqueue.demo.runner import CONFIG  # noqa: PLC0415 - as above
+
+    name = f"demo-{secrets.token_hex(4)}"
+    with ExitStack() as stack:
+        stack.callback(_delete, client, name, interrupts)
+        with interrupts.step():
+            queue = client.create_queue(name, CONFIG)
+        yield queue, stack
+
+
+def _delete(client: Client, name: str, interrupts: Interrupts) -> None:
+    with interrupts.step(), suppress(QueueNotFound):
+        client.delete_queue(name)

@@ -1,0 +1,234 @@
+"""Who saw which message when. The final table is computed from this and from a count of the queue, alone.
+
+Nothing is inferred from what should have happened: a message counts as sent when its producer was told so,
+as acked when its consumer was told so, as dead when it came out of the dead-letter queue.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+WINDOW_S = 2.0
+"""What "now" means in a snapshot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """How far it is. Rates and latencies are those of the last two seconds."""
+
+    seconds: float
+    total: int
+    sent: int
+    done: int  # acked or dead
+    redelivered: int
+    per_second: float
+    p50_ms: float | None
+    p99_ms: float | None
+
+    @property
+    def depth(self) -> int:
+        """Sent and not done."""
+        return max(0, self.sent - self.done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The account.
+
+    Attributes:
+        messages: how many were to be sent.
+        sent: acknowledged, or of unknown outcome and seen later.
+        acked: handled, and the ack acknowledged.
+        ack_unknown: handled, but no ack of it was acknowledged.
+        dead: drained from the dead-letter queue.
+        left: still in the queue and its dead-letter queue, by exact count; None if it could not be counted.
+        lost: sent, never handled, not dead, not left.
+        unsent: never stored: not reached, refused, or of unknown outcome and not seen.
+        duplicates: deliveries of a message that had been handled or was dead already.
+        redelivered: deliveries of a message beyond its first.
+        altered: bodies that are not what was sent.
+        errors: calls that failed and were repeated.
+        per_second: messages acked per second, from the beginning to the last ack.
+        p50_ms, p99_ms: from the call of send to the first delivery.
+    """
+
+    messages: int
+    sent: int
+    acked: int
+    ack_unknown: int
+    dead: int
+    left: int | None
+    lost: int
+    unsent: int
+    duplicates: int
+    redelivered: int
+    altered: int
+    errors: int
+    seconds: float
+    per_second: float
+    p50_ms: float | None
+    p99_ms: float | None
+    interrupted: bool
+
+    @property
+    def balanced(self) -> bool:
+        """Every message is accounted for: all sent, and sent = acked + dead."""
+        return (
+            self.sent == self.messages == self.acked + self.ack_unknown + self.dead
+            and self.left == 0
+            and self.lost == 0
+            and self.altered == 0
+        )
+
+
+class Ledger:
+    """The records of all threads. Thread-safe."""
+
+    def __init__(self, total: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.total = total
+        self._now = now
+        self._mutex = Lock()
+        self._began = now()
+        self._sending: dict[int, float] = {}
+        self._stored: set[int] = set()
+        self._unknown: set[int] = set()
+        self._deliveries: Counter[int] = Counter()
+        self._handled: set[int] = set()
+        self._acked: set[int] = set()
+        self._dead: set[int] = set()
+        self._latencies: list[float] = []
+        self._latency_times: list[float] = []
+        self._done_times: list[float] = []
+        self._last_ack = self._began
+        self._duplicates = 0
+        self._altered = 0
+        self._errors = 0
+
+    # ── what threads tell ──
+
+    def sending(self, numbers: Iterable[int]) -> None:
+        """About to call send; a later call for the same number does not move its beginning."""
+        now = self._now()
+        with self._mutex:
+            for number in numbers:
+                self._sending.setdefault(number, now)
+
+    def stored(self, numbers: Iterable[int]) -> None:
+        """Send said so."""
+        with self._mutex:
+            self._stored.update(numbers)
+
+    def send_unknown(self, number: int) -> None:
+        """Send could not say."""
+        with self._mutex:
+            self._unknown.add(number)
+
+    def delivered(self, numbers: Iterable[int]) -> None:
+        """A consumer was given these."""
+        now = self._now()
+        with self._mutex:
+            for number in numbers:
+                self._deliveries[number] += 1
+                if self._deliveries[number] == 1:
+                    self._latencies.append(now - self._sending[number])
+                    self._latency_times.append(now)
+                if number in self._handled or number in self._dead:
+                    self._duplicates += 1
+
+    def handled(self, numbers: Iterable[int]) -> None:
+        """Handling succeeded; an ack will be tried."""
+        with self._mutex:
+            self._handled.update(numbers)
+
+    def acked(self, numbers: Iterable[int]) -> None:
+        """Ack said so."""
+        self._last_ack = self._now()
+        self._done(self._acked, numbers)
+
+    def dead(self, numbers: Iterable[int]) -> None:
+        """These came out of the dead-letter queue."""
+        numbers = list(numbers)
+        with self._mutex:
+            self._duplicates += sum(number in self._dead or number in self._handled for number in numbers)
+        self._done(self._dead, numbers)
+
+    def altered(self) -> None:
+        """A body came out that nobody put in."""
+        with self._mutex:
+            self._altered += 1
+
+    def error(self) -> None:
+        """A call failed and will be repeated."""
+        with self._mutex:
+            self._errors += 1
+
+    def _done(self, where: set[int], numbers: Iterable[int]) -> None:
+        now, new = self._now(), set(numbers)
+        with self._mutex:
+            fresh = new - self._acked - self._dead
+            where |= new
+            self._done_times += [now] * len(fresh)
+
+    # ── what they told, together ──
+
+    def snapshot(self) -> Snapshot:
+        """Where it stands now."""
+        now = self._now()
+        with self._mutex:
+            recent = self._latencies[bisect_right(self._latency_times, now - WINDOW_S) :]
+            done = len(self._done_times) - bisect_right(self._done_times, now - WINDOW_S)
+            return Snapshot(
+                seconds=now - self._began,
+                total=self.total,
+                sent=len(self._sent()),
+                done=len(self._done_times),
+                redelivered=self._redelivered(),
+                per_second=done / min(WINDOW_S, max(0.5, now - self._began)),
+                p50_ms=percentile_ms(recent, 50),
+                p99_ms=percentile_ms(recent, 99),
+            )
+
+    def report(self, left: int | None, *, interrupted: bool) -> Report:
+        """The account, with what an exact count found left."""
+        with self._mutex:
+            sent = self._sent()
+            unseen = len(sent - self._handled - self._dead)
+            return Report(
+                messages=self.total,
+                sent=len(sent),
+                acked=len(self._acked - self._dead),
+                ack_unknown=len(self._handled - self._acked - self._dead),
+                dead=len(self._dead),
+                left=left,
+                lost=max(0, unseen - (left or 0)),
+                unsent=self.total - len(sent),
+                duplicates=self._duplicates,
+                redelivered=self._redelivered(),
+                altered=self._altered,
+                errors=self._errors,
+                seconds=round(self._now() - self._began, 3),
+                per_second=round(len(self._acked) / max(0.001, self._last_ack - self._began), 1),
+                p50_ms=percentile_ms(self._latencies, 50),
+                p99_ms=percentile_ms(self._latencies, 99),
+                interrupted=interrupted,
+            )
+
+    def _sent(self) -> set[int]:
+        """Known to be stored: because send said so, or because it was seen."""
+        return self._stored | self._unknown & (self._deliveries.keys() | self._dead)
+
+    def _redelivered(self) -> int:
+        return self._deliveries.total() - len(self._deliveries)
+
+
+def percentile_ms(seconds: Sequence[float], percent: int) -> float | None:
+    """The smallest value that so many percent do not exceed (nearest rank), in ms; None of none."""
+    if not seconds:
+        return None
+    rank = max(1, -(-len(seconds) * percent // 100))
+    return round(sorted(seconds)[rank - 1] * 1000, 1)

@@ -1,0 +1,65 @@
+"""Where the demo finds Cassandra: the one that is named, or the embedded one, started if need be."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from cqueue.settings import CONFIG_FILE, ENV_PREFIX, load
+
+Say = Callable[[str], None]
+Status = Callable[[str], AbstractContextManager[Say]]
+"""Shows that something goes on while it lasts; what it yields changes the text."""
+Step = Callable[[], AbstractContextManager[None]]
+"""Holds interrupts back while it lasts."""
+
+
+def named_url(url: str | None) -> str | None:
+    """The URL that the user named by option, environment or `cqueue.toml`; None if nowhere.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    load(url)  # complains about whatever is wrong
+    path = os.environ.get(ENV_PREFIX + "CONFIG") or CONFIG_FILE
+    try:
+        in_file = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("cqueue", {}).get("url")
+    except FileNotFoundError:
+        in_file = None
+    return url or os.environ.get(ENV_PREFIX + "URL") or in_file
+
+
+@contextmanager
+def embedded(directory: Path | None, status: Status, step: Step, *, keep: bool) -> Iterator[str]:
+    """The URL of the embedded Cassandra. One that was started for this is stopped, unless `keep`.
+
+    Raises:
+        DevError: it does not start.
+    """
+    from cqueue.dev import ClusterState, DevCluster  # noqa: PLC0415 - only where it is needed
+
+    cluster = DevCluster(directory)
+    ours = cluster.status().state is ClusterState.STOPPED
+    try:
+        with status("Starting Cassandra") as say:
+            url = cluster.start(say).url
+        yield str(url)
+    finally:
+        if ours and not keep:
+            with step(), status("Stopping Cassandra"):
+                cluster.stop()
+
+
+def apply_schema(url: str | None, say: Say) -> None:
+    """Make the keyspace ready; nothing happens if it is. A store in memory needs none."""
+    settings = load(url)
+    if settings.scheme == "memory":
+        return
+    from cqueue.schema import Options, apply  # noqa: PLC0415 - the driver takes long to import
+    from cqueue.store.connection import open_session  # noqa: PLC0415 - as above
+
+    with open_session(settings, use_keyspace=False) as connection:
+        apply(connection, settings, Options(), report=lambda progress: say(progress.text))

@@ -43,6 +43,8 @@ from cqueue.store.operations import ReadBodies, WideRow
 PROBED_AT_ONCE = 16
 FREE_AFTER_S = 0.2
 """How long a slot whose messages are all acked waits for the next claim to free it on the way."""
+STAY_IF_BACK_S = 0.1
+"""A consumer that handles its messages quicker than this keeps the lock of a wide row that has more."""
 STRIPES = 16
 MAX_LEASES = 10_000
 
@@ -174,6 +176,8 @@ class Consumer:
         self._executor = executor
         self._intervals = intervals
         self._pause_s = intervals.shortest
+        self._left_at_s: float | None = None
+        self._away_s = STAY_IF_BACK_S
         self._receiving = RLock()
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join()
@@ -205,6 +209,7 @@ class Consumer:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
         deadline_s = time.monotonic() + wait.total_seconds()
         with self._receiving:
+            self._returned()
             while True:
                 failure: CqueueError | None = None
                 try:
@@ -219,9 +224,17 @@ class Consumer:
                 self._wait(left_s)
             if messages:
                 self._pause_s = self._intervals.shortest
+                self._left_at_s = time.monotonic()
         if failure is not None:
             raise failure
         return messages
+
+    def _returned(self) -> None:
+        """Learn how long messages are handled before the next receive: a slow one keeps no lock meanwhile."""
+        if self._left_at_s is not None:
+            away_s = time.monotonic() - self._left_at_s
+            self._away_s = (self._away_s + away_s) / 2
+            self._left_at_s = None
 
     def _wait(self, left_s: float) -> None:
         """Wait until told of a message or for the next poll; each wait in vain is twice as long."""
@@ -292,7 +305,8 @@ class Consumer:
     def _claim(self, view: RowView, spec: QueueSpec, want: int) -> list[ReceivedMessage]:
         self._let_go(but=view)
         try:
-            claimed = self._driver.run(claim(view, spec, self._gate, want))
+            stay = self._away_s < STAY_IF_BACK_S
+            claimed = self._driver.run(claim(view, spec, self._gate, want, stay=stay))
         finally:
             self._held = view if view.fence is not None else None
         return self._accept(claimed, spec)

@@ -17,8 +17,10 @@ from cqueue.protocol.view import RowView
 from cqueue.store.operations import Head, Mutate, Now, ReadHead
 
 
-def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int) -> Proto[Claim]:
+def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True) -> Proto[Claim]:
     """Take up to `want` messages from one wide row; an empty claim if there is nothing to take.
+
+    stay: keep the lock for a moment if more is there, because the next claim will follow at once.
 
     Raises:
         NotDone: a read failed, or the mutation certainly did.
@@ -33,6 +35,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int) -> Proto
         view.fence = None  # stolen: our lease was over
         return Claim()
     draft = Draft(spec, view, head, now_us, owner)
+    draft.stay = stay
     view.finished = list(draft.finished.values())
     try:
         yield from _fill(draft, gate, want)

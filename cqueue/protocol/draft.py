@@ -25,6 +25,8 @@ from cqueue.store.operations import (
     SlotState,
 )
 
+STAY_MS = 250
+"""How long a lock is kept between two claims of a holder that is expected back at once."""
 MAX_CLAIM_BYTES = 16 << 20
 """Bodies claimed at once, the last one on top."""
 
@@ -58,6 +60,7 @@ class Draft:
         self.left = 0
         self.more = False
         self.retire = False
+        self.stay = True
         self.suspect = False  # one was reserved with the gate
         self.owner = owner
         self.cursors = dict(head.cursors)
@@ -175,9 +178,9 @@ class Draft:
         """Everything in one conditional batch: slots, cursors, and the lock released or renewed."""
         for key in list(self.finished):
             self._overwrite(freed(self.slots[key]))
-        renew = self.more and bool(self.grants) and not self.retire
+        renew = self.stay and self.more and bool(self.grants) and not self.retire
         fence = next_fence(self.view.fence, self.now_us)
-        until_ms = self.now_ms + self.spec.lease_ms if renew else 0
+        until_ms = self.now_ms + min(self.spec.lease_ms, STAY_MS) if renew else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if renew else LockState.FREE
         return Mutate(
             self.view.wide_row,

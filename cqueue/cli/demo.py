@@ -15,6 +15,7 @@ import typer
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import Interrupts, held_back
+from cqueue.cli.options import Json
 from cqueue.errors import BadInput, QueueNotFound
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def demo(
             "--dir", metavar="DIR", help="Where the embedded Cassandra lives, as for `cqueue dev start`."
         ),
     ] = None,
+    _json: Json = False,
 ) -> None:
     """Send lines of a text through a fresh queue, consume them, and account for every one.
 
@@ -56,7 +58,11 @@ def demo(
     options = Options(messages=messages, consumers=consumers, producers=producers, rate=rate)
     cli: CliContext = ctx.obj
     with held_back(signal.SIGINT, signal.SIGTERM) as interrupts:
-        report = _run_somewhere(cli, options, directory, interrupts, keep=keep)
+        try:
+            report = _run_somewhere(cli, options, directory, interrupts, keep=keep)
+        except KeyboardInterrupt:
+            cli.remark("Interrupted.")
+            raise
     if report.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if not report.balanced:

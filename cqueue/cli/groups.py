@@ -51,6 +51,8 @@ class Deferred(TyperCommand):
         """Import the real command."""
         command = typer.main.get_command(importlib.import_module(self._entry.module).app)
         command.name = self._entry.name
+        # Made as if it were a program of its own; completion belongs to `cqueue`.
+        command.params = [param for param in command.params if not str(param.name).endswith("_completion")]
         return command
 
 

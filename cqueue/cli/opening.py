@@ -5,9 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from cqueue.cli.context import CliContext
 from cqueue.errors import NotDone, QueueNotFound
@@ -15,8 +13,6 @@ from cqueue.errors import NotDone, QueueNotFound
 if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.queue import Queue
-
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)]
 
 
 @contextmanager

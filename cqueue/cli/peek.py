@@ -8,7 +8,8 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.message_view import print_stored
-from cqueue.cli.opening import QueueName, open_queue
+from cqueue.cli.opening import open_queue
+from cqueue.cli.options import Json, QueueName
 
 app = typer.Typer()
 
@@ -19,6 +20,7 @@ def peek(
     name: QueueName,
     *,
     limit: Annotated[int, typer.Option(metavar="N", help="How many, 1 to 10,000.")] = 10,
+    _json: Json = False,
 ) -> None:
     """Look at the first messages in order of time and priority. Nothing is claimed or counted.
 

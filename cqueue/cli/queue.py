@@ -10,7 +10,8 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.opening import QueueName, find_queue, not_found, open_client, open_queue
+from cqueue.cli.opening import find_queue, not_found, open_client, open_queue
+from cqueue.cli.options import Json, QueueName
 from cqueue.cli.queue_view import described, listing, sheet
 from cqueue.cli.values import parse_duration, show_duration
 from cqueue.config import QueueConfig
@@ -97,6 +98,7 @@ def create(
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="It may exist already, with the same configuration.")
     ] = False,
+    _json: Json = False,
 ) -> None:
     """Make a queue, and with it a dead-letter queue called QUEUE.dead."""
     config = QueueConfig(
@@ -121,6 +123,7 @@ def list_queues(
     ctx: typer.Context,
     *,
     all_: Annotated[bool, typer.Option("--all", help="Dead-letter queues as well.")] = False,
+    _json: Json = False,
 ) -> None:
     """List the queues and their configuration."""
     cli: CliContext = ctx.obj
@@ -134,7 +137,7 @@ def list_queues(
 
 
 @app.command()
-def show(ctx: typer.Context, name: QueueName) -> None:
+def show(ctx: typer.Context, name: QueueName, *, _json: Json = False) -> None:
     """Show one queue's configuration."""
     cli: CliContext = ctx.obj
     with open_queue(cli, name) as queue:
@@ -150,6 +153,7 @@ def alter(
     visibility: Visibility = None,
     max_attempts: MaxAttempts = None,
     lease: Lease = None,
+    _json: Json = False,
 ) -> None:
     """Change a queue while it runs. All clients follow within two seconds.
 
@@ -165,7 +169,7 @@ def alter(
 
 
 @app.command()
-def delete(ctx: typer.Context, name: QueueName, *, yes: Yes = False) -> None:
+def delete(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json = False) -> None:
     """Delete a queue, its dead-letter queue, and all their messages.
 
     Interrupted, it leaves a queue that nobody finds any more; the same command finishes it.
@@ -183,7 +187,7 @@ def delete(ctx: typer.Context, name: QueueName, *, yes: Yes = False) -> None:
 
 
 @app.command()
-def pause(ctx: typer.Context, name: QueueName) -> None:
+def pause(ctx: typer.Context, name: QueueName, *, _json: Json = False) -> None:
     """Let consumers receive nothing until `resume`. Sends go on. Obeyed within two seconds."""
     cli: CliContext = ctx.obj
     with open_queue(cli, name) as queue:
@@ -192,7 +196,7 @@ def pause(ctx: typer.Context, name: QueueName) -> None:
 
 
 @app.command()
-def resume(ctx: typer.Context, name: QueueName) -> None:
+def resume(ctx: typer.Context, name: QueueName, *, _json: Json = False) -> None:
     """Undo `pause`."""
     cli: CliContext = ctx.obj
     with open_queue(cli, name) as queue:
@@ -201,7 +205,7 @@ def resume(ctx: typer.Context, name: QueueName) -> None:
 
 
 @app.command()
-def purge(ctx: typer.Context, name: QueueName, *, yes: Yes = False) -> None:
+def purge(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json = False) -> None:
     """Delete all messages of a queue, delayed ones as well. The queue stays, and its dead letters too.
 
     Interrupted, it has deleted some; the same command goes on. What is sent meanwhile may stay.

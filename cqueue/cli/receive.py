@@ -15,7 +15,8 @@ import typer
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import Interrupts, held_back
 from cqueue.cli.message_view import Printer
-from cqueue.cli.opening import QueueName, open_queue
+from cqueue.cli.opening import open_queue
+from cqueue.cli.options import Json, QueueName
 from cqueue.cli.values import parse_duration
 from cqueue.errors import BadInput, CqueueError
 
@@ -78,6 +79,7 @@ def receive(
         bool, typer.Option("--nack", help="Give it back at once instead; the attempt counts.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    _json: Json = False,
 ) -> None:
     """Receive messages and print them: a body a line, or with --json an object a line.
 

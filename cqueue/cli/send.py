@@ -10,7 +10,8 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import QueueName, open_queue
+from cqueue.cli.opening import open_queue
+from cqueue.cli.options import Json, QueueName
 from cqueue.cli.values import parse_duration, parse_headers, parse_moment
 from cqueue.errors import BadInput
 
@@ -51,6 +52,7 @@ def send(
             metavar="DURATION", parser=parse_duration, help="Not to be delivered any more after so long."
         ),
     ] = None,
+    _json: Json = False,
 ) -> None:
     """Send a message, or with --lines one a line; done once Cassandra has acknowledged it.
 

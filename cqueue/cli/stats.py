@@ -9,6 +9,7 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client
+from cqueue.cli.options import Json
 from cqueue.cli.values import show_moment
 from cqueue.errors import QueueNotFound
 
@@ -32,6 +33,7 @@ def stats(
     exact: Annotated[
         bool, typer.Option("--exact", help="Count every message, which reads every id; takes long if many.")
     ] = False,
+    _json: Json = False,
 ) -> None:
     """Show what queues hold: ready, delayed, claimed by consumers, waiting to be delivered again.
 

@@ -1,0 +1,22 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cqueue.cli.context import CliContext
+
+
+def _print_json(ctx: typer.Context, wanted: bool) -> bool:  # noqa: FBT001 - called by typer
+    if wanted:
+        ctx.ensure_object(CliContext).json = True
+    return wanted
+
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print results as JSON, as `cqueue --json` does.", callback=_print_json)
+]
+"""`--json` behind the command as well, where people write it. The callback does all."""

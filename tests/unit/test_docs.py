@@ -1,0 +1,221 @@
+"""The documentation is true: its code runs, its links lead somewhere, its commands exist."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import re
+import secrets
+import tomllib
+import types
+
+import pytest
+
+import cqueue
+from cqueue import settings
+from tests.unit import markdown_pages as markdown
+
+# Pages of which some Python cannot run here; a single block is marked in its page instead.
+ELSEWHERE = {
+    "docs/how-to/dev-cassandra.md": "starts Cassandra; tests/acceptance/test_dev_cassandra.py does the same",
+}
+PAGES = markdown.pages()
+_OUTPUT = re.compile(r"#\s→\s(.*)$", re.MULTILINE)
+
+
+def pages_with(*languages):
+    return [path for path in PAGES if path.exists() and markdown.blocks(path, *languages)]
+
+
+@pytest.mark.parametrize("path", pages_with("python", "pycon"), ids=markdown.name)
+def test_python_runs(path, monkeypatch, tmp_path):
+    """Every Python block runs, those of a page in order in one namespace, and prints what `# →` says.
+
+    Wherever a block connects to Cassandra it gets a store in memory, one for the page.
+    """
+    if reason := ELSEWHERE.get(markdown.name(path)):
+        pytest.skip(reason)
+    monkeypatch.chdir(tmp_path)
+    _connect_to_memory(monkeypatch)
+    namespace = {"__name__": "__main__"}
+    for block in markdown.blocks(path, "python"):
+        if block.skip is None:
+            assert _run(block, namespace) == _expected(block), f"what {block} prints"
+
+
+def _connect_to_memory(monkeypatch):
+    connect, page = cqueue.connect, f"memory://page-{secrets.token_hex(4)}"
+
+    def connect_in_memory(url=None):
+        return connect(url if url and url.startswith("memory://") else page)
+
+    monkeypatch.setattr(cqueue, "connect", connect_in_memory)
+
+
+def _run(block, namespace):
+    """What the block prints, or None if it does not say what it should print."""
+    code = compile("\n" * (block.line - 1) + block.text, str(block.path), "exec")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, namespace)  # noqa: S102 - that is the test
+    return out.getvalue().splitlines() if _OUTPUT.search(block.text) else None
+
+
+def _expected(block):
+    return _OUTPUT.findall(block.text) or None
+
+
+@pytest.mark.parametrize("path", pages_with("python", "pycon"), ids=markdown.name)
+def test_no_block_is_skipped_without_need(path):
+    """Sessions with `>>>` would not be run, and a reason for not running says something."""
+    assert not markdown.blocks(path, "pycon"), "write blocks as ```python, so that they are run"
+    for block in markdown.blocks(path, "python"):
+        assert ">>>" not in block.text, block
+        assert block.skip is None or len(block.skip) > 10, block
+
+
+@pytest.mark.parametrize("path", PAGES, ids=markdown.name)
+def test_blocks_say_what_they_are(path):
+    """A block without a language would be checked by nobody."""
+    known = {"python", "sh", "toml", "json", "text", "cql"}
+    assert {block.language for block in markdown.blocks(path, *_languages(path))} <= known
+
+
+def _languages(path):
+    return {block.language for block in markdown._parse(path)[0]}
+
+
+@pytest.mark.parametrize("path", pages_with("toml"), ids=markdown.name)
+def test_configuration_files_load(path, tmp_path):
+    """Every TOML block is a `cqueue.toml` that is accepted."""
+    for block in markdown.blocks(path, "toml"):
+        assert "cqueue" in tomllib.loads(block.text), block
+        (tmp_path / "cqueue.toml").write_text(block.text, encoding="utf-8")
+        settings.load("cassandra://host/keyspace", environ={"CQUEUE_PASSWORD": "x"}, directory=tmp_path)
+
+
+@pytest.mark.parametrize("path", pages_with("json"), ids=markdown.name)
+def test_json_is_json(path):
+    """Every JSON block can be read as such."""
+    for block in markdown.blocks(path, "json"):
+        json.loads(block.text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=markdown.name)
+def test_links_lead_somewhere(path):
+    """Each relative link names a file of this tree, and an anchor that its page has."""
+    for target in markdown.links(path):
+        if re.match(r"https?://|mailto:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        where = (path.parent / file).resolve() if file else path
+        assert where.exists(), f"{markdown.name(path)} links to {target}"
+        assert where.is_relative_to(markdown.ROOT), target
+        if anchor:
+            assert anchor in markdown.anchors(where), f"{markdown.name(path)} links to {target}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=markdown.name)
+def test_commands_exist(path):
+    """`cqueue` commands and their options are those of the command line, `make` targets those of the Makefile."""
+    makefile = (markdown.ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for command in [*markdown.commands(path), *markdown.inline_commands(path)]:
+        program, *arguments = command.words
+        if program.rpartition("/")[2] == "cqueue":
+            assert markdown.complaint(command.words) is None, (
+                f"{command}: {markdown.complaint(command.words)}"
+            )
+        if program == "make":
+            assert {word for word in arguments if "=" not in word} <= targets, command
+
+
+@pytest.mark.parametrize("path", PAGES, ids=markdown.name)
+def test_every_page_can_be_reached(path):
+    """Pages are linked from the map of the documentation; it and the change log from the first page."""
+    index, readme = markdown.ROOT / "docs" / "index.md", markdown.ROOT / "README.md"
+    if path == readme:
+        return
+    start = readme if path in {index, markdown.ROOT / "CHANGELOG.md"} else index
+    reached = {(start.parent / target.partition("#")[0]).resolve() for target in markdown.links(start)}
+    assert path in reached
+
+
+# ── The public names ──
+
+
+def public_names():
+    """What `cqueue/__init__.py` imports, and the version."""
+    return {
+        name
+        for name, value in vars(cqueue).items()
+        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("cqueue")
+    } | {"__version__"}
+
+
+def test_all_is_complete():
+    """`__all__` names every public class and function, sorted, and nothing else."""
+    assert set(cqueue.__all__) == public_names()
+    assert cqueue.__all__ == sorted(cqueue.__all__)
+    assert not any(isinstance(getattr(cqueue, name), types.ModuleType) for name in cqueue.__all__)
+
+
+def _entries(page):
+    """Names in the first column of the page's tables, and in its headings."""
+    text = (markdown.ROOT / page).read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (.+?) \|", text, re.MULTILINE) + re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {name for cell in cells for code in re.findall(r"`([^`]+)`", cell) for name in _names(code)}
+
+
+def _names(code):
+    return re.findall(r"[A-Za-z_]\w*", code.partition("(")[0])
+
+
+def test_every_public_name_is_documented():
+    """The reference lists all of `__all__`, and every public attribute and method of the classes in it."""
+    documented = _entries("docs/reference/api.md")
+    assert set(cqueue.__all__) - documented == set()
+    for name in (
+        "Client",
+        "Queue",
+        "Consumer",
+        "ReceivedMessage",
+        "Message",
+        "SendResult",
+        "QueueStats",
+        "StoredMessage",
+    ):
+        public = {member for member in _members(getattr(cqueue, name)) if not member.startswith("_")}
+        assert public - documented == set(), name
+
+
+def _members(cls):
+    own = {member for member in vars(cls) if not member.startswith("_")}
+    return own | set(getattr(cls, "__dataclass_fields__", ()))
+
+
+def test_every_setting_is_documented():
+    """The reference lists every field of QueueConfig, every URL key, and every environment variable."""
+    documented = _entries("docs/reference/configuration.md")
+    fields = set(cqueue.QueueConfig.__dataclass_fields__)
+    keys = set(settings.FILE_KEYS)
+    variables = {settings.ENV_PREFIX + key.upper() for key in (*settings.FILE_KEYS, "config")}
+    assert fields - documented == set()
+    assert keys - documented == set()
+    assert variables - set(re.findall(r"CQUEUE_\w+", _text("docs/reference/configuration.md"))) == set()
+
+
+def test_every_error_is_explained():
+    """The page on errors names each class."""
+    errors = {
+        name
+        for name in cqueue.__all__
+        if inspect.isclass(getattr(cqueue, name)) and issubclass(getattr(cqueue, name), Exception)
+    }
+    text = _text("docs/explanation/errors.md")
+    assert {name for name in errors if f"`{name}`" not in text} == set()
+
+
+def _text(page):
+    return (markdown.ROOT / page).read_text(encoding="utf-8")

@@ -1,0 +1,222 @@
+"""A consumer in the simulation: the rounds of `cqueue.consumer`, interleaved at every operation."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
+from cqueue.protocol import ack as acks
+from cqueue.protocol.claim import claim
+from cqueue.protocol.dead import bury
+from cqueue.protocol.draft import Claim
+from cqueue.protocol.lock import unlock
+from cqueue.protocol.probe import probe
+from cqueue.protocol.registry import Registry, refresh
+from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.view import RowView
+from cqueue.store.operations import Now, Pause, QueueRow, ReadBodies, ReadQueue, WideRow
+from tests.simulation.oracle import body_of
+from tests.simulation.world import Client, Script
+import contextlib
+
+if TYPE_CHECKING:
+    from tests.simulation.sim import Simulation
+
+FAILED = (NotDone, OutcomeUnknown)
+ACTIONS = ("ack", "nack", "snooze", "extend", "bury", "release", "abandon", "both")
+
+
+class Consumer:
+    """Receives, and does to messages whatever a program may do."""
+
+    def __init__(self, sim: Simulation, client: Client, spec: QueueSpec) -> None:
+        self.sim = sim
+        self.client = client
+        self.spec = spec
+        self.gate = SuspectGate()
+        self.shared = acks.Shared()
+        self.held: RowView | None = None
+        self.finished: deque[Lease] = deque()
+        self.told: deque[tuple[WideRow, frozenset[int]]] = deque()
+        self.busy: set[Lease] = set()  # leases that are being changed: one change at a time
+        self.registry: Registry | None = None
+        self.stale_row: QueueRow | None = None
+
+    # ── receive ──
+
+    def main(self) -> Script:
+        """Poll for ever."""
+        rng = self.sim.rng
+        row = self.stale_row or (yield from self._insist(lambda: iter(ReadQueue(self.spec.name))))
+        self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=self.spec.has_open_rows)
+        while True:
+            got = False
+            with contextlib.suppress(FAILED):
+                got = yield from self._round(self.registry)
+            quiet = 4 if self.sim.quiet else 1
+            yield Pause(0.002 if got else rng.random() * self.sim.params.poll_s * quiet)
+
+    def _insist(self, make) -> Script:
+        while True:
+            try:
+                return (yield from make())
+            except FAILED:
+                yield Pause(0.1)
+
+    def _round(self, registry: Registry) -> Script:
+        rng, want = self.sim.rng, self.sim.rng.randint(1, self.sim.params.want)
+        self._sort_finished(registry)
+        now_us = yield Now()
+        promising = [self.held] if self.held is not None else []
+        while self.told:
+            wide_row, priorities = self.told.popleft()
+            view = registry.add(self.spec, wide_row, priorities)
+            if view is not self.held and wide_row.time_shard * 1000 <= now_us:
+                promising.append(view)
+        for view in promising:
+            if (yield from self._claim(view, want)):
+                return True
+        if self.sim.quiet or rng.random() < 0.6:
+            yield from refresh(registry, self.spec)
+        due = registry.due((yield Now()))
+        rng.shuffle(due)
+        due.sort(key=lambda view: view.wide_row.time_shard)
+        for view in (yield from probe(due[:16], self.spec, self.gate)):
+            if (yield from self._claim(view, want)):
+                return True
+        yield from self._free_finished(registry)
+        return False
+
+    def _claim(self, view: RowView, want: int) -> Script:
+        yield from self._let_go(view)
+        began = self.sim.world.step
+        try:
+            claimed = yield from claim(view, self.spec, self.gate, want)
+        finally:
+            self.held = view if view.fence is not None else None
+        return (yield from self._accept(claimed, began))
+
+    def _let_go(self, but: RowView) -> Script:
+        held, self.held = self.held, None
+        if held is not None and held is not but:
+            try:
+                yield from unlock(held)
+            except FAILED:
+                held.fence = None
+
+    def _accept(self, claimed: Claim, began: int) -> Script:
+        for taken in claimed.dead:
+            self.sim.world.spawn(self.client, self._bury(taken))
+        for taken in claimed.taken:
+            self.sim.oracle.delivered(taken, began)
+        if claimed.taken:
+            self.sim.world.log(self.client.name, lambda: f"TOOK {[body_of(t.row) for t in claimed.taken]}")
+            self.sim.world.spawn(self.client, self._handle(list(claimed.taken)))
+        yield from ()
+        return bool(claimed.taken)
+
+    def _sort_finished(self, registry: Registry) -> None:
+        while self.finished:
+            lease = self.finished.popleft()
+            view = registry.views.get(lease.wide_row)
+            if view is not None:
+                view.finished.append(lease)
+
+    def _free_finished(self, registry: Registry) -> Script:
+        if self.sim.rng.random() < 0.5:
+            return
+        for view in list(registry.views.values()):
+            if view.finished and not view.retired:
+                finished, view.finished = view.finished, []
+                yield from acks.free(finished)
+
+    # ── handlers ──
+
+    def _handle(self, messages: list[Taken]) -> Script:
+        sim, rng = self.sim, self.sim.rng
+        large = [one for one in messages if one.row.body is None]
+        for one in large:
+            bodies = yield from self._insist(
+                lambda one=one: iter(ReadBodies(one.lease.wide_row, (one.row.id,)))
+            )
+            sim.check_body(one, bodies)
+        rng.shuffle(messages)
+        together = None if sim.quiet or rng.random() < 0.5 else self._action()
+        if together in ("ack", "nack", "snooze"):
+            yield from self._settle(together, messages)
+            return
+        for one in messages:
+            if body_of(one.row).startswith(b"poison") and not self.spec.has_open_rows:
+                sim.crash(self)
+                return
+            if rng.random() < 0.3:
+                yield Pause(rng.random() ** 2 * sim.params.work_s)
+            if sim.quiet:
+                yield from self._settle("ack", [one])
+            elif rng.random() < 0.3:  # on a thread of its own
+                sim.world.spawn(self.client, self._settle(self._action(), [one]))
+            else:
+                yield from self._settle(self._action(), [one])
+
+    def _action(self) -> str:
+        return self.sim.rng.choices(ACTIONS, self.sim.params.actions)[0]
+
+    def _settle(self, action: str, messages: list[Taken]) -> Script:
+        try:
+            if action == "ack":
+                yield from self._ack(messages)
+            elif action == "both":  # ack on one thread, nack on another
+                self.sim.world.spawn(self.client, self._settle("ack", messages))
+                yield from self._change("nack", messages)
+            elif action != "abandon":
+                yield from self._change(action, messages)
+        except (NotDone, OutcomeUnknown, LeaseLost) as exc:
+            self.sim.world.log(self.client.name, lambda exc=exc: f"{action}: {exc!r}")
+
+    def _ack(self, messages: list[Taken]) -> Script:
+        self.sim.oracle.settled.update(body_of(one.row) for one in messages)
+        emptied = yield from acks.ack(messages)
+        for one in messages:
+            self.sim.oracle.ack_confirmed(one)
+        self.finished.extend(emptied)
+
+    def _change(self, action: str, messages: list[Taken]) -> Script:
+        by_lease: dict[Lease, list[Taken]] = {}
+        for one in messages:
+            by_lease.setdefault(one.lease, []).append(one)
+        for lease, ones in by_lease.items():
+            while lease in self.busy:
+                yield Pause(0.01)
+            self.busy.add(lease)
+            try:
+                yield from self._change_lease(action, lease, ones)
+            finally:
+                self.busy.discard(lease)
+
+    def _change_lease(self, action: str, lease: Lease, ones: list[Taken]) -> Script:
+        rng = self.sim.rng
+        if action in ("nack", "snooze"):
+            delay_ms = rng.choice((0, 0, 100, 700, 2500))
+            chosen = [one.row.id for one in ones]
+            yield from acks.nack(lease, chosen, delay_ms, self.shared, count=action == "nack")
+        elif action == "extend":
+            yield from acks.extend(lease, rng.randint(500, 4000))
+            yield Pause(rng.random())
+            yield from self._ack(ones)
+        elif action == "release":
+            yield from acks.release(lease)
+        elif action == "bury" and not self.spec.has_open_rows:
+            for one in ones:
+                self.finished.extend((yield from self._bury_one(one, "asked for")))
+
+    def _bury(self, taken: Taken) -> Script:
+        try:
+            self.finished.extend((yield from self._bury_one(taken, "spent")))
+        except (NotDone, OutcomeUnknown, LeaseLost) as exc:
+            self.sim.world.log(self.client.name, lambda exc=exc: f"bury: {exc!r}")
+
+    def _bury_one(self, taken: Taken, reason: str) -> Script:
+        self.sim.oracle.buried.add(body_of(taken.row))
+        name = f"{taken.lease.wide_row} {taken.row.priority} {taken.row.id}"
+        return (yield from bury(self.spec, self.sim.dead_spec, taken, reason, name))

@@ -1,0 +1,82 @@
+"""A producer in the simulation: it sends, and repeats what it does not know to be stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cqueue.errors import NotDone
+from cqueue.protocol.send import Outgoing, ProducerState, send
+from cqueue.store.operations import Now, Pause
+from tests.simulation.world import Client, Script
+
+if TYPE_CHECKING:
+    from tests.simulation.sim import Simulation
+
+LARGE = b"x" * 5000
+
+
+class Producer:
+    """Sends a few batches, some of them delayed."""
+
+    def __init__(self, sim: Simulation, client: Client) -> None:
+        self.sim = sim
+        self.client = client
+        self.spec = sim.spec  # may grow old
+        self.state = ProducerState(turn=sim.rng.randrange(4))
+
+    def main(self) -> Script:
+        """Send, now and then, until the quota is used up."""
+        sim, rng = self.sim, self.sim.rng
+        for _ in range(sim.params.batches):
+            yield Pause(rng.random() * sim.params.gap_s)
+            if rng.random() < 0.5:
+                self.spec = sim.spec
+            outgoing = yield from self._batch()
+            yield from self._send(outgoing)
+        sim.producing -= 1
+
+    def _batch(self) -> Script:
+        sim, rng = self.sim, self.sim.rng
+        batch = []
+        for _ in range(rng.randint(1, sim.params.batch)):
+            delayed = rng.random() < sim.params.delayed
+            due_us = None
+            if delayed:
+                due_us = (yield Now()) + rng.randint(0, sim.params.longest_delay_us)
+            batch.append(self._message(due_us))
+        return batch
+
+    def _message(self, due_us: int | None) -> Outgoing:
+        sim, rng = self.sim, self.sim.rng
+        name = f"m{sim.names}"
+        sim.names += 1
+        if rng.random() < sim.params.poison:
+            name = f"poison{name}"
+        sim.oracle.sent.add(name.encode())
+        body = LARGE if rng.random() < 0.1 else b""
+        return Outgoing(
+            body=name.encode() + body,
+            priority=rng.choice(sim.params.priorities),
+            due_us=due_us,
+            headers={"name": name},
+            ttl_ms=None,
+        )
+
+    def _send(self, outgoing: list[Outgoing]) -> Script:
+        sim = self.sim
+        for _ in range(2):
+            try:
+                flushes = yield from send(self.spec, self.state, outgoing)
+            except NotDone:
+                continue
+            again = []
+            for flush in flushes:
+                if flush.error is None:
+                    sim.acknowledged(flush)
+                    if sim.rng.random() < 0.5:
+                        sim.ring(flush)
+                else:
+                    again += [outgoing[index] for index in flush.indexes]
+            if not again or sim.rng.random() < 0.5:
+                return
+            outgoing = again

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 import typer
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
-_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])")
+_WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -23,7 +23,7 @@ def parse_duration(text: str) -> timedelta:
     """
     squeezed = text.strip().lower().replace(" ", "")
     try:
-        if re.fullmatch(r"\d+(\.\d+)?", squeezed):
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", squeezed):
             return timedelta(seconds=float(squeezed))
         if _WHOLE.fullmatch(squeezed):
             return sum(

@@ -1,0 +1,52 @@
+"""The command line in this process: one store in memory a test, and what a command said and returned."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one command line did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        """Standard output as one JSON value."""
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self):
+        """Standard output as JSON values, one a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def cli_url():
+    """A store in memory that all commands of a test share."""
+    return f"memory://cli-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def cli(cli_url, capsys, monkeypatch, tmp_path):
+    """Run a command line: `cli("queue", "list", stdin=b"…")`. Standard input is no terminal."""
+    from cqueue.cli.main import main
+
+    monkeypatch.chdir(tmp_path)  # no cqueue.toml of the working tree
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*args, stdin=b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main(["--url", cli_url, *map(str, args)])
+        return Said(int(code), *capsys.readouterr())
+
+    return run

@@ -1,0 +1,384 @@
+"""`cqueue send`, `receive`, `peek`, `stats`: every form, its output, and what happens in the middle."""
+
+import base64
+import io
+import signal
+from datetime import datetime, timedelta
+
+import pytest
+
+from cqueue import Consumer, Queue, connect
+from cqueue.cli import receive as receive_command
+from cqueue.cli import send_lines
+from cqueue.cli.message_view import Printer
+from cqueue.errors import AckUnknown, BodyTooLarge, SendUnknown, Unavailable
+
+pytestmark = pytest.mark.usefixtures("queue")
+
+
+@pytest.fixture
+def queue(cli):
+    """A queue called q."""
+    cli("queue", "create", "q", "--visibility", "2s")
+
+
+def bodies(said):
+    return [message["body"] for message in said.json_lines]
+
+
+# ── send ──
+
+
+def test_send_prints_the_id(cli, cli_url):
+    said = cli("send", "q", "hello")
+    with connect(cli_url) as client:
+        assert client.queue("q").find(said.out.strip()).body == b"hello"
+    assert cli("--json", "send", "q", "x").json.keys() == {"queue", "id"}
+
+
+def test_send_reads_standard_input_or_a_file(cli, tmp_path):
+    """Whole, as bytes, to the last newline."""
+    (tmp_path / "body").write_bytes(b"\xff\x00")
+    cli("send", "q", "-", stdin=b"two\nlines\n")
+    cli("send", "q", "--file", tmp_path / "body")
+    cli("send", "q", "")
+    found = cli("--json", "receive", "q").json_lines
+    assert {(m["body"], m["encoding"]) for m in found} == {
+        ("two\nlines\n", "utf-8"),
+        (base64.b64encode(b"\xff\x00").decode(), "base64"),
+        ("", "utf-8"),
+    }
+
+
+def test_send_takes_every_option(cli):
+    cli("send", "q", "x", "--priority", 3, "--header", "a=1", "--header", "b=2", "--delay", "1h")
+    cli("send", "q", "y", "--due", "2030-01-31T08:00Z", "--ttl", "2d")
+    x, y = sorted(cli("--json", "peek", "q").json_lines, key=lambda message: message["body"])
+    assert (x["priority"], x["headers"], x["state"]) == (3, {"a": "1", "b": "2"}, "delayed")
+    late = datetime.fromisoformat(x["due"]) - datetime.fromisoformat(x["sent_at"])
+    assert abs(late - timedelta(hours=1)) < timedelta(seconds=1)
+    assert y["due"] == "2030-01-31T08:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        ((), "Nothing to send"),
+        (("x", "--file", "f"), "not both"),
+        (("x", "--lines"), "leave the body out"),
+        (("--file", "/nowhere/f"), "cannot be read"),
+        (("--file", "."), "cannot be read"),
+        (("x", "--delay", "soon"), "1h30m"),
+        (("x", "--due", "2030-01-31T08:00"), "time zone"),
+        (("x", "--delay", "1s", "--due", "2030-01-31T08:00Z"), "not both"),
+        (("x", "--delay", "4000d"), "10 years"),
+        (("x", "--priority", "10"), "priority"),
+        (("x", "--header", "a"), "name=value"),
+        (("x", "--ttl", "0"), "ttl"),
+    ],
+)
+def test_a_mistake_is_2_and_sends_nothing(cli, args, hint):
+    said = cli("send", "q", *args)
+    assert (said.code, said.out) == (2, "")
+    assert hint in " ".join(said.err.replace("│", " ").split())
+    assert cli("--json", "stats", "q", "--exact").json[0]["live"] == 0
+
+
+def test_a_body_that_is_too_long_is_2(cli):
+    said = cli("send", "q", "-", stdin=b"x" * (1 << 20) + b"x")
+    assert said.code == 2
+    assert "1,048,576" in said.err
+
+
+# ── send --lines ──
+
+
+def test_each_line_is_a_message(cli, tmp_path):
+    """LF and CR LF end a line; an empty line is one; the last needs no end."""
+    said = cli("send", "q", "--lines", "--json", "--header", "a=1", stdin=b"one\ntwo\r\n\nfour")
+    assert said.json == {
+        "queue": "q",
+        "sent": 4,
+        "lines": 4,
+        "unknown": 0,
+        "interrupted": False,
+        "failed": [],
+    }
+    (tmp_path / "lines").write_bytes(b"five\n")
+    assert cli("send", "q", "--lines", "--file", tmp_path / "lines").out == "1 messages sent to q.\n"
+    found = cli("--json", "receive", "q").json_lines
+    assert {m["body"]: m["headers"] for m in found} == {
+        **{body: {"a": "1"} for body in ("one", "two", "", "four")},
+        "five": {},
+    }
+
+
+def test_no_lines_are_no_messages(cli):
+    assert cli("send", "q", "--lines", "-", "--json").json["lines"] == 0
+
+
+def test_a_slow_pipe_is_not_kept_waiting():
+    """Lines are sent as they come, not when a batch is full; a line may come in pieces."""
+
+    class Pipe(io.BytesIO):
+        pieces = iter([b"a\nb", b"c\n", b"d"])
+
+        def read1(self, _size=-1):
+            return next(self.pieces, b"")
+
+    assert list(send_lines.batches(Pipe())) == [[b"a"], [b"bc"], [b"d"]]
+
+
+def test_many_lines_go_in_several_batches(cli):
+    lines = [f"line {n}" for n in range(2 * send_lines.BATCH + 1)]
+    assert cli("--json", "send", "q", "--lines", stdin="\n".join(lines).encode()).json["sent"] == len(lines)
+    assert sorted(cli("receive", "q", "--max", "5000").out.splitlines()) == sorted(lines)
+
+
+def test_a_refused_line_is_named_and_the_others_are_sent(cli, monkeypatch):
+    fail_entries(monkeypatch, {1: BodyTooLarge("too long")})
+    said = cli("--json", "send", "q", "--lines", stdin=b"a\nb\nc\n")
+    assert said.code == 2
+    assert said.json["sent"] == 2
+    assert said.json["failed"] == [{"line": 2, "error": "BodyTooLarge", "message": "too long"}]
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ({1: Unavailable("no node")}, 3),
+        ({0: BodyTooLarge("x"), 1: Unavailable("x")}, 3),
+        ({0: Unavailable("x"), 2: SendUnknown("who knows")}, 4),
+    ],
+)
+def test_when_cassandra_fails_it_stops_and_says_where(cli, monkeypatch, errors, code):
+    """What follows would fail too; the worst error decides the exit code."""
+    fail_entries(monkeypatch, errors)
+    monkeypatch.setattr(send_lines, "BATCH", 3)
+    said = cli("send", "q", "--lines", stdin=b"x\n" * 9)
+    assert said.code == code
+    assert said.out == f"{3 - len(errors)} messages sent to q.\n"
+    assert "Stopped after line 3. Nothing after line 3 was sent." in said.err
+    assert all(f"line {index + 1}:" in said.err for index in errors)
+
+
+def test_many_failures_are_not_all_printed(cli, monkeypatch):
+    fail_entries(monkeypatch, {index: BodyTooLarge("x") for index in range(12)})
+    assert "and 2 more" in cli("send", "q", "--lines", stdin=b"x\n" * 12).err
+
+
+def fail_entries(monkeypatch, errors):
+    """In each send_many, the entries at these places fail."""
+    send_many = Queue.send_many
+
+    def failing(self, messages):
+        result = send_many(self, [m for index, m in enumerate(messages) if index not in errors])
+        result.failed = [(index, error) for index, error in errors.items() if index < len(messages)]
+        return result
+
+    monkeypatch.setattr(Queue, "send_many", failing)
+
+
+def test_ctrl_c_lets_the_batch_end_and_says_how_far_it_came(cli, monkeypatch):
+    """What the remark says is what the queue holds."""
+    interrupt_in(monkeypatch, Queue, "send_many", times=1)
+    monkeypatch.setattr(send_lines, "BATCH", 2)
+    said = cli("send", "q", "--lines", stdin=b"1\n2\n3\n4\n")
+    assert said.code == 130
+    assert "Interrupted after line 2. Nothing after line 2 was sent." in said.err
+    assert bodies(cli("--json", "receive", "q")) == ["1", "2"]
+
+
+def test_a_second_ctrl_c_does_not_wait_and_names_the_lines_in_doubt(cli, monkeypatch):
+    interrupt_in(monkeypatch, Queue, "send_many", times=2)
+    said = cli("send", "q", "--lines", stdin=b"1\n2\n")
+    assert said.code == 130
+    assert "Lines 1 to 2 may be sent or not." in said.err
+
+
+def interrupt_in(monkeypatch, kind, name, *, times):
+    """Ctrl-C, so many times, before the method does what it does."""
+    original = getattr(kind, name)
+
+    def interrupted(self, *args):
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *args)
+
+    monkeypatch.setattr(kind, name, interrupted)
+
+
+# ── receive ──
+
+
+def test_receive_prints_bodies_and_acks_them(cli):
+    """In a pipe a body a line and nothing else; once printed they are gone."""
+    for body in ("one", "two"):
+        cli("send", "q", body)
+    said = cli("receive", "q")
+    assert (said.code, sorted(said.out.splitlines()), said.err) == (0, ["one", "two"], "")
+    assert cli("--json", "stats", "q", "--exact").json[0]["live"] == 0
+
+
+def test_receive_as_json_has_a_fixed_shape(cli):
+    cli("send", "q", "größer", "--header", "a=1")
+    (message,) = cli("receive", "q", "--json").json_lines
+    assert list(message) == [
+        "id",
+        "body",
+        "encoding",
+        "headers",
+        "priority",
+        "due",
+        "sent_at",
+        "attempt",
+        "visible_again",
+    ]
+    assert (message["body"], message["attempt"], message["headers"]) == ("größer", 1, {"a": "1"})
+
+
+def test_receive_takes_at_most_max(cli):
+    cli("send", "q", "--lines", stdin=b"x\n" * 12)
+    assert len(cli("receive", "q").out.split()) == receive_command.DEFAULT_MAX
+    assert len(cli("receive", "q", "--max", "1").out.split()) == 1
+    assert len(cli("receive", "q", "--max", "9").out.split()) == 1
+
+
+def test_an_empty_queue_is_0_and_a_remark(cli):
+    said = cli("receive", "q", "--wait", "10ms")
+    assert (said.code, said.out) == (0, "")
+    assert "nothing that is due" in said.err
+
+
+def test_no_ack_leaves_messages_to_their_timeout(cli):
+    """They are neither gone nor available before."""
+    cli("send", "q", "x")
+    assert cli("receive", "q", "--no-ack").out == "x\n"
+    assert cli("receive", "q").out == ""
+    assert cli("--json", "peek", "q").json_lines[0]["state"] == "claimed"
+    (again,) = cli("--json", "receive", "q", "--wait", "5s").json_lines
+    assert again["attempt"] == 2
+
+
+def test_nack_gives_messages_back_and_counts_the_attempt(cli):
+    cli("send", "q", "x")
+    assert cli("--json", "receive", "q", "--nack", "--max", "1").json_lines[0]["attempt"] == 1
+    assert cli("--json", "receive", "q", "--wait", "1s").json_lines[0]["attempt"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (("--nack", "--ack"), "not both"),
+        (("--nack", "--no-ack"), "not both"),
+        (("--follow", "--wait", "1s"), "--wait"),
+        (("--max", "0"), "--max"),
+        (("--wait", "soon"), "1h30m"),
+    ],
+)
+def test_a_wrong_combination_receives_nothing(cli, args, hint):
+    cli("send", "q", "x")
+    said = cli("receive", "q", *args)
+    assert (said.code, said.out) == (2, "")
+    assert hint in said.err
+
+
+def test_follow_goes_on_until_ctrl_c(cli, monkeypatch):
+    """It ends with 130 and says that what was printed is acked."""
+    receive = Consumer.receive
+
+    def receive_then_interrupt(self, *_args, **_options):
+        messages = receive(self, 1)
+        if not messages:
+            signal.raise_signal(signal.SIGINT)
+        return messages
+
+    cli("send", "q", "--lines", stdin=b"1\n2\n3\n")
+    monkeypatch.setattr(Consumer, "receive", receive_then_interrupt)
+    said = cli("receive", "q", "--follow")
+    assert (said.code, said.out) == (130, "1\n2\n3\n")
+    assert "3 messages printed, 3 of them acked." in said.err
+
+
+def test_ctrl_c_between_printing_and_acking_waits_for_the_ack(cli, monkeypatch):
+    """Nothing is printed and yet delivered again."""
+    interrupt_in(monkeypatch, Printer, "received", times=1)
+    cli("send", "q", "x")
+    said = cli("receive", "q", "--max", "1")
+    assert (said.code, said.out) == (130, "x\n")
+    assert "1 messages printed, 1 of them acked." in said.err
+    assert cli("--json", "stats", "q", "--exact").json[0]["live"] == 0
+
+
+def test_an_ack_that_fails_is_said(cli, monkeypatch):
+    def failing(_self, _messages):
+        raise AckUnknown("no answer")
+
+    cli("send", "q", "x")
+    monkeypatch.setattr(Consumer, "ack", failing)
+    said = cli("receive", "q")
+    assert (said.code, said.out) == (4, "x\n")
+    assert "1 messages printed, 0 of them acked. The other 1 may come again." in said.err
+
+
+def test_a_closed_pipe_acks_nothing_that_was_not_taken(cli, monkeypatch):
+    """`cqueue receive … | head -1` gives back what head did not read."""
+
+    def closed(_self, _message):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    cli("send", "q", "x")
+    monkeypatch.setattr(Printer, "received", closed)
+    said = cli("receive", "q")
+    assert said.code == 1
+    assert "0 messages printed" in said.err
+    monkeypatch.undo()
+
+
+# ── peek and stats ──
+
+
+def test_peek_shows_states_and_takes_nothing(cli):
+    cli("send", "q", "now")
+    cli("send", "q", "late", "--delay", "1h")
+    for _ in range(2):
+        found = cli("--json", "peek", "q").json_lines
+        assert [(m["body"], m["state"]) for m in found] == [("now", "ready"), ("late", "delayed")]
+    assert "attempt" not in found[0]
+    assert len(cli("--json", "peek", "q", "--limit", "1").json_lines) == 1
+    assert "late" in cli("peek", "q").out
+
+
+def test_peek_at_nothing(cli):
+    assert "is empty" in cli("peek", "q").err
+    assert cli("--json", "peek", "q").out == ""
+    assert cli("peek", "q", "--limit", "0").code == 2
+
+
+def test_stats_count_exactly_when_asked(cli):
+    cli("send", "q", "now")
+    cli("send", "q", "late", "--delay", "1h")
+    cli("receive", "q", "--no-ack")
+    cli("send", "q", "more")
+    (exact,) = cli("--json", "stats", "q", "--exact").json
+    assert exact.pop("oldest").startswith("20")
+    assert exact.pop("wide_rows") >= exact.pop("future_wide_rows") >= 1
+    assert exact == {
+        "queue": "q",
+        "state": "active",
+        "claimed": 1,
+        "waiting": 0,
+        "ready": 1,
+        "delayed": 1,
+        "live": 3,
+    }
+    (cheap,) = cli("--json", "stats", "q").json
+    assert (cheap["claimed"], cheap["ready"], cheap["live"]) == (1, None, None)
+    assert "--exact" in cli("stats", "q").err
+
+
+def test_stats_without_a_name_are_of_all_queues(cli):
+    cli("queue", "create", "p")
+    names = [row["queue"] for row in cli("--json", "stats").json]
+    assert names == ["p", "p.dead", "q", "q.dead"]
+    assert cli("stats", "q", "p").out.count("active") == 2

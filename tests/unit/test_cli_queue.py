@@ -1,0 +1,228 @@
+"""`cqueue queue`: each command, its JSON, and what it says to mistakes."""
+
+import json
+from dataclasses import fields
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from cqueue import QueueConfig, connect
+from cqueue.cli import queue as commands
+from cqueue.config import FIXED
+
+EVERYTHING = {
+    "shards": 2,
+    "time_shard": timedelta(minutes=1),
+    "visibility": timedelta(seconds=5),
+    "max_attempts": 7,
+    "lease": timedelta(seconds=2),
+    "max_shards": 8,
+    "open_shards": 3,
+}
+
+
+def options(settings):
+    for name, value in settings.items():
+        shown = f"{value.total_seconds()}s" if isinstance(value, timedelta) else value
+        yield from (f"--{name.replace('_', '-')}", shown)
+
+
+def option_names(command):
+    group = typer.main.get_command(commands.app)
+    return {param.name for param in group.commands[command].params}
+
+
+def test_create_takes_every_setting(cli, cli_url):
+    """Whatever QueueConfig knows can be given, and arrives."""
+    assert set(EVERYTHING) == {field.name for field in fields(QueueConfig)} <= option_names("create")
+    assert cli("queue", "create", "q", *options(EVERYTHING)).code == 0
+    with connect(cli_url) as client:
+        assert client.queue("q").config == QueueConfig(**EVERYTHING)
+
+
+def test_alter_takes_every_setting_that_is_not_fixed(cli, cli_url):
+    alterable = {name: value for name, value in EVERYTHING.items() if name not in FIXED}
+    assert option_names("alter") & set(EVERYTHING) == set(alterable)
+    cli("queue", "create", "q")
+    said = cli("--json", "queue", "alter", "q", *options(alterable))
+    assert (said.code, said.json["visibility_ms"], said.json["max_attempts"]) == (0, 5000, 7)
+    with connect(cli_url) as client:
+        assert client.queue("q").config == QueueConfig(**alterable)
+
+
+def test_alter_without_a_change_says_what_there_is(cli):
+    cli("queue", "create", "q")
+    said = cli("queue", "alter", "q")
+    assert said.code == 2
+    assert "--visibility" in said.err
+
+
+def test_show_prints_the_whole_configuration(cli):
+    cli("queue", "create", "orders")
+    described = {
+        "queue": "orders",
+        "state": "active",
+        "dead_letter_queue": "orders.dead",
+        "shards": 4,
+        "time_shard_ms": 30000,
+        "visibility_ms": 30000,
+        "max_attempts": 5,
+        "lease_ms": 5000,
+        "max_shards": 64,
+        "open_shards": 1,
+    }
+    assert cli("queue", "show", "orders", "--json").json == described
+    assert cli("--json", "queue", "list").json == [described]
+    shown = cli("queue", "show", "orders").out
+    assert "orders.dead" in shown
+    assert "30s" in shown
+
+
+def test_a_dead_letter_queue_has_none_of_its_own(cli):
+    cli("queue", "create", "q")
+    assert cli("--json", "queue", "show", "q.dead").json["dead_letter_queue"] is None
+    assert "no limit" in cli("queue", "show", "q.dead").out
+
+
+def test_list_shows_dead_letter_queues_when_asked(cli):
+    assert cli("--json", "queue", "list").json == []
+    assert "no queue yet" in cli("queue", "list").err
+    cli("queue", "create", "b")
+    cli("queue", "create", "a")
+    assert [queue["queue"] for queue in cli("--json", "queue", "list").json] == ["a", "b"]
+    names = [queue["queue"] for queue in cli("--json", "queue", "list", "--all").json]
+    assert names == ["a", "a.dead", "b", "b.dead"]
+    assert cli("queue", "list").out.splitlines()[1].split()[0] == "a"
+
+
+def test_pause_and_resume(cli):
+    """A paused queue gives nothing and says so; sends go on."""
+    cli("queue", "create", "q")
+    assert cli("queue", "pause", "q", "--json").json["state"] == "paused"
+    assert cli("send", "q", "x").code == 0
+    assert cli("receive", "q").out == ""
+    assert cli("--json", "stats", "q").json[0]["state"] == "paused"
+    assert cli("queue", "resume", "q", "--json").json["state"] == "active"
+    assert cli("receive", "q").out == "x\n"
+
+
+def test_purge_deletes_what_is_there_and_keeps_the_queue(cli):
+    cli("queue", "create", "q")
+    cli("send", "q", "now")
+    cli("send", "q", "later", "--delay", "1h")
+    assert cli("--json", "queue", "purge", "q", "--yes").json == {"queue": "q", "deleted": 2}
+    assert cli("--json", "stats", "q", "--exact").json[0]["live"] == 0
+
+
+def test_delete_deletes_messages_and_the_dead_letter_queue(cli):
+    cli("queue", "create", "q")
+    cli("send", "q", "x")
+    assert cli("--json", "queue", "delete", "q", "-y").json == {"queue": "q", "deleted": 1}
+    assert cli("--json", "queue", "list", "--all").json == []
+    assert cli("queue", "delete", "q", "--yes").code == 2
+
+
+@pytest.mark.parametrize("command", ["delete", "purge"])
+def test_without_anybody_to_ask_it_needs_yes(cli, command):
+    """A script that forgot --yes deletes nothing, whatever stands in its standard input."""
+    cli("queue", "create", "q")
+    said = cli("queue", command, "q", stdin=b"y\n")
+    assert said.code == 2
+    assert "--yes" in said.err
+    assert cli("queue", "show", "q").code == 0
+
+
+@pytest.mark.parametrize(("answer", "code"), [(True, 0), (False, 1), (typer.Abort(), 130)])
+def test_the_answer_decides(cli, monkeypatch, answer, code):
+    def confirm(question, *, err):
+        assert "q" in question
+        assert err, "the question is no result"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    cli("queue", "create", "q")
+    monkeypatch.setattr(typer, "confirm", confirm)
+    on_terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(commands, "sys", on_terminal)
+    assert cli("queue", "delete", "q").code == code
+    assert cli("queue", "show", "q").code == (2 if answer is True else 0)
+
+
+def test_a_dead_letter_queue_is_not_deleted_alone(cli):
+    cli("queue", "create", "q")
+    said = cli("queue", "delete", "q.dead", "--yes")
+    assert said.code == 2
+    assert "purge" in said.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("queue", "show", "oders"),
+        ("queue", "alter", "oders", "--shards", "2"),
+        ("queue", "delete", "oders", "--yes"),
+        ("queue", "purge", "oders", "--yes"),
+        ("queue", "pause", "oders"),
+        ("queue", "resume", "oders"),
+        ("send", "oders", "x"),
+        ("send", "oders", "--lines"),
+        ("receive", "oders"),
+        ("peek", "oders"),
+        ("stats", "oders"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_name_gets_the_nearest_one(cli, args):
+    cli("queue", "create", "orders")
+    said = cli(*args)
+    assert (said.code, said.out) == (2, "")
+    assert "Did you mean 'orders'?" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_name_like_no_other_gets_a_way_on(cli):
+    assert "there is none yet" in cli("queue", "show", "x").err
+    cli("queue", "create", "orders")
+    said = cli("queue", "show", "x")
+    assert "cqueue queue list" in said.err
+    assert "cqueue queue create x" in said.err
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (("create", "a b"), "is no queue name"),
+        (("create", "[/x]"), "is no queue name"),
+        (("create", "q.dead"), "dead-letter"),
+        (("create", "q", "--visibility", "1s"), "2 seconds to 12 hours"),
+        (("create", "q", "--visibility", "soon"), "is no duration"),
+        (("create", "q", "--max-attempts", "1"), "2 or more"),
+        (("create", "q", "--shards", "65"), "shards"),
+        (("create", "q", "--time-shard", "7s"), "divides an hour"),
+        (("create", "there"), "exists already"),
+        (("create", "there", "--exist-ok", "--shards", "1"), "another configuration"),
+        (("alter", "there", "--shards", "0"), "shards"),
+        (("alter", "there", "--max-shards", "9"), "No such option"),
+        (("show",), "QUEUE"),
+        (("delet", "there"), "Did you mean 'delete'"),
+    ],
+)
+def test_a_mistake_is_2_and_explained(cli, args, hint):
+    cli("queue", "create", "there")
+    said = cli("queue", *args)
+    assert (said.code, said.out) == (2, "")
+    assert hint in " ".join(said.err.replace("│", " ").split())
+    assert "Traceback" not in said.err
+
+
+def test_create_can_be_repeated_with_exist_ok(cli):
+    assert [cli("queue", "create", "q", "--exist-ok").code for _ in range(2)] == [0, 0]
+
+
+def test_errors_are_json_behind_the_command_too(cli):
+    said = cli("queue", "show", "x", "--json")
+    assert said.out == ""
+    assert json.loads(said.err)["error"] == "QueueNotFound"

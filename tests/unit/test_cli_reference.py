@@ -1,0 +1,68 @@
+"""The page about the command line is complete, and the command line starts quickly."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.groups import ENTRIES, Deferred
+from cqueue.cli.main import app
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+
+
+def commands(entry):
+    """Every command of an entry by its full name."""
+    loaded = Deferred(entry).load()
+    parts = getattr(loaded, "commands", {"": loaded})
+    return {f"cqueue {entry.name} {name}".strip(): command for name, command in parts.items()}
+
+
+def options(command):
+    return {
+        option
+        for param in command.params
+        for option in (*param.opts, *param.secondary_opts)
+        if option.startswith("-")
+    }
+
+
+def section(group):
+    """What stands under `## cqueue GROUP`, to the next heading of that rank."""
+    _, _, rest = PAGE.partition(f"\n## `cqueue {group}`\n")
+    return rest.partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_command_and_option_stands_in_the_page(entry):
+    """Under its group's heading; --json is explained once for all."""
+    text = section(entry.name)
+    assert text, f"docs/reference/cli.md has no section for `cqueue {entry.name}`"
+    for name, command in commands(entry).items():
+        assert name == f"cqueue {entry.name}" or f"### `{name}`\n" in text
+        missing = {option for option in options(command) - {"--json"} if f"`{option}" not in text}
+        assert not missing, f"docs/reference/cli.md does not describe {missing} of `{name}`"
+
+
+def test_global_options_stand_in_the_page():
+    own = {option for option in options(typer.main.get_command(app)) if not option.endswith("-completion")}
+    assert all(f"`{option}" in PAGE for option in own)
+
+
+def test_every_exit_code_stands_in_the_page():
+    assert all(f"\n| {int(code)} | " in PAGE for code in ExitCode)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_help_imports_no_driver(entry):
+    """`cqueue GROUP --help` stays quick: what takes long is imported inside commands."""
+    code = (
+        "import sys; from cqueue.cli.main import main; "
+        f"main([{entry.name!r}, '--help']); sys.exit('cassandra' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"-completion" not in done.stdout, "completion belongs to `cqueue` itself"

@@ -1,0 +1,81 @@
+"""What people type and what they are shown."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cqueue.cli import values
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("250ms", 0.25),
+        ("30s", 30),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("2d", 172800),
+        ("90", 90),
+        ("0", 0),
+        ("1.5", 1.5),
+        ("0.5h", 1800),
+        (" 1H 30M ", 5400),
+        ("1m500ms", 60.5),
+    ],
+)
+def test_a_duration_is_read_as_people_write_it(text, seconds):
+    assert values.parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "x", "5x", "m5", "-1s", "1h30", "1e3", "1,5s", "5 minutes", "٣s", "²"])
+def test_anything_else_is_refused_with_examples(text):
+    with pytest.raises(typer.BadParameter, match="1h30m"):
+        values.parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 30 + "d", "9" * 400])
+def test_a_duration_beyond_all_time_is_no_crash(text):
+    with pytest.raises(typer.BadParameter, match="longer than any time"):
+        values.parse_duration(text)
+
+
+@given(st.integers(0, 10**11))
+def test_a_shown_duration_reads_back(ms):
+    duration = timedelta(milliseconds=ms)
+    assert values.parse_duration(values.show_duration(duration)) == duration
+
+
+def test_a_moment_needs_a_zone():
+    assert values.parse_moment("2030-01-31T08:00Z") == datetime(2030, 1, 31, 8, tzinfo=UTC)
+    assert values.parse_moment("2030-01-31T09:00+01:00") == datetime(2030, 1, 31, 8, tzinfo=UTC)
+    with pytest.raises(typer.BadParameter, match="no time zone"):
+        values.parse_moment("2030-01-31T08:00")
+    with pytest.raises(typer.BadParameter, match="is no time"):
+        values.parse_moment("tomorrow")
+
+
+def test_headers_are_name_and_value():
+    assert values.parse_headers(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
+        with pytest.raises(typer.BadParameter, match="eader"):
+            values.parse_headers(wrong)
+
+
+def test_a_body_is_text_if_it_can_be():
+    assert values.body_text("größer".encode()) == ("größer", "utf-8")
+    assert values.body_text(b"\xff\xfe") == ("//4=", "base64")
+
+
+def test_a_message_cannot_command_a_terminal():
+    """Escape sequences of a body are shown, not obeyed; lines and tabs stay."""
+    assert values.safe_for_terminal("a\tb\n\x1b[31mred\x07\x9b") == "a\tb\n\\x1b[31mred\\x07\\x9b"
+
+
+def test_moments_are_shown_with_their_date_unless_it_is_today():
+    now = datetime.now(UTC)
+    assert values.show_moment(now) == now.astimezone().strftime("%H:%M:%S")
+    assert values.show_moment(now + timedelta(days=2)).startswith("20")
+    assert values.show_moment(None) == "–"

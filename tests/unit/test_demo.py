@@ -1,0 +1,372 @@
+"""`cqueue demo`: its account is right, and it tells when something is wrong."""
+
+import io
+import itertools
+import json
+import re
+import runpy
+from contextlib import contextmanager, nullcontext
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cqueue import Queue, QueueNotFound, Unavailable, connect, dev
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.interrupts import Interrupts
+from cqueue.demo import Input, Ledger, cassandra, display, runner
+from cqueue.demo.accounting import percentile_ms
+from cqueue.dev import ClusterState
+from cqueue.errors import SendUnknown
+
+TEXT = files("cqueue.cli").joinpath("demo.txt").read_text(encoding="utf-8")
+QUICK = ("demo", "--json", "--messages", "300", "--rate", "0")
+
+
+# ── the input ──
+
+
+def test_the_text_comes_with_the_package():
+    """10,000 lines, all different enough to notice a mix-up, below 1 MB."""
+    assert len(TEXT.splitlines()) == 10_000
+    assert len(TEXT.encode()) < 1_000_000
+    assert len(set(TEXT.splitlines())) > 9_900
+
+
+def test_the_text_is_what_its_script_writes():
+    script = Path(__file__).parents[2] / "benchmarks" / "make_demo_text.py"
+    assert list(runpy.run_path(str(script))["access_log"]()) == TEXT.splitlines()
+
+
+@pytest.mark.parametrize("size", [1, 5, 100, 10_000, 25_000])
+def test_every_message_is_one_of_its_own(size):
+    """Its number can be read back from its body; a handful are poisonous, whatever the size."""
+    given = Input.of_size(size)
+    assert all(given.number_of(given.body(n)) == n for n in range(1, size + 1))
+    assert 1 <= len(given.poison) <= 5
+    assert given.poison <= set(range(1, size + 1))
+
+
+def test_an_altered_body_has_no_number():
+    given = Input.of_size(10)
+    for body in (b"", b"7", b"x y", given.body(7) + b"!", b"11 " + given.lines[0].encode(), b"0 x"):
+        assert given.number_of(body) is None
+
+
+def test_one_in_a_hundred_fails_twice():
+    given = Input.of_size(10_000)
+    flaky = [n for n in range(1, 10_001) if given.fails(n, 1) and n not in given.poison]
+    assert 95 <= len(flaky) <= 100
+    assert all(given.fails(n, 2) and not given.fails(n, 3) for n in flaky)
+    assert all(given.fails(n, 1000) for n in given.poison)
+
+
+# ── the account ──
+
+
+@pytest.fixture
+def ledger():
+    """Five messages; time passes by a second a call."""
+    return Ledger(5, now=itertools.count().__next__)
+
+
+def test_an_account_that_balances(ledger):
+    ledger.sending(range(1, 6))
+    ledger.stored(range(1, 6))
+    ledger.delivered(range(1, 6))
+    ledger.handled([1, 2, 3, 4])
+    ledger.acked(n for n in (1, 2, 3, 4))
+    ledger.dead([5])
+    report = ledger.report(0, interrupted=False)
+    assert (report.sent, report.acked, report.dead, report.lost) == (5, 4, 1, 0)
+    assert report.balanced
+
+
+def test_a_message_that_vanished_is_lost(ledger):
+    """Stored, never handled, not dead, and not in the queue."""
+    ledger.sending(range(1, 6))
+    ledger.stored(range(1, 6))
+    ledger.handled([1, 2, 3, 4])
+    ledger.acked([1, 2, 3, 4])
+    assert ledger.report(0, interrupted=False).lost == 1
+    left = ledger.report(1, interrupted=False)
+    assert (left.lost, left.left, left.balanced) == (0, 1, False)
+    assert not ledger.report(None, interrupted=False).balanced
+
+
+def test_an_unknown_send_counts_as_sent_when_it_is_seen(ledger):
+    ledger.sending(range(1, 6))
+    ledger.stored([1, 2, 3])
+    ledger.send_unknown(4)
+    ledger.send_unknown(5)
+    ledger.delivered([4])
+    report = ledger.report(0, interrupted=False)
+    assert (report.sent, report.unsent) == (4, 1)
+
+
+def test_an_unknown_ack_is_no_loss(ledger):
+    """The message was handled; if it were still there, the count would show it."""
+    ledger.sending([1])
+    ledger.stored([1])
+    ledger.delivered([1])
+    ledger.handled([1])
+    report = ledger.report(0, interrupted=False)
+    assert (report.acked, report.ack_unknown, report.lost) == (0, 1, 0)
+
+
+def test_duplicates_and_redeliveries_are_told_apart(ledger):
+    """Again after a failure is redelivered; again after success is a duplicate as well."""
+    ledger.sending([1, 2])
+    ledger.delivered([1, 2])
+    ledger.delivered([1])
+    ledger.handled([1, 2])
+    ledger.delivered([2])
+    ledger.dead([2])
+    report = ledger.report(0, interrupted=False)
+    assert (report.redelivered, report.duplicates) == (2, 2)
+
+
+def test_an_altered_body_never_balances(ledger):
+    ledger.altered()
+    assert ledger.report(0, interrupted=False).altered == 1
+
+
+def test_a_snapshot_counts_what_is_recent(ledger):
+    ledger.sending([1, 2])  # at 1 s
+    ledger.stored([1, 2])
+    ledger.delivered([1])  # at 2 s
+    ledger.acked([1])  # at 3 and 4 s
+    snapshot = ledger.snapshot()  # at 5 s
+    assert (snapshot.sent, snapshot.done, snapshot.depth) == (2, 1, 1)
+    assert snapshot.per_second == pytest.approx(0.5)
+    assert snapshot.p50_ms is None, "the delivery is older than two seconds"
+    assert ledger.report(1, interrupted=True).p50_ms == 1000
+
+
+def test_percentiles_are_of_nearest_rank():
+    seconds = [n / 1000 for n in range(100, 0, -1)]
+    assert (percentile_ms(seconds, 50), percentile_ms(seconds, 99), percentile_ms([], 50)) == (50, 99, None)
+
+
+# ── the whole ──
+
+
+def test_the_demo_accounts_for_every_message(cli, cli_url):
+    said = cli(*QUICK)
+    assert (said.code, said.err) == (0, "")
+    report = said.json
+    assert report["balanced"]
+    assert report["sent"] == report["messages"] == 300
+    assert report["acked"] == 295
+    assert report["dead"] == 5
+    assert report["lost"] == report["left"] == report["duplicates"] == report["unsent"] == 0
+    assert report["redelivered"] == 3 * 2 - (2 if 150 in Input.of_size(300).poison else 0) + 5 * 3
+    assert 0 < report["p50_ms"] <= report["p99_ms"]
+    with connect(cli_url) as client:
+        assert client.queues() == []
+
+
+def test_for_people_it_prints_lines_and_a_table(cli):
+    said = cli("demo", "--messages", "100")
+    assert said.code == 0
+    assert re.search(r"sent +100 ", said.out)
+    assert "100 sent = 95 acked + 5 dead. Nothing is lost." in said.out
+    assert re.search(r"^sent \d+ +done \d+ +depth", said.err, re.MULTILINE)
+
+
+def test_a_lost_message_is_found(cli, cli_url, monkeypatch):
+    """A producer is told that a message is stored, and it is not: exit code 1, and the queue is kept."""
+    send_many = Queue.send_many
+    first = itertools.count()
+
+    def forgetful(self, messages):
+        return send_many(self, list(messages)[0 if next(first) else 1 :])
+
+    monkeypatch.setattr(Queue, "send_many", forgetful)
+    said = cli(*QUICK)
+    assert said.code == ExitCode.CHECK_FAILED
+    assert (said.json["sent"], said.json["lost"], said.json["balanced"]) == (300, 1, False)
+    with connect(cli_url) as client:
+        assert said.json["queue"] in client.queues()
+
+
+def test_a_send_that_was_not_done_is_repeated(cli, monkeypatch):
+    """And one of unknown outcome is not: that could make a copy."""
+    send_many = Queue.send_many
+    errors = iter([Unavailable("no node"), SendUnknown("who knows")])
+
+    def failing(self, messages):
+        messages = list(messages)
+        error = next(errors, None)
+        if error is None:
+            return send_many(self, messages)
+        result = send_many(self, messages[1:] if isinstance(error, Unavailable) else messages)
+        result.failed = [(0, error)]
+        return result
+
+    monkeypatch.setattr(Queue, "send_many", failing)
+    said = cli(*QUICK, "--producers", "1")
+    assert (said.code, said.json["sent"], said.json["errors"]) == (0, 300, 2)
+    assert (said.json["lost"], said.json["duplicates"]) == (0, 0)
+
+
+def test_an_unforeseen_error_in_a_thread_ends_it(cli, monkeypatch):
+    def broken(_self, _messages):
+        raise QueueNotFound("somebody deleted it")
+
+    monkeypatch.setattr(Queue, "send_many", broken)
+    said = cli(*QUICK)
+    assert (said.code, said.out) == (2, "")
+    assert "somebody deleted it" in said.err
+
+
+def test_a_standstill_ends_with_an_account(cli, monkeypatch):
+    """Nothing more comes out, though something is in: it is left, and the exit code is 1."""
+    monkeypatch.setattr(runner, "STUCK_AFTER_S", 0.5)
+    monkeypatch.setattr(runner.Demo, "_is_empty", lambda _self, _queue: False)
+    said = cli(*QUICK)
+    assert said.code == ExitCode.CHECK_FAILED
+    assert (said.json["left"], said.json["lost"]) == (5, 0), "the dead letters were not drained"
+
+
+def test_ctrl_c_prints_the_account_so_far(cli, cli_url, monkeypatch):
+    """It balances with what is left; the queue is gone."""
+
+    @contextmanager
+    def live(_console, *, silent):
+        assert silent
+
+        def watch(snapshot):
+            if snapshot.sent >= 20:
+                raise KeyboardInterrupt
+
+        yield watch
+
+    monkeypatch.setattr(display, "live", live)
+    said = cli("demo", "--json", "--messages", "5000", "--rate", "200")
+    assert said.code == ExitCode.INTERRUPTED
+    report = said.json
+    assert report["interrupted"]
+    assert 20 <= report["sent"] < 5000
+    assert report["sent"] == report["acked"] + report["dead"] + report["left"]
+    assert report["lost"] == 0
+    with connect(cli_url) as client:
+        assert client.queues() == []
+
+
+def test_keep_keeps_the_queue(cli, cli_url):
+    name = cli(*QUICK, "--keep").json["queue"]
+    with connect(cli_url) as client:
+        assert client.queues() == [name, f"{name}.dead"]
+
+
+def test_a_directory_goes_with_the_embedded_cassandra_only(cli, tmp_path):
+    said = cli(*QUICK, "--dir", tmp_path)
+    assert said.code == 2
+    assert "--dir" in json.loads(said.err)["message"]
+
+
+# ── where Cassandra is ──
+
+
+def test_a_url_is_named_by_option_environment_or_file(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CQUEUE_URL", raising=False)
+    monkeypatch.delenv("CQUEUE_CONFIG", raising=False)
+    assert cassandra.named_url(None) is None
+    (tmp_path / "cqueue.toml").write_text('[cqueue]\nlocal_dc = "dc1"\n')
+    assert cassandra.named_url(None) is None
+    (tmp_path / "cqueue.toml").write_text('[cqueue]\nurl = "memory://file"\n')
+    assert cassandra.named_url(None) == "memory://file"
+    monkeypatch.setenv("CQUEUE_URL", "memory://environment")
+    assert cassandra.named_url(None) == "memory://environment"
+    assert cassandra.named_url("memory://option") == "memory://option"
+
+
+class FakeCluster:
+    """Records what is asked of it."""
+
+    def __init__(self, state):
+        self.state = state
+        self.calls = []
+        self.url = "cassandra://fake/cqueue"
+
+    def status(self):
+        return self
+
+    def start(self, _say):
+        self.calls.append("start")
+        return self
+
+    def stop(self):
+        self.calls.append("stop")
+
+
+@pytest.mark.parametrize(
+    ("state", "keep", "calls"),
+    [
+        (ClusterState.STOPPED, False, ["start", "stop"]),
+        (ClusterState.STOPPED, True, ["start"]),
+        (ClusterState.RUNNING, False, ["start"]),
+        (ClusterState.STARTING, False, ["start"]),
+        (ClusterState.DEGRADED, False, ["start"]),
+    ],
+)
+def test_only_a_cassandra_that_it_started_is_stopped(monkeypatch, state, keep, calls):
+    """Also when the demo ends by an exception."""
+    cluster = FakeCluster(state)
+    monkeypatch.setattr(dev, "DevCluster", lambda _directory: cluster)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_in_cluster(keep=keep)
+    assert cluster.calls == calls
+
+
+def interrupt_in_cluster(*, keep):
+    def status(_text):
+        return nullcontext(lambda _: None)
+
+    with cassandra.embedded(None, status, Interrupts().step, keep=keep) as url:
+        assert url == "cassandra://fake/cqueue"
+        raise KeyboardInterrupt
+
+
+# ── how it looks ──
+
+
+def test_a_terminal_shows_bars(ledger):
+    ledger.sending([1])
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with display.live(console) as watch:
+        watch(ledger.snapshot())
+    shown = console.file.getvalue()
+    assert "0 of 5" in shown
+    assert "depth" in shown
+
+
+def test_elsewhere_there_is_a_line_a_second(ledger):
+    console = Console(file=io.StringIO(), width=100)
+    with display.live(console) as watch:
+        for _ in range(3):
+            watch(ledger.snapshot())
+    assert len(console.file.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "left", "says"),
+    [(True, 3, "Interrupted:"), (False, 3, "does not balance"), (False, None, "?")],
+)
+def test_the_summary_says_what_is_wrong(ledger, interrupted, left, says):
+    console = Console(file=io.StringIO(), width=120)
+    console.print(display.summary(ledger.report(left, interrupted=interrupted)))
+    assert says in console.file.getvalue()
+
+
+def test_long_latencies_are_shown_in_seconds():
+    assert [display.show_ms(value) for value in (None, 0.4, 9999, 12345)] == [
+        "–",
+        "0 ms",
+        "9,999 ms",
+        "12.3 s",
+    ]

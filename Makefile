@@ -43,6 +43,7 @@ lint: $(STAMP)  ## Style, types, who may import whom.
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary -p cqueue
+	@$(BIN)/mypy --no-error-summary tests/typing
 	@$(BIN)/lint-imports --no-cache > /dev/null || { $(BIN)/lint-imports; exit 1; }
 
 unit: $(STAMP)  ## Tests that need no Cassandra.

@@ -118,7 +118,7 @@ def test_links_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=markdown.name)
 def test_commands_exist(path):
-    """`cqueue` commands and their options are those of the command line, `make` targets those of the Makefile."""
+    """`cqueue` commands and options are those of the command line, `make` targets those of the Makefile."""
     makefile = (markdown.ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for command in [*markdown.commands(path), *markdown.inline_commands(path)]:

@@ -11,7 +11,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def after_ctrl_c(console: Console) -> None:
+    """Leave the line on which the terminal shows `^C`."""
+    if console.is_terminal:
+        console.print()
 
 
 class Interrupts:

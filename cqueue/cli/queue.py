@@ -10,10 +10,11 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
+from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.opening import find_queue, not_found, open_client, open_queue
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.queue_view import described, listing, sheet
-from cqueue.cli.values import parse_duration, show_duration
+from cqueue.cli.values import counted, parse_duration, show_duration
 from cqueue.config import QueueConfig
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -183,7 +184,10 @@ def delete(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json
             count = client.delete_queue(name)
         except QueueNotFound as exc:
             raise not_found(client, name) from exc
-    cli.emit({"queue": name, "deleted": count}, f"Queue {name} is deleted, {count:,} messages with it.")
+    cli.emit(
+        {"queue": name, "deleted": count},
+        f"Queue {name} is deleted, and with it {counted(count, 'message')}.",
+    )
 
 
 @app.command()
@@ -214,7 +218,7 @@ def purge(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json 
     _confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
     with open_queue(cli, name) as queue, cli.status("Purging…"):
         count = queue.purge()
-    cli.emit({"queue": name, "deleted": count}, f"{count:,} messages of {name} are deleted.")
+    cli.emit({"queue": name, "deleted": count}, f"{counted(count, 'message')} of {name} deleted.")
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -230,6 +234,7 @@ def _confirm(cli: CliContext, question: str, *, yes: bool) -> None:
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as exc:
+        after_ctrl_c(cli.err_console)
         cli.remark("Nothing was deleted.")
         raise typer.Exit(ExitCode.INTERRUPTED) from exc
     if not agreed:

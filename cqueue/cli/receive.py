@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.interrupts import Interrupts, held_back
+from cqueue.cli.interrupts import Interrupts, after_ctrl_c, held_back
 from cqueue.cli.message_view import Printer
 from cqueue.cli.opening import open_queue
 from cqueue.cli.options import Json, QueueName
-from cqueue.cli.values import parse_duration
+from cqueue.cli.values import counted, parse_duration
 from cqueue.errors import BadInput, CqueueError
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ def receive(
         try:
             with held_back() as interrupts, _consumer(queue, how) as consumer:
                 _loop(consumer, Printer(cli), account, interrupts, limit, wait, follow=follow)
-        except (KeyboardInterrupt, BrokenPipeError, CqueueError):
+        except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
+            if isinstance(exc, KeyboardInterrupt):
+                after_ctrl_c(cli.err_console)
             _say(cli, account)
             raise
     if not account.printed:
@@ -135,8 +137,8 @@ def _print_and_settle(
     """The order is the promise: printed, flushed, and only then acked."""
     for message in messages:
         printer.received(message)
+        account.printed += 1
     sys.stdout.flush()
-    account.printed += len(messages)
     if account.how is Settle.ACK:
         consumer.ack(messages)
     elif account.how is Settle.NACK:
@@ -161,8 +163,7 @@ def _consumer(queue: Queue, how: Settle) -> Iterator[Consumer]:
 
 def _say(cli: CliContext, account: Account) -> None:
     """After an interrupt or error: what was printed, and what became of it."""
-    newline = "\n" if cli.err_console.is_terminal else ""  # a terminal shows ^C before it
-    text = f"{newline}{account.printed:,} messages printed, {account.settled:,} of them {account.how.value}."
+    text = f"{counted(account.printed, 'message')} printed, {account.settled:,} of them {account.how.value}."
     if account.settled < account.printed:
         text += f" The other {account.printed - account.settled:,} may come again."
     cli.remark(text)

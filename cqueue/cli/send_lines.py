@@ -15,9 +15,10 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code
-from cqueue.cli.interrupts import held_back
+from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.opening import open_queue
 from cqueue.cli.send import open_source
+from cqueue.cli.values import counted
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown
 from cqueue.message import Message
 
@@ -124,7 +125,9 @@ def _report(cli: CliContext, name: str, tally: Tally, *, interrupted: bool = Fal
             for line, error in tally.failed
         ],
     }
-    cli.emit(result, f"{tally.sent:,} messages sent to {name}.")
+    if interrupted:
+        after_ctrl_c(cli.err_console)
+    cli.emit(result, f"{counted(tally.sent, 'message')} sent to {name}.")
     for text in _remarks(tally, interrupted=interrupted):
         cli.remark(text)
 

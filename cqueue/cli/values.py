@@ -91,6 +91,11 @@ def safe_for_terminal(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def show_moment(moment: datetime | None) -> str:
     """A time in this machine's zone, to the second; the date as well unless it is today."""
     if moment is None:

@@ -11,6 +11,7 @@ from cqueue import Consumer, Queue, connect
 from cqueue.cli import receive as receive_command
 from cqueue.cli import send_lines
 from cqueue.cli.message_view import Printer
+from cqueue.cli.values import counted
 from cqueue.errors import AckUnknown, BodyTooLarge, SendUnknown, Unavailable
 
 pytestmark = pytest.mark.usefixtures("queue")
@@ -105,7 +106,7 @@ def test_each_line_is_a_message(cli, tmp_path):
         "failed": [],
     }
     (tmp_path / "lines").write_bytes(b"five\n")
-    assert cli("send", "q", "--lines", "--file", tmp_path / "lines").out == "1 messages sent to q.\n"
+    assert cli("send", "q", "--lines", "--file", tmp_path / "lines").out == "1 message sent to q.\n"
     found = cli("--json", "receive", "q").json_lines
     assert {m["body"]: m["headers"] for m in found} == {
         **{body: {"a": "1"} for body in ("one", "two", "", "four")},
@@ -157,7 +158,7 @@ def test_when_cassandra_fails_it_stops_and_says_where(cli, monkeypatch, errors, 
     monkeypatch.setattr(send_lines, "BATCH", 3)
     said = cli("send", "q", "--lines", stdin=b"x\n" * 9)
     assert said.code == code
-    assert said.out == f"{3 - len(errors)} messages sent to q.\n"
+    assert said.out == f"{counted(3 - len(errors), 'message')} sent to q.\n"
     assert "Stopped after line 3. Nothing after line 3 was sent." in said.err
     assert all(f"line {index + 1}:" in said.err for index in errors)
 
@@ -306,7 +307,7 @@ def test_ctrl_c_between_printing_and_acking_waits_for_the_ack(cli, monkeypatch):
     cli("send", "q", "x")
     said = cli("receive", "q", "--max", "1")
     assert (said.code, said.out) == (130, "x\n")
-    assert "1 messages printed, 1 of them acked." in said.err
+    assert "1 message printed, 1 of them acked." in said.err
     assert cli("--json", "stats", "q", "--exact").json[0]["live"] == 0
 
 
@@ -318,7 +319,7 @@ def test_an_ack_that_fails_is_said(cli, monkeypatch):
     monkeypatch.setattr(Consumer, "ack", failing)
     said = cli("receive", "q")
     assert (said.code, said.out) == (4, "x\n")
-    assert "1 messages printed, 0 of them acked. The other 1 may come again." in said.err
+    assert "1 message printed, 0 of them acked. The other 1 may come again." in said.err
 
 
 def test_a_closed_pipe_acks_nothing_that_was_not_taken(cli, monkeypatch):

@@ -38,20 +38,34 @@ def test_python_runs(path, monkeypatch, tmp_path):
     if reason := ELSEWHERE.get(markdown.name(path)):
         pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
-    _connect_to_memory(monkeypatch)
+    _connect_to(monkeypatch, f"memory://page-{secrets.token_hex(4)}")
+    _run_all(path)
+
+
+@pytest.mark.cassandra
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/how-to/receive.md"])
+def test_python_runs_on_cassandra(page, monkeypatch, new_keyspace):
+    """What these pages show is no speciality of the store in memory."""
+    _connect_to(monkeypatch, new_keyspace().url)
+    _run_all(markdown.ROOT / page)
+
+
+def _connect_to(monkeypatch, url):
+    connect = cqueue.connect
+
+    def connect_there(given=None):
+        return connect(given if given and given.startswith("memory://") else url)
+
+    monkeypatch.setattr(cqueue, "connect", connect_there)
+
+
+def _run_all(path):
     namespace = {"__name__": "__main__"}
     for block in markdown.blocks(path, "python"):
         if block.skip is None:
             assert _run(block, namespace) == _expected(block), f"what {block} prints"
-
-
-def _connect_to_memory(monkeypatch):
-    connect, page = cqueue.connect, f"memory://page-{secrets.token_hex(4)}"
-
-    def connect_in_memory(url=None):
-        return connect(url if url and url.startswith("memory://") else page)
-
-    monkeypatch.setattr(cqueue, "connect", connect_in_memory)
+    if isinstance(client := namespace.get("client"), cqueue.Client):
+        client.close()
 
 
 def _run(block, namespace):
@@ -129,6 +143,24 @@ def test_commands_exist(path):
             )
         if program == "make":
             assert {word for word in arguments if "=" not in word} <= targets, command
+
+
+@pytest.mark.cassandra
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/how-to/operate.md"])
+def test_commands_work(page, new_keyspace, monkeypatch, capfd):
+    """The commands of these pages, in order, do what they are for on a real Cassandra that is empty."""
+    from cqueue.cli.main import main
+
+    monkeypatch.setenv("CQUEUE_URL", new_keyspace(schema=False).url)
+    lines = [command.words[1:] for command in markdown.commands(markdown.ROOT / page) if _is_to_run(command)]
+    for words in [("schema", "apply"), *lines]:
+        assert main(words) == 0, f"{words}: {capfd.readouterr().err}"
+    if page == "docs/tutorial.md":
+        assert re.search(r"^hello$.*^hello, later$", capfd.readouterr().out, re.MULTILINE | re.DOTALL)
+
+
+def _is_to_run(command):
+    return command.words[0] == "cqueue" and command.words[1] not in {"dev", "--version"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=markdown.name)

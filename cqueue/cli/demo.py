@@ -35,7 +35,7 @@ def demo(
     producers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Producer threads.")] = 2,
     rate: Annotated[
         float, typer.Option(min=0, metavar="N", help="Messages sent per second; 0 means as fast as it goes.")
-    ] = 1000,
+    ] = 500,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the queue, and the Cassandra that was started.")
     ] = False,

@@ -90,26 +90,22 @@ def _table(report: Report) -> Table:
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, bool]]:
     """Name, value, remark, and whether it is shown even when it is 0."""
+    # Short enough for a terminal of 80 columns.
     yield "sent", f"{report.sent:,}", "acknowledged by Cassandra", True
     yield "not sent", f"{report.unsent:,}", "not reached, or not stored", False
     yield "acked", f"{report.acked:,}", "handled, then deleted from the queue", True
-    yield "ack unknown", f"{report.ack_unknown:,}", "handled, without an answer to the ack", False
-    yield "dead", f"{report.dead:,}", "failed at every attempt; drained from the dead-letter queue", True
+    yield "ack unknown", f"{report.ack_unknown:,}", "handled; whether the ack arrived is not known", False
+    yield "dead", f"{report.dead:,}", "failed at every attempt; were dead letters", True
     left = "?" if report.left is None else f"{report.left:,}"
-    yield "left", left, "by an exact count of the queue and its dead-letter queue", True
+    yield "left", left, "counted in the queue and its dead letters", True
     yield "lost", f"{report.lost:,}", "sent, and neither acked, dead, nor left", True
     yield "duplicates", f"{report.duplicates:,}", "delivered after they had been handled", True
     yield "redelivered", f"{report.redelivered:,}", "delivered again because handling failed", True
     yield "altered", f"{report.altered:,}", "bodies that nobody sent", False
     yield "errors", f"{report.errors:,}", "calls that failed and were repeated", False
-    yield (
-        "throughput",
-        f"{report.per_second:,.0f}/s",
-        "acked per second, the pace of the producers included",
-        True,
-    )
-    latency = f"{show_ms(report.p50_ms)} / {show_ms(report.p99_ms)}"
-    yield "latency p50 / p99", latency, "from the call of send to the first delivery", True
+    yield "throughput", f"{report.per_second:,.0f}/s", "acked, at the pace of the producers", True
+    yield "latency p50", show_ms(report.p50_ms), "from send to first delivery", True
+    yield "latency p99", show_ms(report.p99_ms), "", True
 
 
 def _verdict(report: Report) -> Text:

@@ -40,7 +40,7 @@ class Options:
     messages: int = 10_000
     consumers: int = 4
     producers: int = 2
-    rate: float = 1000.0
+    rate: float = 500.0
 
 
 class Demo:

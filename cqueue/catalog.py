@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 
 from cqueue.config import QueueConfig
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput, NotDone, OutcomeUnknown, QueueExists, QueueNotFound, SchemaMismatch
+from cqueue.errors import (
+    BadInput,
+    ConfigError,
+    NotDone,
+    OutcomeUnknown,
+    QueueExists,
+    QueueNotFound,
+    SchemaMismatch,
+)
 from cqueue.message import check_queue_name
 from cqueue.protocol import shards, survey
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
@@ -57,6 +65,7 @@ class Catalog:
         self._entries: dict[str, Entry] = {}
         self._deployment: DeploymentRow | None = None
         self._polled_s = float("-inf")
+        self._generation = 0  # of `_entries`: a read that began before a change must not outlive it
 
     def entry(self, name: str) -> Entry:
         """The queue's configuration, at most a second old.
@@ -94,10 +103,16 @@ class Catalog:
         with self._mutex:
             if stored != self._deployment:
                 self._deployment = stored
-                self._entries.clear()
+                self._forget()
+
+    def _forget(self) -> None:
+        self._entries.clear()
+        self._generation += 1
 
     def _read(self, name: str) -> Entry:
-        check_queue_name(name.removesuffix(DEAD_SUFFIX))
+        is_dead = isinstance(name, str) and name.endswith(DEAD_SUFFIX)
+        check_queue_name(name.removesuffix(DEAD_SUFFIX) if is_dead else name)
+        generation = self._generation
         row = self._driver.ask(ReadQueue(name))
         if row is None or row.state == DELETING:
             raise QueueNotFound(
@@ -105,7 +120,8 @@ class Catalog:
             )
         entry = self._entry_of(row)
         with self._mutex:
-            self._entries[name] = entry
+            if generation == self._generation:
+                self._entries[name] = entry
         return entry
 
     def _entry_of(self, row: QueueRow) -> Entry:
@@ -128,6 +144,7 @@ class Catalog:
         """
         if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise QueueExists(f"{name!r}: names ending in {DEAD_SUFFIX} belong to dead-letter queues")
+        self._check_fit(config)
         self._insert(name + DEAD_SUFFIX, DEAD_CONFIG)
         if not self._insert(name, config):
             row = self._driver.ask(ReadQueue(name))
@@ -137,6 +154,17 @@ class Catalog:
                 how = "with another configuration" if exist_ok else "already"
                 raise QueueExists(f"queue {name!r} exists {how}")
         return self.entry(name)
+
+    def _check_fit(self, config: QueueConfig) -> None:
+        """The configuration has to fit the deployment: clocks may disagree by ε while a lease runs."""
+        if not isinstance(config, QueueConfig):
+            raise ConfigError(f"config is {config!r}; it takes a QueueConfig")
+        least_ms = 4 * self.deployment().skew_ms
+        if config.visibility_ms < least_ms:
+            raise ConfigError(
+                f"visibility is {config.visibility}; this deployment's clocks may disagree by "
+                f"{least_ms // 4} ms, so it takes {least_ms} ms or more"
+            )
 
     def _insert(self, name: str, config: QueueConfig) -> bool:
         row = self._driver.run(_new_row(name, config, self.deployment()))
@@ -156,7 +184,9 @@ class Catalog:
         """
 
         def altered(row: QueueRow) -> QueueRow:
-            return row._replace(config=QueueConfig.from_json(row.config).altered(changes).to_json())
+            config = QueueConfig.from_json(row.config).altered(changes)
+            self._check_fit(config)
+            return row._replace(config=config.to_json())
 
         self._change(name, altered)
         return self.entry(name)
@@ -217,7 +247,7 @@ class Catalog:
             if stored is None:
                 raise SchemaMismatch("the deployment row is missing; run `cqueue schema apply`")
             with self._mutex:
-                self._entries.clear()
+                self._forget()
             try:
                 if self._driver.ask(BumpDeployment(stored.changes)):
                     return

@@ -28,7 +28,7 @@ from cqueue.errors import (
     NotDone,
     OutcomeUnknown,
 )
-from cqueue.message import MAX_RECEIVE, MessageId, delay_us, to_datetime
+from cqueue.message import MAX_RECEIVE, MessageId, check_duration, delay_us, to_datetime
 from cqueue.protocol import ack as acks
 from cqueue.protocol.claim import claim
 from cqueue.protocol.dead import bury
@@ -40,6 +40,7 @@ from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Tak
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import ReadBodies, WideRow
 
+MAX_WAIT = timedelta(days=1)
 PROBED_AT_ONCE = 16
 FREE_AFTER_S = 0.2
 """How long a slot whose messages are all acked waits for the next claim to free it on the way."""
@@ -196,9 +197,9 @@ class Consumer:
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
         """Up to `max_messages` (1 to 1,000) messages that are due, the most urgent first.
 
-        Waits up to `wait` for the first one. A message whose last holder let its timeout expire comes
-        alone, and no other such one until it is settled: it may be what killed that holder. A paused
-        queue gives nothing.
+        Waits up to `wait` (0 to 1 day) for the first one. A message whose last holder let its timeout
+        expire comes alone, and no other such one until it is settled: it may be what killed that
+        holder. A paused queue gives nothing.
 
         Raises:
             QueueNotFound: there is no such queue.
@@ -207,7 +208,7 @@ class Consumer:
         """
         if not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_RECEIVE:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
-        deadline_s = time.monotonic() + wait.total_seconds()
+        deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), MAX_WAIT)
         with self._receiving:
             self._returned()
             while True:
@@ -460,8 +461,7 @@ class Consumer:
         Raises:
             LeaseLost: the timeout passed; the message belongs to somebody else.
         """
-        if not timedelta(seconds=2) <= duration <= timedelta(hours=12):
-            raise BadInput(f"duration is {duration}; it goes from 2 seconds to 12 hours")
+        check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
         for lease in {message._taken.lease for message in _listed(messages)}:  # noqa: SLF001
             with self._stripe(lease):
                 self._driver.run(acks.extend(lease, to_ms(duration)))

@@ -141,6 +141,8 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
         HeadersTooLarge: more than 64, or more than 16 KiB together.
     """
     total = 0
+    if not isinstance(headers, Mapping):
+        raise BadInput(f"headers is a {type(headers).__name__}; it takes a mapping of text to text")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadInput(f"header {name!r} is {value!r}; names and values are text")
@@ -166,6 +168,8 @@ def due_at_us(message: Message, now_us: int) -> int:
         return now_us + delay_us(message.delay or timedelta())
     if message.delay is not None:
         raise BadInput("give delay or due, not both")
+    if not isinstance(message.due, datetime):
+        raise BadInput(f"due is {message.due!r}; it takes an aware datetime")
     if message.due.tzinfo is None:
         raise BadInput(f"due is {message.due}, without a time zone; give an aware datetime")
     due_us = (message.due - _EPOCH) // _MICROSECOND
@@ -185,6 +189,17 @@ def delay_us(delay: timedelta) -> int:
     if not timedelta() <= delay <= MAX_DELAY:
         raise DelayOutOfRange(f"delay is {delay}; it goes from 0 to 10 years")
     return delay // _MICROSECOND
+
+
+def check_duration(name: str, value: timedelta, low: timedelta, high: timedelta) -> float:
+    """The duration in seconds.
+
+    Raises:
+        BadInput: it is no timedelta, or out of its range.
+    """
+    if not isinstance(value, timedelta) or not low <= value <= high:
+        raise BadInput(f"{name} is {value!r}; it takes a timedelta from {low} to {high}")
+    return value.total_seconds()
 
 
 def _ttl_ms(ttl: timedelta) -> int:

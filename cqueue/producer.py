@@ -75,20 +75,22 @@ class Producer:
         Raises:
             BatchTooLarge: more than 10,000 entries.
             QueueNotFound: there is no such queue.
+            Closed: the client has been closed.
         """
         entries = messages if isinstance(messages, list) else list(messages)
         if len(entries) > MAX_BATCH:
             raise BatchTooLarge(f"{len(entries):,} entries; at most {MAX_BATCH:,} in one send_many")
         spec = self._catalog.entry(self.name).spec
-        checked, places, failed = self._check(entries)
+        try:
+            now_us = self._driver.clock.now_us()
+        except NotDone as exc:
+            return SendResult(len(entries), [], [(place, exc) for place in range(len(entries))])
+        checked, places, failed = _check(entries, now_us)
         if not checked:
             return SendResult(len(entries), [], failed)
         state = self._borrow()
         try:
             flushes = self._driver.run(send(spec, state, checked))
-        except NotDone as exc:  # the clock could not be read, so nothing was sent
-            failed += [(place, exc) for place in places]
-            return SendResult(len(entries), [], failed)
         finally:
             self._states.append(state)
         for flush in flushes:
@@ -98,21 +100,6 @@ class Producer:
             else:
                 failed += _failures(flush)
         return SendResult(len(entries), flushes, failed)
-
-    def _check(
-        self, entries: list[Message]
-    ) -> tuple[list[Outgoing], list[int], list[tuple[int, CqueueError]]]:
-        now_us = self._driver.clock.now_us()
-        checked: list[Outgoing] = []
-        places: list[int] = []
-        failed: list[tuple[int, CqueueError]] = []
-        for place, message in enumerate(entries):
-            try:
-                checked.append(outgoing(message, now_us))
-                places.append(place)
-            except BadInput as exc:
-                failed.append((place, exc))
-        return checked, places, failed
 
     def _borrow(self) -> ProducerState:
         """A state of one's own: concurrent calls must not share ids or turns."""
@@ -139,3 +126,19 @@ def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:
         unknown.__cause__ = error
         failures.append((index, unknown))
     return failures
+
+
+def _check(
+    entries: list[Message], now_us: int
+) -> tuple[list[Outgoing], list[int], list[tuple[int, CqueueError]]]:
+    """Entries within all limits, their places, and (place, error) of the others."""
+    checked: list[Outgoing] = []
+    places: list[int] = []
+    failed: list[tuple[int, CqueueError]] = []
+    for place, message in enumerate(entries):
+        try:
+            checked.append(outgoing(message, now_us))
+            places.append(place)
+        except BadInput as exc:
+            failed.append((place, exc))
+    return checked, places, failed

@@ -12,19 +12,23 @@ from cqueue.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput, ConfigError
-from cqueue.message import Message, MessageId, to_datetime
+from cqueue.errors import BadInput
+from cqueue.message import Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, WideRow
 
 MAX_PEEK = 10_000
+MIN_POLL, MAX_POLL = timedelta(milliseconds=1), timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message looked at, not received. state: ready, claimed, waiting, delayed, or None if not asked."""
+    """A message looked at, not received.
+
+    state: ready, claimed, waiting, delayed, expired, or None if not asked.
+    """
 
     id: MessageId
     body: bytes
@@ -44,7 +48,7 @@ class QueueStats:
         claimed: messages that consumers hold; without `exact`, acked ones whose slot is not yet freed
             are in it.
         waiting: nacked, snoozed or given back, to be delivered again when due.
-        ready: due and unclaimed.
+        ready: due and unclaimed; messages whose time to live is over are in it until somebody claims them.
         delayed: due later.
         live: all of them.
         oldest: due time of the oldest that is ready.
@@ -128,9 +132,8 @@ class Queue:
         After a poll that found nothing it waits `poll_interval`, then twice as long each time up to
         `max_poll_interval` (1 ms to 1 min). A send in the same process wakes it at once.
         """
-        shortest, longest = poll_interval.total_seconds(), max_poll_interval.total_seconds()
-        if not 0.001 <= shortest <= longest <= 60:
-            raise ConfigError("poll intervals go from 1 ms to 1 min, the shorter one first")
+        shortest = check_duration("poll_interval", poll_interval, MIN_POLL, MAX_POLL)
+        longest = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
         self._catalog.entry(self.name)
         return self._make_consumer(self.name, PollIntervals(shortest, longest))
 
@@ -156,8 +159,8 @@ class Queue:
 
         limit: 1 to 10,000.
         """
-        if not 1 <= limit <= MAX_PEEK:
-            raise BadInput(f"limit is {limit}; it goes from 1 to {MAX_PEEK:,}")
+        if not isinstance(limit, int) or not 1 <= limit <= MAX_PEEK:
+            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PEEK:,}")
         found = self._driver.run(survey.peek(self._catalog.entry(self.name).spec, limit))
         return [self._stored(one.wide_row, one.row, one.state) for one in found]
 

@@ -50,7 +50,7 @@ class Counts:
 
 
 class Found(NamedTuple):
-    """A message as it stands: state is ready, claimed, waiting or delayed."""
+    """A message as it stands: state is ready, claimed, waiting, delayed or expired."""
 
     wide_row: WideRow
     row: MessageRow
@@ -142,15 +142,17 @@ def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:
             states = _states(head, priority)
             left = limit - len(found)
             rows = (yield from ReadSlice(wide_row, priority, ids.START, END, left)).rows
-            found += [Found(wide_row, row, _state_name(states, row.id, now_us)) for row in rows]
+            found += [Found(wide_row, row, _state_name(states, row, now_us)) for row in rows]
     return found
 
 
-def _state_name(states: dict[int, SlotState], id_: int, now_us: int) -> str:
-    state = states.get(id_)
+def _state_name(states: dict[int, SlotState], row: MessageRow, now_us: int) -> str:
+    state = states.get(row.id)
     if state is not None:
         return state.name.lower()
-    return "delayed" if ids.time_us(id_) > now_us else "ready"
+    if row.expires is not None and row.expires * 1000 <= now_us:
+        return "expired"
+    return "delayed" if ids.time_us(row.id) > now_us else "ready"
 
 
 def purge(spec: QueueSpec) -> Proto[int]:

@@ -605,7 +605,7 @@ def test_a_closed_consumer(queue):
 def test_poll_intervals_have_limits(memory_queue):
     """1 ms to 1 min, the shorter one first."""
     for shortest, longest in ((ms(0), seconds(1)), (seconds(2), seconds(1)), (seconds(1), seconds(61))):
-        with pytest.raises(cqueue.ConfigError, match="poll"):
+        with pytest.raises(cqueue.BadInput, match="poll"):
             memory_queue.consumer(poll_interval=shortest, max_poll_interval=longest)
 
 
@@ -981,3 +981,85 @@ def test_a_closed_client_says_so():
     client.close()
     with pytest.raises(cqueue.Closed):
         queue.send(b"x")
+
+
+# ── Wrong types, stale configurations ──
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        cqueue.Message(b"", due="tomorrow"),
+        cqueue.Message(b"", delay=5),
+        cqueue.Message(b"", headers=[("a", "b")]),
+        cqueue.Message(b"", ttl=5),
+        cqueue.Message("text"),
+    ],
+)
+def test_a_wrong_type_fails_alone(memory_queue, entry):
+    """It is bad input of that entry; the others are sent."""
+    result = memory_queue.send_many([cqueue.Message(b"good"), entry])
+    assert [(index, isinstance(error, cqueue.BadInput)) for index, error in result.failed] == [(1, True)]
+    assert result.ids[0]
+
+
+def test_wrong_types_are_bad_input(memory_queue):
+    """Wherever a duration, a number or a configuration is asked for."""
+    with memory_queue.consumer() as consumer, pytest.raises(cqueue.BadInput):
+        consumer.receive(wait=5)
+    for wrong in (
+        lambda: memory_queue.consumer(poll_interval=1),
+        lambda: memory_queue.peek("3"),
+    ):
+        with pytest.raises(cqueue.BadInput):
+            wrong()
+    with cqueue.connect("memory://") as client:
+        with pytest.raises(cqueue.ConfigError):
+            client.create_queue("q", {"shards": 4})
+        with pytest.raises(cqueue.InvalidQueueName):
+            client.queue(5)
+
+
+def test_a_configuration_read_during_a_change_does_not_stay():
+    """A pause that falls between a read and its answer is obeyed all the same."""
+    from cqueue.client import Client
+    from cqueue.store.memory import MemoryStore
+    from cqueue.store.operations import ReadQueue
+
+    class Meddling(MemoryStore):
+        meddle = None
+
+        def execute(self, operation):
+            result = super().execute(operation)
+            if self.meddle is not None and isinstance(operation, ReadQueue):
+                meddle, self.meddle = self.meddle, None
+                meddle()
+            return result
+
+    store = Meddling()
+    admin, client = Client(store), Client(store)
+    admin.create_queue("mail")
+
+    def pause_and_poll():
+        admin.queue("mail").pause()
+        client._catalog._poll()
+
+    client._catalog._poll()
+    store.meddle = pause_and_poll
+    queue = client.queue("mail")
+    assert queue.paused
+
+
+def test_visibility_leaves_room_for_the_clocks():
+    """Four times the deployment's skew at least, when a queue is made and when it is altered."""
+    from cqueue.client import Client
+    from cqueue.store.memory import DEPLOYMENT, MemoryStore
+
+    store = MemoryStore()
+    store._deployment = DEPLOYMENT._replace(skew_ms=1000)
+    client = Client(store)
+    with pytest.raises(cqueue.ConfigError, match="4000 ms"):
+        client.create_queue("mail", cqueue.QueueConfig(visibility=timedelta(seconds=3)))
+    queue = client.create_queue("mail")
+    with pytest.raises(cqueue.ConfigError, match="4000 ms"):
+        queue.alter(visibility=timedelta(seconds=3))

@@ -487,8 +487,11 @@ class Consumer:
 
     # ── close ──
 
-    def close(self) -> None:
-        """Give back what is not settled (this attempt counts) and the lock. Never raises."""
+    def close(self, *, give_back: bool = True) -> None:
+        """Give back what is not settled (this attempt counts), and receive no more. Never raises.
+
+        give_back: False leaves messages to their timeout, to be settled until then.
+        """
         with self._receiving:
             if self._closed:
                 return
@@ -496,7 +499,7 @@ class Consumer:
             self._bell.leave(self._sleeper)
             self._let_go()
             now_ms = self._now_ms()
-            for lease in list(self._leases):
+            for lease in list(self._leases) if give_back else ():
                 if lease.outstanding and not lease.lost and lease.due_ms > now_ms:
                     self._abandon(lease)
             self._free_at_close()

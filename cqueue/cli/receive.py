@@ -157,8 +157,7 @@ def _consumer(queue: Queue, how: Settle) -> Iterator[Consumer]:
     try:
         yield consumer
     finally:
-        # close() would give the messages back at once; only the lock is of use to others.
-        consumer._let_go()  # noqa: SLF001
+        consumer.close(give_back=False)
 
 
 def _say(cli: CliContext, account: Account) -> None:

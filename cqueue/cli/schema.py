@@ -21,15 +21,15 @@ app = typer.Typer(help="Make a keyspace ready, bring it up to date, or check it.
 
 Replication = Annotated[
     str | None,
-    typer.Option(metavar="DC=N,…", help="Copies per data centre. [default: min(3, nodes) locally]"),
+    typer.Option(metavar="DC=N,…", help="Copies per data centre. \\[default: min(3, nodes) locally]"),
 ]
 Compaction = Annotated[
     str | None,
-    typer.Option(metavar="ucs|lcs|stcs|JSON", help="Compaction of the large tables. [default: ucs]"),
+    typer.Option(metavar="ucs|lcs|stcs|JSON", help="Compaction of the large tables. \\[default: ucs]"),
 ]
 GcGrace = Annotated[
     int | None,
-    typer.Option(metavar="SECONDS", help="How long deletions are kept, above 3 h. [default: 86400]"),
+    typer.Option(metavar="SECONDS", help="How long deletions are kept, above 3 h. \\[default: 86400]"),
 ]
 Serial = Annotated[
     str | None,
@@ -37,10 +37,10 @@ Serial = Annotated[
 ]
 Settle = Annotated[
     int | None,
-    typer.Option(metavar="MS", help="Bound on how long a send takes to become readable. [default: 2000]"),
+    typer.Option(metavar="MS", help="Bound on how long a send takes to become readable. \\[default: 2000]"),
 ]
 Skew = Annotated[
-    int | None, typer.Option(metavar="MS", help="Bound on the disagreement of two clocks. [default: 500]")
+    int | None, typer.Option(metavar="MS", help="Bound on the disagreement of two clocks. \\[default: 500]")
 ]
 OnlyPre = Annotated[
     bool, typer.Option("--only-pre", help="Only migrations that are safe while old code is running.")

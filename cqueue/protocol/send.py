@@ -9,6 +9,7 @@ W the outcome is unknown.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -295,25 +296,41 @@ def _split(flush: Flush, late: set[int]) -> tuple[list[Flush], Flush]:
 
 def _remake(spec: QueueSpec, state: ProducerState, late: Flush, remakes: int) -> Proto[list[Flush]]:
     """Send late messages again under new ids, and only then delete the old ones."""
-    now_us = yield from Now()
-    entropy = yield from _entropy(len(late.rows))
-    fresh = Flush(_new_flush(spec, state, now_us, now_us).wide_row, late.indexes, [], [], remade=True)
-    bodies = dict(late.bodies)
-    for place, row in enumerate(late.rows):
-        state.last_ticks = max(now_us * 10, state.last_ticks + 1)
-        random_bits = int.from_bytes(entropy[8 * place : 8 * place + 8], "big")
-        id_ = ids.from_ticks(state.last_ticks, random_bits)
-        fresh.rows.append(row._replace(id=id_))
-        if row.id in bodies:
-            fresh.bodies.append((id_, bodies[row.id]))
-    (error,) = yield from _write(spec, state, [fresh])
-    done = yield from _deliver(spec, state, fresh, Try(now_us, error), remakes)
+    done: list[Flush] = []
+    for fresh in (yield from _renewed(spec, state, late)):
+        began_us = yield from Now()
+        (error,) = yield from _write(spec, state, [fresh])
+        done += yield from _deliver(spec, state, fresh, Try(began_us, error), remakes)
     for flush in done:
         if flush.error is not None:
             flush.error = _unknown("an earlier try is stored, but may lie behind a cursor", flush.error)
     if all(flush.error is None for flush in done):
         yield from _delete_old(late)
     return done
+
+
+def _renewed(spec: QueueSpec, state: ProducerState, late: Flush) -> Proto[list[Flush]]:
+    """The messages under new ids, each in the wide row of its id's own time shard.
+
+    Ids handed out lately may lie ahead of the clock, and so beyond the time shard of now.
+    """
+    now_us = yield from Now()
+    entropy = yield from _entropy(len(late.rows))
+    bodies = dict(late.bodies)
+    flushes: dict[int, Flush] = {}
+    for place, (index, row) in enumerate(zip(late.indexes, late.rows, strict=True)):
+        ticks = state.last_ticks = max(now_us * 10, state.last_ticks + 1)
+        id_ = ids.from_ticks(ticks, int.from_bytes(entropy[8 * place : 8 * place + 8], "big"))
+        time_shard = ticks // 10 // (spec.width_ms * 1000)
+        flush = flushes.get(time_shard)
+        if flush is None:
+            flush = flushes[time_shard] = _new_flush(spec, state, ticks // 10, now_us)
+            flush.remade = True
+        flush.indexes.append(index)
+        flush.rows.append(row._replace(id=id_))
+        if row.id in bodies:
+            flush.bodies.append((id_, bodies[row.id]))
+    return list(flushes.values())
 
 
 def _delete_old(late: Flush) -> Proto[None]:
@@ -324,6 +341,7 @@ def _delete_old(late: Flush) -> Proto[None]:
     deletes: list[Operation[Any]] = [
         DeleteMessages(late.wide_row, priority, tuple(ids_)) for priority, ids_ in by_priority.items()
     ]
-    if late.bodies:
-        deletes.append(DeleteBodies(late.wide_row, tuple(id_ for id_, _ in late.bodies)))
-    yield from Together(tuple(deletes))
+    failed = _worst((yield from Together(tuple(deletes))))
+    if late.bodies and failed is None:  # a message that may still be delivered keeps its body
+        with suppress(NotDone, OutcomeUnknown):
+            yield from DeleteBodies(late.wide_row, tuple(id_ for id_, _ in late.bodies))

@@ -1,0 +1,196 @@
+"""Sending as a protocol: repeats, late answers, unknown outcomes, partial failures."""
+
+from cqueue import ids
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol import shards
+from cqueue.protocol.send import Outgoing, ProducerState, send
+from cqueue.store.operations import (
+    DeleteBodies,
+    DeleteMessages,
+    InsertMessages,
+    ReadBodies,
+    ReadMessages,
+    ReadShards,
+    RegisterShard,
+    UnregisterShard,
+)
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, Table
+
+
+def out(body: bytes = b"m", due_us: int | None = None) -> Outgoing:
+    return Outgoing(body, 0, due_us, None, None)
+
+
+def inserts(table: Table) -> list[InsertMessages]:
+    return [operation for operation in table.log if type(operation) is InsertMessages]
+
+
+def live(table: Table, flush) -> int:
+    return len(table.store.execute(ReadMessages(flush.wide_row, 0, tuple(row.id for row in flush.rows))))
+
+
+def failing(kind: type, error: Exception, times: int = 1):
+    """A hook that lets so many operations of a kind fail before they reach the store."""
+    left = [times]
+
+    def hook(operation: object) -> None:
+        if type(operation) is kind and left[0]:
+            left[0] -= 1
+            raise error
+
+    return hook
+
+
+def test_unanswered_send_is_repeated_under_its_id():
+    """Without an answer the same id is sent again inside W, so that at most one copy exists."""
+    table = Table()
+    (flush,) = table.run(
+        send(table.spec, ProducerState(), [out()]), failing(InsertMessages, OutcomeUnknown("lost"))
+    )
+    assert flush.error is None
+    assert not flush.remade
+    assert live(table, flush) == 1
+    assert table.time_us < NOON_US + SETTLE_US
+
+
+def test_send_without_any_answer_is_unknown():
+    """After W the outcome is unknown; nothing is deleted, the message may be there."""
+    table = Table()
+    hook = failing(InsertMessages, OutcomeUnknown("lost"), 1000)
+    (flush,) = table.run(send(table.spec, ProducerState(), [out()]), hook)
+    assert isinstance(flush.error, OutcomeUnknown)
+    assert not [operation for operation in table.log if type(operation) is DeleteMessages]
+
+
+def test_send_that_was_refused_is_not_done():
+    """When every try certainly failed the error says so, and sending again makes no second copy."""
+    table = Table()
+    (flush,) = table.run(
+        send(table.spec, ProducerState(), [out()]), failing(InsertMessages, NotDone("no"), 1000)
+    )
+    assert isinstance(flush.error, NotDone)
+
+
+def test_message_without_registration_is_not_acknowledged():
+    """Messages that are stored, but whose wide row no reader knows of, do not count as sent."""
+    table = Table()
+    hook = failing(RegisterShard, NotDone("no"), 1000)
+    (flush,) = table.run(send(table.spec, ProducerState(), [out()]), hook)
+    assert isinstance(flush.error, OutcomeUnknown)
+
+
+def test_registration_is_remembered_only_when_stored():
+    """After a registration that failed, the next send registers again."""
+    table = Table()
+    state = ProducerState()
+    table.run(send(table.spec, state, [out()]), failing(RegisterShard, OutcomeUnknown("lost"), 1000))
+    assert not state.registered
+    (flush,) = table.run(send(table.spec, state, [out()]))
+    assert flush.error is None
+    epoch = shards.epoch_of(table.spec, flush.wide_row)
+    assert table.store.execute(ReadShards("q@1", epoch, 0))
+
+
+def test_parts_fail_one_by_one():
+    """Of messages in two time shards, those of the one that fails fail alone."""
+    table = Table()
+    later_us = NOON_US + 3600 * SECOND_US
+
+    def hook(operation: object) -> None:
+        if type(operation) is InsertMessages and operation.wide_row.time_shard > NOON_US // 1000:
+            raise NotDone("no")
+
+    flushes = table.run(send(table.spec, ProducerState(), [out(), out(due_us=later_us)]), hook)
+    assert [(flush.indexes, flush.error is None) for flush in flushes] == [([0], True), ([1], False)]
+
+
+def test_delayed_message_has_until_its_due_time():
+    """A message due later is acknowledged however long its answer took: no cursor can have passed it."""
+    table = Table()
+
+    def slow(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            table.pass_time(10 * SETTLE_US)
+
+    due_us = NOON_US + 3600 * SECOND_US
+    (flush,) = table.run(send(table.spec, ProducerState(), [out(due_us=due_us)]), slow)
+    assert flush.error is None
+    assert not flush.remade
+
+
+def slow_first_insert(table: Table):
+    left = [1]
+
+    def hook(operation: object) -> None:
+        if type(operation) is InsertMessages and left[0]:
+            left[0] -= 1
+            table.pass_time(SETTLE_US + 1000)
+
+    return hook
+
+
+def test_remade_message_stands_in_its_ids_time_shard():
+    """New ids can lie ahead of the clock, after the end of the time shard of now: they go to the next.
+
+    In the shard of now they could be dropped with it, acknowledged.
+    """
+    table = Table()
+    state = ProducerState()
+    table.pass_time(table.end_us - NOON_US - SETTLE_US - 1000 - SECOND_US)
+
+    slow = slow_first_insert(table)
+
+    def hook(operation: object) -> None:
+        slow(operation)
+        if type(operation) is InsertMessages and len(inserts(table)) == 0:
+            state.last_ticks = (table.end_us - 1) * 10 + 5  # ids handed out before the clock was set back
+
+    flushes = table.run(send(table.spec, state, [out() for _ in range(20)]), hook)
+    assert [flush.remade for flush in flushes] == [True, True]
+    for flush in flushes:
+        assert {shards.row_of(table.spec, row.id, 0) for row in flush.rows} == {flush.wide_row}
+    assert sorted(index for flush in flushes for index in flush.indexes) == list(range(20))
+
+
+def test_late_message_that_cannot_be_deleted_keeps_its_body():
+    """A late copy may still be delivered if its deletion fails: then its large body must be there.
+
+    Without it nobody could deliver, bury or drain the message.
+    """
+    table = Table()
+
+    slow = slow_first_insert(table)
+
+    def hook(operation: object) -> None:
+        slow(operation)
+        if type(operation) is DeleteMessages:
+            raise NotDone("no")
+
+    (flush,) = table.run(send(table.spec, ProducerState(), [out(b"x" * 5000)]), hook)
+    late = inserts(table)[0]
+    assert flush.remade
+    assert late.rows[0].id != flush.rows[0].id
+    assert table.store.execute(ReadBodies(late.wide_row, (late.rows[0].id,)))
+    assert not [operation for operation in table.log if type(operation) is DeleteBodies]
+
+
+def test_late_registration_does_not_revive_a_retired_row():
+    """A registry row that was deleted stays deleted, however late a producer writes it again."""
+    table = Table()
+    register, _ = shards.registration(table.spec, table.row, 0)
+    table.store.execute(register)
+    table.store.execute(UnregisterShard("q@1", register.epoch, table.row.time_shard, 0))
+    table.store.execute(register)
+    assert table.store.execute(ReadShards("q@1", register.epoch, 0)) == []
+
+
+def test_ids_of_a_producer_grow():
+    """Ids of one producer grow even while its clock stands still or is set back, so they never collide."""
+    table = Table()
+    state = ProducerState()
+    seen: list[int] = []
+    for step_us in (0, 0, -400_000, 10):
+        table.pass_time(step_us)
+        for flush in table.run(send(table.spec, state, [out(), out()])):
+            seen += [row.id for row in flush.rows]
+    assert [ids.ticks_of(id_) for id_ in seen] == sorted({ids.ticks_of(id_) for id_ in seen})

@@ -66,7 +66,7 @@ def _discard(taken: Sequence[Taken]) -> list[Lease]:
         lease = one.lease
         if one.row.id in lease.outstanding:
             lease.outstanding.discard(one.row.id)
-            if not lease.outstanding and not lease.lost:
+            if not lease.outstanding and not lease.lost and not lease.given:
                 emptied.append(lease)
     return emptied
 
@@ -194,6 +194,8 @@ def _stamp(change: SlotChange, owner: bytes, now_us: int) -> SlotChange:
 
 
 def _moved(lease: Lease, moving: tuple[int, ...], source: SlotRow) -> None:
+    # Before the ids go: an ack on another thread must not take the empty lease for a finished one.
+    lease.given = source.state is SlotState.WAITING
     lease.rev, lease.owner = source.rev, source.owner
     lease.outstanding.difference_update(moving)
     lease.ids = source.ids
@@ -251,6 +253,7 @@ def release(lease: Lease) -> Proto[None]:
     """Give back messages that were not started: due now, no attempt used. They stay listed."""
     now_ms = (yield from Now()) // 1000
     yield from overwrite(lease, Placement(SlotState.WAITING, now_ms, lease.attempt - 1))
+    lease.given = True
     lease.outstanding.clear()
 
 

@@ -82,6 +82,7 @@ class Lease:
     suspect: bool = False  # given up by an earlier holder: held alone
     outstanding: set[int] = field(default_factory=set)  # neither acked nor moved away
     lost: bool = False
+    given: bool = False  # back to the queue as a whole: the slot is no longer ours to free
 
     def __post_init__(self) -> None:
         """At first, all that the slot lists is outstanding."""

@@ -38,9 +38,23 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
 
 
 def is_spent(slot: SlotRow, spec: QueueSpec) -> bool:
-    """Whether its messages go to the dead-letter queue: no attempt is left, or a burial was begun."""
-    spent = spec.max_attempts and slot.attempt >= spec.max_attempts
-    return bool(spent) or slot.died_at_ms is not None
+    """Whether its messages go to the dead-letter queue: no attempt is left, or a burial was begun.
+
+    Not those that a holder let expire together: only one of them need have killed it, so each gets
+    its last attempt alone.
+    """
+    if slot.died_at_ms is not None:
+        return True
+    if slot.state is SlotState.CLAIMED and len(slot.ids) > 1:
+        return False
+    return bool(spec.max_attempts) and slot.attempt >= spec.max_attempts
+
+
+def alone_before(slot: SlotRow, spec: QueueSpec) -> int:
+    """Attempts that messages of an expired slot have had, the last one left for each alone."""
+    if spec.max_attempts and len(slot.ids) > 1:
+        return min(slot.attempt, spec.max_attempts - 1)
+    return slot.attempt
 
 
 def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
@@ -62,9 +76,10 @@ def _take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
         draft.keep(slot, ())
         return
     rest = [id_ for id_ in slot.ids if id_ > rows[0].id]
-    draft.grant(slot.priority, rows, slot.attempt + 1, within=None if rest else slot, suspect=True)
+    had = alone_before(slot, draft.spec)
+    draft.grant(slot.priority, rows, had + 1, within=None if rest else slot, suspect=True)
     if rest:
-        draft.keep(slot, rest)
+        draft.keep(slot._replace(attempt=had), rest)
 
 
 def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:

@@ -1,0 +1,142 @@
+"""What holders do to their slots, and what becomes of slots that holders let expire."""
+
+import pytest
+
+from cqueue.errors import LeaseLost, OutcomeUnknown
+from cqueue.protocol import ack
+from cqueue.protocol.spec import SuspectGate
+from cqueue.store.operations import Mutate, SlotState, WideRow
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
+
+
+def held(table: Table, count: int):
+    """So many messages in one lease."""
+    table.put(*(table.time_us + number for number in range(count)))
+    table.pass_time(1000)
+    return table.claim().taken
+
+
+def test_ack_beside_nack_does_not_free_what_was_given_back():
+    """An ack that ends while the rest of its lease is being nacked never frees the nacked messages' slot.
+
+    The slot waits for them under the lease's newest revision; freed, nobody would look for them again.
+    """
+    table = Table()
+    first, second = held(table, 2)
+    lease = first.lease
+    acked = [False]
+
+    class Outstanding(set):
+        """The ack thread took its message out; before it looks whether any is left, the nack ends."""
+
+        def discard(self, id_: int) -> None:
+            super().discard(id_)
+            table.run(ack.nack(lease, [second.row.id], 60_000, ack.Shared()))
+            acked[0] = True
+
+    lease.outstanding = Outstanding(lease.outstanding)
+    emptied = table.run(ack.ack([first]))
+    assert acked[0]
+    assert emptied == []
+    assert table.listed() == [second.row.id]
+
+
+def test_nacks_of_one_moment_share_a_slot():
+    """Messages nacked one after the other within 100 ms wait in one slot."""
+    table = Table()
+    taken = held(table, 3)
+    shared = ack.Shared()
+    for one in taken:
+        table.run(ack.nack(one.lease, [one.row.id], 1000, shared))
+    waiting = [slot for slot in table.head().slots if slot.state is SlotState.WAITING]
+    assert [len(slot.ids) for slot in waiting] == [3]
+
+
+def test_snooze_uses_no_attempt_and_nack_does():
+    """A snoozed message comes back with the attempt it had, a nacked one with the next."""
+    table = Table()
+    for count, attempt in ((False, 1), (True, 2)):
+        (one,) = held(table, 1)
+        table.run(ack.nack(one.lease, [one.row.id], 0, ack.Shared(), count=count))
+        (again,) = table.claim().taken
+        assert again.lease.attempt == attempt
+        table.run(ack.free(table.run(ack.ack([again]))))
+
+
+def test_nack_whose_reply_was_lost_has_happened():
+    """A nack without an answer is looked up, not sent again: no false LeaseLost, one slot lists it."""
+    table = Table()
+    (one,) = held(table, 1)
+
+    def lose_reply(operation: object) -> None:
+        if type(operation) is Mutate:
+            table.store.execute(operation)
+            raise OutcomeUnknown("lost")
+
+    table.run(ack.nack(one.lease, [one.row.id], 0, ack.Shared()), lose_reply)
+    assert table.listed() == [one.row.id]
+    assert not one.lease.lost
+
+
+def test_extend_after_takeover_is_refused():
+    """A holder that is too late learns it, and cannot hold the message again."""
+    table = Table()
+    (one,) = held(table, 1)
+    table.pass_time(30 * SECOND_US + SKEW_US)
+    table.claim()
+    with pytest.raises(LeaseLost):
+        table.run(ack.extend(one.lease, 30_000))
+    assert one.lease.lost
+
+
+def last_attempt_together(table: Table) -> list[int]:
+    """Three messages, nacked together, then claimed together for the last time; the worker dies."""
+    taken = held(table, 3)
+    table.run(ack.nack(taken[0].lease, [one.row.id for one in taken], 0, ack.Shared()))
+    again = table.claim().taken
+    assert [one.lease.attempt for one in again] == [table.spec.max_attempts] * 3
+    table.pass_time(30 * SECOND_US + SKEW_US)
+    return [one.row.id for one in again]
+
+
+def test_batch_that_expired_at_its_last_attempt_is_not_buried_as_a_whole():
+    """Only one message need have killed the worker: each gets its last attempt alone."""
+    table = Table(max_attempts=2)
+    batch = last_attempt_together(table)
+    for id_ in batch:
+        claimed = table.claim(gate=SuspectGate())
+        assert claimed.dead == []
+        assert ids_of(claimed) == [id_]
+        assert claimed.taken[0].lease.attempt == 2
+        table.run(ack.free(table.run(ack.ack(claimed.taken))))
+    assert table.listed() == []
+
+
+def test_message_that_kills_alone_is_buried():
+    """What expires alone at its last attempt is dead, and only that."""
+    table = Table(max_attempts=2)
+    batch = last_attempt_together(table)
+    table.claim(gate=SuspectGate())  # and dies again
+    table.pass_time(30 * SECOND_US + SKEW_US)
+    dead = []
+    for _ in range(3):
+        claimed = table.claim(gate=SuspectGate())
+        dead += [one.row.id for one in claimed.dead]
+    assert dead == batch[:1]
+
+
+def test_open_row_truncated_poll_still_sees_what_lands_late():
+    """A poll that was cut short does not make the next one start above messages that may still land."""
+    table = Table(name="q.dead", width_ms=600_000)
+    row = WideRow("q.dead@1", NOON_US // 1000, -1)
+    view = table.view(row)
+    for _ in range(6):  # until whole passes are far apart
+        table.pass_time(20 * SECOND_US)
+        table.poll(view)
+    start_us = table.time_us
+    table.put(start_us, start_us + 100_000, row=row)
+    table.pass_time(200_000)
+    assert len(ids_of(table.claim(view, want=1))) == 1
+    late = table.put(start_us - 100_000, row=row)
+    table.pass_time(SETTLE_US + SKEW_US + SECOND_US)
+    assert late[0] in ids_of(table.claim(view))

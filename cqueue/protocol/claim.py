@@ -59,7 +59,7 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim]:
         return Claim()  # a slot or the lock was changed meanwhile: the next head read tells
     _remember(draft, mutation)
     if draft.retire:
-        yield from finish_retirement(view, draft.spec, draft.now_us)
+        yield from finish_retirement(view, draft.spec)
     return draft.claim(gate, mutation.lock.fence)
 
 

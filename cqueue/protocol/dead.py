@@ -101,6 +101,11 @@ def _body(lease: Lease, row: MessageRow) -> Proto[bytes | None]:
     return bodies[row.id]
 
 
+def in_time(dead: QueueSpec, id_: int, now_us: int) -> bool:
+    """Whether an answer at `now_us` confirms a burial: no retirement can have passed the id yet."""
+    return now_us <= ids.time_us(id_) + dead.gc_grace_us - dead.settle_us
+
+
 def _insert(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:
     """Insert until it is confirmed: the id is derived, so that repeating it is harmless."""
     for pause_s in PAUSES_S:
@@ -113,7 +118,7 @@ def _insert(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | No
             yield from Pause(pause_s)
             continue
         now_us = yield from Now(checked=True)
-        if now_us <= ids.time_us(copy.id) + dead.gc_grace_us - dead.settle_us:
+        if in_time(dead, copy.id, now_us):
             return
         raise NotDone("the burial took longer than gc_grace; the message stays until its timeout")
     raise failure

@@ -184,6 +184,7 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
     """Read on from the floor in pieces until something is found or the present is reached."""
     view, now_us = draft.view, draft.now_us
     present = ids.highest_at(now_us)
+    recent = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
     floor = _floor(draft, priority)
     limit = _limit(draft)
     while floor < present and draft.left > 0:
@@ -192,13 +193,13 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
         view.keep_pace(found.tombstones)
         last, whole = _take_slice(draft, priority, found.rows, limit)
         if not whole:
-            draft.floors[priority] = max(floor, last)
+            draft.floors[priority] = min(max(floor, last), recent)  # what is younger may still land
             draft.more = True
         floor = upto if whole else max(floor, last)
         if draft.grants and not whole:
             return
     if floor >= present:
-        draft.floors[priority] = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
+        draft.floors[priority] = recent
 
 
 def _floor(draft: Draft, priority: int) -> int:

@@ -52,7 +52,7 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
             view.head = head
             if head.lock is not None and head.lock.state is LockState.RETIRED:
                 view.retired = True
-                yield from finish_retirement(view, spec, now_us)
+                yield from finish_retirement(view, spec)
             elif not is_held(head.lock, now_us):
                 (busy.add(index) if head_has_work(view, spec, gate, now_us) else ask.append(view))
     asked = yield from _with_fresh(ask, spec, now_us)
@@ -97,6 +97,7 @@ def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[lis
     found: list[RowView] = []
     for (view, priority), answer in zip(asked, answers, strict=True):
         if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, priority, answer):
+            view.looked_us = 0  # the claim has to look back again, to take what was found there
             found.append(view)
     for view in views:
         if view not in found:

@@ -72,10 +72,10 @@ def _take_strays(draft: Draft, found: dict[int, list[int]]) -> Proto[None]:
                 draft.grant(priority, rows, 1)
 
 
-def finish_retirement(view: RowView, spec: QueueSpec, now_us: int) -> Proto[None]:
+def finish_retirement(view: RowView, spec: QueueSpec) -> Proto[None]:
     """Drop the bodies and the registry row of a retired wide row; repeating it is harmless."""
     queue, time_shard, shard = view.wide_row
     yield from together(
-        DropBodies(view.wide_row, now_us),
+        DropBodies(view.wide_row, view.end_us),  # above all of them, and long past on any clock
         UnregisterShard(queue, epoch_of(spec, view.wide_row), time_shard, shard),
     )

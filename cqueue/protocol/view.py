@@ -64,8 +64,13 @@ class RowView:
             self.pace_us = max(SHORTEST_PACE_US, min(self.pace_us, dense_us))
 
     def mark(self, priority: int, boundary: int) -> None:
-        """Remember a boundary; the oldest of two is about two claims' messages behind."""
-        self.marks.setdefault(priority, deque(maxlen=2)).append(boundary)
+        """Remember a boundary; the oldest of two is about two claims' messages behind.
+
+        One that has not moved is no new mark: the look-back would shrink to nothing.
+        """
+        marks = self.marks.setdefault(priority, deque(maxlen=2))
+        if not marks or boundary > marks[-1]:
+            marks.append(boundary)
 
 
 def view_of(spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from cqueue.protocol.view import RowView
 from cqueue.store.operations import Now, Pause, QueueRow, ReadBodies, ReadQueue, WideRow
 from tests.simulation.oracle import body_of
 from tests.simulation.world import Client, Script
-import contextlib
 
 if TYPE_CHECKING:
     from tests.simulation.sim import Simulation

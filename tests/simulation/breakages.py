@@ -1,0 +1,404 @@
+"""The protocol with one rule taken out: each a context in which simulated runs are broken.
+
+The production code has no switches; a rule is broken here by replacing the small function that keeps
+it, or by rewriting what the store does.
+"""
+
+# ruff: noqa: ARG001, ARG005 - a replacement takes the arguments of what it replaces
+from __future__ import annotations
+
+import contextlib
+import itertools
+import string
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from cqueue import config, ids
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol import (
+    ack,
+    claim,
+    dead,
+    draft,
+    fresh,
+    lock,
+    probe,
+    retire,
+    ripe,
+    send,
+    shards,
+    view,
+)
+from cqueue.protocol.draft import Draft
+from cqueue.protocol.spec import SuspectGate
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import (
+    DeleteMessages,
+    DropBodies,
+    Head,
+    InsertMessages,
+    Mutate,
+    Now,
+    RandomBits,
+    ReadHead,
+    ReadMessages,
+    ReadSlice,
+    Slice,
+    SlotState,
+    WideRow,
+)
+
+Breakage = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def only_live_timeouts_skipped() -> Any:
+    """Ids of expired slots count as unlisted."""
+
+    def listed(self: Draft) -> dict[int, set[int]]:
+        found: dict[int, set[int]] = {}
+        for slot in self.slots.values():
+            if slot.state is not SlotState.FREE and slot.due_ms > self.now_ms:
+                found.setdefault(slot.priority, set()).update(slot.ids)
+        return found
+
+    return patch.object(Draft, "_listed", listed)
+
+
+def takeover_without_rev() -> Any:
+    """A claim overwrites slots whatever their revisions are."""
+    return _without_rev(lambda op, _: op.lock is not None)
+
+
+def nack_without_target_rev() -> Any:
+    """A nack that joins a shared slot looks at the revision of its own slot only."""
+    return _without_rev(lambda op, change: op.lock is None and len(op.slots) == 2 and change is op.slots[1])
+
+
+def _without_rev(dropped: Callable[[Mutate, Any], bool]) -> Any:
+    right = MemoryStore._mutate
+
+    def mutate(self: MemoryStore, op: Mutate) -> bool:
+        slots = self._partition(op.wide_row).slots
+        changes = []
+        for change in op.slots:
+            if dropped(op, change):
+                stored = slots.get((change.row.priority, change.row.number))
+                changes.append(change._replace(expect_rev=stored.rev if stored else None))
+            else:
+                changes.append(change)
+        return right(self, replace(op, slots=tuple(changes)))
+
+    return patch.object(MemoryStore, "_mutate", mutate)
+
+
+def cursor_without_settle() -> Any:
+    """The cursor moves W too early."""
+    return _horizon(lambda spec: spec.skew_us)
+
+
+def cursor_without_skew() -> Any:
+    """The cursor moves ε too early."""
+    return _horizon(lambda spec: spec.settle_us)
+
+
+def _horizon(slack: Callable[[Any], int]) -> Any:
+    return patch.object(fresh, "horizon", lambda spec, began_us: ids.lowest_at(began_us - slack(spec)))
+
+
+def cursor_at_boundary() -> Any:
+    """The cursor goes to the boundary with each claim."""
+    right = Draft.move
+    return patch.object(Draft, "move", lambda self, p, cursor, boundary: right(self, p, boundary, boundary))
+
+
+def nack_by_reinsert() -> Any:
+    """A nack deletes the message and sends it again under a new id."""
+
+    def nack(lease: Any, ids_: Any, delay_ms: int, shared: Any, *, count: bool = True) -> Any:
+        now_us = yield Now()
+        for id_ in [id_ for id_ in ids_ if id_ in lease.outstanding]:
+            (row,) = (yield from ReadMessages(lease.wide_row, lease.priority, (id_,))) or [None]
+            if row is None:
+                continue
+            bits = yield from RandomBits(62)
+            at_us = now_us + delay_ms * 1000
+            row = row._replace(id=ids.from_ticks(at_us * 10, bits))
+            target = WideRow(lease.wide_row.queue, at_us // 1_000_000 * 1000, max(0, lease.wide_row.shard))
+            spec = NACK_SPEC
+            for operation in shards.registration(spec, target, lease.priority):
+                yield from operation
+            with contextlib.suppress(OutcomeUnknown):
+                yield from InsertMessages(target, (row,))
+            yield from DeleteMessages(lease.wide_row, lease.priority, (id_,))
+            lease.outstanding.discard(id_)
+
+    return patch.object(ack, "nack", nack)
+
+
+class _NackSpec:
+    """As much of a queue's spec as registering takes."""
+
+    epoch_ms = 2000
+
+
+NACK_SPEC: Any = _NackSpec()
+
+
+def deliver_before_known() -> Any:
+    """A claim whose outcome is unknown is delivered."""
+
+    def settle(mutation: Mutate) -> Any:
+        try:
+            return (yield from mutation)
+        except OutcomeUnknown:
+            return True
+
+    return patch.object(claim, "settle", settle)
+
+
+def blind_retry() -> Any:
+    """A conditional mutation without an answer is sent again."""
+
+    def settle(mutation: Mutate) -> Any:
+        for _ in range(5):
+            try:
+                return (yield from mutation)
+            except OutcomeUnknown:
+                continue
+        raise NotDone("gave up")
+
+    return _everywhere("settle", settle, claim, ack, lock)
+
+
+def _everywhere(name: str, value: Any, *modules: Any) -> Any:
+    return _all_of(contextlib.ExitStack(), *(patch.object(module, name, value) for module in modules))
+
+
+def ack_by_wall_clock() -> Any:
+    """A delete carries the time of day of a client whose clock lags."""
+
+    def delete(self: MemoryStore, op: DeleteMessages) -> None:
+        at_us = self._clock_us() - 250_000
+        for id_ in op.ids:
+            self._partition(op.wide_row).of(op.priority).delete(id_, at_us)
+
+    return patch.object(MemoryStore, "_delete_messages", delete)
+
+
+def retired_at_end() -> Any:
+    """Retirement waits neither for W nor for ε."""
+    return patch.object(view.RowView, "retire_at_us", lambda self, spec: self.end_us)
+
+
+def retired_without_settle() -> Any:
+    """Retirement waits for ε only."""
+    return patch.object(view.RowView, "retire_at_us", lambda self, spec: self.end_us + spec.skew_us)
+
+
+def open_retired_without_grace() -> Any:
+    """Open wide rows are retired like any other."""
+    return patch.object(
+        view.RowView, "retire_at_us", lambda self, spec: self.end_us + spec.settle_us + spec.skew_us
+    )
+
+
+def retirement_clock_after_read() -> Any:
+    """The time is looked at after the pass, not before."""
+    right = retire.try_retire
+
+    def try_retire(d: Draft) -> Any:
+        now_us, d.now_us = d.now_us, d.view.retire_at_us(d.spec)
+        yield from right(d)
+        if d.retire:
+            d.now_us = yield from Now()
+            d.retire = d.now_us >= d.view.retire_at_us(d.spec)
+        else:
+            d.now_us = now_us
+
+    return patch.object(claim, "try_retire", try_retire)
+
+
+def epoch_cached_early() -> Any:
+    """An epoch counts as closed, for good, as soon as its hour is over."""
+    right = shards.closed_at_us
+    return patch.object(
+        shards, "closed_at_us",
+        lambda spec, epoch: shards.epoch_start_ms(shards.next_epoch(spec, epoch)) * 1000
+        if epoch >= 0 else right(spec, epoch),
+    )  # fmt: skip
+
+
+def open_epoch_without_grace() -> Any:
+    """An epoch of open wide rows counts as closed without gc_grace."""
+    right = shards.closed_at_us
+    return patch.object(
+        shards, "closed_at_us",
+        lambda spec, epoch: right(spec, epoch) - (spec.gc_grace_us + 10_000_000 if epoch < 0 else 0),
+    )  # fmt: skip
+
+
+def sweep_is_no_work() -> Any:
+    """A sweep that is due is no reason to lock a wide row."""
+    return patch.object(probe, "_sweep_is_due", lambda at, spec, now_us: False)
+
+
+def expired_is_no_work() -> Any:
+    """An expired timeout is no reason to lock a wide row."""
+    return patch.object(probe, "_can_take", lambda slot, spec, gate, now_us: False)
+
+
+def release_unlists() -> Any:
+    """Releasing frees the slot."""
+
+    def release(lease: Any) -> Any:
+        lease.outstanding.clear()
+        yield from ack.free([lease])
+
+    return patch.object(ack, "release", release)
+
+
+def free_unlists() -> Any:
+    """A slot of which one message is left is freed all the same."""
+    right = draft.freed
+
+    def keep(self: Draft, slot: Any, ids_: Any) -> None:
+        self._overwrite(right(slot))
+
+    return patch.object(Draft, "keep", keep)
+
+
+def died_at_not_kept() -> Any:
+    """Every taker of a dying message writes its own time of death."""
+    return patch.object(ripe, "kept_time_of_death", lambda slot, spec, now_ms: now_ms)
+
+
+def dead_id_not_derived() -> Any:
+    """A dead letter gets an id of its own at each try."""
+    numbers = itertools.count()
+    return patch.object(dead.ids, "derived", lambda us, _: ids.from_ticks(us * 10, next(numbers)))
+
+
+def suspects_together() -> Any:
+    """What a holder let expire is taken over as it was."""
+
+    def take(d: Draft, slot: Any) -> Any:
+        rows = yield from ReadMessages(d.view.wide_row, slot.priority, slot.ids)
+        if rows:
+            d.grant(slot.priority, rows, slot.attempt + 1, within=slot, suspect=True)
+        else:
+            d.keep(slot, ())
+
+    return patch.object(ripe, "_take_suspect", take)
+
+
+def suspects_prefetched() -> Any:
+    """A process takes as many suspects as it finds."""
+    return patch.object(SuspectGate, "busy", lambda self, now_ms: False)
+
+
+def late_send_acknowledged() -> Any:
+    """A send is acknowledged whenever its answer comes."""
+    return patch.object(send, "in_time", lambda spec, id_, now_us: True)
+
+
+def open_row_with_cursor() -> Any:
+    """Open wide rows are read, and their cursors moved, as those of normal ones."""
+    return patch.object(view.RowView, "open", False)
+
+
+def dead_letters_in_normal_rows() -> Any:
+    """Dead letters go to a normal wide row."""
+    return patch.object(dead, "open_row", lambda spec, us, source: shards.normal_row(spec, us, 0))
+
+
+def late_derived_deleted() -> Any:
+    """A dead letter whose answer came late is deleted."""
+    right = dead._insert
+
+    def insert(spec: Any, target: Any, copy: Any, body: Any) -> Any:
+        try:
+            yield from right(spec, target, copy, body)
+        except NotDone:
+            yield from DeleteMessages(target, copy.priority, (copy.id,))
+            raise
+
+    return patch.object(dead, "_insert", insert)
+
+
+def late_burial_confirmed() -> Any:
+    """A burial counts whenever its answer comes."""
+    return patch.object(dead, "in_time", lambda *_: True)
+
+
+def tombstone_beyond_now() -> Any:
+    """Bodies are dropped with a timestamp of tomorrow."""
+    return patch.object(retire, "DropBodies", lambda row, at_us: DropBodies(row, at_us + 86_400_000_000))
+
+
+def epochs_of_an_hour() -> Any:
+    """An epoch is an hour, however many wide rows that makes."""
+    return patch.object(config, "MAX_EPOCH_ROWS", 10**9)
+
+
+def claim_unconditional_on_fence() -> Any:
+    """A claim does not look at the fence."""
+    right = MemoryStore._mutate
+
+    def mutate(self: MemoryStore, op: Mutate) -> bool:
+        if op.lock is not None and (op.slots or op.cursors):
+            stored = self._partition(op.wide_row).lock
+            op = replace(op, expect_fence=stored.fence if stored else None)
+        return right(self, op)
+
+    return patch.object(MemoryStore, "_mutate", mutate)
+
+
+def head_read_in_pages() -> Any:
+    """The slots are read in two pages, one after the other."""
+    return patch.object(claim, "ReadHead", _paged)
+
+
+def _paged(wide_row: WideRow) -> Any:
+    first = yield ReadHead(wide_row)
+    second = yield ReadHead(wide_row)
+    slots = [slot for slot in first.slots if slot.number < 2]
+    return Head(second.lock, second.cursors, (*slots, *(slot for slot in second.slots if slot.number >= 2)))
+
+
+def messages_before_head() -> Any:
+    """Messages are read first, and the head after them."""
+    early: dict[WideRow, list[Any]] = {}
+
+    def head(wide_row: WideRow) -> Any:
+        early[wide_row] = (yield from ReadSlice(wide_row, 0, ids.START, ids.highest_at(1 << 56), 100)).rows
+        return (yield from ReadHead(wide_row))
+
+    def slice_(wide_row: WideRow, priority: int, after: int, upto: int, limit: int) -> Any:
+        yield from ()
+        return Slice([row for row in early[wide_row] if after < row.id <= upto][:limit], 0)
+
+    stack = contextlib.ExitStack()
+    return _all_of(stack, patch.object(claim, "ReadHead", head), patch.object(fresh, "ReadSlice", slice_))
+
+
+@contextlib.contextmanager
+def _all_of(stack: contextlib.ExitStack, *patches: Any) -> Iterator[None]:
+    with stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
+def fence_from_one() -> Any:
+    """The fence counts from one."""
+    return _everywhere("next_fence", lambda stored, now_us: (stored or 0) + 1, lock, draft, ack)
+
+
+ALL: dict[str, Breakage] = {
+    name: value
+    for name, value in list(globals().items())
+    if callable(value) and getattr(value, "__module__", "") == __name__ and name[0] in string.ascii_lowercase
+}
+"""Every breakage by name."""

@@ -1,0 +1,113 @@
+"""The cluster clock: the cluster's time, whatever this machine's clocks do."""
+
+import pytest
+
+from cqueue.clock import JUMP_US, RETRY_US, STALE_US, ClusterClock
+from cqueue.errors import NotDone
+
+BOOT_US, WALL_US, SERVER_US = 5_000_000, 1_700_000_000_000_000, 1_800_000_000_000_000
+
+
+class Machine:
+    """A machine's clocks, and the cluster that it asks."""
+
+    def __init__(self) -> None:
+        self.passed_us = 0
+        self.wall_step_us = 0
+        self.server_step_us = 0
+        self.spread = [0]
+        self.asked = 0
+        self.cut_off = False
+        self.clock = ClusterClock(
+            self.sample,
+            local_us=lambda: BOOT_US + self.passed_us,
+            wall_us=lambda: WALL_US + self.passed_us + self.wall_step_us,
+        )
+
+    def sample(self) -> list[tuple[int, int]]:
+        self.asked += 1
+        if self.cut_off:
+            raise NotDone("nobody answers")
+        return [(self.true_us + offset, 1000) for offset in self.spread]
+
+    @property
+    def true_us(self) -> int:
+        return SERVER_US + self.passed_us + self.server_step_us
+
+
+def test_time_is_the_clusters_and_runs_on():
+    """The first question asks the cluster; later ones carry its time on without asking."""
+    machine = Machine()
+    assert machine.clock.now_us() == machine.true_us
+    machine.passed_us += 1_000_000
+    assert machine.clock.now_us() == machine.true_us
+    assert machine.asked == 1
+
+
+def test_the_median_of_several_coordinators_counts():
+    """One node with a wrong clock changes nothing; how far they disagree is known."""
+    machine = Machine()
+    machine.spread = [0, 90_000_000, 10]
+    assert machine.clock.now_us() == machine.true_us + 10
+    assert machine.clock.spread_us == 90_000_000
+
+
+def test_a_step_of_the_wall_clock_changes_nothing():
+    """Setting this machine's clock does not move the cluster's time."""
+    machine = Machine()
+    machine.clock.now_us()
+    machine.wall_step_us = -3_600_000_000
+    assert machine.clock.now_us() == machine.true_us
+
+
+def test_checked_time_is_never_from_an_old_synchronisation():
+    """Before a send is acknowledged the clock is synchronised again if that was over 30 s ago."""
+    machine = Machine()
+    machine.clock.now_us()
+    machine.passed_us += STALE_US + 1
+    machine.server_step_us = 700_000
+    assert machine.clock.now_us(checked=True) == machine.true_us
+    assert machine.asked == 2
+
+
+def test_checked_time_notices_a_pause():
+    """Wall and boot clock that no longer agree betray a pause: the clock is synchronised again."""
+    machine = Machine()
+    machine.clock.now_us()
+    machine.wall_step_us = machine.server_step_us = JUMP_US + 1
+    assert machine.clock.now_us(checked=True) == machine.true_us
+    machine.clock.now_us(checked=True)
+    assert machine.asked == 2
+
+
+def test_checked_time_is_refused_without_a_cluster():
+    """No send is acknowledged on a clock that may be wrong; unchecked time goes on meanwhile."""
+    machine = Machine()
+    machine.clock.now_us()
+    machine.passed_us += STALE_US + 1
+    machine.cut_off = True
+    with pytest.raises(NotDone):
+        machine.clock.now_us(checked=True)
+    assert machine.clock.now_us() == machine.true_us
+
+
+def test_without_any_synchronisation_there_is_no_time():
+    """A client that never reached the cluster does not invent a time."""
+    machine = Machine()
+    machine.cut_off = True
+    with pytest.raises(NotDone):
+        machine.clock.now_us()
+
+
+def test_an_unreachable_cluster_is_not_asked_at_every_question():
+    """After a synchronisation that failed, unchecked questions wait some seconds before the next."""
+    machine = Machine()
+    machine.clock.now_us()
+    machine.passed_us += STALE_US + 1
+    machine.cut_off = True
+    for _ in range(10):
+        machine.clock.now_us()
+    assert machine.asked == 2
+    machine.passed_us += RETRY_US + 1
+    machine.clock.now_us()
+    assert machine.asked == 3

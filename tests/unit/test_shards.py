@@ -1,0 +1,74 @@
+"""Arithmetic of time shards, epochs and open wide rows, on all times and widths."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cqueue.config import HOUR_MS, QueueConfig
+from cqueue.protocol import shards
+from tests.simulation.hand import Table
+
+SPEC = Table().spec
+WIDTHS = st.sampled_from((1000, 2000, 30_000, 60_000, 900_000, HOUR_MS, 5 * HOUR_MS, 720 * HOUR_MS))
+TIMES = st.integers(0, 1 << 52)  # µs, to the year 2112
+
+
+@st.composite
+def specs(draw):
+    config = QueueConfig(
+        time_shard=timedelta(milliseconds=draw(WIDTHS)), max_shards=draw(st.sampled_from((4, 64, 1000)))
+    )
+    return replace(
+        SPEC,
+        width_ms=config.time_shard_ms,
+        epoch_ms=config.epoch_ms(),
+        open_shards=draw(st.integers(1, 64)),
+    )
+
+
+@given(specs(), TIMES, st.integers(0, 999))
+def test_a_message_lies_inside_its_time_shard(spec, due_us, shard):
+    """A due time is never before its time shard's start nor at or after its end."""
+    row = shards.normal_row(spec, due_us, shard)
+    assert row.time_shard * 1000 <= due_us < shards.end_us(spec, row)
+    assert not shards.is_open(row)
+
+
+@given(specs(), TIMES, st.binary(max_size=40))
+def test_an_open_row_is_the_same_for_every_repeat_and_never_a_normal_one(spec, time_us, source):
+    """A derived id's place hangs on its time and its source only, and has a shard below zero."""
+    row = shards.open_row(spec, time_us, source)
+    assert row == shards.open_row(spec, time_us, source)
+    assert -spec.open_shards <= row.shard < 0
+    assert row.time_shard * 1000 <= time_us < shards.end_us(spec, row)
+
+
+@given(specs(), TIMES, st.integers(-1, 0))
+def test_a_wide_row_is_registered_in_the_epoch_of_its_start(spec, time_us, shard):
+    """An epoch covers the starts of its time shards, and the next one begins where it ends."""
+    row = shards.open_row(spec, time_us, b"x") if shard < 0 else shards.normal_row(spec, time_us, shard)
+    epoch = shards.epoch_of(spec, row)
+    assert (epoch < 0) is shards.is_open(row)
+    start_ms = shards.epoch_start_ms(epoch)
+    assert start_ms <= row.time_shard < shards.epoch_start_ms(shards.next_epoch(spec, epoch))
+
+
+@given(specs(), TIMES, st.booleans())
+def test_an_epoch_closes_after_the_last_acknowledgement_in_it(spec, time_us, open_):
+    """No send to a wide row of the epoch can be acknowledged at or after the time it closes."""
+    row = shards.open_row(spec, time_us, b"x") if open_ else shards.normal_row(spec, time_us, 0)
+    grace_us = spec.gc_grace_us if open_ else 0
+    last_us = shards.end_us(spec, row) + spec.settle_us + spec.skew_us + grace_us
+    assert shards.closed_at_us(spec, shards.epoch_of(spec, row)) >= last_us
+
+
+@given(specs(), TIMES)
+def test_registration_names_row_and_epoch(spec, time_us):
+    """A wide row is registered in its epoch, and its epoch in the index of epochs."""
+    row = shards.normal_row(spec, time_us, 3)
+    mine, index = shards.registration(spec, row, 7)
+    assert (mine.epoch, mine.time_shard, mine.shard) == (shards.epoch_of(spec, row), row.time_shard, 3)
+    assert mine.priorities == {7}
+    assert (index.epoch, index.time_shard) == (shards.EPOCH_INDEX, shards.epoch_start_ms(mine.epoch))

@@ -8,35 +8,29 @@ it, or by rewriting what the store does.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from cqueue import config, ids
+from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import (
     ack,
     claim,
-    dead,
     draft,
     fresh,
     lock,
     probe,
-    retire,
     ripe,
-    send,
     shards,
-    view,
 )
 from cqueue.protocol.draft import Draft
 from cqueue.protocol.spec import SuspectGate
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteMessages,
-    DropBodies,
     Head,
     InsertMessages,
     Mutate,
@@ -49,6 +43,7 @@ from cqueue.store.operations import (
     SlotState,
     WideRow,
 )
+from tests.simulation import breakages_time as times
 
 Breakage = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -91,26 +86,6 @@ def _without_rev(dropped: Callable[[Mutate, Any], bool]) -> Any:
         return right(self, replace(op, slots=tuple(changes)))
 
     return patch.object(MemoryStore, "_mutate", mutate)
-
-
-def cursor_without_settle() -> Any:
-    """The cursor moves W too early."""
-    return _horizon(lambda spec: spec.skew_us)
-
-
-def cursor_without_skew() -> Any:
-    """The cursor moves ε too early."""
-    return _horizon(lambda spec: spec.settle_us)
-
-
-def _horizon(slack: Callable[[Any], int]) -> Any:
-    return patch.object(fresh, "horizon", lambda spec, began_us: ids.lowest_at(began_us - slack(spec)))
-
-
-def cursor_at_boundary() -> Any:
-    """The cursor goes to the boundary with each claim."""
-    right = Draft.move
-    return patch.object(Draft, "move", lambda self, p, cursor, boundary: right(self, p, boundary, boundary))
 
 
 def nack_by_reinsert() -> Any:
@@ -176,69 +151,6 @@ def _everywhere(name: str, value: Any, *modules: Any) -> Any:
     return _all_of(contextlib.ExitStack(), *(patch.object(module, name, value) for module in modules))
 
 
-def ack_by_wall_clock() -> Any:
-    """A delete carries the time of day of a client whose clock lags."""
-
-    def delete(self: MemoryStore, op: DeleteMessages) -> None:
-        at_us = self._clock_us() - 250_000
-        for id_ in op.ids:
-            self._partition(op.wide_row).of(op.priority).delete(id_, at_us)
-
-    return patch.object(MemoryStore, "_delete_messages", delete)
-
-
-def retired_at_end() -> Any:
-    """Retirement waits neither for W nor for ε."""
-    return patch.object(view.RowView, "retire_at_us", lambda self, spec: self.end_us)
-
-
-def retired_without_settle() -> Any:
-    """Retirement waits for ε only."""
-    return patch.object(view.RowView, "retire_at_us", lambda self, spec: self.end_us + spec.skew_us)
-
-
-def open_retired_without_grace() -> Any:
-    """Open wide rows are retired like any other."""
-    return patch.object(
-        view.RowView, "retire_at_us", lambda self, spec: self.end_us + spec.settle_us + spec.skew_us
-    )
-
-
-def retirement_clock_after_read() -> Any:
-    """The time is looked at after the pass, not before."""
-    right = retire.try_retire
-
-    def try_retire(d: Draft) -> Any:
-        now_us, d.now_us = d.now_us, d.view.retire_at_us(d.spec)
-        yield from right(d)
-        if d.retire:
-            d.now_us = yield from Now()
-            d.retire = d.now_us >= d.view.retire_at_us(d.spec)
-        else:
-            d.now_us = now_us
-
-    return patch.object(claim, "try_retire", try_retire)
-
-
-def epoch_cached_early() -> Any:
-    """An epoch counts as closed, for good, as soon as its hour is over."""
-    right = shards.closed_at_us
-    return patch.object(
-        shards, "closed_at_us",
-        lambda spec, epoch: shards.epoch_start_ms(shards.next_epoch(spec, epoch)) * 1000
-        if epoch >= 0 else right(spec, epoch),
-    )  # fmt: skip
-
-
-def open_epoch_without_grace() -> Any:
-    """An epoch of open wide rows counts as closed without gc_grace."""
-    right = shards.closed_at_us
-    return patch.object(
-        shards, "closed_at_us",
-        lambda spec, epoch: right(spec, epoch) - (spec.gc_grace_us + 10_000_000 if epoch < 0 else 0),
-    )  # fmt: skip
-
-
 def sweep_is_no_work() -> Any:
     """A sweep that is due is no reason to lock a wide row."""
     return patch.object(probe, "_sweep_is_due", lambda at, spec, now_us: False)
@@ -269,17 +181,6 @@ def free_unlists() -> Any:
     return patch.object(Draft, "keep", keep)
 
 
-def died_at_not_kept() -> Any:
-    """Every taker of a dying message writes its own time of death."""
-    return patch.object(ripe, "kept_time_of_death", lambda slot, spec, now_ms: now_ms)
-
-
-def dead_id_not_derived() -> Any:
-    """A dead letter gets an id of its own at each try."""
-    numbers = itertools.count()
-    return patch.object(dead.ids, "derived", lambda us, _: ids.from_ticks(us * 10, next(numbers)))
-
-
 def suspects_together() -> Any:
     """What a holder let expire is taken over as it was."""
 
@@ -296,50 +197,6 @@ def suspects_together() -> Any:
 def suspects_prefetched() -> Any:
     """A process takes as many suspects as it finds."""
     return patch.object(SuspectGate, "busy", lambda self, now_ms: False)
-
-
-def late_send_acknowledged() -> Any:
-    """A send is acknowledged whenever its answer comes."""
-    return patch.object(send, "in_time", lambda spec, id_, now_us: True)
-
-
-def open_row_with_cursor() -> Any:
-    """Open wide rows are read, and their cursors moved, as those of normal ones."""
-    return patch.object(view.RowView, "open", False)
-
-
-def dead_letters_in_normal_rows() -> Any:
-    """Dead letters go to a normal wide row."""
-    return patch.object(dead, "open_row", lambda spec, us, source: shards.normal_row(spec, us, 0))
-
-
-def late_derived_deleted() -> Any:
-    """A dead letter whose answer came late is deleted."""
-    right = dead._insert
-
-    def insert(spec: Any, target: Any, copy: Any, body: Any) -> Any:
-        try:
-            yield from right(spec, target, copy, body)
-        except NotDone:
-            yield from DeleteMessages(target, copy.priority, (copy.id,))
-            raise
-
-    return patch.object(dead, "_insert", insert)
-
-
-def late_burial_confirmed() -> Any:
-    """A burial counts whenever its answer comes."""
-    return patch.object(dead, "in_time", lambda *_: True)
-
-
-def tombstone_beyond_now() -> Any:
-    """Bodies are dropped with a timestamp of tomorrow."""
-    return patch.object(retire, "DropBodies", lambda row, at_us: DropBodies(row, at_us + 86_400_000_000))
-
-
-def epochs_of_an_hour() -> Any:
-    """An epoch is an hour, however many wide rows that makes."""
-    return patch.object(config, "MAX_EPOCH_ROWS", 10**9)
 
 
 def claim_unconditional_on_fence() -> Any:
@@ -398,7 +255,9 @@ def fence_from_one() -> Any:
 
 ALL: dict[str, Breakage] = {
     name: value
-    for name, value in list(globals().items())
-    if callable(value) and getattr(value, "__module__", "") == __name__ and name[0] in string.ascii_lowercase
+    for name, value in list(vars(times).items()) + list(globals().items())
+    if callable(value)
+    and getattr(value, "__module__", "") in (__name__, times.__name__)
+    and name[0] in string.ascii_lowercase
 }
 """Every breakage by name."""

@@ -19,7 +19,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.simulation import breakages as broken
+from tests.simulation import breakages_time as early
 from tests.simulation import scenarios as story
+from tests.simulation import scenarios_time as times
 from tests.simulation.breakages import Breakage
 from tests.simulation.sim import Params
 
@@ -60,19 +62,19 @@ class Searched(NamedTuple):
 
 
 TOLD = (
-    Told("the fence never restarts after a drop", story.fence_survives_retirement, broken.fence_from_one),
-    Told("at most 10,000 wide rows in an epoch", story.epoch_stays_small, broken.epochs_of_an_hour),
+    Told("the fence never restarts after a drop", times.fence_survives_retirement, broken.fence_from_one),
+    Told("at most 10,000 wide rows in an epoch", times.epoch_stays_small, early.epochs_of_an_hour),
     Told("an epoch is kept for good only from a read that began after it closed",
-         story.epoch_read_again_until_closed, broken.epoch_cached_early),
+         times.epoch_read_again_until_closed, early.epoch_cached_early),
     Told("oldest_epoch moves only after such a read",
-         story.oldest_epoch_waits_until_closed, broken.epoch_cached_early),
-    Told("no partition tombstone beyond now", story.nothing_deleted_beyond_now, broken.tombstone_beyond_now),
+         times.oldest_epoch_waits_until_closed, early.epoch_cached_early),
+    Told("no partition tombstone beyond now", times.nothing_deleted_beyond_now, early.tombstone_beyond_now),
     Told("no blind retry of a conditional write", story.lost_reply_is_found_out, broken.blind_retry),
-    Told("an open wide row has no cursor", story.open_row_takes_what_lands_late, broken.open_row_with_cursor),
+    Told("an open wide row has no cursor", times.open_row_takes_what_lands_late, early.open_row_with_cursor),
     Told("derived ids are not deleted as late",
-         story.late_burial_is_not_deleted, broken.late_derived_deleted),
+         times.late_burial_is_not_deleted, early.late_derived_deleted),
     Told("a burial counts only within gc_grace",
-         story.late_burial_does_not_count, broken.late_burial_confirmed),
+         times.late_burial_does_not_count, early.late_burial_confirmed),
     Told("a sweep that is due is work", story.sweep_is_made, broken.sweep_is_no_work),
     Told("an expired timeout is work", story.expired_is_taken_over, broken.expired_is_no_work),
     Told("the head is one read", story.head_is_one_read, broken.head_read_in_pages),
@@ -83,16 +85,16 @@ TOLD = (
     Told("nack in place, not by insert", story.stale_nack_fails, broken.nack_by_reinsert),
     Told("suspects have slots of their own", story.suspects_come_alone, broken.suspects_together),
     Told("suspects are not prefetched", story.suspects_are_not_prefetched, broken.suspects_prefetched),
-    Told("the cursor waits for ε", story.cursor_waits_for_settle_and_skew, broken.cursor_without_skew),
-    Told("the cursor waits for W", story.cursor_waits_for_settle, broken.cursor_without_settle),
-    Told("the cursor needs a sweep", story.cursor_waits_for_settle, broken.cursor_at_boundary),
-    Told("retirement waits for W + ε", story.retirement_waits, broken.retired_at_end),
-    Told("retirement waits for W", story.retirement_waits, broken.retired_without_settle),
+    Told("the cursor waits for ε", times.cursor_waits_for_settle_and_skew, early.cursor_without_skew),
+    Told("the cursor waits for W", times.cursor_waits_for_settle, early.cursor_without_settle),
+    Told("the cursor needs a sweep", times.cursor_waits_for_settle, early.cursor_at_boundary),
+    Told("retirement waits for W + ε", times.retirement_waits, early.retired_at_end),
+    Told("retirement waits for W", times.retirement_waits, early.retired_without_settle),
     Told("open wide rows wait for gc_grace",
-         story.open_row_retirement_waits, broken.open_retired_without_grace),
+         times.open_row_retirement_waits, early.open_retired_without_grace),
     Told("the retirement pass begins after that",
-         story.retirement_pass_begins_late_enough, broken.retirement_clock_after_read),
-    Told("a send is acknowledged within W", story.late_send_is_made_again, broken.late_send_acknowledged),
+         times.retirement_pass_begins_late_enough, early.retirement_clock_after_read),
+    Told("a send is acknowledged within W", times.late_send_is_made_again, early.late_send_acknowledged),
     Told("released ids stay listed", story.released_stays_listed, broken.release_unlists),
     Told("the rest of a slot stays listed", story.rest_of_a_slot_stays_listed, broken.free_unlists),
 )  # fmt: skip
@@ -101,17 +103,17 @@ SEARCHED = (
     Searched("skip what any timeout lists, expired or not", broken.only_live_timeouts_skipped),
     Searched("nack IF rev on both slots", broken.nack_without_target_rev, NACKS),
     Searched("nack in place, not by insert", broken.nack_by_reinsert),
-    Searched("the cursor waits for W", broken.cursor_without_settle, LATE_SENDS),
-    Searched("the cursor needs a sweep", broken.cursor_at_boundary),
+    Searched("the cursor waits for W", early.cursor_without_settle, LATE_SENDS),
+    Searched("the cursor needs a sweep", early.cursor_at_boundary),
     Searched("a claim is conditional on the fence", broken.claim_unconditional_on_fence, STOLEN_LOCKS),
     Searched("deliver only what is known to be claimed", broken.deliver_before_known),
-    Searched("acks carry the timestamp of the id", broken.ack_by_wall_clock),
-    Searched("an epoch of open wide rows closes after gc_grace", broken.open_epoch_without_grace),
+    Searched("acks carry the timestamp of the id", early.ack_by_wall_clock),
+    Searched("an epoch of open wide rows closes after gc_grace", early.open_epoch_without_grace),
     Searched("an expired timeout is work", broken.expired_is_no_work),
     Searched("released ids stay listed", broken.release_unlists),
     Searched("the rest of a slot stays listed", broken.free_unlists),
-    Searched("the time of death is kept", broken.died_at_not_kept, BURIALS),
-    Searched("the dead letter's id is derived", broken.dead_id_not_derived, BURIALS),
-    Searched("dead letters go to open wide rows", broken.dead_letters_in_normal_rows, BURIALS),
-    Searched("a send is acknowledged within W", broken.late_send_acknowledged, LATE_SENDS),
+    Searched("the time of death is kept", early.died_at_not_kept, BURIALS),
+    Searched("the dead letter's id is derived", early.dead_id_not_derived, BURIALS),
+    Searched("dead letters go to open wide rows", early.dead_letters_in_normal_rows, BURIALS),
+    Searched("a send is acknowledged within W", early.late_send_acknowledged, LATE_SENDS),
 )

@@ -1,0 +1,180 @@
+"""What readers know of wide rows, and how wide rows and epochs end."""
+
+import pytest
+
+from cqueue.errors import NotDone
+from cqueue.protocol import ack, shards
+from cqueue.protocol.registry import Registry, refresh
+from cqueue.store.operations import (
+    CreateQueue,
+    LockState,
+    QueueRow,
+    ReadMessages,
+    ReadShards,
+    RegisterShard,
+    UnregisterShard,
+    WideRow,
+)
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
+
+HOUR_US = 3600 * SECOND_US
+
+
+def table_with_queue() -> Table:
+    table = Table()
+    table.store.execute(
+        CreateQueue(QueueRow("q", "1", 1, "active", "{}", 3_600_000, NOON_US // 1000 - 7_200_000, -1))
+    )
+    return table
+
+
+def register(table: Table, due_us: int, priority: int = 0) -> WideRow:
+    row = shards.normal_row(table.spec, due_us, 0)
+    for operation in shards.registration(table.spec, row, priority):
+        table.store.execute(operation)
+    return row
+
+
+def reader(table: Table) -> Registry:
+    return Registry(table.store._queues["q"].oldest_epoch, -1, read_open=False)
+
+
+def reads(table: Table) -> list[ReadShards]:
+    return [operation for operation in table.log if type(operation) is ReadShards]
+
+
+def test_reader_learns_rows_and_priorities():
+    """A wide row, and later a priority that is new in it, are known after the next refresh."""
+    table, registry = table_with_queue(), None
+    row = register(table, NOON_US)
+    registry = reader(table)
+    table.run(refresh(registry, table.spec))
+    registry.views[row].rest_until_us = NOON_US + HOUR_US
+    register(table, NOON_US, 7)
+    table.run(refresh(registry, table.spec))
+    assert registry.views[row].priorities == {0, 7}
+    assert registry.due(NOON_US) == [registry.views[row]]
+
+
+def test_rows_of_the_future_are_not_looked_at():
+    """A time shard that has not begun is known, but not probed."""
+    table = table_with_queue()
+    row = register(table, NOON_US + 600 * SECOND_US)
+    registry = reader(table)
+    table.run(refresh(registry, table.spec))
+    assert row in registry.views
+    assert registry.due(table.time_us) == []
+    assert len(registry.due(table.time_us + 600 * SECOND_US)) == 1
+
+
+def test_idle_refresh_is_one_small_read():
+    """Closed epochs are read once; then a refresh reads the present epoch, from its newest part on."""
+    table = table_with_queue()
+    table.pass_time(1800 * SECOND_US)
+    registry = reader(table)
+    table.run(refresh(registry, table.spec))
+    table.run(refresh(registry, table.spec))
+    table.log.clear()
+    table.run(refresh(registry, table.spec))
+    (read,) = reads(table)
+    assert read.from_time_shard * 1000 >= table.time_us - SETTLE_US - SKEW_US - 60 * SECOND_US
+
+
+def test_failed_refresh_keeps_what_is_known():
+    """When a read fails nothing is forgotten, and the epoch does not count as read."""
+    table = table_with_queue()
+    row = register(table, NOON_US)
+    registry = reader(table)
+    table.run(refresh(registry, table.spec))
+
+    def fail(operation: object) -> None:
+        if type(operation) is ReadShards:
+            raise NotDone("no")
+
+    table.pass_time(2 * HOUR_US)
+    with pytest.raises(NotDone):
+        table.run(refresh(registry, table.spec), fail)
+    late = register(table, NOON_US + HOUR_US)
+    table.run(refresh(registry, table.spec))
+    assert {row, late} <= set(registry.views)
+
+
+def test_oldest_epoch_moves_over_empty_epochs_only():
+    """Empty closed epochs are left behind for all readers; one with a wide row in it stops the move."""
+    table = table_with_queue()
+    row = register(table, NOON_US)
+    table.pass_time(3 * HOUR_US + SETTLE_US + SKEW_US)
+    table.run(refresh(reader(table), table.spec))
+    assert table.store._queues["q"].oldest_epoch == NOON_US // 1000
+    epoch = shards.epoch_of(table.spec, row)
+    table.store.execute(UnregisterShard("q@1", epoch, row.time_shard, 0))
+    table.run(refresh(reader(table), table.spec))
+    assert table.store._queues["q"].oldest_epoch == NOON_US // 1000 + 3 * 3_600_000
+
+
+def test_empty_row_is_retired_with_its_registration():
+    """A wide row that is over and empty is dropped, marked, and registered no more."""
+    table = table_with_queue()
+    row = register(table, NOON_US)
+    table.put(NOON_US)
+    table.pass_time(SECOND_US)
+    view = table.view(row)
+    taken = table.poll(view).taken
+    view.finished = table.run(ack.ack(taken))
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    for _ in range(3):
+        table.poll(view)
+    assert view.retired
+    assert table.head().lock.state is LockState.RETIRED
+    assert table.store.execute(ReadShards("q@1", shards.epoch_of(table.spec, row), 0)) == []
+
+
+def test_row_with_a_held_message_is_not_retired():
+    """As long as a slot is in use the wide row stays."""
+    table = table_with_queue()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    (taken,) = table.claim().taken
+    table.run(ack.extend(taken.lease, 600_000))
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    for _ in range(3):
+        table.poll(table.view())
+    assert table.head().lock.state is not LockState.RETIRED
+    assert table.store.execute(ReadMessages(table.row, 0, (taken.row.id,)))
+
+
+def test_message_of_an_unknown_priority_is_found_before_retirement():
+    """A message whose priority nobody registered (so never acknowledged) is delivered, not dropped."""
+    table = table_with_queue()
+    strays = table.put(NOON_US, priority=9)
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    assert ids_of(table.poll(table.view())) == strays
+
+
+def test_retirement_is_finished_by_whoever_sees_the_marker():
+    """A retirement that was cut off after the drop: the next prober removes the registration."""
+    table = table_with_queue()
+    row = register(table, NOON_US)
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+
+    def cut_off(operation: object) -> None:
+        if type(operation) is UnregisterShard:
+            raise NotDone("no")
+
+    with pytest.raises(NotDone):
+        table.claim(table.view(row), hook=cut_off)
+    epoch = shards.epoch_of(table.spec, row)
+    assert table.store.execute(ReadShards("q@1", epoch, 0))
+    table.poll(table.view(row))
+    assert table.store.execute(ReadShards("q@1", epoch, 0)) == []
+
+
+def test_stale_producer_cannot_bring_back_a_retired_row():
+    """Registering a retired wide row again has no effect, whatever the producer's clock says."""
+    table = table_with_queue()
+    row = register(table, NOON_US)
+    epoch = shards.epoch_of(table.spec, row)
+    table.store.execute(UnregisterShard("q@1", epoch, row.time_shard, 0))
+    table.pass_time(HOUR_US)
+    table.store.execute(RegisterShard("q@1", epoch, row.time_shard, 0, frozenset({3})))
+    assert table.store.execute(ReadShards("q@1", epoch, 0)) == []

@@ -20,7 +20,7 @@ from cqueue.errors import (
     InvalidQueueName,
     PriorityOutOfRange,
 )
-from cqueue.protocol.send import Outgoing
+from cqueue.protocol.flush import Outgoing
 from cqueue.store.operations import WideRow
 
 MAX_BODY = 1 << 20

@@ -11,7 +11,8 @@ from cqueue.catalog import Catalog
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, BatchTooLarge, CqueueError, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
-from cqueue.protocol.send import Flush, Outgoing, ProducerState, send
+from cqueue.protocol.flush import Flush, Outgoing, ProducerState
+from cqueue.protocol.send import send
 
 
 class SendResult:

@@ -14,6 +14,7 @@ from cqueue.store.operations import (
     Pause,
     RandomBits,
     ReadHead,
+    SlotRow,
 )
 
 OUTCOME_PAUSES_S = (0.02, 0.1, 0.5, 1.0, 2.0)
@@ -90,12 +91,19 @@ def settle(mutation: Mutate) -> Proto[bool]:
 
 
 def stands(head: Head, mutation: Mutate) -> bool:
-    """Whether what the mutation wrote is what is stored: the slots, or without any the lock."""
+    """Whether what the mutation wrote is what is stored: its slots, or without any the lock.
+
+    Of a claim every slot that lists messages has to stand, or some of them may be somebody else's by
+    now. A holder's own change of two slots is known by either.
+    """
+    if not mutation.slots:
+        return head.lock is not None and head.lock == mutation.lock
     stored = {(slot.priority, slot.number): slot for slot in head.slots}
-    if mutation.slots:
-        return any(
-            (found := stored.get((row.priority, row.number))) is not None
-            and (found.rev, found.owner) == (row.rev, row.owner)
-            for _, row in mutation.slots
-        )
-    return head.lock is not None and head.lock == mutation.lock
+    rows = [change.row for change in mutation.slots]
+    standing = [_is_written(stored.get((row.priority, row.number)), row) for row in rows]
+    listing = [stands for stands, row in zip(standing, rows, strict=True) if row.ids]
+    return all(listing) if mutation.lock is not None and listing else any(standing)
+
+
+def _is_written(stored: SlotRow | None, row: SlotRow) -> bool:
+    return stored is not None and (stored.rev, stored.owner) == (row.rev, row.owner)

@@ -8,163 +8,69 @@ W the outcome is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.shards import normal_row, registration
-from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.store.operations import (
-    DeleteBodies,
-    DeleteMessages,
-    InsertBodies,
-    InsertMessages,
-    MessageRow,
-    Now,
-    Operation,
-    Pause,
-    RandomBits,
-    Together,
-    WideRow,
+from cqueue.protocol.flush import (
+    Failure,
+    Flush,
+    Outgoing,
+    ProducerState,
+    entropy_for,
+    make_flushes,
+    new_flush,
+    unknown,
+    worst,
+    write,
 )
+from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.store.operations import DeleteBodies, DeleteMessages, Now, Operation, Pause, Together
 
-FLUSH_ROWS = 500
-FLUSH_BYTES = 1 << 20
-"""A flush is one single-partition batch of at most so many rows, and bytes with its last row on top."""
-INLINE_BODY = 4096
-TURN_US = 50_000
-FLUSHES_IN_FLIGHT = 4
-MAX_REGISTERED = 10_000
+ROWS_IN_FLIGHT = 2000
+FLUSHES_IN_FLIGHT = 32
+BYTES_IN_FLIGHT = 4 << 20
 REMAKES = 5
 FIRST_PAUSE_S = 0.01
 
 
-class Outgoing(NamedTuple):
-    """A message to send, its limits checked. due_us: None for now."""
-
-    body: bytes
-    priority: int
-    due_us: int | None
-    headers: dict[str, str] | None
-    ttl_ms: int | None
-    codec: str | None = None
-    task: str | None = None
-    key: str | None = None
-    trigger: str | None = None
-
-
-@dataclass(slots=True)
-class Flush:
-    """Messages of one wide row, written together. `indexes` are their places in what was asked."""
-
-    wide_row: WideRow
-    indexes: list[int]
-    rows: list[MessageRow]
-    bodies: list[tuple[int, bytes]]
-    error: NotDone | OutcomeUnknown | None = None
-    remade: bool = False  # a late first try was replaced: a copy of it may be delivered as well
-
-
-@dataclass(slots=True)
-class ProducerState:
-    """What a producer remembers: the rotation of shards, ids handed out, wide rows registered."""
-
-    turn: int = 0
-    turned_us: int = 0
-    rows_in_turn: int = 0
-    last_ticks: int = 0
-    registered: set[tuple[WideRow, int]] = field(default_factory=set)
-
-
 def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) -> Proto[list[Flush]]:
     """Store messages; each flush says what became of its part."""
-    now_us = yield from Now()
-    entropy = yield from _entropy(len(outgoing))
-    flushes = _flushes(spec, state, outgoing, now_us, entropy)
     done: list[Flush] = []
-    for start in range(0, len(flushes), FLUSHES_IN_FLIGHT):
-        group = flushes[start : start + FLUSHES_IN_FLIGHT]
-        began_us = yield from Now()
-        errors = yield from _write(spec, state, group)
-        for flush, error in zip(group, errors, strict=True):
-            done += yield from _deliver(spec, state, flush, Try(began_us, error))
+    for start in range(0, len(outgoing), ROWS_IN_FLIGHT):
+        part = outgoing[start : start + ROWS_IN_FLIGHT]
+        now_us = yield from Now()  # ids are made when they are written, not long before: W counts from them
+        entropy = yield from entropy_for(len(part))
+        flushes = make_flushes(spec, state, part, now_us, entropy)
+        for flush in flushes:
+            flush.indexes = [start + index for index in flush.indexes]
+        for group in _groups(flushes):
+            done += yield from _send_group(spec, state, group)
     return done
 
 
-def _entropy(count: int) -> Proto[bytes]:
-    """Eight random bytes for each of `count` ids."""
-    bits = yield from RandomBits(64 * count)
-    return bits.to_bytes(8 * count, "big")
+def _groups(flushes: list[Flush]) -> Iterator[list[Flush]]:
+    """Flushes to be written side by side, what is due first in front."""
+    group: list[Flush] = []
+    for flush in sorted(flushes, key=lambda flush: flush.rows[0].id):
+        size = flush.size + sum(other.size for other in group)
+        if group and (len(group) == FLUSHES_IN_FLIGHT or size > BYTES_IN_FLIGHT):
+            yield group
+            group = []
+        group.append(flush)
+    if group:
+        yield group
 
 
-def _flushes(
-    spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing], now_us: int, entropy: bytes
-) -> list[Flush]:
-    """Give every message its id and group them by time shard into flushes."""
-    width_us = spec.width_ms * 1000
-    open_: dict[int, Flush] = {}
-    sizes: dict[int, int] = {}
+def _send_group(spec: QueueSpec, state: ProducerState, group: list[Flush]) -> Proto[list[Flush]]:
+    began_us = yield from Now()
+    errors = yield from write(spec, state, group)
     done: list[Flush] = []
-    now_ms = now_us // 1000
-    ticks = max(now_us * 10, state.last_ticks + 1)
-    for index, message in enumerate(outgoing):
-        due_us = message.due_us
-        if due_us is None or due_us <= now_us:
-            id_ticks, ticks = ticks, ticks + 1
-        else:
-            id_ticks = due_us * 10 + index % 10
-        id_ = ids.from_ticks(id_ticks, int.from_bytes(entropy[8 * index : 8 * index + 8], "big"))
-        time_shard = id_ticks // 10 // width_us
-        flush = open_.get(time_shard)
-        if flush is None:
-            flush = open_[time_shard] = _new_flush(spec, state, id_ticks // 10, now_us)
-            sizes[time_shard] = 0
-        row, size = _row(message, id_, now_ms)
-        flush.indexes.append(index)
-        flush.rows.append(row)
-        state.rows_in_turn += 1
-        if row.size is not None:
-            flush.bodies.append((id_, message.body))
-        sizes[time_shard] += size
-        if len(flush.rows) == FLUSH_ROWS or sizes[time_shard] >= FLUSH_BYTES:
-            done.append(open_.pop(time_shard))
-    state.last_ticks = ticks
-    return done + list(open_.values())
-
-
-def _new_flush(spec: QueueSpec, state: ProducerState, due_us: int, now_us: int) -> Flush:
-    """A flush to the shard whose turn it is; small flushes in quick succession share a turn.
-
-    A consumer's claim costs the same for one message as for hundreds: spreading a trickle over all
-    shards would make it pay for each message.
-    """
-    if state.rows_in_turn >= FLUSH_ROWS or now_us - state.turned_us >= TURN_US:
-        state.turn, state.turned_us, state.rows_in_turn = state.turn + 1, now_us, 0
-    return Flush(normal_row(spec, due_us, state.turn % spec.shards), [], [], [])
-
-
-def _row(message: Outgoing, id_: int, now_ms: int) -> tuple[MessageRow, int]:
-    """The row of a message, and how many bytes it adds to a flush."""
-    body, headers = message.body, message.headers
-    inline = len(body) <= INLINE_BODY
-    row = MessageRow(
-        message.priority,
-        id_,
-        body if inline else None,
-        None if inline else len(body),
-        headers,
-        message.codec,
-        message.task,
-        message.key,
-        message.trigger,
-        now_ms,
-        None if message.ttl_ms is None else now_ms + message.ttl_ms,
-        0,
-    )
-    return row, len(body) + (sum(map(len, headers)) + sum(map(len, headers.values())) if headers else 0)
+    for flush, error in zip(group, errors, strict=True):
+        done += yield from _deliver(spec, state, flush, Try(began_us, error))
+    return done
 
 
 # ── one flush ──
@@ -174,7 +80,7 @@ class Try(NamedTuple):
     """A first attempt to write a flush: when it began, and how it failed (None: it is stored)."""
 
     began_us: int
-    error: NotDone | OutcomeUnknown | None
+    error: Failure | None
 
 
 def _deliver(
@@ -187,7 +93,7 @@ def _deliver(
     try:
         now_us = yield from Now(checked=True)
     except NotDone as exc:
-        flush.error = _unknown("stored, but the cluster's time cannot be read to confirm it", exc)
+        flush.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
         return [flush]
     late = {row.id for row in flush.rows if not in_time(spec, row.id, now_us)}
     if not late:
@@ -206,72 +112,19 @@ def in_time(spec: QueueSpec, id_: int, now_us: int) -> bool:
 
 def _write_within_settle(
     spec: QueueSpec, state: ProducerState, flush: Flush, first: Try
-) -> Proto[NotDone | OutcomeUnknown | None]:
+) -> Proto[Failure | None]:
     """Repeat the same ids until they are answered or W is over; None if they are stored."""
     pause_s, error = FIRST_PAUSE_S, first.error
-    unknown: OutcomeUnknown | None = None
+    doubt: OutcomeUnknown | None = None
     while error is not None:
-        unknown = error if isinstance(error, OutcomeUnknown) else unknown
+        doubt = error if isinstance(error, OutcomeUnknown) else doubt
         now_us = yield from Now()
         if now_us + pause_s * 1e6 > first.began_us + spec.settle_us:
-            return unknown or error
+            return doubt or error
         yield from Pause(pause_s)
         pause_s = min(pause_s * 2, 0.5)
-        (error,) = yield from _write(spec, state, [flush])
+        (error,) = yield from write(spec, state, [flush])
     return None
-
-
-def _write(
-    spec: QueueSpec, state: ProducerState, flushes: list[Flush]
-) -> Proto[list[NotDone | OutcomeUnknown | None]]:
-    """One try of several flushes side by side: large bodies first, then registry and messages."""
-    bodies = [InsertBodies(flush.wide_row, tuple(flush.bodies)) for flush in flushes if flush.bodies]
-    if bodies:
-        failed = _worst((yield from Together(tuple(bodies))))
-        if failed is not None:
-            return [failed] * len(flushes)
-    operations: list[Operation[Any]] = []
-    parts: list[tuple[int, set[tuple[WideRow, int]]]] = []
-    for flush in flushes:
-        start = len(operations)
-        new = {(flush.wide_row, row.priority) for row in flush.rows} - state.registered
-        operations.append(InsertMessages(flush.wide_row, tuple(flush.rows)))
-        for wide_row, priority in sorted(new):
-            operations += registration(spec, wide_row, priority)
-        parts.append((start, new))
-    results = yield from Together(tuple(operations))
-    ends = [start for start, _ in parts[1:]] + [len(results)]
-    errors = []
-    for (start, new), end in zip(parts, ends, strict=True):
-        errors.append(_worst(results[start:end]))
-        if errors[-1] is None and new:
-            _registered(state, new)
-    return errors
-
-
-def _registered(state: ProducerState, new: set[tuple[WideRow, int]]) -> None:
-    if len(state.registered) > MAX_REGISTERED:
-        state.registered.clear()  # registering again is harmless
-    state.registered |= new
-
-
-def _worst(results: list[Any]) -> NotDone | OutcomeUnknown | None:
-    """What is known of messages (the first result) written beside their registration.
-
-    Not done only if the messages themselves certainly were not stored.
-    """
-    errors = [result for result in results if isinstance(result, Exception)]
-    if not errors:
-        return None
-    if isinstance(results[0], NotDone | OutcomeUnknown):
-        return results[0]
-    return _unknown("the messages may be stored, but not their registration", errors[0])
-
-
-def _unknown(text: str, cause: Exception) -> OutcomeUnknown:
-    error = OutcomeUnknown(text)
-    error.__cause__ = cause
-    return error
 
 
 # ── late answers ──
@@ -299,11 +152,11 @@ def _remake(spec: QueueSpec, state: ProducerState, late: Flush, remakes: int) ->
     done: list[Flush] = []
     for fresh in (yield from _renewed(spec, state, late)):
         began_us = yield from Now()
-        (error,) = yield from _write(spec, state, [fresh])
+        (error,) = yield from write(spec, state, [fresh])
         done += yield from _deliver(spec, state, fresh, Try(began_us, error), remakes)
     for flush in done:
         if flush.error is not None:
-            flush.error = _unknown("an earlier try is stored, but may lie behind a cursor", flush.error)
+            flush.error = unknown("an earlier try is stored, but may lie behind a cursor", flush.error)
     if all(flush.error is None for flush in done):
         yield from _delete_old(late)
     return done
@@ -315,7 +168,7 @@ def _renewed(spec: QueueSpec, state: ProducerState, late: Flush) -> Proto[list[F
     Ids handed out lately may lie ahead of the clock, and so beyond the time shard of now.
     """
     now_us = yield from Now()
-    entropy = yield from _entropy(len(late.rows))
+    entropy = yield from entropy_for(len(late.rows))
     bodies = dict(late.bodies)
     flushes: dict[int, Flush] = {}
     for place, (index, row) in enumerate(zip(late.indexes, late.rows, strict=True)):
@@ -324,7 +177,7 @@ def _renewed(spec: QueueSpec, state: ProducerState, late: Flush) -> Proto[list[F
         time_shard = ticks // 10 // (spec.width_ms * 1000)
         flush = flushes.get(time_shard)
         if flush is None:
-            flush = flushes[time_shard] = _new_flush(spec, state, ticks // 10, now_us)
+            flush = flushes[time_shard] = new_flush(spec, state, ticks // 10, now_us)
             flush.remade = True
         flush.indexes.append(index)
         flush.rows.append(row._replace(id=id_))
@@ -341,7 +194,7 @@ def _delete_old(late: Flush) -> Proto[None]:
     deletes: list[Operation[Any]] = [
         DeleteMessages(late.wide_row, priority, tuple(ids_)) for priority, ids_ in by_priority.items()
     ]
-    failed = _worst((yield from Together(tuple(deletes))))
+    failed = worst((yield from Together(tuple(deletes))))
     if late.bodies and failed is None:  # a message that may still be delivered keeps its body
         with suppress(NotDone, OutcomeUnknown):
             yield from DeleteBodies(late.wide_row, tuple(id_ for id_, _ in late.bodies))

@@ -10,7 +10,7 @@ from typing import Any
 
 from cqueue import ids
 from cqueue.protocol.dead import HEADER_ID
-from cqueue.protocol.send import Flush
+from cqueue.protocol.flush import Flush
 from cqueue.protocol.spec import QueueSpec, Taken
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (

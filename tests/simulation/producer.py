@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cqueue.errors import NotDone
-from cqueue.protocol.send import Outgoing, ProducerState, send
+from cqueue.protocol.flush import Outgoing, ProducerState
+from cqueue.protocol.send import send
 from cqueue.store.operations import Now, Pause
 from tests.simulation.world import Client, Script
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cqueue import ids
 from cqueue.protocol import shards
-from cqueue.protocol.send import Flush
+from cqueue.protocol.flush import Flush
 from cqueue.protocol.spec import QueueSpec, Taken
 from cqueue.store.operations import CreateQueue, QueueRow
 from tests.simulation.consumer import Consumer

@@ -3,10 +3,12 @@
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
-from cqueue.protocol.send import Outgoing, ProducerState, send
+from cqueue.protocol.flush import Outgoing, ProducerState
+from cqueue.protocol.send import send
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
+    InsertBodies,
     InsertMessages,
     ReadBodies,
     ReadMessages,
@@ -194,3 +196,44 @@ def test_ids_of_a_producer_grow():
         for flush in table.run(send(table.spec, state, [out(), out()])):
             seen += [row.id for row in flush.rows]
     assert [ids.ticks_of(id_) for id_ in seen] == sorted({ids.ticks_of(id_) for id_ in seen})
+
+
+def test_large_bodies_stand_between_their_registration_and_their_messages():
+    """A producer that dies in the middle leaves no body that nobody drops, no message without its body."""
+    table = Table()
+    table.run(send(table.spec, ProducerState(), [out(bytes(5000)), out(b"small")]))
+    order = [type(op) for op in table.log if type(op) in {RegisterShard, InsertBodies, InsertMessages}]
+    assert order == [RegisterShard, RegisterShard, InsertBodies, InsertMessages]
+
+
+def test_unstored_body_means_an_unsent_message():
+    """However the body failed, the message was not written: not done, safe to send again."""
+    table = Table()
+    hook = failing(InsertBodies, OutcomeUnknown("lost"), 1000)
+    (flush,) = table.run(send(table.spec, ProducerState(), [out(bytes(5000))]), hook)
+    assert isinstance(flush.error, NotDone)
+    assert not inserts(table)
+
+
+def test_ids_of_a_long_send_are_made_when_they_are_written():
+    """A slow cluster does not make the later parts of one large send late."""
+    table = Table()
+
+    def slow(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            table.time_us += SECOND_US * 3 // 2
+
+    flushes = table.run(send(table.spec, ProducerState(), [out()] * 4000), slow)
+    first, last = flushes[0].rows[0].id, flushes[-1].rows[0].id
+    assert ids.time_us(last) - ids.time_us(first) >= SECOND_US
+
+
+def test_a_send_to_many_time_shards_keeps_its_order():
+    """Entries are answered by their places, whatever flush they went with."""
+    table = Table()
+    entries = [out(b"%d" % n, NOON_US + (n % 40) * 60_000_000) for n in range(2500)]
+    flushes = table.run(send(table.spec, ProducerState(), entries))
+    bodies = {
+        index: row.body for flush in flushes for index, row in zip(flush.indexes, flush.rows, strict=True)
+    }
+    assert bodies == {n: b"%d" % n for n in range(2500)}

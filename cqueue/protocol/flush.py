@@ -1,0 +1,215 @@
+"""Flushes: messages of one wide row with their ids, written together.
+
+The order of writes is what keeps garbage out: the registry row before large bodies, so that whoever
+retires the wide row drops bodies whose message never came; large bodies before their messages, so that
+no message is seen without its body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cqueue import ids
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol.shards import normal_row, registration
+from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.store.operations import (
+    InsertBodies,
+    InsertMessages,
+    MessageRow,
+    Operation,
+    RandomBits,
+    Together,
+    WideRow,
+)
+
+FLUSH_ROWS = 500
+FLUSH_BYTES = 1 << 20
+"""A flush is one single-partition batch of at most so many rows, and bytes with its last row on top."""
+INLINE_BODY = 4096
+TURN_US = 50_000
+MAX_REGISTERED = 10_000
+
+Failure = NotDone | OutcomeUnknown
+
+
+class Outgoing(NamedTuple):
+    """A message to send, its limits checked. due_us: None for now."""
+
+    body: bytes
+    priority: int
+    due_us: int | None
+    headers: dict[str, str] | None
+    ttl_ms: int | None
+    codec: str | None = None
+    task: str | None = None
+    key: str | None = None
+    trigger: str | None = None
+
+
+@dataclass(slots=True)
+class Flush:
+    """Messages of one wide row, written together. `indexes` are their places in what was asked."""
+
+    wide_row: WideRow
+    indexes: list[int]
+    rows: list[MessageRow]
+    bodies: list[tuple[int, bytes]]
+    error: NotDone | OutcomeUnknown | None = None
+    size: int = 0  # bytes, about
+    remade: bool = False  # a late first try was replaced: a copy of it may be delivered as well
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """What a producer remembers: the rotation of shards, ids handed out, wide rows registered."""
+
+    turn: int = 0
+    turned_us: int = 0
+    rows_in_turn: int = 0
+    last_ticks: int = 0
+    registered: set[tuple[WideRow, int]] = field(default_factory=set)
+
+
+def entropy_for(count: int) -> Proto[bytes]:
+    """Eight random bytes for each of `count` ids."""
+    bits = yield from RandomBits(64 * count)
+    return bits.to_bytes(8 * count, "big")
+
+
+def make_flushes(
+    spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing], now_us: int, entropy: bytes
+) -> list[Flush]:
+    """Give every message its id and group them by time shard into flushes."""
+    width_us = spec.width_ms * 1000
+    open_: dict[int, Flush] = {}
+    done: list[Flush] = []
+    now_ms = now_us // 1000
+    ticks = max(now_us * 10, state.last_ticks + 1)
+    for index, message in enumerate(outgoing):
+        due_us = message.due_us
+        if due_us is None or due_us <= now_us:
+            id_ticks, ticks = ticks, ticks + 1
+        else:
+            id_ticks = due_us * 10 + index % 10
+        id_ = ids.from_ticks(id_ticks, int.from_bytes(entropy[8 * index : 8 * index + 8], "big"))
+        time_shard = id_ticks // 10 // width_us
+        flush = open_.get(time_shard)
+        if flush is None:
+            flush = open_[time_shard] = new_flush(spec, state, id_ticks // 10, now_us)
+        row, size = _row(message, id_, now_ms)
+        flush.indexes.append(index)
+        flush.rows.append(row)
+        state.rows_in_turn += 1
+        if row.size is not None:
+            flush.bodies.append((id_, message.body))
+        flush.size += size
+        if len(flush.rows) == FLUSH_ROWS or flush.size >= FLUSH_BYTES:
+            done.append(open_.pop(time_shard))
+    state.last_ticks = ticks
+    return done + list(open_.values())
+
+
+def new_flush(spec: QueueSpec, state: ProducerState, due_us: int, now_us: int) -> Flush:
+    """A flush to the shard whose turn it is; small flushes in quick succession share a turn.
+
+    A consumer's claim costs the same for one message as for hundreds: spreading a trickle over all
+    shards would make it pay for each message.
+    """
+    if state.rows_in_turn >= FLUSH_ROWS or now_us - state.turned_us >= TURN_US:
+        state.turn, state.turned_us, state.rows_in_turn = state.turn + 1, now_us, 0
+    return Flush(normal_row(spec, due_us, state.turn % spec.shards), [], [], [])
+
+
+def _row(message: Outgoing, id_: int, now_ms: int) -> tuple[MessageRow, int]:
+    """The row of a message, and how many bytes it adds to a flush."""
+    body, headers = message.body, message.headers
+    inline = len(body) <= INLINE_BODY
+    row = MessageRow(
+        message.priority,
+        id_,
+        body if inline else None,
+        None if inline else len(body),
+        headers,
+        message.codec,
+        message.task,
+        message.key,
+        message.trigger,
+        now_ms,
+        None if message.ttl_ms is None else now_ms + message.ttl_ms,
+        0,
+    )
+    return row, len(body) + (sum(map(len, headers)) + sum(map(len, headers.values())) if headers else 0)
+
+
+def write(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -> Proto[list[Failure | None]]:
+    """One try of several flushes side by side; for each, how it failed, or None when it is stored."""
+    failed = yield from _write_bodies(spec, state, [flush for flush in flushes if flush.bodies])
+    if failed is not None:
+        return [failed] * len(flushes)
+    operations: list[Operation[Any]] = []
+    parts: list[tuple[int, set[tuple[WideRow, int]]]] = []
+    for flush in flushes:
+        new = _unregistered(state, flush)
+        parts.append((len(operations), new))
+        operations += [InsertMessages(flush.wide_row, tuple(flush.rows)), *_registrations(spec, new)]
+    results = yield from Together(tuple(operations))
+    ends = [start for start, _ in parts[1:]] + [len(results)]
+    errors: list[Failure | None] = []
+    for (start, new), end in zip(parts, ends, strict=True):
+        errors.append(worst(results[start:end]))
+        if errors[-1] is None:
+            _registered(state, new)
+    return errors
+
+
+def _write_bodies(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -> Proto[NotDone | None]:
+    """Register wide rows and store large bodies; whatever fails here, no message has been written."""
+    for flush in flushes:
+        new = _unregistered(state, flush)
+        results = yield from Together(tuple(_registrations(spec, new)))
+        failed = worst(results)
+        if failed is None:
+            _registered(state, new)
+            failed = worst((yield from Together((InsertBodies(flush.wide_row, tuple(flush.bodies)),))))
+        if failed is not None:
+            error = NotDone("a large body could not be stored, so its message was not")
+            error.__cause__ = failed
+            return error
+    return None
+
+
+def _unregistered(state: ProducerState, flush: Flush) -> set[tuple[WideRow, int]]:
+    return {(flush.wide_row, row.priority) for row in flush.rows} - state.registered
+
+
+def _registrations(spec: QueueSpec, new: set[tuple[WideRow, int]]) -> list[Operation[Any]]:
+    return [row for wide_row, priority in sorted(new) for row in registration(spec, wide_row, priority)]
+
+
+def _registered(state: ProducerState, new: set[tuple[WideRow, int]]) -> None:
+    if new and len(state.registered) > MAX_REGISTERED:
+        state.registered.clear()  # registering again is harmless
+    state.registered |= new
+
+
+def worst(results: list[Any]) -> Failure | None:
+    """What is known of messages (the first result) written beside their registration.
+
+    Not done only if the messages themselves certainly were not stored.
+    """
+    errors = [result for result in results if isinstance(result, Exception)]
+    if not errors:
+        return None
+    if isinstance(results[0], NotDone | OutcomeUnknown):
+        return results[0]
+    return unknown("the messages may be stored, but not their registration", errors[0])
+
+
+def unknown(text: str, cause: Exception) -> OutcomeUnknown:
+    """An unknown outcome, and what made it so."""
+    error = OutcomeUnknown(text)
+    error.__cause__ = cause
+    return error

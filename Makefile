@@ -12,8 +12,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
 WORKERS ?= 2
+N ?= 2000
+SEED ?= 1
 
-.PHONY: help setup jars demo test lint unit coverage bench docs-check clean
+.PHONY: help setup jars demo test lint unit simulate coverage bench clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,13 +51,20 @@ lint: $(STAMP)  ## Style, types, who may import whom.
 unit: $(STAMP)  ## Tests that need no Cassandra.
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cassandra"
 
+simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simulate N=20000 SEED=1
+	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED)
+
 coverage: setup  ## Tests with coverage of cqueue, schema and dispatcher.
 	@$(BIN)/coverage run -m pytest -q
 	@$(BIN)/coverage report
 
 bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an embedded Cassandra.
 	@$(BIN)/python -m cqueue.dev start
-	@for what in ratio latency idle; do $(BIN)/cqueue bench $$what; done
+	@export CQUEUE_URL="$$($(BIN)/python -m cqueue.dev status --json | \
+		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["url"])')"; \
+	$(BIN)/cqueue schema apply; \
+	for what in ratio latency idle; do $(BIN)/cqueue bench $$what; done
+	@echo "The Cassandra goes on; stop it with: $(BIN)/cqueue dev stop"
 
 clean:  ## Remove what set-up and tests made here; the jars and the embedded Cassandra's data stay.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info

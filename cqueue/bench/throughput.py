@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cassandra.query import BatchStatement, BatchType
@@ -20,7 +21,9 @@ from cassandra.util import uuid_from_time
 from cqueue.bench.setup import Bench, Options, Progress, median_of, rates, silent
 from cqueue.errors import NotDone
 from cqueue.message import Message
+from cqueue.queue import Queue
 from cqueue.store.connection import open_session
+from cqueue.testing import Recorder, check, recording
 
 PARTITIONS = 4
 _INSERT = (
@@ -95,35 +98,55 @@ class _Bare:
         return took_s
 
 
-def burndown(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
-    """Send all, then drain all, through the public API."""
+def burndown(
+    bench: Bench, options: Options, progress: Progress = silent, *, history: Path | None = None
+) -> dict[str, Any]:
+    """Send all, then drain all, through the public API.
+
+    history: where to record every call, to be judged at the end; recording costs time of its own.
+    """
     with bench.queue(options) as queue:
-        sends_s: list[float] = []
-        for batch in _bodies(options):
-            start = time.perf_counter()
-            result = queue.send_many([Message(body) for body in batch])
-            sends_s.append(time.perf_counter() - start)
-            for _, error in result.failed:
-                raise error
-            progress(0.5 * len(sends_s) * options.batch / options.messages)
-        drains_s: list[float] = []
-        drained = 0
-        with queue.consumer() as consumer:
-            while drained < options.messages:
-                start = time.perf_counter()
-                messages = consumer.receive(options.receive, wait=timedelta(seconds=10))
-                if not messages:
-                    raise NotDone(f"only {drained:,} of {options.messages:,} messages came back")
-                consumer.ack(messages)
-                drains_s.append(time.perf_counter() - start)
-                drained += len(messages)
-                progress(0.5 + 0.5 * drained / options.messages)
-            _check(drained + len(consumer.receive(10)), options)
+        if history is None:
+            sends_s, drains_s = _burn(queue, options, progress)
+            verdict = {}
+        else:
+            with recording(queue, history) as recorded:
+                sends_s, drains_s = _burn(recorded, options, progress)
+                recorded.left(bench.client.queue(queue.dead_letter_name))
+            report = check(history)
+            verdict = {"verified": report.clean, "verdict": report.figures()}
     return {
         "bench": "burndown",
         **rates(options.messages, sends_s, drains_s),
+        **verdict,
         **bench.circumstances(options),
     }
+
+
+def _burn(queue: Queue | Recorder, options: Options, progress: Progress) -> tuple[list[float], list[float]]:
+    """The seconds that each send took, and each receive with its ack."""
+    sends_s: list[float] = []
+    for batch in _bodies(options):
+        start = time.perf_counter()
+        result = queue.send_many([Message(body) for body in batch])
+        sends_s.append(time.perf_counter() - start)
+        for _, error in result.failed:
+            raise error
+        progress(0.5 * len(sends_s) * options.batch / options.messages)
+    drains_s: list[float] = []
+    drained = 0
+    with queue.consumer() as consumer:
+        while drained < options.messages:
+            start = time.perf_counter()
+            messages = consumer.receive(options.receive, wait=timedelta(seconds=10))
+            if not messages:
+                raise NotDone(f"only {drained:,} of {options.messages:,} messages came back")
+            consumer.ack(messages)
+            drains_s.append(time.perf_counter() - start)
+            drained += len(messages)
+            progress(0.5 + 0.5 * drained / options.messages)
+        _check(drained + len(consumer.receive(10)), options)
+    return sends_s, drains_s
 
 
 def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> dict[str, Any]:

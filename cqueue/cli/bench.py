@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
 
 app = typer.Typer(no_args_is_help=True, help="Measure throughput, latency and idle cost.")
 
@@ -18,6 +22,7 @@ Batch = Annotated[int, typer.Option(help="Messages a send.")]
 Receive = Annotated[int, typer.Option(help="Messages a receive.")]
 Shards = Annotated[int, typer.Option(help="Concurrency shards.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Pairs measured after one to warm up.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and check the history.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 MESSAGES, SIZE, BATCH, RECEIVE, SHARDS = 20_000, 200, 100, 500, 4
@@ -48,12 +53,20 @@ def burndown(
     receive: Receive = RECEIVE,
     shards: Shards = SHARDS,
     *,
+    verify: Verify = False,
     json: Json = False,
 ) -> None:
     """Send all messages, then drain them, until every ack is stored."""
     from cqueue.bench import throughput  # noqa: PLC0415 - as above
 
-    _run(ctx, throughput.burndown, _options(messages, size, batch, receive, shards), json=json)
+    options = _options(messages, size, batch, receive, shards)
+    if not verify:
+        _run(ctx, throughput.burndown, options, json=json)
+        return
+    with TemporaryDirectory(prefix="cqueue-bench-") as directory:
+        measure = partial(throughput.burndown, history=Path(directory) / "history")
+        if not _run(ctx, measure, options, json=json)["verified"]:
+            raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 @app.command()
@@ -99,7 +112,9 @@ def _options(messages: int, size: int, batch: int, receive: int, shards: int) ->
     return Options(messages=messages, size=size, batch=batch, receive=receive, shards=shards)
 
 
-def _run(ctx: typer.Context, measure: Callable[..., dict[str, Any]], options: Any, *, json: bool) -> None:
+def _run(
+    ctx: typer.Context, measure: Callable[..., dict[str, Any]], options: Any, *, json: bool
+) -> dict[str, Any]:
     from cqueue.bench.setup import open_bench  # noqa: PLC0415 - as above
 
     context: CliContext = ctx.obj
@@ -107,6 +122,7 @@ def _run(ctx: typer.Context, measure: Callable[..., dict[str, Any]], options: An
     with open_bench(context.settings()) as bench, _bar(context) as progress:
         result = measure(bench, options, progress)
     context.emit(result, lambda: _table(result))
+    return result
 
 
 @contextmanager
@@ -131,5 +147,6 @@ def _table(result: dict[str, Any]) -> Any:
             for inner, number in value.items():
                 table.add_row(f"{key}.{inner}", f"{number:,}")
         elif key != "bench":
-            table.add_row(key, f"{value:,}" if isinstance(value, int | float) else str(value))
+            plain = isinstance(value, bool) or not isinstance(value, int | float)
+            table.add_row(key, str(value) if plain else f"{value:,}")
     return table

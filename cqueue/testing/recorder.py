@@ -1,0 +1,292 @@
+"""Writes down what one process asks of a queue, and what it is told.
+
+A line is one write to a file opened for appending, so that of a process killed by SIGKILL all lines
+but perhaps the last are whole. A file belongs to one process; the checker takes any number of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cqueue.consumer import Consumer, Messages, ReceivedMessage
+from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
+from cqueue.message import Message, MessageId
+from cqueue.producer import SendResult
+from cqueue.protocol.dead import HEADER_ID
+from cqueue.queue import MAX_PEEK, Queue, StoredMessage
+from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, Event
+
+MS: Final = timedelta(milliseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def digest(body: bytes) -> str:
+    """Names a body: bodies of messages that are to be told apart must differ."""
+    return blake2b(body, digest_size=8).hexdigest()
+
+
+@contextmanager
+def recording(queue: Queue, path: Path, *, key: Callable[[bytes], str] = digest) -> Iterator[Recorder]:
+    """The queue, with everything that is done through the recorder written to `path`.
+
+    key: names a message by its body.
+
+    Example:
+        with recording(queue, Path("history.jsonl")) as recorded, recorded.consumer() as consumer:
+            recorded.send(b"hello")
+            consumer.ack(consumer.receive())
+        print(check(Path("history.jsonl")))
+    """
+    recorder = Recorder(queue, path, key=key)
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+class Recorder:
+    """Sends to a queue, makes consumers of it, and records both. Thread-safe."""
+
+    def __init__(self, queue: Queue, path: Path, *, key: Callable[[bytes], str] = digest) -> None:
+        self.queue = queue
+        self._key = key
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._process = f"{os.getpid()}-{secrets.token_hex(3)}"
+        self._numbers = itertools.count(1)
+        self._consumers = itertools.count(1)
+
+    def close(self) -> None:
+        """Write no more. The queue stays open."""
+        file, self._file = self._file, -1
+        os.close(file)
+
+    def send(self, message: bytes | Message) -> MessageId:
+        """As `Producer.send`."""
+        result = self.send_many([Message(message) if isinstance(message, bytes) else message])
+        for _, error in result.failed:
+            raise error
+        return MessageId(str(result.ids[0]))
+
+    def send_many(self, messages: Iterable[Message]) -> SendResult:
+        """As `Queue.send_many`."""
+        entries = list(messages)
+        asked = [self._sent(message) for message in entries]
+
+        def send() -> SendResult:
+            return self.queue.send_many(entries)
+
+        result: SendResult = self.call("send", threading.current_thread().name, asked, send, answer=_outcomes)
+        return result
+
+    def consumer(self, **options: Any) -> RecordedConsumer:
+        """As `Queue.consumer`; messages it gives are settled through it, and recorded too."""
+        return RecordedConsumer(self, self.queue.consumer(**options), f"consumer-{next(self._consumers)}")
+
+    def left(self, dead: Queue | None = None) -> int:
+        """Record what is in the queue now, and in its dead-letter queue; how many those are.
+
+        To be called when all clients are through: what is found here is not lost.
+        """
+        found = self.queue.peek(MAX_PEEK) + (dead.peek(MAX_PEEK) if dead is not None else [])
+        if len(found) >= MAX_PEEK:
+            raise BadInput(f"{len(found):,} messages or more are left; a history takes fewer")
+        notes = [self._found(stored) for stored in found]
+        self.call("left", "", [], lambda: None, answer=lambda _: (OK, notes, {}))
+        return len(found)
+
+    def _found(self, stored: StoredMessage) -> dict[str, Any]:
+        origin = stored.headers.get(HEADER_ID)
+        note = {"id": str(stored.id), "key": self._key(stored.body)}
+        return note if origin is None else {**note, "origin": origin}
+
+    def _sent(self, message: Message) -> dict[str, Any]:
+        note: dict[str, Any] = {"key": self._key(message.body)}
+        if message.priority:
+            note["priority"] = message.priority
+        if message.due is not None:
+            note["delay_ms"] = max(timedelta(), message.due - datetime.now(UTC)) // MS
+        elif message.delay:
+            note["delay_ms"] = message.delay // MS
+        if message.ttl is not None:
+            note["ttl_ms"] = message.ttl // MS
+        return note
+
+    def received(self, message: ReceivedMessage) -> dict[str, Any]:
+        """What a history says of a message that was delivered."""
+        note = {
+            "id": str(message.id),
+            "key": self._key(message.body),
+            "fence": message.fence,
+            "attempt": message.attempt,
+            "due_ms": due_ms(message),
+        }
+        origin = message.headers.get(HEADER_ID)
+        return note if origin is None else {**note, "origin": origin}
+
+    def call(  # the one place where lines are made
+        self,
+        operation: str,
+        holder: str,
+        asked: list[dict[str, Any]],
+        function: Callable[[], Any],
+        *,
+        answer: Callable[[Any], tuple[str, list[dict[str, Any]], dict[str, Any]]],
+        note: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run a call between its two lines. answer: outcome, messages and remarks of a result."""
+        number = next(self._numbers)
+        self._write(INVOKE, operation, holder, number, asked, note or {})
+        try:
+            result = function()
+        except CqueueError as exc:
+            outcome = UNKNOWN if isinstance(exc, OutcomeUnknown) else FAIL
+            self._write(outcome, operation, holder, number, [], {"error": type(exc).__name__})
+            raise
+        outcome, messages, remarks = answer(result)
+        self._write(outcome, operation, holder, number, messages, remarks)
+        return result
+
+    def _write(  # noqa: PLR0917 - as `call`
+        self,
+        phase: str,
+        operation: str,
+        holder: str,
+        number: int,
+        messages: list[dict[str, Any]],
+        note: Mapping[str, Any],
+    ) -> None:
+        event = Event(
+            operation=operation,
+            phase=phase,
+            call=number,
+            process=self._process,
+            holder=holder,
+            queue=self.queue.name,
+            mono_ns=time.monotonic_ns(),
+            wall_ns=time.time_ns(),
+            cluster_us=None if phase == INVOKE else self._cluster_us(),
+            messages=tuple(messages),
+            note=note,
+        )
+        line = event.line()
+        if os.write(self._file, line) != len(line):
+            raise OSError("the history cannot be written: is the disk full?")
+
+    def _cluster_us(self) -> int | None:
+        try:
+            return self.queue._driver.clock.now_us()  # noqa: SLF001 - a history needs the client's own clock
+        except CqueueError:
+            return None
+
+
+def _outcomes(result: SendResult) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+    entries: list[dict[str, Any]] = [{"ids": [id_] if id_ else []} for id_ in result.ids]
+    for place, error in result.failed:
+        unknown = isinstance(error, OutcomeUnknown)
+        entries[place]["outcome"] = UNKNOWN if unknown else FAIL
+        entries[place]["error"] = type(error).__name__
+        if isinstance(error, SendUnknown):
+            entries[place]["ids"] = list(error.ids)
+    return OK, entries, {"remade": result.remade} if result.remade else {}
+
+
+def due_ms(message: ReceivedMessage) -> int:
+    """When its timeout passes, in ms of cluster time."""
+    return (message.visible_again - _EPOCH) // MS
+
+
+class RecordedConsumer:
+    """As `Consumer`, with every call in the history."""
+
+    def __init__(self, recorder: Recorder, consumer: Consumer, name: str) -> None:
+        self.name = name
+        self._recorder = recorder
+        self._consumer = consumer
+
+    def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
+        """As `Consumer.receive`."""
+
+        def receive() -> list[ReceivedMessage]:
+            return self._consumer.receive(max_messages, wait)
+
+        messages: list[ReceivedMessage] = self._recorder.call(
+            "receive", self.name, [], receive, answer=self._received
+        )
+        for message in messages:
+            message._consumer = self  # type: ignore[assignment]  # noqa: SLF001 - message.ack() is recorded too
+        return messages
+
+    def _received(self, messages: list[ReceivedMessage]) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+        return OK, [self._recorder.received(message) for message in messages], {}
+
+    def ack(self, messages: Messages) -> None:
+        """As `Consumer.ack`."""
+        listed = _listed(messages)
+        self._settle("ack", listed, lambda: self._consumer.ack(listed))
+
+    def ack_async(self, messages: Messages) -> Future[None]:
+        """As `Consumer.ack_async`; recorded when a thread of the client takes it up."""
+        return self._consumer._executor.submit(self.ack, _listed(messages))  # noqa: SLF001
+
+    def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
+        """As `Consumer.nack`."""
+        listed = _listed(messages)
+        self._settle("nack", listed, lambda: self._consumer.nack(listed, delay))
+
+    def snooze(self, messages: Messages, delay: timedelta) -> None:
+        """As `Consumer.snooze`."""
+        listed = _listed(messages)
+        self._settle("snooze", listed, lambda: self._consumer.snooze(listed, delay))
+
+    def extend(self, messages: Messages, duration: timedelta) -> None:
+        """As `Consumer.extend`."""
+        listed = _listed(messages)
+        self._settle("extend", listed, lambda: self._consumer.extend(listed, duration))
+
+    def dead(self, messages: Messages, reason: str) -> None:
+        """As `Consumer.dead`."""
+        listed = _listed(messages)
+        self._settle("dead", listed, lambda: self._consumer.dead(listed, reason))
+
+    def close(self, *, give_back: bool = True) -> None:
+        """As `Consumer.close`."""
+
+        def close() -> None:
+            self._consumer.close(give_back=give_back)
+
+        self._recorder.call(
+            "close", self.name, [], close, answer=lambda _: (OK, [], {}), note={"give_back": give_back}
+        )
+
+    def _settle(self, operation: str, messages: list[ReceivedMessage], function: Callable[[], None]) -> None:
+        def answer(_: None) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+            if operation != "extend":
+                return OK, [], {}
+            return OK, [{"id": str(message.id), "due_ms": due_ms(message)} for message in messages], {}
+
+        asked = [{"id": str(message.id)} for message in messages]
+        self._recorder.call(operation, self.name, asked, function, answer=answer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _listed(messages: Messages) -> list[ReceivedMessage]:
+    return [messages] if isinstance(messages, ReceivedMessage) else list(messages)

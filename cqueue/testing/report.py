@@ -1,0 +1,110 @@
+"""What the checker says of a history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+EXPIRED: Final = "timeout expired"
+NACKED: Final = "nacked"
+GIVEN_BACK: Final = "given back"
+SEND_UNKNOWN: Final = "unknown send repeated"
+REMADE: Final = "remade late"
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A promise that was broken, for one message."""
+
+    id: str
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key} ({self.id}): {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A delivery beyond the first. reason: what allows it; after_s: since the delivery before it."""
+
+    id: str
+    key: str
+    reason: str
+    after_s: float
+
+
+@dataclass(slots=True)
+class Report:
+    """The verdicts. The first five must be empty; the rest are figures.
+
+    Attributes:
+        lost: the send was acknowledged; the message is neither acked, dead, expired nor left.
+        unexpected: delivered, but never sent, or under an id that no send can have made.
+        resurrected: delivered by a receive that began after the message's ack was acknowledged.
+        overlapping: two holders, without an expired or given-up timeout between them.
+        stale: a later claim carries a lower fence than an earlier one.
+        duplicated: deliveries beyond the first, each with the reason that allows it.
+        inversions: messages delivered after one that was sent later. Order is no promise.
+        sends, unknown_sends, deliveries, acks: how many messages.
+        early_s, late_s: the most that a first delivery came before, or after, its due time.
+    """
+
+    lost: list[Finding] = field(default_factory=list)
+    unexpected: list[Finding] = field(default_factory=list)
+    resurrected: list[Finding] = field(default_factory=list)
+    overlapping: list[Finding] = field(default_factory=list)
+    stale: list[Finding] = field(default_factory=list)
+    duplicated: list[Duplicate] = field(default_factory=list)
+    inversions: int = 0
+    sends: int = 0
+    unknown_sends: int = 0
+    deliveries: int = 0
+    acks: int = 0
+    early_s: float = 0.0
+    late_s: float = 0.0
+
+    @property
+    def broken(self) -> list[tuple[str, Finding]]:
+        """All broken promises, each with its verdict."""
+        names = ("lost", "unexpected", "resurrected", "overlapping", "stale")
+        return [(name, finding) for name in names for finding in getattr(self, name)]
+
+    @property
+    def clean(self) -> bool:
+        """Whether every promise was kept."""
+        return not self.broken
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """How many duplicates there are by reason."""
+        return Counter(duplicate.reason for duplicate in self.duplicated)
+
+    def figures(self) -> dict[str, Any]:
+        """All verdicts as numbers."""
+        return {
+            "sends": self.sends,
+            "unknown_sends": self.unknown_sends,
+            "deliveries": self.deliveries,
+            "acks": self.acks,
+            "lost": len(self.lost),
+            "unexpected": len(self.unexpected),
+            "resurrected": len(self.resurrected),
+            "overlapping": len(self.overlapping),
+            "stale": len(self.stale),
+            "duplicated": len(self.duplicated),
+            "inversions": self.inversions,
+        }
+
+    def __str__(self) -> str:
+        """The figures, the reasons of duplicates, and the first broken promises of each kind."""
+        lines = [" ".join(f"{name}={value}" for name, value in self.figures().items())]
+        lines += [f"duplicated: {count} × {reason}" for reason, count in sorted(self.reasons.items())]
+        shown: Counter[str] = Counter()
+        for name, finding in self.broken:
+            shown[name] += 1
+            if shown[name] <= SHOWN:
+                lines.append(f"{name}: {finding}")
+        return "\n".join(lines)

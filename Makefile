@@ -15,7 +15,7 @@ WORKERS ?= 2
 N ?= 2000
 SEED ?= 1
 
-.PHONY: help setup jars demo test lint unit simulate coverage bench clean
+.PHONY: faults help setup jars demo test lint unit simulate coverage bench clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an em
 	$(BIN)/cqueue schema apply; \
 	for what in ratio latency idle; do $(BIN)/cqueue bench $$what; done
 	@echo "The Cassandra goes on; stop it with: $(BIN)/cqueue dev stop"
+
+faults: setup  ## Kill, stop and cut real processes and nodes, and write docs/reference/faults.md (long).
+	@CQUEUE_FAULTS=1 CQUEUE_FAULTS_PAGE=docs/reference/faults.md $(BIN)/python -m pytest -q tests/faults
 
 clean:  ## Remove what set-up and tests made here; the jars and the embedded Cassandra's data stay.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info

@@ -1,0 +1,161 @@
+"""One client in a process of its own, to be stopped and killed: a producer or some consumers.
+
+Usage: python -m tests.faults.child PLAN, a JSON object of `role`, `url`, `queue`, `history` and
+what the role takes. Says `ready` when it is connected; SIGTERM ends it in an orderly way.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import cqueue
+from cqueue.testing import recording
+from tests.faults.stores import Flaky, Journaling, Stopping, open_client
+
+stop = threading.Event()
+
+
+def main(text):
+    plan = json.loads(text)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    wraps = []
+    if "flaky" in plan:
+        wraps.append(partial(Flaky, rate=plan["flaky"], seed=plan["seed"]))
+    if "stop_after" in plan:
+        wraps.append(partial(Stopping, point=plan["stop_after"], nth=plan.get("nth", 1)))
+    if "journal" in plan:
+        wraps.append(partial(Journaling, path=plan["journal"]))
+    with open_client(plan["url"]) as first, open_client(plan["url"], partial(_wrap, wraps)) as client:
+        # Opened through a sound store; the configuration is read again through the other.
+        first.queue(plan["queue"])
+        queue = _patiently(lambda: client.queue(plan["queue"]))
+        with recording(queue, Path(plan["history"])) as recorded:
+            print("ready", flush=True)  # noqa: T201
+            ROLES[plan["role"]](recorded, plan)
+
+
+def _wrap(wraps, store):
+    for wrap in wraps:
+        store = wrap(store)
+    return store
+
+
+def _patiently(function):
+    """Until it is done, or we are to stop."""
+    while True:
+        try:
+            return function()
+        except (cqueue.NotDone, cqueue.OutcomeUnknown):
+            if stop.is_set():
+                raise
+            time.sleep(0.05)
+
+
+# ── producer ──
+
+
+def produce(recorded, plan):
+    """Send `count` messages (0: until stopped) in batches; what was refused is sent again."""
+    batch, rate, count = plan.get("batch", 50), plan.get("rate"), plan.get("count", 0)
+    label, sent, again = plan.get("label", "m"), 0, []
+    begin = time.monotonic()
+    while not stop.is_set() and (again or not count or sent < count):
+        size = batch if not count else min(batch, count - sent)
+        bodies = again or [b"%s-%d" % (label.encode(), sent + place) for place in range(size)]
+        sent += 0 if again else len(bodies)
+        again = _send(recorded, bodies, plan)
+        if rate:
+            time.sleep(max(0.0, begin + sent / rate - time.monotonic()))
+
+
+def _send(recorded, bodies, plan):
+    """Bodies to be sent again."""
+    delay = timedelta(seconds=plan["delay_s"]) if "delay_s" in plan else None
+    messages = [cqueue.Message(body, delay=delay) for body in bodies]
+    try:
+        failed = recorded.send_many(messages).failed
+    except cqueue.NotDone:
+        time.sleep(0.1)
+        return bodies
+    if failed:
+        time.sleep(0.05)
+    kinds = cqueue.CqueueError if plan.get("repeat_unknown") else cqueue.NotDone
+    return [bodies[place] for place, error in failed if isinstance(error, kinds)]
+
+
+# ── consumers ──
+
+
+def consume(recorded, plan):
+    """`threads` consumers that receive and ack until stopped, with `mix` giving back some."""
+    threads = [
+        threading.Thread(target=_consume, args=(recorded, plan, number))
+        for number in range(plan.get("threads", 1))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _consume(recorded, plan, number):
+    handle_s, rng = plan.get("handle_s", 0.0), random.Random(plan.get("seed", 0) * 1000 + number)
+    with recorded.consumer() as consumer:
+        while not stop.is_set():
+            try:
+                messages = consumer.receive(plan.get("batch", 50), wait=timedelta(seconds=0.3))
+            except (cqueue.NotDone, cqueue.OutcomeUnknown):
+                time.sleep(0.05)
+                continue
+            if messages:
+                stop.wait(handle_s)
+                _settle(consumer, messages, plan.get("mix", 0.0), rng)
+
+
+def _settle(consumer, messages, mix, rng):
+    acks = []
+    for message in messages:
+        if rng.random() >= mix:
+            acks.append(message)
+            continue
+        operation = rng.choice(OPERATIONS)
+        try:
+            operation(message)
+        except cqueue.CqueueError:
+            continue  # the history has it; the message comes again, or somebody else has it
+    if acks:
+        _patiently(lambda: consumer.ack(acks))
+
+
+OPERATIONS = (
+    lambda message: message.nack(),
+    lambda message: message.nack(timedelta(seconds=1)),
+    lambda message: message.snooze(timedelta(seconds=0.5)),
+    lambda message: message.extend(timedelta(seconds=4)),
+    lambda message: message.dead("mixed"),
+)
+
+
+def nack_all(recorded, plan):
+    """Receive once, nack everything, go on as a consumer: what a stopped holder does when it wakes."""
+    with recorded.consumer() as consumer:
+        for message in consumer.receive(plan.get("batch", 50), wait=timedelta(seconds=2)):
+            try:
+                message.nack()
+            except cqueue.LeaseLost:
+                continue
+    consume(recorded, plan)
+
+
+ROLES = {"produce": produce, "consume": consume, "nack_all": nack_all}
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,181 @@
+"""Stores that go wrong on purpose, between a client and the real one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+from contextlib import contextmanager
+from threading import Lock
+
+from cqueue.client import Client
+from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.schema import check_deployment
+from cqueue.settings import load
+from cqueue.store import operations as ops
+from cqueue.store.cassandra import CassandraStore
+from cqueue.store.connection import open_session
+
+READS = (
+    ops.ReadHead, ops.ReadSlice, ops.ReadIds, ops.ReadMessages, ops.ReadBodies, ops.ReadShards,
+    ops.ReadQueue, ops.ListQueues, ops.ReadDeployment,
+)  # fmt: skip
+
+
+@contextmanager
+def open_client(url, wrap=lambda store: store):
+    """A client whose store is wrapped."""
+    settings = load(url)
+    connection = open_session(settings)
+    try:
+        check_deployment(connection.session, settings)
+        store = CassandraStore(
+            connection.session,
+            serial_consistency=settings.serial_consistency,
+            consistency=settings.consistency,
+        )
+        with Client(wrap(store), on_close=lambda: None) as client:
+            yield client
+    finally:
+        connection.close()
+
+
+class Wrapper:
+    """Hands everything on; `together` one by one as far as a subclass asks for it."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def execute(self, operation):
+        return self.store.execute(operation)
+
+    def together(self, operations):
+        return self.store.together(operations)
+
+    def sample_time_us(self):
+        return self.store.sample_time_us()
+
+    def close(self):
+        self.store.close()
+
+
+class Flaky(Wrapper):
+    """Injects timeouts at `rate`: of a write half before it is executed, half after; of a read always.
+
+    Both look alike to the caller, as they do in life. `counts` says how many there were of each type.
+    """
+
+    def __init__(self, store, rate, seed):
+        super().__init__(store)
+        self._rate = rate
+        self._random = random.Random(seed)
+        self._mutex = Lock()
+        self.counts = {}
+
+    def execute(self, operation):
+        result = self.together((operation,))[0]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def together(self, operations):
+        fates = [self._fate(operation) for operation in operations]
+        passed = tuple(
+            operation for operation, fate in zip(operations, fates, strict=True) if fate != "before"
+        )
+        answers = iter(self.store.together(passed) if passed else ())
+        results = [next(answers) if fate != "before" else None for fate in fates]
+        return [
+            result if fate is None else self._timeout(operation)
+            for operation, fate, result in zip(operations, fates, results, strict=True)
+        ]
+
+    def _fate(self, operation):
+        with self._mutex:
+            if self._random.random() >= self._rate:
+                return None
+            fate = "before" if isinstance(operation, READS) else self._random.choice(("before", "after"))
+            key = f"{type(operation).__name__} {fate}"
+            self.counts[key] = self.counts.get(key, 0) + 1
+            return fate
+
+    def _timeout(self, operation):
+        text = f"injected timeout of {type(operation).__name__}"
+        return Unavailable(text) if isinstance(operation, READS) else OutcomeUnknown(text)
+
+
+def is_lock(operation):
+    """The mutation by which a consumer takes a wide row's lock."""
+    return (
+        isinstance(operation, ops.Mutate)
+        and operation.lock is not None
+        and operation.lock.state is ops.LockState.LOCKED
+        and not operation.slots
+        and not operation.cursors
+    )
+
+
+def is_claim(operation):
+    """The mutation by which a consumer takes messages."""
+    return isinstance(operation, ops.Mutate) and any(
+        change.row.state is ops.SlotState.CLAIMED for change in operation.slots
+    )
+
+
+POINTS = {
+    "lock": is_lock,
+    "read": lambda operation: isinstance(operation, ops.ReadSlice),
+    "mutation": is_claim,
+}
+
+
+class Stopping(Wrapper):
+    """Stops its own process by SIGSTOP when the named step has been executed for the nth time."""
+
+    def __init__(self, store, point, nth=1):
+        super().__init__(store)
+        self._is_point = POINTS[point]
+        self._left = nth
+
+    def execute(self, operation):
+        result = self.store.execute(operation)
+        self._look((operation,))
+        return result
+
+    def together(self, operations):
+        results = self.store.together(operations)
+        self._look(operations)
+        return results
+
+    def _look(self, operations):
+        if any(self._is_point(operation) for operation in operations):
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Journaling(Wrapper):
+    """Writes down every group of statements that stores messages, before it is executed."""
+
+    def __init__(self, store, path):
+        super().__init__(store)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def together(self, operations):
+        if any(isinstance(operation, ops.InsertMessages) for operation in operations):
+            data = pickle.dumps(operations)
+            os.write(self._file, len(data).to_bytes(8, "big") + data)
+        return self.store.together(operations)
+
+
+def last_group(path):
+    """The last group that was written down whole."""
+    data, at, group = path.read_bytes(), 0, None
+    while at + 8 <= len(data):
+        size = int.from_bytes(data[at : at + 8], "big")
+        if at + 8 + size > len(data):
+            break
+        group = pickle.loads(data[at + 8 : at + 8 + size])  # noqa: S301 - our own, of a moment ago
+        at += 8 + size
+    return group

@@ -1,0 +1,186 @@
+"""Clients that are killed, stopped, or too many: rows 1 to 4 and 13."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from cqueue.testing.events import OK, calls, read
+from cqueue.testing.report import EXPIRED, REMADE
+from tests.faults.stores import last_group, open_client
+
+pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(300)]
+
+S = 1_000_000_000
+
+
+@pytest.mark.row(1, "none, full drain")
+def test_without_faults_nothing_comes_twice(start_run, row):
+    """20,000 messages through two producers and two consumers: no duplicate, but for remade sends."""
+    run = start_run()
+    consumers = run.start_all(2, "consume", batch=200)
+    producers = run.start_all(2, "produce", batch=100, count=10_000)
+    for child in producers:
+        child.join(120)
+    run.await_empty()
+    assert len(consumers) == 2
+    report = run.finish()
+    assert report.clean, str(report)
+    assert report.sends >= 20_000
+    assert set(report.reasons) <= {REMADE}, str(report)
+    row(messages=report.sends, duplicates=len(report.duplicated), inversions=report.inversions)
+
+
+@pytest.mark.row(2, "kill -9 of a consumer every 5 s")
+def test_killed_consumers_delay_and_repeat_no_more_than_they_held(start_run, row):
+    """Redelivery within visibility + 2 s; no more duplicates than were in flight at the kills."""
+    visibility = 6.0
+    run = start_run(visibility=timedelta(seconds=visibility), lease=timedelta(seconds=2))
+    consumers = run.start_all(3, "consume", batch=20, handle_s=0.02)
+    run.start("produce", batch=20, rate=300)
+    killed = []
+    for turn in range(5):
+        time.sleep(5)
+        victim = consumers[turn % 3]
+        _kill_holding(victim)
+        killed.append(victim)
+        consumers[turn % 3] = run.start("consume", batch=20, handle_s=0.02)
+    time.sleep(visibility + 3)
+    report = run.finish()
+    held = sum(len(_held(child.history)) for child in killed)
+    assert report.clean, str(report)
+    assert len(report.duplicated) <= held, str(report)
+    assert set(report.reasons) <= {EXPIRED, REMADE}, str(report)
+    after = [duplicate.after_s for duplicate in report.duplicated if duplicate.reason == EXPIRED]
+    slowest = max(after, default=0.0)
+    assert slowest <= visibility + 2, [round(each, 1) for each in sorted(after)]
+    row(
+        messages=report.sends,
+        kills=len(killed),
+        in_flight=held,
+        duplicates=len(report.duplicated),
+        slowest_redelivery=f"visibility + {slowest - visibility:.2f} s",
+    )
+
+
+def _kill_holding(child):
+    """Kill it in a moment when it holds messages."""
+    while True:
+        child.signal(signal.SIGSTOP)
+        if _held(child.history):
+            child.kill()
+            return
+        child.signal(signal.SIGCONT)
+        time.sleep(0.005)
+
+
+def _held(history):
+    """What a process had received, and not been told to be acked, at its end."""
+    held = set()
+    for call in calls(read([history])):
+        if call.operation == "receive":
+            held |= {one["id"] for one in call.answered}
+        elif call.operation == "ack" and call.outcome == OK:
+            held -= {one["id"] for one in call.asked}
+    return held
+
+
+@pytest.mark.row(3, "kill -9 of a producer in mid-batch, same ids again")
+def test_repeating_what_a_killed_producer_wrote_makes_no_second_copy(start_run, row, tmp_path):
+    """Of what nobody answered there are 0 copies or 1, though the same ids are sent twice more."""
+    run = start_run()
+    rng = random.Random(3)
+    unanswered = 0
+    for turn in range(6):
+        journal = tmp_path / f"journal-{turn}"
+        child = run.start("produce", batch=200, journal=str(journal))
+        time.sleep(0.5 + rng.random())
+        child.kill()
+        with open_client(run.url) as client:
+            group = last_group(journal)
+            for _ in range(2):
+                errors = [one for one in client._driver.store.together(group) if isinstance(one, Exception)]
+                assert not errors
+        unanswered += sum(len(call.asked) for call in calls(read([child.history])) if call.outcome != OK)
+    run.start("consume", batch=500)
+    run.await_empty()
+    report = run.finish()
+    assert report.clean, str(report)
+    assert set(report.reasons) <= {REMADE}, str(report)
+    row(kills=6, messages=report.sends, unanswered=unanswered, duplicates=len(report.duplicated))
+
+
+@pytest.mark.parametrize("point", ["lock", "read", "mutation"])
+@pytest.mark.row(4, "SIGSTOP of a lock holder for 3 × its lease")
+def test_a_stopped_lock_holder_does_nothing_stale(start_run, row, point):
+    """When it wakes, what it held belongs to others: its writes fail with LeaseLost or do nothing."""
+    lease, visibility = 2.0, 4.0
+    run = start_run(
+        visibility=timedelta(seconds=visibility),
+        lease=timedelta(seconds=lease),
+        shards=1,
+        time_shard=timedelta(hours=1),
+    )
+    run.start("produce", count=300, batch=100).join()
+    holder = run.start("nack_all", batch=20, stop_after=point)
+    deadline = time.monotonic() + 20
+    while not holder.is_stopped():
+        assert time.monotonic() < deadline, "the holder never came to that point"
+        time.sleep(0.01)
+    stopped = time.monotonic()
+    run.start("consume", batch=50)
+    run.await_empty(limit_s=60)
+    taken_over_s = time.monotonic() - stopped
+    time.sleep(max(0.0, stopped + 3 * lease - time.monotonic()))
+    holder.signal(signal.SIGCONT)
+    time.sleep(2)
+    report = run.finish()
+    errors = _errors(holder.history)
+    assert report.clean, str(report)
+    assert errors.keys() <= {"LeaseLost"}, errors
+    if point == "mutation":
+        assert errors["LeaseLost"] == 20, errors
+    row(point=f"after {point}", others_done_after=f"{taken_over_s:.1f} s", lease_lost=errors["LeaseLost"])
+
+
+def _errors(history):
+    return Counter(
+        note["error"]
+        for line in history.read_bytes().splitlines()
+        if (note := json.loads(line).get("note", {})).get("error")
+    )
+
+
+@pytest.mark.row(13, "64 consumers on one wide row")
+def test_many_consumers_of_one_wide_row_get_on(start_run, row):
+    """Somebody receives at least every 2 s while there is something; one holder at a time."""
+    run = start_run(shards=1, time_shard=timedelta(hours=1))
+    run.start("produce", count=20_000, batch=500).join(120)
+    run.start_all(4, "consume", threads=16, batch=20)
+    run.await_empty(limit_s=150)
+    report = run.finish()
+    assert report.clean, str(report)
+    receives = sorted(
+        (call.ended_ns, call.answered[0]["fence"], call.owner)
+        for call in calls(read(run.histories))
+        if call.operation == "receive" and call.answered
+    )
+    ends = [ended for ended, _, _ in receives]
+    gap = max((later - earlier) / S for earlier, later in pairwise(ends))
+    assert gap <= 2
+    assert len({fence for _, fence, _ in receives}) == len(receives), "two claims under one fence"
+    owners = {owner for _, _, owner in receives}
+    row(
+        messages=report.sends,
+        claims=len(receives),
+        longest_gap=f"{gap:.2f} s",
+        consumers_that_got_some=len(owners),
+        per_s=round(len(receives) * 20 / ((ends[-1] - ends[0]) / S)),
+    )

@@ -1,0 +1,187 @@
+"""Nodes that are stopped and killed: rows 5, 6, 7 and 15. Each test has a cluster of its own."""
+
+from __future__ import annotations
+
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+
+from tests.faults.clusters import longest_silence_s, p99, recovery_s, running_cluster, sends_of, url_of
+
+pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(600)]
+
+VISIBILITY = timedelta(seconds=8)
+
+
+@pytest.fixture
+def cluster(tmp_path_factory):
+    """A function that starts a cluster; it is wiped after the test."""
+    contexts = []
+
+    def start(**options):
+        contexts.append(running_cluster(tmp_path_factory.mktemp("cluster"), **options))
+        return contexts[-1].__enter__()
+
+    yield start
+    for context in contexts:
+        context.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.row(7, "SIGSTOP of a coordinator for 6 s")
+def test_a_stopped_coordinator_leaves_no_outcome_misjudged(start_run, cluster, row, nodes):
+    """Requests time out meanwhile: what is called not done never happened, what is acknowledged is there."""
+    own = cluster(nodes=nodes)
+    run = start_run(url_of(own, request_timeout=2), visibility=VISIBILITY, lease=timedelta(seconds=2))
+    run.start_all(2, "consume", batch=20)
+    producers = run.start_all(2, "produce", batch=10, rate=100)
+    time.sleep(4)
+    own.kill(1, signal.SIGSTOP)
+    stopped = time.monotonic()
+    time.sleep(6)
+    own.kill(1, signal.SIGCONT)
+    time.sleep(8)
+    report = run.finish()
+    sends = sends_of([child.history for child in producers])
+    hurt = sum(not ok for _, _, ok in sends)
+    assert report.clean, str(report)
+    assert any(ok for began, _, ok in sends if began > stopped + 6), "no send succeeded afterwards"
+    row(
+        nodes=nodes,
+        messages=report.sends,
+        unknown_sends=report.unknown_sends,
+        calls_not_ok=hurt,
+        duplicates=len(report.duplicated),
+        longest_silence=f"{longest_silence_s(sends, stopped):.1f} s",
+    )
+
+
+@pytest.mark.row(5, "kill -9 of one of three nodes, restart")
+def test_sends_go_on_while_one_node_is_killed_and_comes_back(start_run, cluster, row):
+    """p99 of sends is back to twice its baseline within 20 s of the kill, and of the restart's end."""
+    own = cluster(nodes=3)
+    run = start_run(url_of(own, request_timeout=3), visibility=VISIBILITY)
+    run.start("consume", batch=50)
+    producer = run.start("produce", batch=5, rate=50, repeat_unknown=True)
+    time.sleep(20)
+    killed = time.monotonic()
+    own.kill(3)
+    time.sleep(25)
+    own.start_node(3)
+    back = time.monotonic()
+    time.sleep(25)
+    report = run.finish()
+    sends = sends_of([producer.history])
+    baseline = p99([took for began, took, ok in sends if killed - 10 < began < killed and ok])
+    after_kill = recovery_s([send for send in sends if send[0] < killed + 25], killed, baseline)
+    after_back = recovery_s(sends, back, baseline)
+    assert report.clean, str(report)
+    silence = longest_silence_s(sends, killed)
+    assert silence < 10
+    assert after_kill <= 20
+    assert after_back <= 20
+    row(
+        messages=report.sends,
+        unknown_sends=report.unknown_sends,
+        baseline_p99=f"{baseline * 1000:.0f} ms",
+        p99_back_after_kill=f"{after_kill:.0f} s",
+        p99_back_after_restart=f"{after_back:.0f} s",
+        longest_silence=f"{silence:.1f} s",
+    )
+
+
+@pytest.mark.parametrize("sync", ["batch", "periodic"])
+@pytest.mark.row(6, "kill -9 of all nodes")
+def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluster, row, sync):
+    """With a `batch` commit log nothing is lost; with `periodic` at most what was sent in the last 10 s."""
+    nodes = 3 if sync == "batch" else 1
+    own = cluster(nodes=nodes, commitlog_sync=sync)
+    run = start_run(url_of(own, request_timeout=3), visibility=VISIBILITY)
+    consumer = run.start("consume", batch=20)
+    producer = run.start("produce", batch=20, rate=300)
+    time.sleep(12)
+    killed = time.monotonic()
+    for number in range(1, nodes + 1):
+        own.kill(number)
+    time.sleep(1)
+    own.start()
+    up = time.monotonic()
+    _await_new_send(producer, up)
+    resumed_s = time.monotonic() - up
+    assert consumer.process.poll() is None
+    time.sleep(5)
+    report = run.finish()
+    kept = report.clean
+    lost_s = 0.0
+    if sync == "periodic" and report.lost:
+        lost = {finding.id for finding in report.lost}
+        began = [at for at, ids in _acknowledged(producer.history) if lost & set(ids)]
+        lost_s = killed - min(began)
+        kept = lost_s <= 10.5 and not (report.unexpected or report.overlapping)
+    assert kept, str(report)
+    row(
+        commit_log=sync,
+        nodes=nodes,
+        messages=report.sends,
+        lost=len(report.lost),
+        window=f"{lost_s:.1f} s",
+        sends_again_after=f"{resumed_s:.1f} s",
+    )
+
+
+def _await_new_send(producer, since):
+    deadline = time.monotonic() + 60
+    while not any(ok and began > since for began, _, ok in sends_of([producer.history])):
+        assert time.monotonic() < deadline, "no send succeeded after the restart"
+        time.sleep(0.5)
+
+
+def _acknowledged(history):
+    from cqueue.testing.events import calls, read
+
+    for call in calls(read([history])):
+        if call.operation == "send":
+            yield call.began_ns / 1e9, [id_ for one in call.answered for id_ in one.get("ids", ())]
+
+
+@pytest.mark.row(15, "replica down while messages are acked, compaction, replica back")
+def test_a_replica_that_missed_the_acks_revives_nothing(start_run, cluster, row):
+    """Its rows are still live, and no hint tells it: quorum reads and repair keep them dead."""
+    own = cluster(nodes=3, yaml={"hinted_handoff_enabled": False})
+    run = start_run(
+        url_of(own, request_timeout=3), visibility=timedelta(seconds=4), lease=timedelta(seconds=2)
+    )
+    run.start("produce", batch=100, count=5000).join()
+    own.kill(3)
+    consumer = run.start("consume", batch=200)
+    run.await_empty()
+    consumer.end()
+    for number in (1, 2):  # a regular end writes tables to disk, where compaction merges them
+        own.kill(number, signal.SIGTERM)
+        _await_down(own, number)
+        own.start_node(number)
+    own.start_node(3)
+    own.start()
+    late = run.start("consume", batch=200)
+    time.sleep(15)
+    late.end()
+    report = run.finish()
+    assert report.clean, str(report)
+    assert len(report.duplicated) == 0, str(report)
+    assert run.queue.stats(exact=True).live == 0
+    row(messages=report.sends, resurrected=len(report.resurrected), duplicates=len(report.duplicated))
+
+
+def _await_down(own, number):
+    from cqueue.errors import DevError
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            own.kill(number, signal.SIGTERM)
+        except DevError:
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"node {number} does not end")

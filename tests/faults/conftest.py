@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import table
+from tests.faults.clocks import clock_library  # noqa: F401 - a fixture
 from tests.faults.load import Run
 
 collect_ignore_glob = [] if os.environ.get("CQUEUE_FAULTS") else ["test_*.py"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,11 +22,14 @@ END_S = 60
 class Child:
     """A client process. Its history is whole whatever happens to it."""
 
-    def __init__(self, plan):
+    def __init__(self, plan, environ):
         self.history = Path(plan["history"])
         self.plan = plan
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.child", json.dumps(plan)], cwd=ROOT, stdout=subprocess.PIPE
+            [sys.executable, "-m", "tests.faults.child", json.dumps(plan)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **environ},
         )
 
     def ready(self):
@@ -76,12 +80,12 @@ class Run:
         self.queue = self.client.create_queue(name, self.config)
         self.began = time.monotonic()
 
-    def start(self, role, *, ready=True, **plan):
+    def start(self, role, *, ready=True, environ=None, **plan):
         """A client process."""
         number = len(self.children)
         history = self.directory / f"history-{number}-{role}"
         plan = {"url": self.url, "queue": self.name, "seed": number, "label": f"p{number}", **plan}
-        child = Child({**plan, "role": role, "history": str(history)})
+        child = Child({**plan, "role": role, "history": str(history)}, environ or {})
         self.children.append(child)
         self.histories.append(history)
         if ready:

@@ -1,0 +1,103 @@
+"""Many messages, and a long time: rows 14 and 20."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cqueue.store.connection import open_session
+from cqueue.testing.events import calls, read
+from tests.faults.clusters import S, p99
+
+pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(3600)]
+
+MESSAGES = int(os.environ.get("CQUEUE_FAULTS_MESSAGES", "1000000"))
+SOAK_S = 60 * float(os.environ.get("CQUEUE_FAULTS_SOAK_MINUTES", "20"))
+TOMBSTONES = (
+    "SELECT max, p99th FROM system_views.tombstones_per_read WHERE keyspace_name = %s AND table_name = %s"
+)
+
+
+@pytest.mark.row(14, "many messages through one queue")
+def test_a_queue_stays_as_quick_as_it_was(start_run, keyspace, row):
+    """Receives at the end take at most twice as long as at the start; no read crosses 1,000 tombstones."""
+    run = start_run()
+    consumers = run.start_all(2, "consume", batch=500)
+    producers = run.start_all(2, "produce", batch=500, count=MESSAGES // 2)
+    for child in producers:
+        child.join(3000)
+    run.await_empty(limit_s=600)
+    report = run.finish(drain_s=300)
+    assert report.clean, str(report)
+    receives = sorted(
+        (call.began_ns, (call.ended_ns - call.began_ns) / S)
+        for call in calls(read([child.history for child in consumers]))
+        if call.operation == "receive" and call.answered
+    )
+    tenth = max(1, len(receives) // 10)
+    at_start, at_end = (
+        p99([took for _, took in part]) for part in (receives[tenth : 2 * tenth], receives[-tenth:])
+    )
+    with open_session(keyspace.settings) as connection:
+        crossed = connection.session.execute(TOMBSTONES, (keyspace.name, "messages")).one()
+    assert at_end <= 2 * at_start, f"{at_start:.3f} s, then {at_end:.3f} s"
+    assert crossed.max < 1000
+    row(
+        messages=report.sends,
+        receive_p99_start=f"{at_start * 1000:.0f} ms",
+        receive_p99_end=f"{at_end * 1000:.0f} ms",
+        most_tombstones_a_read=round(crossed.max),
+        duplicates=len(report.duplicated),
+    )
+
+
+@pytest.mark.row(20, "soak, random mix")
+def test_a_long_run_of_everything_keeps_every_promise(start_run, row):
+    """Nacks, snoozes, deaths, extensions, timeouts and kills; memory, threads and connections stay flat."""
+    rng = random.Random(20)
+    run = start_run(visibility=timedelta(seconds=6), lease=timedelta(seconds=2))
+    steady = run.start("consume", batch=20, mix=0.1, threads=2)
+    victims = [run.start("consume", batch=20, mix=0.1, flaky=0.02) for _ in range(2)]
+    run.start("produce", batch=10, rate=40, repeat_unknown=True)
+    run.start("produce", batch=10, rate=40, delay_s=3, flaky=0.02, repeat_unknown=True)
+    end = time.monotonic() + SOAK_S
+    time.sleep(min(30, SOAK_S / 4))  # caches and pools are full by then
+    before = _size(steady)
+    kills = 0
+    while time.monotonic() < end:
+        time.sleep(rng.uniform(2, 8))
+        place = rng.randrange(len(victims))
+        victims[place].kill()
+        victims[place] = run.start("consume", batch=20, mix=0.1, flaky=0.02)
+        kills += 1
+    after = _size(steady)
+    report = run.finish()
+    assert report.clean, str(report)
+    assert after["threads"] <= before["threads"] + 2, (before, after)
+    assert after["files"] <= before["files"] + 2, (before, after)
+    assert after["mb"] <= before["mb"] * 1.2 + 20, (before, after)
+    row(
+        minutes=f"{SOAK_S / 60:g}",
+        messages=report.sends,
+        kills=kills,
+        duplicates=len(report.duplicated),
+        memory=f"{before['mb']} → {after['mb']} MB",
+        threads=f"{before['threads']} → {after['threads']}",
+        files=f"{before['files']} → {after['files']}",
+    )
+
+
+def _size(child):
+    """Memory, threads, and open files with sockets of a process."""
+    proc = Path(f"/proc/{child.process.pid}")
+    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    return {
+        "mb": int(status["VmRSS"].split()[0]) // 1024,
+        "threads": int(status["Threads"]),
+        "files": len(list((proc / "fd").iterdir())),
+    }

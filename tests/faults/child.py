@@ -66,10 +66,11 @@ def produce(recorded, plan):
     """Send `count` messages (0: until stopped) in batches; what was refused is sent again."""
     batch, rate, count = plan.get("batch", 50), plan.get("rate"), plan.get("count", 0)
     label, sent, again = plan.get("label", "m"), 0, []
+    padded = plan.get("size", 0)
     begin = time.monotonic()
     while not stop.is_set() and (again or not count or sent < count):
         size = batch if not count else min(batch, count - sent)
-        bodies = again or [b"%s-%d" % (label.encode(), sent + place) for place in range(size)]
+        bodies = again or [(b"%s-%d" % (label.encode(), sent + place)).ljust(padded) for place in range(size)]
         sent += 0 if again else len(bodies)
         again = _send(recorded, bodies, plan)
         if rate:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,4 +44,9 @@ def clock_library(tmp_path_factory):
     )
     if done.returncode:
         pytest.skip(f"wall clocks cannot be shifted here: {done.stderr.splitlines()[0]}")
+    clock = WallClock(library, library.with_name("clock"))
+    clock.set(1000)
+    environ = {**os.environ, **clock.environ}
+    told = subprocess.check_output([sys.executable, "-c", "import time; print(time.time())"], env=environ)
+    assert 999 < float(told) - time.time() < 1001, "the library does not shift wall clocks"
     return library

@@ -122,10 +122,11 @@ class Run:
     def _drain(self, recorded, limit_s):
         deadline = time.monotonic() + limit_s
         with recorded.consumer() as consumer:
-            while self.queue.stats(exact=True).live and time.monotonic() < deadline:
+            while time.monotonic() < deadline:
                 messages = consumer.receive(200, wait=timedelta(seconds=1))
-                if messages:
-                    consumer.ack(messages)
+                consumer.ack(messages)
+                if not messages and not self.queue.stats(exact=True).live:
+                    return
 
     def _files(self):
         return [path for path in self.histories if path.exists()]

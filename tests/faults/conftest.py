@@ -73,3 +73,10 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(line)
         if page := os.environ.get("CQUEUE_FAULTS_PAGE"):
             table.write(Path(page), _rows)
+
+
+def pytest_collection_modifyitems(items):
+    """Whatever goes wrong on purpose is tried again, and some versions of tenacity warn about its options."""
+    for item in items:
+        if "tests/faults/" in item.nodeid:
+            item.add_marker(pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning"))

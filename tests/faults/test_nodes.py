@@ -99,18 +99,19 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluste
     nodes = 3 if sync == "batch" else 1
     own = cluster(nodes=nodes, commitlog_sync=sync)
     run = start_run(url_of(own, request_timeout=3), visibility=VISIBILITY)
-    consumer = run.start("consume", batch=20)
+    # What is acked loses its ack as well as its message within the window; so there none is, to measure it.
+    consumer = run.start("consume", batch=20) if sync == "batch" else None
     producer = run.start("produce", batch=20, rate=300)
-    time.sleep(12)
-    killed = time.monotonic()
+    time.sleep(14)
     for number in range(1, nodes + 1):
         own.kill(number)
+    killed = time.monotonic()
     time.sleep(1)
     own.start()
     up = time.monotonic()
     _await_new_send(producer, up)
     resumed_s = time.monotonic() - up
-    assert consumer.process.poll() is None
+    assert consumer is None or consumer.process.poll() is None
     time.sleep(5)
     report = run.finish()
     kept = report.clean

@@ -145,15 +145,21 @@ class Catalog:
         if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise QueueExists(f"{name!r}: names ending in {DEAD_SUFFIX} belong to dead-letter queues")
         self._check_fit(config)
-        self._insert(name + DEAD_SUFFIX, DEAD_CONFIG)
+        if not self._insert(name + DEAD_SUFFIX, DEAD_CONFIG):
+            self._check_not_deleting(name + DEAD_SUFFIX)
         if not self._insert(name, config):
-            row = self._driver.ask(ReadQueue(name))
-            if row is not None and row.state == DELETING:
-                raise QueueExists(f"queue {name!r} is being deleted; delete it again to finish that")
+            row = self._check_not_deleting(name)
             if row is not None and not (exist_ok and QueueConfig.from_json(row.config) == config):
                 how = "with another configuration" if exist_ok else "already"
                 raise QueueExists(f"queue {name!r} exists {how}")
         return self.entry(name)
+
+    def _check_not_deleting(self, name: str) -> QueueRow | None:
+        row: QueueRow | None = self._driver.ask(ReadQueue(name))
+        if row is not None and row.state == DELETING:
+            queue = name.removesuffix(DEAD_SUFFIX)
+            raise QueueExists(f"queue {queue!r} is being deleted; delete it again to finish that")
+        return row
 
     def _check_fit(self, config: QueueConfig) -> None:
         """The configuration has to fit the deployment: clocks may disagree by ε while a lease runs."""
@@ -186,6 +192,10 @@ class Catalog:
         def altered(row: QueueRow) -> QueueRow:
             config = QueueConfig.from_json(row.config).altered(changes)
             self._check_fit(config)
+            if name.endswith(DEAD_SUFFIX) and config.max_attempts:
+                raise ConfigError(
+                    "max_attempts of a dead-letter queue is 0: a dead letter does not die again"
+                )
             return row._replace(config=config.to_json())
 
         self._change(name, altered)
@@ -224,7 +234,12 @@ class Catalog:
             raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
         if self._driver.ask(ReadQueue(name)) is None:
             raise QueueNotFound(f"there is no queue {name!r}")
-        for each in (name + DEAD_SUFFIX, name):
+        both = (name, name + DEAD_SUFFIX)
+        for each in both:  # before anything is deleted: a queue must not do without its dead-letter queue
+            row = self._driver.ask(ReadQueue(each))
+            if row is not None and row.state != DELETING:
+                self._change(each, lambda row: row._replace(state=DELETING))
+        for each in reversed(both):
             total += self._delete_one(each)
         return total
 
@@ -232,8 +247,6 @@ class Catalog:
         row = self._driver.ask(ReadQueue(name))
         if row is None:
             return 0
-        if row.state != DELETING:
-            self._change(name, lambda row: row._replace(state=DELETING))
         spec = self._entry_of(row).spec
         total = self._driver.run(survey.purge(spec))
         self._driver.run(survey.forget(spec))

@@ -87,7 +87,10 @@ class ClusterClock:
         Raises:
             NotDone: no coordinator answers, or none in time to be of use.
         """
+        asked_us = self._local_us()
         with self._mutex:
+            if self._offset_us is not None and self._synced_us > asked_us:
+                return self._local_us() + self._offset_us  # another thread did, while this one waited
             self._tried_us = self._local_us()
             for _ in range(SAMPLES):
                 began_us = self._local_us()

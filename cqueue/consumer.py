@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock, RLock
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from cqueue import ids
 from cqueue.bell import Bell
@@ -40,8 +41,12 @@ from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Tak
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import ReadBodies, WideRow
 
+T = TypeVar("T")
+
 MAX_WAIT = timedelta(days=1)
 PROBED_AT_ONCE = 16
+ENOUGH_FOUND = 8
+SEARCH_EVERY_S = 0.5
 FREE_AFTER_S = 0.2
 """How long a slot whose messages are all acked waits for the next claim to free it on the way."""
 STAY_IF_BACK_S = 0.1
@@ -55,12 +60,22 @@ class SharedGate(SuspectGate):
 
     def __init__(self) -> None:
         super().__init__()
-        self._mutex = Lock()
+        self._mutex = RLock()
+
+    def busy(self, now_ms: int) -> bool:
+        """Whether a suspect is held, or is just being claimed."""
+        with self._mutex:
+            return super().busy(now_ms)
 
     def reserve(self, now_ms: int) -> bool:
         """Take the right to claim one suspect."""
         with self._mutex:
             return super().reserve(now_ms)
+
+    def hold(self, lease: Lease) -> None:
+        """A claim has granted a suspect."""
+        with self._mutex:
+            super().hold(lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +200,14 @@ class Consumer:
         self._registry: Registry | None = None
         self._incarnation = ""
         self._held: RowView | None = None
-        self._promising: dict[WideRow, RowView] = {}
+        self._promising: dict[WideRow, RowView] = {}  # we were told of
+        self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
+        self._searched_s = float("-inf")
         self._finished: deque[Lease] = deque()
         self._unfreed_since: float | None = None
         self._leases: set[Lease] = set()
         self._shared = acks.Shared()
-        self._closed = False
+        self._closed = self._left = False
 
     # ── receive ──
 
@@ -206,7 +223,7 @@ class Consumer:
             NotDone, OutcomeUnknown: Cassandra did not answer, to the end of `wait`; nothing is lost.
             Closed: the consumer has been closed.
         """
-        if not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_RECEIVE:
+        if type(max_messages) is not int or not 1 <= max_messages <= MAX_RECEIVE:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), MAX_WAIT)
         with self._receiving:
@@ -254,12 +271,36 @@ class Consumer:
             self._let_go()
             return []
         self._hear(registry, entry.spec)
+        overdue = time.monotonic() - self._searched_s >= SEARCH_EVERY_S
+        if overdue:
+            self._search(registry, entry.spec)
+        messages = self._claim_first(entry.spec, want)
+        if not messages and not overdue:
+            self._search(registry, entry.spec)
+            messages = self._claim_first(entry.spec, want)
+        if not messages:
+            self._free_finished(registry)
+        return messages
+
+    def _claim_first(self, spec: QueueSpec, want: int) -> list[ReceivedMessage]:
+        """Claim from one promising wide row after the other, until one has messages.
+
+        Raises:
+            NotDone, OutcomeUnknown: of the first that failed, if no other had messages.
+        """
+        failure: CqueueError | None = None
         while (view := self._next_promising()) is not None:
-            messages = self._claim(view, entry.spec, want)
-            if messages:
-                return messages
-        self._driver.run(refresh(registry, entry.spec))
-        return self._search(registry, entry.spec, want)
+            try:
+                messages = self._claim(view, spec, want)
+            except (NotDone, OutcomeUnknown) as exc:
+                self._let_go()
+                failure = failure or exc
+            else:
+                if messages:
+                    return messages
+        if failure is not None:
+            raise failure
+        return []
 
     def _know(self, entry: Entry) -> Registry:
         """The registry of the queue's present incarnation."""
@@ -267,6 +308,7 @@ class Consumer:
             row = entry.row
             self._incarnation, self._held = row.incarnation, None
             self._promising.clear()
+            self._found.clear()
             self._registry = Registry(
                 row.oldest_epoch, row.oldest_open_epoch, read_open=entry.spec.has_open_rows
             )
@@ -283,25 +325,31 @@ class Consumer:
                     self._promising[wide_row] = view
 
     def _next_promising(self) -> RowView | None:
-        """The wide row whose lock we hold, else one that we were told of."""
+        """What a search found, oldest first; then the wide row whose lock we hold; then what we were told of.
+
+        A search comes round twice a second, so neither a lock nor what this process sends itself can keep
+        messages of others waiting for long.
+        """
+        if self._found:
+            return self._found.popleft()
         if self._held is not None:
             self._promising.pop(self._held.wide_row, None)
             return self._held
         return self._promising.pop(next(iter(self._promising)), None) if self._promising else None
 
-    def _search(self, registry: Registry, spec: QueueSpec, want: int) -> list[ReceivedMessage]:
-        """Probe wide rows, the oldest first and those of one time shard in any order; claim from them."""
+    def _search(self, registry: Registry, spec: QueueSpec) -> None:
+        """Bring the registry up to date and probe all wide rows: the oldest first, equals in any order."""
+        self._searched_s = time.monotonic()
+        self._driver.run(refresh(registry, spec))
         due = registry.due(self._driver.clock.now_us())
         random.shuffle(due)
         due.sort(key=lambda view: view.wide_row.time_shard)
+        self._found.clear()
         for start in range(0, len(due), PROBED_AT_ONCE):
-            found = self._driver.run(probe(due[start : start + PROBED_AT_ONCE], spec, self._gate))
-            for view in found:
-                messages = self._claim(view, spec, want)
-                if messages:
-                    return messages
-        self._free_finished(registry)
-        return []
+            part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self._held]
+            self._found += self._driver.run(probe(part, spec, self._gate))
+            if len(self._found) >= ENOUGH_FOUND:
+                return
 
     def _claim(self, view: RowView, spec: QueueSpec, want: int) -> list[ReceivedMessage]:
         self._let_go(but=view)
@@ -331,7 +379,7 @@ class Consumer:
         self._leases.update({taken.lease for taken in everything})
         self._drop(claimed.expired)
         for taken in claimed.dead:
-            self._bury(taken, spec, f"not acked in {taken.lease.attempt} attempts")
+            self._bury(taken, spec)
         if not any(taken.row.body is None for taken in claimed.taken):
             return [ReceivedMessage(self, taken, taken.row.body or b"") for taken in claimed.taken]
         try:
@@ -374,12 +422,13 @@ class Consumer:
             if one.row.body is not None or one.row.id in bodies
         ]
 
-    def _bury(self, taken: Taken, spec: QueueSpec, reason: str) -> None:
-        """Dead-letter what has no attempt left; should that fail, the next taker does it."""
-        try:
-            self._run_bury(taken, spec, reason)
-        except (NotDone, OutcomeUnknown, LeaseLost):
-            return
+    def _bury(self, taken: Taken, spec: QueueSpec) -> None:
+        """Dead-letter what has no attempt left; should that fail, the next taker does it.
+
+        Whatever the reason, messages claimed beside it are delivered all the same.
+        """
+        with suppress(CqueueError):
+            self._run_bury(taken, spec, f"not acked in {taken.lease.attempt} attempts")
 
     def _run_bury(self, taken: Taken, spec: QueueSpec, reason: str) -> None:
         dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
@@ -405,8 +454,18 @@ class Consumer:
         self._unfreed_since = None
         for view in registry.views.values():
             if view.finished and not view.retired:
-                finished, view.finished = view.finished, []
-                self._driver.run(acks.free(finished))
+                self._free(view)
+
+    def _free(self, view: RowView) -> None:
+        """Free slots; those that somebody else has changed are not ours to free any more."""
+        finished, view.finished = view.finished, []
+        try:
+            if not self._driver.run(acks.free(finished)) and len(finished) > 1:
+                for lease in finished:
+                    self._driver.run(acks.free([lease]))
+        except (NotDone, OutcomeUnknown):
+            view.finished = finished  # the next head read tells which are still ours
+            self._unfreed_since = time.monotonic()
 
     # ── what a holder says ──
 
@@ -426,8 +485,15 @@ class Consumer:
             raise AckUnknown(f"it is not known whether {len(taken)} ack(s) are stored: {exc}") from exc
 
     def ack_async(self, messages: Messages) -> Future[None]:
-        """As `ack`, on a thread of the client; the future gives its error."""
-        return self._executor.submit(self.ack, list(_listed(messages)))
+        """As `ack`, on a thread of the client; the future gives its error.
+
+        Raises:
+            Closed: the client has been closed.
+        """
+        try:
+            return self._executor.submit(self.ack, list(_listed(messages)))
+        except RuntimeError as exc:
+            raise Closed("the client has been closed") from exc
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """Give messages back, to be delivered again after `delay`; this attempt counts.
@@ -435,7 +501,8 @@ class Consumer:
         With no attempt left the message goes to the dead-letter queue when it is due.
 
         Raises:
-            LeaseLost: the timeout passed; the message belongs to somebody else.
+            LeaseLost: the timeout passed; the message belongs to somebody else. Of several messages all
+                are tried, and the first error is raised.
             NotDone, OutcomeUnknown: the message stays, or may stay, held until its timeout.
         """
         self._give_back(messages, delay, count=True)
@@ -449,9 +516,14 @@ class Consumer:
         by_lease: dict[Lease, list[int]] = {}
         for message in _listed(messages):
             by_lease.setdefault(message._taken.lease, []).append(message._taken.row.id)  # noqa: SLF001
-        for lease, ids_ in by_lease.items():
+
+        def give_back(lease: Lease) -> None:
             with self._stripe(lease):
-                self._driver.run(acks.nack(lease, ids_, delay_ms, self._shared, count=count))
+                self._driver.run(acks.nack(lease, by_lease[lease], delay_ms, self._shared, count=count))
+                if lease.given:
+                    self._leases.discard(lease)
+
+        _each(by_lease, give_back)
 
     def extend(self, messages: Messages, duration: timedelta) -> None:
         """Keep messages invisible until `duration` from now (2 s to 12 h); never shortens.
@@ -462,9 +534,12 @@ class Consumer:
             LeaseLost: the timeout passed; the message belongs to somebody else.
         """
         check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
-        for lease in {message._taken.lease for message in _listed(messages)}:  # noqa: SLF001
+
+        def extend(lease: Lease) -> None:
             with self._stripe(lease):
                 self._driver.run(acks.extend(lease, to_ms(duration)))
+
+        _each({message._taken.lease for message in _listed(messages)}, extend)  # noqa: SLF001
 
     def dead(self, messages: Messages, reason: str) -> None:
         """Move messages to the dead-letter queue, with the reason in a header.
@@ -477,9 +552,14 @@ class Consumer:
         spec = self._catalog.entry(self.name).spec
         if spec.has_open_rows:
             raise BadInput(f"{self.name!r} is a dead-letter queue itself; ack the message instead")
-        for message in _listed(messages):
-            with self._stripe(message._taken.lease):  # noqa: SLF001
-                self._run_bury(message._taken, spec, reason)  # noqa: SLF001
+        if not isinstance(reason, str):
+            raise BadInput(f"reason is {reason!r}; it takes text")
+
+        def bury_one(taken: Taken) -> None:
+            with self._stripe(taken.lease):
+                self._run_bury(taken, spec, reason)
+
+        _each([message._taken for message in _listed(messages)], bury_one)  # noqa: SLF001
 
     def _stripe(self, lease: Lease) -> Lock:
         """Changes of one lease come one after the other, so that its revision is known."""
@@ -492,10 +572,12 @@ class Consumer:
 
         give_back: False leaves messages to their timeout, to be settled until then.
         """
+        self._closed = True
+        self._sleeper.event.set()  # a receive that waits in another thread ends at once
         with self._receiving:
-            if self._closed:
+            if self._left:
                 return
-            self._closed = True
+            self._left = True
             self._bell.leave(self._sleeper)
             self._let_go()
             now_ms = self._now_ms()
@@ -516,10 +598,7 @@ class Consumer:
             return
         self._sort_finished(self._registry)
         self._unfreed_since = float("-inf")
-        try:
-            self._free_finished(self._registry)
-        except (NotDone, OutcomeUnknown):
-            return  # whoever takes the slots over finds them finished
+        self._free_finished(self._registry)
 
     def _now_ms(self) -> int:
         try:
@@ -536,5 +615,29 @@ class Consumer:
         self.close()
 
 
-def _listed(messages: Messages) -> Iterable[ReceivedMessage]:
-    return (messages,) if isinstance(messages, ReceivedMessage) else messages
+def _listed(messages: Messages) -> list[ReceivedMessage]:
+    """One message or several, as a list.
+
+    Raises:
+        BadInput: something in it is no received message.
+    """
+    listed = [messages] if isinstance(messages, ReceivedMessage) else messages
+    if not isinstance(listed, Iterable):
+        raise BadInput(f"{messages!r} is neither a received message nor several of them")
+    listed = list(listed)
+    for message in listed:
+        if not isinstance(message, ReceivedMessage):
+            raise BadInput(f"{message!r} is no received message")
+    return listed
+
+
+def _each(items: Iterable[T], call: Callable[[T], None]) -> None:
+    """Call for all of them; then raise the first error, if there was one."""
+    failure: CqueueError | None = None
+    for item in items:
+        try:
+            call(item)
+        except CqueueError as exc:
+            failure = failure or exc
+    if failure is not None:
+        raise failure

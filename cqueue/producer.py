@@ -22,7 +22,8 @@ class SendResult:
         failed: (index, error) of each entry that was not stored (`NotDone`, `BadInput`) or may not have
             been (`SendUnknown`), in order.
         remade: how many entries were stored a second time, under a new id, because the first answer came
-            too late to count; should deleting the first copy have failed, both are delivered.
+            too late to count; both copies are delivered if deleting the first one failed, or if a consumer
+            was quicker.
     """
 
     def __init__(self, size: int, flushes: list[Flush], failed: list[tuple[int, CqueueError]]) -> None:
@@ -78,6 +79,8 @@ class Producer:
             QueueNotFound: there is no such queue.
             Closed: the client has been closed.
         """
+        if isinstance(messages, Message) or not isinstance(messages, Iterable):
+            raise BadInput(f"send_many takes several messages, not one {type(messages).__name__}")
         entries = messages if isinstance(messages, list) else list(messages)
         if len(entries) > MAX_BATCH:
             raise BatchTooLarge(f"{len(entries):,} entries; at most {MAX_BATCH:,} in one send_many")

@@ -20,6 +20,7 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, WideRow
 
 MAX_PEEK = 10_000
+DEFAULT_MAX_POLL = timedelta(seconds=1)
 MIN_POLL, MAX_POLL = timedelta(milliseconds=1), timedelta(minutes=1)
 
 
@@ -125,14 +126,17 @@ class Queue:
         self,
         *,
         poll_interval: timedelta = timedelta(milliseconds=5),
-        max_poll_interval: timedelta = timedelta(seconds=1),
+        max_poll_interval: timedelta | None = None,
     ) -> Consumer:
         """A consumer, to be used in a `with` block.
 
-        After a poll that found nothing it waits `poll_interval`, then twice as long each time up to
-        `max_poll_interval` (1 ms to 1 min). A send in the same process wakes it at once.
+        After a poll that found nothing it waits `poll_interval` (1 ms to 1 min), then twice as long each
+        time up to `max_poll_interval` (by default 1 s, or `poll_interval` if that is longer). A send in
+        the same process wakes it at once.
         """
         shortest = check_duration("poll_interval", poll_interval, MIN_POLL, MAX_POLL)
+        if max_poll_interval is None:
+            max_poll_interval = max(poll_interval, DEFAULT_MAX_POLL)
         longest = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
         self._catalog.entry(self.name)
         return self._make_consumer(self.name, PollIntervals(shortest, longest))

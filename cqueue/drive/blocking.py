@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -66,6 +67,7 @@ class BlockingDriver:
         self._pause = pause
         self._deadline_s = deadline_s
         self._closed = False
+        self._pid = os.getpid()  # connections and their threads do not survive a fork
 
     def close(self) -> None:
         """Run nothing from now on."""
@@ -75,10 +77,12 @@ class BlockingDriver:
         """Run a protocol function to its end; its result, or the error that it raises.
 
         Raises:
-            Closed: the client has been closed.
+            Closed: the client has been closed, or was made before this process was forked.
         """
         if self._closed:
             raise Closed("the client has been closed")
+        if os.getpid() != self._pid:
+            raise Closed("the client was made before this process was forked; connect again after the fork")
         value: Any = None
         error: Exception | None = None
         while True:
@@ -105,8 +109,9 @@ class BlockingDriver:
                 return self._random_bits(bits)
             case Pause(seconds):
                 return self._pause(seconds)
-            case Together(operations):
-                return self._together(operations)
+            case Together(operations, retried):
+                results = self.store.together(operations)
+                return self._retry_failed(operations, results) if retried else results
         try:
             return self.store.execute(operation)
         except (NotDone, OutcomeUnknown):
@@ -114,23 +119,39 @@ class BlockingDriver:
                 raise
         return self._retry(operation)
 
-    def _together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
-        results = self.store.together(operations)
-        for index, result in enumerate(results):
-            if isinstance(result, NotDone | OutcomeUnknown) and type(operations[index]) in RETRIED:
-                try:
-                    results[index] = self._retry(operations[index])
-                except (NotDone, OutcomeUnknown) as exc:
-                    results[index] = exc
+    def _retry_failed(self, operations: tuple[Operation[Any], ...], results: list[Any]) -> list[Any]:
+        """Repeat those that failed and may be repeated, side by side, within one deadline."""
+
+        def failed() -> list[int]:
+            return [
+                index
+                for index, result in enumerate(results)
+                if isinstance(result, NotDone | OutcomeUnknown) and type(operations[index]) in RETRIED
+            ]
+
+        def again() -> bool:
+            places = failed()
+            repeated = self.store.together(tuple(operations[place] for place in places))
+            for place, result in zip(places, repeated, strict=True):
+                results[place] = result
+            return bool(failed())
+
+        if failed():
+            self._pause(FIRST_WAIT_S)
+            self._retrying(tenacity.retry_if_result(bool), retry_error_callback=lambda _: None)(again)
         return results
 
     def _retry(self, operation: Operation[Any]) -> Any:
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type((NotDone, OutcomeUnknown)),
-            wait=tenacity.wait_exponential_jitter(FIRST_WAIT_S, LONGEST_WAIT_S),
+        self._pause(FIRST_WAIT_S)
+        retry_if = tenacity.retry_if_exception_type((NotDone, OutcomeUnknown))
+        return self._retrying(retry_if, reraise=True)(self.store.execute, operation)
+
+    def _retrying(self, retry: Any, **options: Any) -> tenacity.Retrying:
+        return tenacity.Retrying(
+            retry=retry,
+            wait=tenacity.wait_exponential(FIRST_WAIT_S, LONGEST_WAIT_S)
+            + tenacity.wait_random(0, FIRST_WAIT_S),
             stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_after_delay(self._deadline_s),
             sleep=self._pause,
-            reraise=True,
+            **options,
         )
-        self._pause(FIRST_WAIT_S)
-        return retrying(self.store.execute, operation)

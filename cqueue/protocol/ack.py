@@ -27,6 +27,7 @@ from cqueue.store.operations import (
     SlotChange,
     SlotRow,
     SlotState,
+    Together,
     WideRow,
 )
 
@@ -56,7 +57,7 @@ def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
     yield from together(*deletes)
     emptied = _discard(taken)
     if bodies:
-        yield from together(*bodies)
+        yield from Together(tuple(bodies))  # one that fails is dropped with its wide row
     return emptied
 
 

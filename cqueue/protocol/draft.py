@@ -197,7 +197,7 @@ class Draft:
         for grant in self.grants:
             lease = _lease(self.view, grant, fence)
             if grant.suspect:
-                gate.lease = lease
+                gate.hold(lease)
             for row in grant.rows:
                 taken = Taken(row, lease)
                 if row.expires is not None and row.expires <= self.now_ms:

@@ -167,18 +167,17 @@ def write(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -> Proto[
 
 def _write_bodies(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -> Proto[NotDone | None]:
     """Register wide rows and store large bodies; whatever fails here, no message has been written."""
-    for flush in flushes:
-        new = _unregistered(state, flush)
-        results = yield from Together(tuple(_registrations(spec, new)))
-        failed = worst(results)
-        if failed is None:
-            _registered(state, new)
-            failed = worst((yield from Together((InsertBodies(flush.wide_row, tuple(flush.bodies)),))))
-        if failed is not None:
-            error = NotDone("a large body could not be stored, so its message was not")
-            error.__cause__ = failed
-            return error
-    return None
+    new = {pair for flush in flushes for pair in _unregistered(state, flush)}
+    failed = worst((yield from Together(tuple(_registrations(spec, new))))) if new else None
+    if failed is None:
+        _registered(state, new)
+        bodies = tuple(InsertBodies(flush.wide_row, tuple(flush.bodies)) for flush in flushes)
+        failed = worst((yield from Together(bodies))) if bodies else None
+    if failed is None:
+        return None
+    error = NotDone("a large body could not be stored, so its message was not")
+    error.__cause__ = failed
+    return error
 
 
 def _unregistered(state: ProducerState, flush: Flush) -> set[tuple[WideRow, int]]:

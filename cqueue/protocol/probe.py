@@ -13,7 +13,7 @@ from cqueue import ids
 from cqueue.protocol.fresh import look_back
 from cqueue.protocol.lock import is_held
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.ripe import is_ripe, is_spent
+from cqueue.protocol.ripe import is_ripe, is_spent, ripe_at_us
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
@@ -133,8 +133,10 @@ def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
     """A row that is over cannot get new messages: look again when a timeout is due, or soon anyway."""
     if now_us < view.end_us + spec.settle_us + spec.skew_us:
         return 0
-    used = [slot.due_ms * 1000 for slot in (view.head or Head()).slots if slot.state is not SlotState.FREE]
-    wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *used]
+    used = [slot for slot in (view.head or Head()).slots if slot.state is not SlotState.FREE]
+    if any(is_ripe(slot, spec, now_us) for slot in used):
+        return 0  # a suspect that waits for another one: it may be taken any moment
+    wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]
     if view.open:
         wake_us.append(view.pass_at_us)
     return min((at for at in wake_us if at > now_us), default=now_us + MAX_REST_US)
@@ -142,7 +144,7 @@ def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
 
 def some_of(reads: tuple[Operation[Any], ...]) -> Proto[list[Any]]:
     """Run reads side by side; their results or errors. Raises the first error if all of them failed."""
-    answers = yield from Together(reads)
+    answers = yield from Together(reads, retried=False)  # the next poll asks again anyway
     if answers and all(isinstance(answer, Exception) for answer in answers):
         raise answers[0]
     return answers

@@ -15,10 +15,13 @@ BURIED_AT_ONCE = 10
 
 
 def is_ripe(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
-    """Whether a slot's messages may be taken: waiting ones when due, claimed ones ε later."""
-    if slot.state is SlotState.WAITING:
-        return now_us >= slot.due_ms * 1000
-    return slot.state is SlotState.CLAIMED and now_us >= slot.due_ms * 1000 + spec.skew_us
+    """Whether a slot's messages may be taken."""
+    return slot.state is not SlotState.FREE and now_us >= ripe_at_us(slot, spec)
+
+
+def ripe_at_us(slot: SlotRow, spec: QueueSpec) -> int:
+    """When a slot's messages may be taken: waiting ones when due, claimed ones ε later."""
+    return slot.due_ms * 1000 + (spec.skew_us if slot.state is SlotState.CLAIMED else 0)
 
 
 def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:

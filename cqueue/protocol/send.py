@@ -39,8 +39,8 @@ FIRST_PAUSE_S = 0.01
 def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) -> Proto[list[Flush]]:
     """Store messages; each flush says what became of its part."""
     done: list[Flush] = []
-    for start in range(0, len(outgoing), ROWS_IN_FLIGHT):
-        part = outgoing[start : start + ROWS_IN_FLIGHT]
+    for start, end in _parts(outgoing):
+        part = outgoing[start:end]
         now_us = yield from Now()  # ids are made when they are written, not long before: W counts from them
         entropy = yield from entropy_for(len(part))
         flushes = make_flushes(spec, state, part, now_us, entropy)
@@ -49,6 +49,18 @@ def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) ->
         for group in _groups(flushes):
             done += yield from _send_group(spec, state, group)
     return done
+
+
+def _parts(outgoing: Sequence[Outgoing]) -> Iterator[tuple[int, int]]:
+    """Where parts begin and end, so that each is written in a fraction of W."""
+    start = size = 0
+    for index, message in enumerate(outgoing):
+        if index > start and (index - start == ROWS_IN_FLIGHT or size + len(message.body) > BYTES_IN_FLIGHT):
+            yield start, index
+            start, size = index, 0
+        size += len(message.body)
+    if start < len(outgoing):
+        yield start, len(outgoing)
 
 
 def _groups(flushes: list[Flush]) -> Iterator[list[Flush]]:

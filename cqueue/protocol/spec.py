@@ -55,7 +55,8 @@ def spec_of(row: QueueRow, config: QueueConfig, deployment: DeploymentRow) -> Qu
         open_shards=config.open_shards,
         visibility_ms=config.visibility_ms,
         lease_ms=config.lease_ms,
-        max_attempts=config.max_attempts,
+        # A dead letter does not die again.
+        max_attempts=0 if row.name.endswith(DEAD_SUFFIX) else config.max_attempts,
         settle_us=deployment.settle_ms * 1000,
         skew_us=deployment.skew_ms * 1000,
         gc_grace_us=deployment.gc_grace_s * 1_000_000,
@@ -106,6 +107,10 @@ class SuspectGate:
         if held is not None and (held.lost or not held.outstanding or held.due_ms <= now_ms):
             held = self.lease = None
         return self._reserved or held is not None
+
+    def hold(self, lease: Lease) -> None:
+        """A claim has granted a suspect."""
+        self.lease = lease
 
     def reserve(self, now_ms: int) -> bool:
         """Take the right to claim one suspect; to be settled by the claim."""

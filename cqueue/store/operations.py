@@ -409,9 +409,13 @@ class Pause(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class Together(Operation[list[Any]]):
-    """Run store operations side by side. The result has, in order, each one's result or its error."""
+    """Run store operations side by side. The result has, in order, each one's result or its error.
+
+    retried: whether reads and deletes that failed are worth repeating at once.
+    """
 
     operations: tuple[Operation[Any], ...]
+    retried: bool = True
 
 
 class Store(Protocol):

@@ -237,3 +237,15 @@ def test_a_send_to_many_time_shards_keeps_its_order():
         index: row.body for flush in flushes for index, row in zip(flush.indexes, flush.rows, strict=True)
     }
     assert bodies == {n: b"%d" % n for n in range(2500)}
+
+
+def test_large_sends_are_not_late_by_themselves():
+    """Ids of large bodies are made just before those are written: none is sent a second time."""
+    table = Table()
+
+    def slow(operation: object) -> None:
+        if type(operation) is InsertBodies:
+            table.time_us += SECOND_US // 4
+
+    flushes = table.run(send(table.spec, ProducerState(), [out(bytes(1 << 20))] * 20), slow)
+    assert not any(flush.remade or flush.error for flush in flushes)

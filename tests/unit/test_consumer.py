@@ -1,0 +1,257 @@
+"""The consumer under trouble: what fails, what rings, what closes must not keep other messages waiting."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue.client import Client
+from cqueue.config import QueueConfig
+from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import (
+    DeleteBodies,
+    DropBodies,
+    Mutate,
+    ReadHead,
+    ReadSlice,
+    RemoveQueue,
+    SlotState,
+)
+
+SOON = timedelta(seconds=2)
+
+
+class Troubled(MemoryStore):
+    """A store whose operations fail when `trouble` says how."""
+
+    trouble = staticmethod(lambda _: None)
+
+    def execute(self, operation):
+        error = self.trouble(operation)
+        if error is not None:
+            raise error
+        return super().execute(operation)
+
+    def together(self, operations):
+        results = []
+        for operation in operations:
+            try:
+                results.append(self.execute(operation))
+            except (cqueue.NotDone, OutcomeUnknown) as exc:
+                results.append(exc)
+        return results
+
+
+@pytest.fixture
+def store():
+    return Troubled()
+
+
+@pytest.fixture
+def client(store):
+    with Client(store) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client):
+    return client.create_queue("q", QueueConfig(shards=2))
+
+
+def messages(*bodies):
+    return [cqueue.Message(body) for body in bodies]
+
+
+def spread(queue, count):
+    """Messages in `count` wide rows: one in each, by their time shards and two shards."""
+    for _ in range(count):
+        queue._producer._states.clear()  # a new producer, a shard by chance
+        queue.send(b"x")
+
+
+def test_what_this_process_sends_keeps_nobody_else_waiting(store, queue):
+    """A consumer told of new messages without end still finds what another process has sent, in time."""
+    with Client(store) as other, queue.consumer() as consumer:
+        theirs = other.queue("q")
+        consumer.receive()
+        for _ in range(8):  # into every shard
+            theirs._producer._states.clear()
+            theirs.send(b"theirs", priority=3)
+        queue.send_many(messages(b"ours"))
+        consumer.ack(consumer.receive(1))
+        found = 0
+        deadline = time.monotonic() + 10
+        while found < 8:
+            assert time.monotonic() < deadline, f"only {found} of 8"
+            queue.send_many(messages(b"ours", b"ours"))
+            received = consumer.receive(1)
+            found += sum(message.body == b"theirs" for message in received)
+            consumer.ack(received)
+
+
+def test_failing_wide_rows_do_not_stop_the_others(store, queue):
+    """One whose messages cannot be read at the moment keeps the others' waiting for no retry of its own."""
+    spread(queue, 12)
+    broken = next(iter(row for row in store._partitions if row.queue.startswith("q@")))
+    store.trouble = lambda op: (
+        Unavailable("broken") if isinstance(op, ReadSlice) and op.wide_row == broken else None
+    )
+    in_it = len(store._partitions[broken].of(0).live)
+    assert in_it < 12
+    with queue.consumer() as consumer:
+        received = []
+        deadline = time.monotonic() + 20
+        while len(received) < 12 - in_it and time.monotonic() < deadline:
+            received += consumer.receive(wait=SOON)
+        assert len(received) == 12 - in_it
+        with pytest.raises(Unavailable):
+            consumer.receive()
+
+
+def test_unreadable_heads_cost_one_retry_together(store, queue):
+    """Reads of many wide rows that fail at once delay a receive by none of them."""
+    spread(queue, 12)
+    rows = [row for row in store._partitions if row.queue.startswith("q@")]
+    store.trouble = lambda op: (
+        Unavailable("away") if isinstance(op, ReadHead) and op.wide_row in rows[1:] else None
+    )
+    with queue.consumer() as consumer:
+        begin = time.monotonic()
+        assert consumer.receive(wait=SOON)
+        assert time.monotonic() - begin < 2
+
+
+def test_close_ends_a_receive_that_waits(queue):
+    """In another thread, at once, with Closed."""
+    consumer = queue.consumer()
+    outcome = []
+
+    def wait():
+        try:
+            outcome.append(consumer.receive(wait=timedelta(minutes=1)))
+        except cqueue.Closed as exc:
+            outcome.append(exc)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not consumer._sleeper.waiting:
+        time.sleep(0.001)
+    consumer.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert isinstance(outcome[0], cqueue.Closed)
+
+
+def test_an_ack_whose_body_stays_is_an_ack(store, queue):
+    """The message is gone, so the ack succeeds; its body goes with the wide row."""
+    id_ = queue.send(bytes(10_000))
+    store.trouble = lambda op: Unavailable("away") if isinstance(op, DeleteBodies | DropBodies) else None
+    with queue.consumer() as consumer:
+        consumer.ack(consumer.receive(wait=SOON))
+        assert queue.find(id_) is None
+        assert consumer._finished
+
+
+def test_housekeeping_that_fails_is_not_the_receiver_s_error(store, queue):
+    """Slots that cannot be freed now are freed later; an empty receive is empty."""
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        consumer.ack(consumer.receive(wait=SOON))
+
+        def frees(op):
+            free = isinstance(op, Mutate) and op.lock is None
+            return OutcomeUnknown("lost") if free or (isinstance(op, ReadHead) and op.serial) else None
+
+        consumer._unfreed_since = float("-inf")
+        consumer._driver._pause = lambda _: None
+        store.trouble = frees
+        assert consumer.receive() == []
+        store.trouble = lambda _: None
+    assert all(
+        slot.state is SlotState.FREE
+        for partition in store._partitions.values()
+        for slot in partition.slots.values()
+    )
+
+
+def test_several_nacks_go_on_after_one_that_fails(queue):
+    """The first error is raised, but all messages are tried."""
+    queue.send_many(messages(b"a", b"b"))
+    with queue.consumer() as consumer:
+        (one,) = consumer.receive(1, wait=SOON)
+        (two,) = consumer.receive(1, wait=SOON)
+        one.nack(timedelta(minutes=1))
+        with pytest.raises(cqueue.LeaseLost):
+            consumer.nack([one, two], timedelta(minutes=1))
+    assert queue.stats(exact=True).waiting == 2
+
+
+def test_a_dead_letter_does_not_die_again(client):
+    """Its queue takes no limit of attempts: there is no queue to bury it in."""
+    client.create_queue("q")
+    with pytest.raises(cqueue.ConfigError, match="max_attempts"):
+        client.queue("q.dead").alter(max_attempts=3)
+
+
+def test_a_burial_that_fails_keeps_nothing_from_being_delivered(client, queue, store):
+    """Messages claimed beside a spent one are delivered, whatever becomes of that one."""
+    queue.alter(max_attempts=2)
+    queue.send(b"bad")
+    with queue.consumer() as consumer:
+        for _ in range(2):
+            consumer.nack(consumer.receive(wait=SOON))
+        del store._queues["q.dead"]
+        client._catalog._forget()
+        queue.send(b"good")
+        assert [message.body for message in consumer.receive(wait=SOON)] == [b"good"]
+
+
+def test_a_delete_that_stops_half_way_can_be_gone_on_with(client, store):
+    """Nobody finds the queue meanwhile, nobody makes it anew; called again it is deleted."""
+    client.create_queue("q")
+    store.trouble = lambda op: Unavailable("away") if isinstance(op, RemoveQueue) else None
+    with pytest.raises(Unavailable):
+        client.delete_queue("q")
+    store.trouble = lambda _: None
+    with pytest.raises(cqueue.QueueNotFound):
+        client.queue("q")
+    with pytest.raises(cqueue.QueueExists, match="being deleted"):
+        client.create_queue("q", exist_ok=True)
+    client.delete_queue("q")
+    assert client.create_queue("q").stats(exact=True).live == 0
+
+
+def test_a_forked_client_says_so(client, queue):
+    """Connections do not survive a fork: Closed at once, instead of waiting for answers that cannot come."""
+    client._driver._pid += 1
+    with pytest.raises(cqueue.Closed, match="fork"):
+        queue.send(b"x")
+
+
+def test_ack_async_after_close_says_closed(store):
+    """As everything else does."""
+    client = Client(store)
+    queue = client.create_queue("late")
+    queue.send(b"x")
+    consumer = queue.consumer()
+    received = consumer.receive(wait=SOON)
+    consumer.close(give_back=False)
+    client.close()
+    with pytest.raises(cqueue.Closed):
+        consumer.ack_async(received)
+
+
+@pytest.mark.parametrize("wrong", [None, "abc", 5, [b"x"]])
+def test_what_is_no_message_cannot_be_acked(queue, wrong):
+    """Bad input, of its own kind."""
+    with queue.consumer() as consumer, pytest.raises(cqueue.BadInput):
+        consumer.ack(wrong)
+
+
+def test_send_many_takes_several(queue):
+    """A single message is the likeliest slip."""
+    with pytest.raises(cqueue.BadInput, match="several"):
+        queue.send_many(cqueue.Message(b"x"))

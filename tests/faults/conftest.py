@@ -32,13 +32,13 @@ def row(request):
 
 
 @pytest.fixture
-def start_run(keyspace, tmp_path, request):
+def start_run(tmp_path, request):
     """Make a run on the shared node; whatever it started is gone after the test."""
     runs = []
 
     def start(url=None, **config):
         name = f"q{abs(hash(request.node.nodeid)) % 10**8}-{len(runs)}"
-        runs.append(Run(url or keyspace.url, tmp_path, name, **config))
+        runs.append(Run(url or request.getfixturevalue("keyspace").url, tmp_path, name, **config))
         return runs[-1]
 
     yield start

@@ -112,12 +112,18 @@ class BlockingDriver:
             case Together(operations, retried):
                 results = self.store.together(operations)
                 return self._retry_failed(operations, results) if retried else results
+        if type(operation) not in RETRIED:
+            return self.store.execute(operation)
+        (result,) = self._retry_failed((operation,), [self._result(operation)])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _result(self, operation: Operation[Any]) -> Any:
         try:
             return self.store.execute(operation)
-        except (NotDone, OutcomeUnknown):
-            if type(operation) not in RETRIED:
-                raise
-        return self._retry(operation)
+        except (NotDone, OutcomeUnknown) as exc:
+            return exc
 
     def _retry_failed(self, operations: tuple[Operation[Any], ...], results: list[Any]) -> list[Any]:
         """Repeat those that failed and may be repeated, side by side, within one deadline."""
@@ -133,25 +139,24 @@ class BlockingDriver:
             places = failed()
             repeated = self.store.together(tuple(operations[place] for place in places))
             for place, result in zip(places, repeated, strict=True):
-                results[place] = result
+                results[place] = _after(results[place], result)
             return bool(failed())
 
         if failed():
             self._pause(FIRST_WAIT_S)
-            self._retrying(tenacity.retry_if_result(bool), retry_error_callback=lambda _: None)(again)
+            tenacity.Retrying(
+                retry=tenacity.retry_if_result(bool),
+                wait=tenacity.wait_exponential(FIRST_WAIT_S, LONGEST_WAIT_S)
+                + tenacity.wait_random(0, FIRST_WAIT_S),
+                stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_after_delay(self._deadline_s),
+                sleep=self._pause,
+                retry_error_callback=lambda _: None,
+            )(again)
         return results
 
-    def _retry(self, operation: Operation[Any]) -> Any:
-        self._pause(FIRST_WAIT_S)
-        retry_if = tenacity.retry_if_exception_type((NotDone, OutcomeUnknown))
-        return self._retrying(retry_if, reraise=True)(self.store.execute, operation)
 
-    def _retrying(self, retry: Any, **options: Any) -> tenacity.Retrying:
-        return tenacity.Retrying(
-            retry=retry,
-            wait=tenacity.wait_exponential(FIRST_WAIT_S, LONGEST_WAIT_S)
-            + tenacity.wait_random(0, FIRST_WAIT_S),
-            stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_after_delay(self._deadline_s),
-            sleep=self._pause,
-            **options,
-        )
+def _after(earlier: Any, result: Any) -> Any:
+    """What is known after another try: one refused does not undo one whose outcome is unknown."""
+    if isinstance(result, NotDone) and isinstance(earlier, OutcomeUnknown):
+        return earlier
+    return result

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from cqueue.errors import LeaseLost
+from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol.draft import freed
-from cqueue.protocol.fresh import together
 from cqueue.protocol.lock import new_owner, next_fence, settle
 from cqueue.protocol.spec import Lease, Proto, Taken
 from cqueue.store.operations import (
@@ -54,11 +54,23 @@ def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
             deletes.append(DeleteMessages(wide_row, priority, tuple(one.row.id for one in chunk)))
             large = tuple(one.row.id for one in chunk if one.row.size is not None)
             bodies += [DeleteBodies(wide_row, large)] if large else []
-    yield from together(*deletes)
+    results = yield from Together(tuple(deletes))
+    _check_all(results)
     emptied = _discard(taken)
     if bodies:
         yield from Together(tuple(bodies))  # one that fails is dropped with its wide row
     return emptied
+
+
+def _check_all(results: list[Any]) -> None:
+    """Raise unless all deletes are stored: not done only if certainly none of them is."""
+    errors = [result for result in results if isinstance(result, Exception)]
+    if not errors:
+        return
+    doubt = next((error for error in errors if not isinstance(error, NotDone)), None)
+    if doubt is None and len(errors) == len(results):
+        raise errors[0]
+    raise OutcomeUnknown(f"{len(errors)} of {len(results)} deletes failed") from (doubt or errors[0])
 
 
 def _discard(taken: Sequence[Taken]) -> list[Lease]:

@@ -67,6 +67,7 @@ def horizon(spec: QueueSpec, began_us: int) -> int:
 
 
 def _take_normal(draft: Draft, priority: int) -> Proto[None]:
+    draft.view.set_out()
     for _ in range(MAX_PIECES):
         swept = yield from _take_piece(draft, priority)
         if not swept or draft.grants or draft.left <= 0:
@@ -208,6 +209,7 @@ def _floor(draft: Draft, priority: int) -> int:
     start = ids.lowest_at(view.wide_row.time_shard * 1000)
     if draft.now_us >= view.pass_at_us:
         view.floors.clear()
+        view.set_out()
         view.pass_at_us = draft.now_us + view.pass_gap_us
         view.pass_gap_us = min(LONGEST_PASS_GAP_US, view.pass_gap_us * 2)
     return max(start, view.floors.get(priority, start))

@@ -32,6 +32,7 @@ def try_retire(draft: Draft) -> Proto[None]:
     """
     if not may_retire(draft):
         return
+    draft.view.set_out()
     others = [p for p in PRIORITIES if p not in draft.view.priorities]
     found = yield from _pass_over(draft, others, ids.START, _end(draft))
     start_us = draft.view.wide_row.time_shard * 1000

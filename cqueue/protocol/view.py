@@ -15,6 +15,9 @@ SHORTEST_PACE_US = 1_000
 GENTLE_TOMBSTONES = 500
 """What a read in pieces aims at; 1,000 is the bound."""
 
+GOOD_PIECES = 3
+"""After so many pieces in a row that crossed few tombstones the next ones are twice as long."""
+
 FIRST_PASS_GAP_US = 1_000_000
 LONGEST_PASS_GAP_US = 60_000_000
 
@@ -34,6 +37,8 @@ class RowView:
     claims: int = 0
     looked_us: int = 0  # when the last look-back was made
     pace_us: int = FIRST_PACE_US  # length of the next piece of a sweep or pass
+    densest_us: int = LONGEST_PACE_US  # length of a piece where messages lay densest
+    good_pieces: int = 0
     row_bytes: int = 1024  # running estimate, to bound reads by bytes
     marks: dict[int, deque[int]] = field(default_factory=dict)  # recent boundaries, by priority
     floors: dict[int, int] = field(default_factory=dict)  # open wide rows: read from here on
@@ -50,18 +55,30 @@ class RowView:
         grace = spec.gc_grace_us if self.open else 0
         return self.end_us + spec.settle_us + spec.skew_us + grace
 
+    def set_out(self) -> None:
+        """A sweep or pass begins: as if messages lay as densely there as anywhere in this wide row."""
+        self.pace_us = min(self.pace_us, self.densest_us)
+        self.good_pieces = 0
+
     def keep_pace(self, tombstones: int) -> None:
-        """Shorten the next piece when a read crossed too many tombstones, else lengthen it."""
+        """Shorten the next piece after a read that crossed too many tombstones; lengthen it after good ones."""
         if tombstones > GENTLE_TOMBSTONES:
-            self.pace_us = max(SHORTEST_PACE_US, self.pace_us * GENTLE_TOMBSTONES // tombstones)
-        else:
+            self._at_most(self.pace_us * GENTLE_TOMBSTONES // tombstones)
+            return
+        self.good_pieces += 1
+        if self.good_pieces % GOOD_PIECES == 0:
             self.pace_us = min(LONGEST_PACE_US, self.pace_us * 2)
 
     def expect_density(self, rows: int, span_us: int) -> None:
         """`rows` messages stood in `span_us`: their tombstones will lie as close."""
         if rows >= 50:
-            dense_us = GENTLE_TOMBSTONES * span_us // rows
-            self.pace_us = max(SHORTEST_PACE_US, min(self.pace_us, dense_us))
+            self._at_most(GENTLE_TOMBSTONES * span_us // rows)
+
+    def _at_most(self, dense_us: int) -> None:
+        dense_us = max(SHORTEST_PACE_US, dense_us)
+        self.densest_us = min(self.densest_us, dense_us)
+        self.pace_us = min(self.pace_us, dense_us)
+        self.good_pieces = 0
 
     def mark(self, priority: int, boundary: int) -> None:
         """Remember a boundary; the oldest of two is about two claims' messages behind.

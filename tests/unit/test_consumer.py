@@ -13,6 +13,7 @@ from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteBodies,
+    DeleteMessages,
     DropBodies,
     Mutate,
     ReadHead,
@@ -255,3 +256,37 @@ def test_send_many_takes_several(queue):
     """A single message is the likeliest slip."""
     with pytest.raises(cqueue.BadInput, match="several"):
         queue.send_many(cqueue.Message(b"x"))
+
+
+def test_an_ack_refused_after_a_lost_answer_is_unknown(store, queue):
+    """One try may have been stored: that later ones were refused does not make it "not done"."""
+    errors = iter([OutcomeUnknown("lost")])
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        received = consumer.receive(wait=SOON)
+        store.trouble = lambda op: (
+            next(errors, Unavailable("away")) if isinstance(op, DeleteMessages) else None
+        )
+        with pytest.raises(cqueue.AckUnknown):
+            consumer.ack(received)
+        store.trouble = lambda _: None
+        consumer.ack(received)
+    assert queue.stats(exact=True).live == 0
+
+
+def test_an_ack_stored_in_part_is_unknown(store, queue):
+    """Some messages are deleted and some are not: neither done nor not done."""
+    queue.send_many([cqueue.Message(b"a"), cqueue.Message(b"b", priority=1)])
+    with queue.consumer() as consumer:
+        received = consumer.receive(wait=SOON)
+        while len(received) < 2:
+            received += consumer.receive(wait=SOON)
+        store.trouble = lambda op: (
+            Unavailable("away") if isinstance(op, DeleteMessages) and op.priority == 1 else None
+        )
+        with pytest.raises(cqueue.AckUnknown):
+            consumer.ack(received)
+        store.trouble = lambda op: Unavailable("away") if isinstance(op, DeleteMessages) else None
+        with pytest.raises(cqueue.NotDone):
+            consumer.ack(received)
+        store.trouble = lambda _: None

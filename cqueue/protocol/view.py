@@ -61,7 +61,7 @@ class RowView:
         self.good_pieces = 0
 
     def keep_pace(self, tombstones: int) -> None:
-        """Shorten the next piece after a read that crossed too many tombstones; lengthen it after good ones."""
+        """Shorten the next piece after too many tombstones; lengthen it after a few good ones."""
         if tombstones > GENTLE_TOMBSTONES:
             self._at_most(self.pace_us * GENTLE_TOMBSTONES // tombstones)
             return

@@ -58,6 +58,8 @@ _SERVER = (
     "-XX:+PerfDisableSharedMem",
     # Half a process corrupts data: better none.
     "-XX:+ExitOnOutOfMemoryError",
+    # Without it Cassandra closes its output once it is up, and with it the log.
+    "-Dcassandra-foreground=yes",
     "-Djdk.attach.allowAttachSelf=true",
     "-Djava.net.preferIPv4Stack=true",
     "-Dio.netty.tryReflectionSetAccessible=true",

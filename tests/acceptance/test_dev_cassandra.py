@@ -60,6 +60,7 @@ def test_acknowledged_writes_survive_a_kill(tmp_path):
             assert row.data_center == "datacenter1"
             assert row.release_version.startswith("5.0.")
             write(cql, 500)
+        assert any("kept.rows" in line for line in cluster.logs(1, 1000)), "the log ends with the start"
         cluster.kill(1, signal.SIGKILL)
         (down,) = cluster.status().nodes
         assert (down.state, down.pid) == (NodeState.DOWN, None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -31,24 +29,15 @@ from cqueue.errors import (
 )
 from cqueue.message import MAX_RECEIVE, MessageId, check_duration, delay_us, to_datetime
 from cqueue.protocol import ack as acks
-from cqueue.protocol.claim import claim
 from cqueue.protocol.dead import bury
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.lock import unlock
-from cqueue.protocol.probe import probe
-from cqueue.protocol.registry import Registry, refresh
+from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
-from cqueue.protocol.view import RowView
 from cqueue.store.operations import ReadBodies, WideRow
 
 T = TypeVar("T")
 
 MAX_WAIT = timedelta(days=1)
-PROBED_AT_ONCE = 16
-ENOUGH_FOUND = 8
-SEARCH_EVERY_S = 0.5
-FREE_AFTER_S = 0.2
-"""How long a slot whose messages are all acked waits for the next claim to free it on the way."""
 STAY_IF_BACK_S = 0.1
 """A consumer that handles its messages quicker than this keeps the lock of a wide row that has more."""
 STRIPES = 16
@@ -197,14 +186,7 @@ class Consumer:
         self._receiving = RLock()
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join()
-        self._registry: Registry | None = None
-        self._incarnation = ""
-        self._held: RowView | None = None
-        self._promising: dict[WideRow, RowView] = {}  # we were told of
-        self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
-        self._searched_s = float("-inf")
-        self._finished: deque[Lease] = deque()
-        self._unfreed_since: float | None = None
+        self._poll: Poll | None = None
         self._leases: set[Lease] = set()
         self._shared = acks.Shared()
         self._closed = self._left = False
@@ -265,109 +247,24 @@ class Consumer:
         if self._closed:
             raise Closed(f"the consumer of {self.name!r} has been closed")
         entry = self._catalog.entry(self.name)
-        registry = self._know(entry)
-        self._sort_finished(registry)
+        poll, run = self._polling(entry), self._driver.run
         if entry.row.state == PAUSED:
-            self._let_go()
+            run(poll.let_go())
             return []
-        self._hear(registry, entry.spec)
-        overdue = time.monotonic() - self._searched_s >= SEARCH_EVERY_S
-        if overdue:
-            self._search(registry, entry.spec)
-        messages = self._claim_first(entry.spec, want)
-        if not messages and not overdue:
-            self._search(registry, entry.spec)
-            messages = self._claim_first(entry.spec, want)
-        if not messages:
-            self._free_finished(registry)
-        return messages
-
-    def _claim_first(self, spec: QueueSpec, want: int) -> list[ReceivedMessage]:
-        """Claim from one promising wide row after the other, until one has messages.
-
-        Raises:
-            NotDone, OutcomeUnknown: of the first that failed, if no other had messages.
-        """
-        failure: CqueueError | None = None
-        while (view := self._next_promising()) is not None:
-            try:
-                messages = self._claim(view, spec, want)
-            except (NotDone, OutcomeUnknown) as exc:
-                self._let_go()
-                failure = failure or exc
-            else:
-                if messages:
-                    return messages
-        if failure is not None:
-            raise failure
+        run(poll.begin(entry.spec, self._sleeper.told))
+        stay = self._away_s < STAY_IF_BACK_S
+        while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
+            messages = self._accept(claimed, entry.spec)
+            if messages:
+                return messages
+        run(poll.tidy())
         return []
 
-    def _know(self, entry: Entry) -> Registry:
-        """The registry of the queue's present incarnation."""
-        if self._registry is None or self._incarnation != entry.row.incarnation:
-            row = entry.row
-            self._incarnation, self._held = row.incarnation, None
-            self._promising.clear()
-            self._found.clear()
-            self._registry = Registry(
-                row.oldest_epoch, row.oldest_open_epoch, read_open=entry.spec.has_open_rows
-            )
-        return self._registry
-
-    def _hear(self, registry: Registry, spec: QueueSpec) -> None:
-        """Note the wide rows that this process has sent to: they need no probe."""
-        now_us = self._driver.clock.now_us()
-        while self._sleeper.told:
-            wide_row, priorities = self._sleeper.told.popleft()
-            if wide_row.queue == spec.partition:
-                view = registry.add(spec, wide_row, priorities)
-                if wide_row.time_shard * 1000 <= now_us:
-                    self._promising[wide_row] = view
-
-    def _next_promising(self) -> RowView | None:
-        """What a search found, oldest first; then the wide row whose lock we hold; then what we were told of.
-
-        A search comes round twice a second, so neither a lock nor what this process sends itself can keep
-        messages of others waiting for long.
-        """
-        if self._found:
-            return self._found.popleft()
-        if self._held is not None:
-            self._promising.pop(self._held.wide_row, None)
-            return self._held
-        return self._promising.pop(next(iter(self._promising)), None) if self._promising else None
-
-    def _search(self, registry: Registry, spec: QueueSpec) -> None:
-        """Bring the registry up to date and probe all wide rows: the oldest first, equals in any order."""
-        self._searched_s = time.monotonic()
-        self._driver.run(refresh(registry, spec))
-        due = registry.due(self._driver.clock.now_us())
-        random.shuffle(due)
-        due.sort(key=lambda view: view.wide_row.time_shard)
-        self._found.clear()
-        for start in range(0, len(due), PROBED_AT_ONCE):
-            part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self._held]
-            self._found += self._driver.run(probe(part, spec, self._gate))
-            if len(self._found) >= ENOUGH_FOUND:
-                return
-
-    def _claim(self, view: RowView, spec: QueueSpec, want: int) -> list[ReceivedMessage]:
-        self._let_go(but=view)
-        try:
-            stay = self._away_s < STAY_IF_BACK_S
-            claimed = self._driver.run(claim(view, spec, self._gate, want, stay=stay))
-        finally:
-            self._held = view if view.fence is not None else None
-        return self._accept(claimed, spec)
-
-    def _let_go(self, but: RowView | None = None) -> None:
-        """Unlock the wide row that is held, if it is another one."""
-        held, self._held = self._held, None
-        if held is not None and held is not but:
-            try:
-                self._driver.run(unlock(held))
-            except (NotDone, OutcomeUnknown):
-                held.fence = None  # its lease ends by itself
+    def _polling(self, entry: Entry) -> Poll:
+        """The search in the queue's present incarnation."""
+        if self._poll is None or self._poll.incarnation != entry.row.incarnation:
+            self._poll = Poll(entry.row, entry.spec, self._gate)
+        return self._poll
 
     # ── what a claim gave ──
 
@@ -394,7 +291,7 @@ class Consumer:
         if not expired:
             return
         try:
-            self._finished.extend(self._driver.run(acks.ack(expired)))
+            self._settled(self._driver.run(acks.ack(expired)))
         except (NotDone, OutcomeUnknown):
             return
 
@@ -433,39 +330,14 @@ class Consumer:
     def _run_bury(self, taken: Taken, spec: QueueSpec, reason: str) -> None:
         dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
         id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
-        self._finished.extend(self._driver.run(bury(spec, dead, taken, reason, id_)))
+        self._settled(self._driver.run(bury(spec, dead, taken, reason, id_)))
 
-    # ── finished leases ──
-
-    def _sort_finished(self, registry: Registry) -> None:
-        """Hand finished leases to their wide rows, whose next claim frees their slots on the way."""
-        while self._finished:
-            lease = self._finished.popleft()
+    def _settled(self, finished: Iterable[Lease]) -> None:
+        """Leases of which nothing is outstanding: their slots can be freed."""
+        for lease in finished:
             self._leases.discard(lease)
-            view = registry.views.get(lease.wide_row)
-            if view is not None:
-                view.finished.append(lease)
-                self._unfreed_since = self._unfreed_since or time.monotonic()
-
-    def _free_finished(self, registry: Registry) -> None:
-        """Free slots that no claim has freed for a while, in a mutation of their own."""
-        if self._unfreed_since is None or time.monotonic() - self._unfreed_since < FREE_AFTER_S:
-            return
-        self._unfreed_since = None
-        for view in registry.views.values():
-            if view.finished and not view.retired:
-                self._free(view)
-
-    def _free(self, view: RowView) -> None:
-        """Free slots; those that somebody else has changed are not ours to free any more."""
-        finished, view.finished = view.finished, []
-        try:
-            if not self._driver.run(acks.free(finished)) and len(finished) > 1:
-                for lease in finished:
-                    self._driver.run(acks.free([lease]))
-        except (NotDone, OutcomeUnknown):
-            view.finished = finished  # the next head read tells which are still ours
-            self._unfreed_since = time.monotonic()
+            if self._poll is not None:
+                self._poll.finished.append(lease)
 
     # ── what a holder says ──
 
@@ -480,7 +352,7 @@ class Consumer:
         if not taken:
             return
         try:
-            self._finished.extend(self._driver.run(acks.ack(taken)))
+            self._settled(self._driver.run(acks.ack(taken)))
         except OutcomeUnknown as exc:
             raise AckUnknown(f"it is not known whether {len(taken)} ack(s) are stored: {exc}") from exc
 
@@ -593,12 +465,15 @@ class Consumer:
         except (NotDone, OutcomeUnknown, LeaseLost):
             return  # its timeout gives it back
 
+    def _let_go(self) -> None:
+        if self._poll is not None:
+            with suppress(NotDone, OutcomeUnknown):
+                self._driver.run(self._poll.let_go())
+
     def _free_at_close(self) -> None:
-        if self._registry is None:
-            return
-        self._sort_finished(self._registry)
-        self._unfreed_since = float("-inf")
-        self._free_finished(self._registry)
+        if self._poll is not None:
+            with suppress(NotDone, OutcomeUnknown):
+                self._driver.run(self._poll.tidy(at_once=True))
 
     def _now_ms(self) -> int:
         try:

@@ -1,22 +1,19 @@
-"""A consumer in the simulation: the rounds of `cqueue.consumer`, interleaved at every operation."""
+"""A consumer in the simulation: the rounds that every consumer runs, interleaved at every operation."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
-from cqueue.protocol.claim import claim
 from cqueue.protocol.dead import bury
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.lock import unlock
-from cqueue.protocol.probe import probe
-from cqueue.protocol.registry import Registry, refresh
+from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
-from cqueue.protocol.view import RowView
-from cqueue.store.operations import Now, Pause, QueueRow, ReadBodies, ReadQueue, WideRow
+from cqueue.store.operations import Pause, QueueRow, ReadBodies, ReadQueue, WideRow
 from tests.simulation.oracle import body_of
 from tests.simulation.world import Client, Script
 
@@ -36,11 +33,9 @@ class Consumer:
         self.spec = spec
         self.gate = SuspectGate()
         self.shared = acks.Shared()
-        self.held: RowView | None = None
-        self.finished: deque[Lease] = deque()
         self.told: deque[tuple[WideRow, frozenset[int]]] = deque()
         self.busy: set[Lease] = set()  # leases that are being changed: one change at a time
-        self.registry: Registry | None = None
+        self.poll: Poll | None = None
         self.stale_row: QueueRow | None = None
 
     # ── receive ──
@@ -49,11 +44,11 @@ class Consumer:
         """Poll for ever."""
         rng = self.sim.rng
         row = self.stale_row or (yield from self._insist(lambda: iter(ReadQueue(self.spec.name))))
-        self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=self.spec.has_open_rows)
+        self.poll = Poll(row, self.spec, self.gate)
         while True:
             got = False
             with contextlib.suppress(FAILED):
-                got = yield from self._round(self.registry)
+                got = yield from self._round(self.poll)
             quiet = 4 if self.sim.quiet else 1
             yield Pause(0.002 if got else rng.random() * self.sim.params.poll_s * quiet)
 
@@ -64,46 +59,18 @@ class Consumer:
             except FAILED:
                 yield Pause(0.1)
 
-    def _round(self, registry: Registry) -> Script:
-        rng, want = self.sim.rng, self.sim.rng.randint(1, self.sim.params.want)
-        self._sort_finished(registry)
-        now_us = yield Now()
-        promising = [self.held] if self.held is not None else []
-        while self.told:
-            wide_row, priorities = self.told.popleft()
-            view = registry.add(self.spec, wide_row, priorities)
-            if view is not self.held and wide_row.time_shard * 1000 <= now_us:
-                promising.append(view)
-        for view in promising:
-            if (yield from self._claim(view, want)):
+    def _round(self, poll: Poll) -> Script:
+        want, stay = self.sim.rng.randint(1, self.sim.params.want), self.sim.rng.random() < 0.5
+        yield from poll.begin(self.spec, self.told)
+        while True:
+            began = self.sim.world.step
+            claimed = yield from poll.next_claim(self.spec, want, stay=stay)
+            if claimed is None:
+                break
+            if (yield from self._accept(claimed, began)):
                 return True
-        if self.sim.quiet or rng.random() < 0.6:
-            yield from refresh(registry, self.spec)
-        due = registry.due((yield Now()))
-        rng.shuffle(due)
-        due.sort(key=lambda view: view.wide_row.time_shard)
-        for view in (yield from probe(due[:16], self.spec, self.gate)):
-            if (yield from self._claim(view, want)):
-                return True
-        yield from self._free_finished(registry)
+        yield from poll.tidy(at_once=self.sim.rng.random() < 0.5)
         return False
-
-    def _claim(self, view: RowView, want: int) -> Script:
-        yield from self._let_go(view)
-        began = self.sim.world.step
-        try:
-            claimed = yield from claim(view, self.spec, self.gate, want)
-        finally:
-            self.held = view if view.fence is not None else None
-        return (yield from self._accept(claimed, began))
-
-    def _let_go(self, but: RowView) -> Script:
-        held, self.held = self.held, None
-        if held is not None and held is not but:
-            try:
-                yield from unlock(held)
-            except FAILED:
-                held.fence = None
 
     def _accept(self, claimed: Claim, began: int) -> Script:
         for taken in claimed.dead:
@@ -112,24 +79,16 @@ class Consumer:
             self.sim.oracle.delivered(taken, began)
         if claimed.taken:
             self.sim.world.log(self.client.name, lambda: f"TOOK {[body_of(t.row) for t in claimed.taken]}")
-            self.sim.world.spawn(self.client, self._handle(list(claimed.taken)))
-        yield from ()
+            handling = self._handle(list(claimed.taken))
+            if self.sim.params.serial:
+                yield from handling
+            else:
+                self.sim.world.spawn(self.client, handling)
         return bool(claimed.taken)
 
-    def _sort_finished(self, registry: Registry) -> None:
-        while self.finished:
-            lease = self.finished.popleft()
-            view = registry.views.get(lease.wide_row)
-            if view is not None:
-                view.finished.append(lease)
-
-    def _free_finished(self, registry: Registry) -> Script:
-        if self.sim.rng.random() < 0.5:
-            return
-        for view in list(registry.views.values()):
-            if view.finished and not view.retired:
-                finished, view.finished = view.finished, []
-                yield from acks.free(finished)
+    def _settled(self, leases: Iterable[Lease]) -> None:
+        if self.poll is not None:
+            self.poll.finished.extend(leases)
 
     # ── handlers ──
 
@@ -179,7 +138,7 @@ class Consumer:
         emptied = yield from acks.ack(messages)
         for one in messages:
             self.sim.oracle.ack_confirmed(one)
-        self.finished.extend(emptied)
+        self._settled(emptied)
 
     def _change(self, action: str, messages: list[Taken]) -> Script:
         by_lease: dict[Lease, list[Taken]] = {}
@@ -208,11 +167,11 @@ class Consumer:
             yield from acks.release(lease)
         elif action == "bury" and not self.spec.has_open_rows:
             for one in ones:
-                self.finished.extend((yield from self._bury_one(one, "asked for")))
+                self._settled((yield from self._bury_one(one, "asked for")))
 
     def _bury(self, taken: Taken) -> Script:
         try:
-            self.finished.extend((yield from self._bury_one(taken, "spent")))
+            self._settled((yield from self._bury_one(taken, "spent")))
         except (NotDone, OutcomeUnknown, LeaseLost) as exc:
             self.sim.world.log(self.client.name, lambda exc=exc: f"bury: {exc!r}")
 

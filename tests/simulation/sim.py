@@ -50,6 +50,7 @@ class Params:
     poll_s: float = 0.4
     want: int = 5
     work_s: float = 3.0
+    serial: bool = False  # a consumer handles its messages before it asks for more
     actions: tuple[int, ...] = (60, 10, 5, 8, 5, 4, 5, 3)
 
 

@@ -153,7 +153,7 @@ def test_an_ack_whose_body_stays_is_an_ack(store, queue):
     with queue.consumer() as consumer:
         consumer.ack(consumer.receive(wait=SOON))
         assert queue.find(id_) is None
-        assert consumer._finished
+        assert consumer._poll.finished
 
 
 def test_housekeeping_that_fails_is_not_the_receiver_s_error(store, queue):

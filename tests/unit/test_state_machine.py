@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule
 
-from cqueue import consumer as consumers
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import LeaseLost
 from cqueue.message import Message
+from cqueue.protocol import poll
 from cqueue.store.memory import MemoryStore
 
 START_US = 20_000 * 86_400_000_000
@@ -60,7 +60,7 @@ class Facade(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patched = patch.object(consumers, "FREE_AFTER_S", 0.0)
+        self.patched = patch.object(poll, "FREE_AFTER_US", 0)
         self.patched.start()
         self.clock = FakeClock()
         self.store = MemoryStore(lambda: self.clock.us)

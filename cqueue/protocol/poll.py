@@ -1,0 +1,180 @@
+"""A consumer's rounds: where it looks for work, in which order, and what it keeps between two of them.
+
+It knows nothing of threads and of waiting: the consumer of an application and that of the simulator
+both run these rounds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
+from cqueue.protocol import ack
+from cqueue.protocol.claim import claim
+from cqueue.protocol.draft import Claim
+from cqueue.protocol.lock import unlock
+from cqueue.protocol.probe import probe
+from cqueue.protocol.registry import Registry, refresh
+from cqueue.protocol.spec import Lease, Proto, QueueSpec, SuspectGate
+from cqueue.protocol.view import RowView
+from cqueue.store.operations import Now, QueueRow, RandomBits, WideRow
+
+PROBED_AT_ONCE = 16
+ENOUGH_FOUND = 8
+SEARCH_EVERY_US = 500_000
+FREE_AFTER_US = 200_000
+"""How long a slot whose messages are all acked waits for the next claim to free it on the way."""
+
+Told = deque[tuple[WideRow, frozenset[int]]]
+"""Wide rows that this process has sent to, with the priorities: they need no probe."""
+
+
+class Poll:
+    """One consumer's search for messages of one incarnation of a queue.
+
+    One thread runs its rounds; `finished` may be appended to by any.
+    """
+
+    def __init__(self, row: QueueRow, spec: QueueSpec, gate: SuspectGate) -> None:
+        self.incarnation = row.incarnation
+        self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=spec.has_open_rows)
+        self.held: RowView | None = None
+        self.finished: deque[Lease] = deque()  # all acked: slots to be freed
+        self._gate = gate
+        self._promising: dict[WideRow, RowView] = {}  # we were told of
+        self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
+        self._searched_us = 0
+        self._searched = False  # in this round
+        self._unfreed_us: int | None = None  # since when slots wait to be freed
+
+    # ── a round ──
+
+    def begin(self, spec: QueueSpec, told: Told) -> Proto[None]:
+        """Begin a round: take note of what is known, and search if the last search is a while ago.
+
+        A search comes round twice a second, so neither a lock nor what this process sends itself can
+        keep messages of others waiting for long.
+        """
+        now_us = yield from Now()
+        self._sort_finished(now_us)
+        self._hear(spec, told, now_us)
+        self._searched = False
+        if now_us - self._searched_us >= SEARCH_EVERY_US:
+            yield from self._search(spec, now_us)
+
+    def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
+        """A claim that gave something (be it only messages to bury); None once there is no more work.
+
+        Raises:
+            NotDone, OutcomeUnknown: of the first wide row that failed, if no other gave anything.
+        """
+        claimed = yield from self._claim_first(spec, want, stay=stay)
+        if claimed is None and not self._searched:
+            yield from self._search(spec, (yield from Now()))
+            claimed = yield from self._claim_first(spec, want, stay=stay)
+        return claimed
+
+    def _claim_first(self, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim | None]:
+        failure: CqueueError | None = None
+        while (view := self._next_promising()) is not None:
+            try:
+                claimed = yield from self._claim(view, spec, want, stay=stay)
+            except (NotDone, OutcomeUnknown) as exc:
+                yield from self.let_go()
+                failure = failure or exc
+            else:
+                if claimed.taken or claimed.dead or claimed.expired:
+                    return claimed
+        if failure is not None:
+            raise failure
+        return None
+
+    def _claim(self, view: RowView, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim]:
+        yield from self.let_go(but=view)
+        try:
+            return (yield from claim(view, spec, self._gate, want, stay=stay))
+        finally:
+            self.held = view if view.fence is not None else None
+
+    def let_go(self, but: RowView | None = None) -> Proto[None]:
+        """Unlock the wide row that is held, if it is another one."""
+        held, self.held = self.held, None
+        if held is not None and held is not but:
+            try:
+                yield from unlock(held)
+            except (NotDone, OutcomeUnknown):
+                held.fence = None  # its lease ends by itself
+
+    # ── where to look ──
+
+    def _hear(self, spec: QueueSpec, told: Told, now_us: int) -> None:
+        while told:
+            wide_row, priorities = told.popleft()
+            if wide_row.queue == spec.partition:
+                view = self.registry.add(spec, wide_row, priorities)
+                if wide_row.time_shard * 1000 <= now_us:
+                    self._promising[wide_row] = view
+
+    def _next_promising(self) -> RowView | None:
+        """What a search found, oldest first; the wide row whose lock we hold, what we were told of."""
+        if self._found:
+            return self._found.popleft()
+        if self.held is not None:
+            self._promising.pop(self.held.wide_row, None)
+            return self.held
+        return self._promising.pop(next(iter(self._promising)), None) if self._promising else None
+
+    def _search(self, spec: QueueSpec, now_us: int) -> Proto[None]:
+        """Bring the registry up to date and probe all wide rows: the oldest first, equals in any order."""
+        self._searched_us, self._searched = now_us, True
+        yield from refresh(self.registry, spec)
+        due = yield from self._due()
+        self._found.clear()
+        for start in range(0, len(due), PROBED_AT_ONCE):
+            part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]
+            self._found += yield from probe(part, spec, self._gate)
+            if len(self._found) >= ENOUGH_FOUND:
+                return
+
+    def _due(self) -> Proto[list[RowView]]:
+        due = self.registry.due((yield from Now()))
+        if len(due) > 1:
+            bits = yield from RandomBits(64)
+            Random(bits).shuffle(due)  # so that consumers do not all try the same one
+            due.sort(key=lambda view: view.wide_row.time_shard)
+        return due
+
+    # ── finished leases ──
+
+    def _sort_finished(self, now_us: int) -> None:
+        """Hand finished leases to their wide rows, whose next claim frees their slots on the way."""
+        while self.finished:
+            lease = self.finished.popleft()
+            view = self.registry.views.get(lease.wide_row)
+            if view is not None:
+                view.finished.append(lease)
+                if self._unfreed_us is None:
+                    self._unfreed_us = now_us
+
+    def tidy(self, *, at_once: bool = False) -> Proto[None]:
+        """Free slots that no claim has freed for a while, in mutations of their own."""
+        now_us = yield from Now()
+        self._sort_finished(now_us)
+        if self._unfreed_us is None or (not at_once and now_us - self._unfreed_us < FREE_AFTER_US):
+            return
+        self._unfreed_us = None
+        for view in list(self.registry.views.values()):
+            if view.finished and not view.retired:
+                yield from self._free(view, now_us)
+
+    def _free(self, view: RowView, now_us: int) -> Proto[None]:
+        """Free slots; those that somebody else has changed are not ours to free any more."""
+        finished, view.finished = view.finished, []
+        try:
+            if not (yield from ack.free(finished)) and len(finished) > 1:
+                for lease in finished:
+                    yield from ack.free([lease])
+        except (NotDone, OutcomeUnknown):
+            view.finished = finished  # the next head read tells which are still ours
+            self._unfreed_us = now_us

@@ -70,8 +70,9 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     view.finished = []
     view.retired = draft.retire
     view.floors.update(draft.floors)
-    for priority, row in draft.moved.items():
-        view.mark(priority, row.boundary)
+    for priority, stretches in draft.taken.items():
+        for stretch in stretches:
+            view.took(priority, stretch)
     view.fence = lock.fence if lock is not None and lock.until_ms else None
     slots = {**draft.slots, **{key: change.row for key, change in draft.changes.items()}}
     view.head = Head(lock, {**draft.cursors, **draft.moved}, tuple(slots.values()))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cqueue.protocol.lock import next_fence
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowView, Stretch
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -66,6 +66,7 @@ class Draft:
         self.cursors = dict(head.cursors)
         self.moved: dict[int, CursorRow] = {}
         self.floors: dict[int, int] = {}
+        self.taken: dict[int, list[Stretch]] = {}
         self.grants: list[_Grant] = []
         self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
         self.changes: dict[tuple[int, int], SlotChange] = {}

@@ -11,12 +11,12 @@ became due since the last one, whole passes follow at growing intervals.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from cqueue import ids
 from cqueue.protocol.draft import Draft, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import LONGEST_PASS_GAP_US, RowView
+from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, RowView, Stretch
 from cqueue.store.operations import (
     CursorRow,
     IdSlice,
@@ -90,6 +90,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
         upto = _swept_end(draft, cast("IdSlice", results[1]), upto)
     upto = yield from _take_late(draft, priority, draft.unlisted(priority, late), upto)
     boundary, whole = _take_slice(draft, priority, found.rows, limit)
+    _note_taken(draft, at, boundary, found.rows)
     if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
         upto = max(upto, min(boundary, horizon(draft.spec, draft.now_us)))
     draft.move(priority, upto, max(boundary, at.boundary))
@@ -110,23 +111,35 @@ def _late_reads(draft: Draft, at: CursorRow, upto: int) -> list[Operation[Any]]:
     view, reads = draft.view, list[Operation[Any]]()
     if upto > at.cursor:
         reads.append(ReadIds(view.wide_row, at.priority, at.cursor, upto, MAX_IDS))
-    since = look_back(view, draft.spec, at, draft.now_us)
-    if since is not None and max(since, upto) < at.boundary:
+    back = look_back(view, draft.spec, at, draft.now_us)
+    if back is not None:
         view.looked_us = draft.now_us
-        reads.append(ReadIds(view.wide_row, at.priority, max(since, upto), at.boundary, MAX_IDS))
+        if max(back.after, upto) < back.upto:
+            after = max(back.after, upto)
+            reads.append(ReadIds(view.wide_row, at.priority, after, back.upto, MAX_IDS))
     return reads
 
 
-def look_back(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> int | None:
-    """Where a look-back starts: ε below the boundary, or two claims where messages lie dense.
+class LookBack(NamedTuple):
+    """Where to look once more: after < id <= upto."""
 
+    after: int
+    upto: int
+
+
+def look_back(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> LookBack | None:
+    """What to read below the boundary: ε of it where messages lie sparsely, else what we took last.
+
+    What others took they look back to themselves: nobody else knows how many tombstones lie there.
     None: it is not due, or there is nothing to look at.
     """
-    if at.cursor >= at.boundary or now_us - view.looked_us < LOOK_BACK_GAP_US:
+    taken = view.taken.get(at.priority)
+    if not taken or at.cursor >= at.boundary or now_us - view.looked_us < LOOK_BACK_GAP_US:
         return None
-    marks = view.marks.get(at.priority)
-    since = ids.lowest_at(ids.time_us(at.boundary) - spec.skew_us)
-    return max(at.cursor, since, marks[0] if marks and len(marks) == 2 else 0)
+    sparse = view.is_sparse(at.priority, spec.skew_us)
+    upto = at.boundary if sparse else min(taken[-1].upto, at.boundary)
+    after = max(at.cursor, ids.lowest_at(ids.time_us(upto) - spec.skew_us), 0 if sparse else taken[0].after)
+    return LookBack(after, upto) if after < upto else None
 
 
 def _swept_end(draft: Draft, piece: IdSlice, upto: int) -> int:
@@ -163,6 +176,15 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], limit: int)
     if fresh:
         draft.grant(priority, fresh, 1)
     return (rows[-1].id if rows else 0), whole
+
+
+def _note_taken(draft: Draft, at: CursorRow, boundary: int, rows: list[MessageRow]) -> None:
+    """Note the slice up to the new boundary; of a large one only as much as a look-back may cross."""
+    passed = [row.id for row in rows if row.id <= boundary]
+    if passed:
+        after = passed[-GENTLE_TOMBSTONES - 1] if len(passed) > GENTLE_TOMBSTONES else at.boundary
+        stretch = Stretch(after, boundary, min(len(passed), GENTLE_TOMBSTONES))
+        draft.taken.setdefault(at.priority, []).append(stretch)
 
 
 def _learn(view: RowView, rows: list[MessageRow]) -> None:

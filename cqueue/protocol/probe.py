@@ -88,9 +88,9 @@ def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[lis
     reads: list[Operation[Any]] = []
     for view in views:
         for priority in sorted(view.priorities):
-            asked.append((view, priority))
-            since, limit = _since(view, spec, priority, now_us)
-            reads.append(ReadIds(view.wide_row, priority, since, ids.highest_at(now_us), limit))
+            for read in _looks(view, spec, priority, now_us):
+                asked.append((view, priority))
+                reads.append(read)
     if not reads:
         return []
     answers = yield from some_of(tuple(reads))
@@ -105,17 +105,19 @@ def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[lis
     return found
 
 
-def _since(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> tuple[int, int]:
-    """From where to look for messages of a priority, and how many ids are enough to know."""
+def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[ReadIds]:
+    """Where to look for messages of a priority, with as many ids as are enough to know."""
+    row, present = view.wide_row, ids.highest_at(now_us)
     if view.open:
-        return max(view.floors.get(priority, 0), ids.lowest_at(view.wide_row.time_shard * 1000)), PROBE_IDS
-    head = view.head or Head()
-    at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
-    since = look_back(view, spec, at, now_us)
-    if since is None or since >= at.boundary:
-        return at.boundary, 1
-    view.looked_us = now_us
-    return since, PROBE_IDS
+        since = max(view.floors.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
+        return [ReadIds(row, priority, since, present, PROBE_IDS)]
+    at = (view.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
+    looks = [ReadIds(row, priority, at.boundary, present, 1)]
+    back = look_back(view, spec, at, now_us)
+    if back is not None:
+        view.looked_us = now_us
+        looks.append(ReadIds(row, priority, back.after, back.upto, PROBE_IDS))
+    return looks
 
 
 def _any_unlisted(view: RowView, priority: int, answer: IdSlice) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from cqueue import ids
 from cqueue.protocol import shards
 from cqueue.protocol.spec import Lease, QueueSpec
 from cqueue.store.operations import Head, WideRow
@@ -18,8 +20,19 @@ GENTLE_TOMBSTONES = 500
 GOOD_PIECES = 3
 """After so many pieces in a row that crossed few tombstones the next ones are twice as long."""
 
+FEW_ROWS = 100
+"""What a look-back may cross without a second thought."""
+
 FIRST_PASS_GAP_US = 1_000_000
 LONGEST_PASS_GAP_US = 60_000_000
+
+
+class Stretch(NamedTuple):
+    """Where one slice was read and taken: after < id <= upto, with so many rows."""
+
+    after: int
+    upto: int
+    rows: int
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +53,7 @@ class RowView:
     densest_us: int = LONGEST_PACE_US  # length of a piece where messages lay densest
     good_pieces: int = 0
     row_bytes: int = 1024  # running estimate, to bound reads by bytes
-    marks: dict[int, deque[int]] = field(default_factory=dict)  # recent boundaries, by priority
+    taken: dict[int, deque[Stretch]] = field(default_factory=dict)  # by priority: what we took last, joined
     floors: dict[int, int] = field(default_factory=dict)  # open wide rows: read from here on
     pass_at_us: int = 0  # open wide rows: when the next whole pass is due
     pass_gap_us: int = FIRST_PASS_GAP_US
@@ -80,14 +93,21 @@ class RowView:
         self.pace_us = min(self.pace_us, dense_us)
         self.good_pieces = 0
 
-    def mark(self, priority: int, boundary: int) -> None:
-        """Remember a boundary; the oldest of two is about two claims' messages behind.
+    def took(self, priority: int, stretch: Stretch) -> None:
+        """Remember what we took last, without a gap, and no more than a look-back may cross."""
+        taken = self.taken.setdefault(priority, deque())
+        if taken and taken[-1].upto != stretch.after:
+            taken.clear()
+        taken.append(stretch)
+        while len(taken) > 1 and sum(one.rows for one in taken) > GENTLE_TOMBSTONES:
+            taken.popleft()
 
-        One that has not moved is no new mark: the look-back would shrink to nothing.
-        """
-        marks = self.marks.setdefault(priority, deque(maxlen=2))
-        if not marks or boundary > marks[-1]:
-            marks.append(boundary)
+    def is_sparse(self, priority: int, span_us: int) -> bool:
+        """Whether `span_us` of this wide row hold few rows, going by what we took last."""
+        taken = self.taken[priority]
+        rows = sum(one.rows for one in taken)
+        start_us = max(ids.time_us(taken[0].after), self.wide_row.time_shard * 1000)
+        return rows <= FEW_ROWS and rows * span_us <= FEW_ROWS * (ids.time_us(taken[-1].upto) - start_us)
 
 
 def view_of(spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:

@@ -1,7 +1,11 @@
-"""The pace of sweeps and passes: no read is to cross more than about 1,000 tombstones."""
+"""The pace of sweeps, passes and look-backs: no read is to cross more than about 1,000 tombstones."""
 
-from cqueue.protocol.view import FIRST_PACE_US, GENTLE_TOMBSTONES, GOOD_PIECES, RowView
-from cqueue.store.operations import WideRow
+from types import SimpleNamespace
+
+from cqueue import ids
+from cqueue.protocol.fresh import look_back
+from cqueue.protocol.view import FIRST_PACE_US, GENTLE_TOMBSTONES, GOOD_PIECES, RowView, Stretch
+from cqueue.store.operations import CursorRow, WideRow
 
 
 def view() -> RowView:
@@ -36,3 +40,43 @@ def test_pieces_grow_only_after_several_good_ones():
     assert row.pace_us == FIRST_PACE_US
     row.keep_pace(0)
     assert row.pace_us == 2 * FIRST_PACE_US
+
+
+# ── look-back ──
+
+EPSILON_US = 500_000
+SPEC = SimpleNamespace(skew_us=EPSILON_US)
+DUE_US = 10_000_000  # late enough for any look-back to be due
+
+
+def at(us):
+    return ids.lowest_at(us)
+
+
+def cursor(boundary_us):
+    return CursorRow(0, 0, at(boundary_us))
+
+
+def test_a_look_back_covers_what_was_taken_last_and_no_more_than_may_be_crossed():
+    """Two batches of 300 messages: only the later one may be read again."""
+    row = view()
+    row.took(0, Stretch(at(1_000_000), at(1_010_000), 300))
+    row.took(0, Stretch(at(1_010_000), at(1_020_000), 300))
+    assert look_back(row, SPEC, cursor(1_020_000), DUE_US) == (at(1_010_000), at(1_020_000))
+
+
+def test_a_look_back_leaves_what_others_took_to_them():
+    """Nobody knows how many tombstones lie where another consumer has moved the boundary on."""
+    row = view()
+    row.took(0, Stretch(at(1_000_000), at(1_010_000), 300))
+    assert look_back(row, SPEC, cursor(2_000_000), DUE_US) == (at(1_000_000), at(1_010_000))
+    row.took(0, Stretch(at(2_000_000), at(2_010_000), 100))
+    assert look_back(row, SPEC, cursor(2_010_000), DUE_US) == (at(2_000_000), at(2_010_000))
+    assert look_back(view(), SPEC, cursor(2_010_000), DUE_US) is None
+
+
+def test_a_look_back_covers_all_of_epsilon_where_messages_are_few():
+    """A trickle: whoever took what is there, reading ε of it again costs nothing."""
+    row = view()
+    row.took(0, Stretch(at(1_000_000), at(2_000_000), 20))
+    assert look_back(row, SPEC, cursor(3_000_000), DUE_US) == (at(3_000_000 - EPSILON_US), at(3_000_000))

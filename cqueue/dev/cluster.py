@@ -42,6 +42,9 @@ class DevCluster:
         cql_port, storage_port: the same on all nodes; 9042 and 7000 by default.
         yaml: settings of cassandra.yaml that override ours.
         jvm_options: further options of the JVM.
+        addresses: one a node, instead of free loopback addresses; they are taken as they are.
+        prefixes: what to put before each node's command, e.g. `("ip", "netns", "exec", "name")` for a
+            network namespace, or `("env", "NAME=value")`. It must become the command, as `exec` does.
 
     Example:
         cluster = DevCluster(Path("/tmp/one"))
@@ -61,6 +64,8 @@ class DevCluster:
         storage_port: int | None = None,
         yaml: Mapping[str, Any] | None = None,
         jvm_options: Sequence[str] | None = None,
+        addresses: Sequence[str] | None = None,
+        prefixes: Sequence[Sequence[str]] | None = None,
     ) -> None:
         # One spelling, since processes are recognised by it.
         self.directory = (directory or default_directory()).expanduser().resolve()
@@ -73,6 +78,8 @@ class DevCluster:
             "storage_port": storage_port,
             "yaml": yaml,
             "jvm_options": jvm_options,
+            "addresses": addresses,
+            "prefixes": prefixes,
         }
         self._given = {name: value for name, value in given.items() if value is not None}
         self._settings(None)  # wrong options fail here, not at the start
@@ -197,6 +204,9 @@ class DevCluster:
 
     def _placed(self, known: Record | None, wanted: Settings, reservation: Reservation) -> Record:
         """The record to start with: a node moves only if somebody else listens on its address."""
+        if wanted.addresses:  # elsewhere, where this process may not be able to listen
+            fresh = Record(record.new_name(), tuple(wanted.addresses), wanted)
+            return fresh if known is None else replace(known, settings=wanted, addresses=fresh.addresses)
         if known is None:
             addresses = reservation.take_from(self._first_address, wanted.nodes)
             return Record(record.new_name(), tuple(addresses), wanted)
@@ -211,7 +221,7 @@ class DevCluster:
 
     def _take_again(self, nodes: Sequence[Node], reservation: Reservation) -> None:
         for node in nodes:
-            if not reservation.take(node.address):
+            if not node.record.settings.addresses and not reservation.take(node.address):
                 raise DevError(
                     f"Something else listens on {node.address}, where node {node.number} belongs. Stop that, "
                     "or run `cqueue dev start`, which moves the node."

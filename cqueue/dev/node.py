@@ -67,8 +67,10 @@ class Node:
         if log.exists():
             # The log of the run before may tell why that one ended.
             log.replace(self.home / f"{LOG}.1")
+        settings = self.record.settings
+        prefix = settings.prefixes[self.number - 1] if settings.prefixes else ()
         processes.spawn(
-            java_command(java, jars, self.home, self.record.settings),
+            [*prefix, *java_command(java, jars, self.home, settings)],
             home=self.home,
             log=log,
             environ=java_environment(os.environ),

@@ -68,11 +68,15 @@ class Settings:
     storage_port: int = STORAGE_PORT
     yaml: Mapping[str, Any] = field(default_factory=dict)  # over ours, in the names of cassandra.yaml
     jvm_options: Sequence[str] = ()  # after ours, so that they win
+    addresses: Sequence[str] = ()  # of node 1, 2, …; empty: free ones on the loopback interface
+    prefixes: Sequence[Sequence[str]] = ()  # what stands before the command of node 1, 2, …
 
     def __post_init__(self) -> None:
         """Refuse the whole before anything starts."""
-        # Read back from JSON it is a list, and must compare equal.
+        # Read back from JSON they are lists, and must compare equal.
         object.__setattr__(self, "jvm_options", tuple(self.jvm_options))
+        object.__setattr__(self, "addresses", tuple(self.addresses))
+        object.__setattr__(self, "prefixes", tuple(tuple(prefix) for prefix in self.prefixes))
         if not 1 <= self.nodes <= MAX_NODES:
             raise ConfigError(f"nodes is {self.nodes}; a development cluster has 1 to {MAX_NODES}.")
         if self.commitlog_sync not in SYNC_MODES:
@@ -84,6 +88,11 @@ class Settings:
                 raise ConfigError(f"{name} is {port}; a port lies between 1 and 65535.")
         if self.cql_port == self.storage_port:
             raise ConfigError(f"cql_port and storage_port are both {self.cql_port}; they must differ.")
+        for name, values in (("addresses", self.addresses), ("prefixes", self.prefixes)):
+            if values and len(values) != self.nodes:
+                raise ConfigError(
+                    f"{name} has {len(values)} entries for {self.nodes} node(s); it takes one each."
+                )
 
 
 def default_heap(nodes: int) -> str:

@@ -78,6 +78,8 @@ def test_all_data_is_below_the_nodes_directory(tmp_path):
     [
         ({"nodes": 0}, "nodes"),
         ({"nodes": 10}, "nodes"),
+        ({"nodes": 3, "addresses": ["10.0.0.1"]}, "addresses"),
+        ({"nodes": 3, "prefixes": [[], []]}, "prefixes"),
         ({"commitlog_sync": "never"}, "commitlog_sync"),
         ({"heap": "512"}, "heap"),
         ({"heap": "-1m"}, "heap"),

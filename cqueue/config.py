@@ -48,6 +48,9 @@ class QueueConfig:
     max_shards: int = 64
     # Shards of open wide rows, 1 to 64: for sends that may land late, such as dead letters. Fixed.
     open_shards: int = 1
+    # Whether messages with a `source` may be sent (schedules do): consumers then read open wide rows as
+    # well. Once true it stays so.
+    derived_sends: bool = False
 
     def __post_init__(self) -> None:
         """Check every field, then how they fit together."""
@@ -57,6 +60,8 @@ class QueueConfig:
         self._check_int("shards", 1, self.max_shards)
         self._check_int("open_shards", 1, 64)
         self._check_int("max_attempts", 0, 1_000_000)
+        if not isinstance(self.derived_sends, bool):
+            raise ConfigError(f"derived_sends is {self.derived_sends!r}; it takes true or false")
         if self.max_attempts == 1:
             raise ConfigError(
                 "max_attempts is 1, but a claim can apply after its consumer gave up on it, "
@@ -124,6 +129,8 @@ class QueueConfig:
                 raise ConfigError(f"no such setting: {name}; there are {', '.join(sorted(known))}")
             if name in FIXED and value != getattr(self, name):
                 raise ConfigError(f"{name} is fixed when a queue is made; make a new queue and move over")
+        if self.derived_sends and not changes.get("derived_sends", True):
+            raise ConfigError("derived_sends stays true: messages may stand where nobody would look else")
         return replace(self, **changes)
 
     def to_json(self) -> str:

@@ -105,6 +105,26 @@ class ReceivedMessage:
         return self._taken.row.priority
 
     @property
+    def task(self) -> str | None:
+        """The task's name, if it was sent with one."""
+        return self._taken.row.task
+
+    @property
+    def key(self) -> str | None:
+        """The key that it was sent with."""
+        return self._taken.row.key
+
+    @property
+    def codec(self) -> str | None:
+        """How the body is encoded, if it was said."""
+        return self._taken.row.codec
+
+    @property
+    def trigger(self) -> str | None:
+        """Which firing of a schedule it is, as JSON; None for other messages."""
+        return self._taken.row.trigger
+
+    @property
     def due(self) -> datetime:
         """When it was due first, in UTC."""
         return to_datetime(ids.time_us(self._taken.row.id) // 1000)
@@ -262,7 +282,7 @@ class Consumer:
 
     def _polling(self, entry: Entry) -> Poll:
         """The search in the queue's present incarnation."""
-        if self._poll is None or self._poll.incarnation != entry.row.incarnation:
+        if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
             self._poll = Poll(entry.row, entry.spec, self._gate)
         return self._poll
 
@@ -422,7 +442,7 @@ class Consumer:
                 whoever takes it over.
         """
         spec = self._catalog.entry(self.name).spec
-        if spec.has_open_rows:
+        if spec.is_dead_letter:
             raise BadInput(f"{self.name!r} is a dead-letter queue itself; ack the message instead")
         if not isinstance(reason, str):
             raise BadInput(f"reason is {reason!r}; it takes text")

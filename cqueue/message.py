@@ -30,6 +30,8 @@ MAX_DELAY = timedelta(days=3650)
 MAX_PRIORITY = 9
 MAX_BATCH = 10_000
 """Entries of one `send_many`."""
+MAX_TEXT = 1000
+"""Characters of a task's name, a key, a source and the like."""
 MAX_RECEIVE = 1000
 """Messages of one `receive`."""
 
@@ -45,6 +47,14 @@ class Message:
     body: bytes, at most 1 MiB. delay: from now, 0 to 10 years, or due: an aware datetime (one of
     them). priority: 0, the most urgent, to 9. headers: at most 64 strings by name, 16 KiB together.
     ttl: how long after sending the message may still be delivered; None for ever.
+
+    task, key, codec, trigger: at most 1,000 characters each, handed on as they are: the task's name, a key
+    of the application's own, how the body is encoded, which firing of a schedule this is.
+
+    source: makes the send idempotent: messages of one queue with the same `source` (1 to 1,000 characters
+    or bytes), `due` (which it needs, in the past if you like, but not before the deployment's gc_grace)
+    and priority are one message, however often and by whomever they are sent, until gc_grace after it
+    was acked. The queue must have been made, or altered, to have `derived_sends`.
     """
 
     body: bytes
@@ -53,6 +63,11 @@ class Message:
     priority: int = 0
     headers: Mapping[str, str] | None = None
     ttl: timedelta | None = None
+    task: str | None = None
+    key: str | None = None
+    codec: str | None = None
+    trigger: str | None = None
+    source: str | bytes | None = None
 
 
 class Location(NamedTuple):
@@ -128,9 +143,36 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
     priority = message.priority
     if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
         raise PriorityOutOfRange(f"priority is {priority!r}; it goes from 0 (most urgent) to {MAX_PRIORITY}")
-    due_us = None if message.delay is None and message.due is None else due_at_us(message, now_us)
     ttl_ms = None if message.ttl is None else _ttl_ms(message.ttl)
-    return Outgoing(body, priority, due_us, dict(headers) if headers else None, ttl_ms)
+    headers = dict(headers) if headers else None
+    if message.source is not None:
+        source, due_us = _source(message.source), _derived_due_us(message, now_us)
+        return Outgoing(body, priority, due_us, headers, ttl_ms, *_texts(message), source)
+    at_us = None if message.delay is None and message.due is None else due_at_us(message, now_us)
+    return Outgoing(body, priority, at_us, headers, ttl_ms, *_texts(message))
+
+
+def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:
+    """Codec, task, key and trigger."""
+    texts = (message.codec, message.task, message.key, message.trigger)
+    for name, text in zip(("codec", "task", "key", "trigger"), texts, strict=True):
+        if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT):
+            raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
+    return texts
+
+
+def _source(source: str | bytes) -> bytes:
+    if not isinstance(source, str | bytes) or not 1 <= len(source) <= MAX_TEXT:
+        raise BadInput(f"source is {source!r}; it takes 1 to {MAX_TEXT:,} characters or bytes")
+    return b"s" + source.encode() if isinstance(source, str) else b"b" + source
+
+
+def _derived_due_us(message: Message, now_us: int) -> int:
+    """The due time of a derived id: as given, be it past, so that a repeat derives the same."""
+    if message.due is None or message.delay is not None:
+        raise BadInput("a message with a source takes due, which every repeat gives again, and no delay")
+    due_at_us(message, now_us)
+    return (message.due - _EPOCH) // _MICROSECOND
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -9,10 +9,11 @@ from functools import cached_property
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput, BatchTooLarge, CqueueError, NotDone, SendUnknown
+from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DelayOutOfRange, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.send import send
+from cqueue.protocol.spec import QueueSpec
 
 
 class SendResult:
@@ -89,7 +90,7 @@ class Producer:
             now_us = self._driver.clock.now_us()
         except NotDone as exc:
             return SendResult(len(entries), [], [(place, exc) for place in range(len(entries))])
-        checked, places, failed = _check(entries, now_us)
+        checked, places, failed = _check(entries, now_us, spec)
         if not checked:
             return SendResult(len(entries), [], failed)
         state = self._borrow()
@@ -133,7 +134,7 @@ def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:
 
 
 def _check(
-    entries: list[Message], now_us: int
+    entries: list[Message], now_us: int, spec: QueueSpec
 ) -> tuple[list[Outgoing], list[int], list[tuple[int, CqueueError]]]:
     """Entries within all limits, their places, and (place, error) of the others."""
     checked: list[Outgoing] = []
@@ -141,8 +142,23 @@ def _check(
     failed: list[tuple[int, CqueueError]] = []
     for place, message in enumerate(entries):
         try:
-            checked.append(outgoing(message, now_us))
+            one = outgoing(message, now_us)
+            if one.source is not None:
+                _check_derived(spec, one.due_us or 0, now_us)
+            checked.append(one)
             places.append(place)
         except BadInput as exc:
             failed.append((place, exc))
     return checked, places, failed
+
+
+def _check_derived(spec: QueueSpec, due_us: int, now_us: int) -> None:
+    """A derived id is for queues whose consumers look for such, and not for times long past."""
+    if not spec.has_open_rows:
+        raise BadInput(
+            f"queue {spec.name!r} takes no messages with a source; alter it first: derived_sends=True"
+        )
+    if now_us + spec.settle_us > due_us + spec.gc_grace_us - spec.settle_us:
+        raise DelayOutOfRange(
+            "due is longer past than the deployment's gc_grace; such an id may be forgotten"
+        )

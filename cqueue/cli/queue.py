@@ -81,6 +81,12 @@ OpenShards = Annotated[
     int | None,
     _number("open-shards", "Shards for sends that may land late, 1 to 64; fixed", DEFAULTS.open_shards),
 ]
+DerivedSends = Annotated[
+    bool,
+    typer.Option(
+        "--derived-sends", help="Take messages with a source, as schedules send them; cannot be undone."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -96,6 +102,7 @@ def create(
     lease: Lease = None,
     max_shards: MaxShards = None,
     open_shards: OpenShards = None,
+    derived_sends: DerivedSends = False,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="It may exist already, with the same configuration.")
     ] = False,
@@ -111,6 +118,7 @@ def create(
             lease=lease,
             max_shards=max_shards,
             open_shards=open_shards,
+            derived_sends=derived_sends or None,
         )
     )
     cli: CliContext = ctx.obj
@@ -154,15 +162,24 @@ def alter(
     visibility: Visibility = None,
     max_attempts: MaxAttempts = None,
     lease: Lease = None,
+    derived_sends: DerivedSends = False,
     _json: Json = False,
 ) -> None:
     """Change a queue while it runs. All clients follow within two seconds.
 
     What is fixed cannot be changed: make a new queue and move over.
     """
-    changes = _given(shards=shards, visibility=visibility, max_attempts=max_attempts, lease=lease)
+    changes = _given(
+        shards=shards,
+        visibility=visibility,
+        max_attempts=max_attempts,
+        lease=lease,
+        derived_sends=derived_sends or None,
+    )
     if not changes:
-        raise BadInput("Nothing to change: give --shards, --visibility, --max-attempts or --lease.")
+        raise BadInput(
+            "Nothing to change: give --shards, --visibility, --max-attempts, --lease or --derived-sends."
+        )
     cli: CliContext = ctx.obj
     with open_queue(cli, name) as queue:
         queue.alter(**changes)

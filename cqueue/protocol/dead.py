@@ -14,6 +14,7 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.ack import Placement, ack, move, overwrite
 from cqueue.protocol.fresh import together
+from cqueue.protocol.shards import open_in_time as in_time
 from cqueue.protocol.shards import open_row, registration
 from cqueue.protocol.spec import Lease, Proto, QueueSpec, Taken
 from cqueue.store.operations import (
@@ -99,11 +100,6 @@ def _body(lease: Lease, row: MessageRow) -> Proto[bytes | None]:
     if row.id not in bodies:
         raise NotDone("the body of the message cannot be read; it stays until its timeout")
     return bodies[row.id]
-
-
-def in_time(dead: QueueSpec, id_: int, now_us: int) -> bool:
-    """Whether an answer at `now_us` confirms a burial: no retirement can have passed the id yet."""
-    return now_us <= ids.time_us(id_) + dead.gc_grace_us - dead.settle_us
 
 
 def _insert(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:

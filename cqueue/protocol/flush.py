@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.shards import normal_row, registration
+from cqueue.protocol.shards import normal_row, open_row, registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
     InsertBodies,
@@ -36,7 +36,7 @@ Failure = NotDone | OutcomeUnknown
 
 
 class Outgoing(NamedTuple):
-    """A message to send, its limits checked. due_us: None for now."""
+    """A message to send, its limits checked. due_us: None for now. source: of a derived id."""
 
     body: bytes
     priority: int
@@ -47,6 +47,7 @@ class Outgoing(NamedTuple):
     task: str | None = None
     key: str | None = None
     trigger: str | None = None
+    source: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Flush:
     bodies: list[tuple[int, bytes]]
     error: NotDone | OutcomeUnknown | None = None
     size: int = 0  # bytes, about
+    derived: bool = False  # its ids are: to an open wide row, never made again
     remade: bool = False  # a late first try was replaced: a copy of it may be delivered as well
 
 
@@ -84,30 +86,34 @@ def make_flushes(
 ) -> list[Flush]:
     """Give every message its id and group them by time shard into flushes."""
     width_us = spec.width_ms * 1000
-    open_: dict[int, Flush] = {}
+    open_: dict[int | WideRow, Flush] = {}
     done: list[Flush] = []
     now_ms = now_us // 1000
     ticks = max(now_us * 10, state.last_ticks + 1)
     for index, message in enumerate(outgoing):
-        due_us = message.due_us
-        if due_us is None or due_us <= now_us:
-            id_ticks, ticks = ticks, ticks + 1
+        due_us, source = message.due_us, message.source
+        key: int | WideRow
+        if source is not None:
+            id_ = ids.derived(due_us or 0, source)
+            key = open_row(spec, due_us or 0, source)
         else:
-            id_ticks = due_us * 10 + index % 10
-        id_ = ids.from_ticks(id_ticks, int.from_bytes(entropy[8 * index : 8 * index + 8], "big"))
-        time_shard = id_ticks // 10 // width_us
-        flush = open_.get(time_shard)
+            if due_us is None or due_us <= now_us:
+                id_ticks, ticks = ticks, ticks + 1
+            else:
+                id_ticks = due_us * 10 + index % 10
+            id_ = ids.from_ticks(id_ticks, int.from_bytes(entropy[8 * index : 8 * index + 8], "big"))
+            key = id_ticks // 10 // width_us
+        flush = open_.get(key)
         if flush is None:
-            flush = open_[time_shard] = new_flush(spec, state, id_ticks // 10, now_us)
-        row, size = _row(message, id_, now_ms)
-        flush.indexes.append(index)
-        flush.rows.append(row)
+            flush = open_[key] = (
+                new_flush(spec, state, id_ticks // 10, now_us)
+                if isinstance(key, int)
+                else Flush(key, [], [], [], derived=True)
+            )
+        _add(flush, index, message, id_, now_ms)
         state.rows_in_turn += 1
-        if row.size is not None:
-            flush.bodies.append((id_, message.body))
-        flush.size += size
         if len(flush.rows) == FLUSH_ROWS or flush.size >= FLUSH_BYTES:
-            done.append(open_.pop(time_shard))
+            done.append(open_.pop(key))
     state.last_ticks = ticks
     return done + list(open_.values())
 
@@ -123,8 +129,8 @@ def new_flush(spec: QueueSpec, state: ProducerState, due_us: int, now_us: int) -
     return Flush(normal_row(spec, due_us, state.turn % spec.shards), [], [], [])
 
 
-def _row(message: Outgoing, id_: int, now_ms: int) -> tuple[MessageRow, int]:
-    """The row of a message, and how many bytes it adds to a flush."""
+def _add(flush: Flush, index: int, message: Outgoing, id_: int, now_ms: int) -> None:
+    """Put a message's row into a flush, and its body beside it if that is large."""
     body, headers = message.body, message.headers
     inline = len(body) <= INLINE_BODY
     row = MessageRow(
@@ -141,7 +147,11 @@ def _row(message: Outgoing, id_: int, now_ms: int) -> tuple[MessageRow, int]:
         None if message.ttl_ms is None else now_ms + message.ttl_ms,
         0,
     )
-    return row, len(body) + (sum(map(len, headers)) + sum(map(len, headers.values())) if headers else 0)
+    flush.indexes.append(index)
+    flush.rows.append(row)
+    if not inline:
+        flush.bodies.append((id_, body))
+    flush.size += len(body) + (sum(map(len, headers)) + sum(map(len, headers.values())) if headers else 0)
 
 
 def write(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -> Proto[list[Failure | None]]:

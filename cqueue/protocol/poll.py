@@ -37,8 +37,9 @@ class Poll:
     """
 
     def __init__(self, row: QueueRow, spec: QueueSpec, gate: SuspectGate) -> None:
-        self.incarnation = row.incarnation
-        self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=spec.has_open_rows)
+        self._incarnation = row.incarnation
+        self._open = spec.has_open_rows
+        self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=self._open)
         self.held: RowView | None = None
         self.finished: deque[Lease] = deque()  # all acked: slots to be freed
         self._gate = gate
@@ -47,6 +48,10 @@ class Poll:
         self._searched_us = 0
         self._searched = False  # in this round
         self._unfreed_us: int | None = None  # since when slots wait to be freed
+
+    def is_of(self, row: QueueRow, spec: QueueSpec) -> bool:
+        """Whether it looks everywhere where messages of the queue as it is now may stand."""
+        return (self._incarnation, self._open) == (row.incarnation, spec.has_open_rows)
 
     # ── a round ──
 

@@ -26,6 +26,7 @@ from cqueue.protocol.flush import (
     worst,
     write,
 )
+from cqueue.protocol.shards import open_in_time
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import DeleteBodies, DeleteMessages, Now, Operation, Pause, Together
 
@@ -107,8 +108,12 @@ def _deliver(
     except NotDone as exc:
         flush.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
         return [flush]
-    late = {row.id for row in flush.rows if not in_time(spec, row.id, now_us)}
+    counts = open_in_time if flush.derived else in_time
+    late = {row.id for row in flush.rows if not counts(spec, row.id, now_us)}
     if not late:
+        return [flush]
+    if flush.derived:  # neither made again nor deleted: another writer may own the id
+        flush.error = OutcomeUnknown("stored, but longer after its due time than gc_grace allows")
         return [flush]
     if not remakes:
         flush.error = OutcomeUnknown("stored, but each time too late to count as acknowledged")

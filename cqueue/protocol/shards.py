@@ -32,6 +32,11 @@ def open_row(spec: QueueSpec, time_us: int, source: bytes) -> WideRow:
     return WideRow(spec.partition, _floor(time_us // 1000, width), -1 - digest % spec.open_shards)
 
 
+def open_in_time(spec: QueueSpec, id_: int, now_us: int) -> bool:
+    """Whether an answer at `now_us` acknowledges a send to an open wide row: it cannot be retired yet."""
+    return now_us <= ids.time_us(id_) + spec.gc_grace_us - spec.settle_us
+
+
 def row_of(spec: QueueSpec, message_id: int, shard: int) -> WideRow:
     """The normal wide row in which a message id of that shard stands."""
     return normal_row(spec, ids.time_us(message_id), shard)

@@ -32,6 +32,7 @@ class QueueSpec:
     settle_us: int  # W
     skew_us: int  # ε
     gc_grace_us: int
+    derived_sends: bool = False
 
     @property
     def partition(self) -> str:
@@ -41,6 +42,11 @@ class QueueSpec:
     @property
     def has_open_rows(self) -> bool:
         """Whether readers look for open wide rows."""
+        return self.derived_sends or self.is_dead_letter
+
+    @property
+    def is_dead_letter(self) -> bool:
+        """Whether this is a dead-letter queue."""
         return self.name.endswith(DEAD_SUFFIX)
 
 
@@ -60,6 +66,7 @@ def spec_of(row: QueueRow, config: QueueConfig, deployment: DeploymentRow) -> Qu
         settle_us=deployment.settle_ms * 1000,
         skew_us=deployment.skew_ms * 1000,
         gc_grace_us=deployment.gc_grace_s * 1_000_000,
+        derived_sends=config.derived_sends,
     )
 
 

@@ -20,11 +20,15 @@ EVERYTHING = {
     "lease": timedelta(seconds=2),
     "max_shards": 8,
     "open_shards": 3,
+    "derived_sends": True,
 }
 
 
 def options(settings):
     for name, value in settings.items():
+        if value is True:
+            yield f"--{name.replace('_', '-')}"
+            continue
         shown = f"{value.total_seconds()}s" if isinstance(value, timedelta) else value
         yield from (f"--{name.replace('_', '-')}", shown)
 
@@ -72,6 +76,7 @@ def test_show_prints_the_whole_configuration(cli):
         "lease_ms": 5000,
         "max_shards": 64,
         "open_shards": 1,
+        "derived_sends": False,
     }
     assert cli("queue", "show", "orders", "--json").json == described
     assert cli("--json", "queue", "list").json == [described]

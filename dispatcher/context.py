@@ -1,0 +1,78 @@
+"""What a handler is told beside its message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from threading import Event
+from typing import Any
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.verdicts import Retry
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """Which firing of which schedule a message is.
+
+    Attributes:
+        key: the schedule's.
+        fired_at: the time that is fired, in UTC; a delivery may come later.
+        execution_count: which firing it is, from 1.
+        previous: the one before, or None.
+        next_trigger: the one after, or None if this is the last.
+        manual: asked for by `run_now`: it is none of the schedule's own times.
+    """
+
+    key: str
+    fired_at: datetime
+    execution_count: int
+    previous: datetime | None
+    next_trigger: datetime | None
+    manual: bool = False
+
+
+@dataclass(slots=True)
+class Context:
+    """One run of a handler.
+
+    Attributes:
+        queue: the queue's name.
+        task: the task's name, or that of the handler.
+        attempt: from 1.
+        max_attempts: the last attempt's number; 0 if there is none.
+        deadline: when the task's own timeout passes (UTC), or None.
+        lost: set when the message belongs to somebody else; stop, the result is of no use.
+        stopping: set when the dispatcher stops; a long handler may return `Snooze` then.
+        firing: for a message of a schedule.
+        log: a structlog logger that carries queue, task, message id and attempt.
+    """
+
+    queue: str
+    task: str
+    attempt: int
+    max_attempts: int
+    log: Any
+    lost: Event = field(default_factory=Event)
+    stopping: Event = field(default_factory=Event)
+    deadline: datetime | None = None
+    firing: Firing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What to call for a message, and how.
+
+    Attributes:
+        name: in logs and metrics.
+        call: the handler; a coroutine function if `is_async`.
+        retry: its policy.
+        timeout: longest run, or None.
+    """
+
+    name: str
+    call: Callable[[ReceivedMessage, Context], Any]
+    retry: Retry
+    is_async: bool = False
+    timeout: timedelta | None = None

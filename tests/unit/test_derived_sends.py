@@ -1,0 +1,134 @@
+"""Sends under derived ids: the same source and due time are one message, however often it is sent."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import cqueue
+from cqueue import ids
+from cqueue.config import QueueConfig
+from cqueue.errors import OutcomeUnknown
+from cqueue.protocol import shards
+from cqueue.protocol.flush import Outgoing, ProducerState
+from cqueue.protocol.send import send
+from cqueue.store.operations import DeleteMessages, InsertMessages
+from tests.simulation.hand import NOON_US, Table
+
+SOON = timedelta(seconds=5)
+
+
+@pytest.fixture
+def client():
+    with cqueue.connect("memory://") as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client):
+    return client.create_queue("q", QueueConfig(derived_sends=True))
+
+
+def once(body=b"x", source="order-17", due=None):
+    return cqueue.Message(body, due=due or datetime.now(UTC), source=source)
+
+
+def test_a_source_sent_twice_is_delivered_once(client, queue):
+    """A repeat after a crash, by another process, stores no second copy, not even after the ack."""
+    message = once()
+    first = queue.send_many([message, message])
+    (again,) = client.queue("q").send_many([message]).ids
+    assert first.ids == [again, again]
+    with queue.consumer() as consumer:
+        (received,) = consumer.receive(10, wait=SOON)
+        received.ack()
+        assert queue.send_many([message]).ids == [again]
+        assert consumer.receive(10, wait=timedelta(seconds=1)) == []
+
+
+def test_sources_are_told_apart(queue):
+    """Another source, and text beside the same bytes, are other messages."""
+    due = datetime.now(UTC)
+    sent = queue.send_many([once(source=source, due=due) for source in ("a", "b", b"a")])
+    assert len(set(sent.ids)) == 3
+
+
+def test_a_queue_takes_sources_only_when_it_looks_for_them(client):
+    """Without `derived_sends` consumers would not look where such messages stand; altered, they do."""
+    queue = client.create_queue("plain")
+    with queue.consumer() as consumer:
+        consumer.receive()
+        ((_, error),) = queue.send_many([once()]).failed
+        assert isinstance(error, cqueue.BadInput)
+        queue.alter(derived_sends=True)
+        queue.send_many([once()])
+        (received,) = consumer.receive(10, wait=SOON)
+        received.ack()
+    with pytest.raises(cqueue.ConfigError, match="stays true"):
+        queue.alter(derived_sends=False)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (cqueue.Message(b"x", source="s"), cqueue.BadInput),
+        (cqueue.Message(b"x", source="s", delay=timedelta(1)), cqueue.BadInput),
+        (once(source=""), cqueue.BadInput),
+        (once(source=17), cqueue.BadInput),
+        (once(due=datetime.now(UTC) - timedelta(days=1)), cqueue.DelayOutOfRange),
+        (once(due=datetime.now(UTC) + timedelta(days=4000)), cqueue.DelayOutOfRange),
+        (cqueue.Message(b"x", task=""), cqueue.BadInput),
+        (cqueue.Message(b"x", key="k" * 1001), cqueue.BadInput),
+    ],
+)
+def test_what_cannot_be_derived_is_refused(queue, message, error):
+    """A wrong entry fails alone, before anything is written."""
+    result = queue.send_many([message, cqueue.Message(b"good")])
+    assert result.ids[1] is not None
+    ((place, raised),) = result.failed
+    assert place == 0
+    assert type(raised) is error
+
+
+def test_task_key_and_codec_come_with_the_message(queue):
+    """What belongs to a message beside its body arrives as it was sent."""
+    queue.send_many([cqueue.Message(b"{}", task="mail", key="user-7", codec="json")])
+    with queue.consumer() as consumer:
+        (received,) = consumer.receive(10, wait=SOON)
+        assert (received.task, received.key, received.codec, received.trigger) == (
+            "mail",
+            "user-7",
+            "json",
+            None,
+        )
+
+
+def outgoing(due_us):
+    return Outgoing(b"m", 0, due_us, None, None, source=b"source")
+
+
+def test_a_late_answer_is_no_reason_to_send_under_another_id():
+    """An open wide row waits for what lands late: the send counts long after W, and nothing is deleted."""
+    table = Table(derived_sends=True)
+
+    def slow(operation):
+        if type(operation) is InsertMessages:
+            table.pass_time(60_000_000)
+
+    (flush,) = table.run(send(table.spec, ProducerState(), [outgoing(NOON_US)]), slow)
+    assert flush.error is None
+    assert flush.wide_row == shards.open_row(table.spec, NOON_US, b"source")
+    assert [row.id for row in flush.rows] == [ids.derived(NOON_US, b"source")]
+    assert not any(type(operation) is DeleteMessages for operation in table.log)
+
+
+def test_an_answer_after_gc_grace_is_unknown():
+    """Its wide row may have been retired before the message landed: nobody may believe that it counts."""
+    table = Table(derived_sends=True)
+
+    def slow(operation):
+        if type(operation) is InsertMessages:
+            table.pass_time(table.spec.gc_grace_us)
+
+    (flush,) = table.run(send(table.spec, ProducerState(), [outgoing(NOON_US)]), slow)
+    assert isinstance(flush.error, OutcomeUnknown)
+    assert not any(type(operation) is DeleteMessages for operation in table.log)

@@ -23,6 +23,10 @@ LONGEST_TRIP_US = 200_000
 """An answer that took longer says too little: half of it is the error, and ε has room for little more."""
 JUMP_US = 250_000
 """A change between wall and boot-time clock that betrays a pause or a step: synchronise again."""
+AGREE_US = 500_000
+"""Of two that differ by more one is wrong, and nobody knows which."""
+MANY = 3
+"""The median of so many answers is right though one of them is wrong."""
 
 
 def boot_us() -> int:
@@ -78,8 +82,10 @@ class ClusterClock:
         return local_us + self._offset_us
 
     def _is_stale(self, local_us: int) -> bool:
-        jump_us = abs(self._wall_us() - local_us - self._wall_gap_us)
-        return local_us - self._synced_us > STALE_US or jump_us > JUMP_US
+        return local_us - self._synced_us > STALE_US or self._has_jumped(local_us)
+
+    def _has_jumped(self, local_us: int) -> bool:
+        return abs(self._wall_us() - local_us - self._wall_gap_us) > JUMP_US
 
     def sync(self) -> int:
         """Synchronise now; the cluster's time.
@@ -92,20 +98,38 @@ class ClusterClock:
             if self._offset_us is not None and self._synced_us > asked_us:
                 return self._local_us() + self._offset_us  # another thread did, while this one waited
             self._tried_us = self._local_us()
-            for _ in range(SAMPLES):
+            for tries_left in reversed(range(SAMPLES)):
                 began_us = self._local_us()
                 times = [server_us for server_us, trip_us in self._sample() if trip_us <= LONGEST_TRIP_US]
                 local_us = self._local_us()
-                if times and local_us - began_us <= LONGEST_TRIP_US:
-                    return self._set(times, local_us)
+                if not times or local_us - began_us > LONGEST_TRIP_US:
+                    continue
+                judged_us = self._judge(times, local_us, insist=bool(tries_left))
+                if judged_us is not None:
+                    self.spread_us = max(times) - min(times)
+                    return self._set(judged_us, local_us)
             raise Unavailable(
-                f"no coordinator tells its time within {LONGEST_TRIP_US // 1000} ms: they are overloaded"
+                f"no coordinator tells its time within {LONGEST_TRIP_US // 1000} ms, or two disagree about it"
             )
 
-    def _set(self, times: list[int], local_us: int) -> int:
-        self.spread_us = max(times) - min(times)
-        offset_us = int(statistics.median(times)) - local_us
-        self._offset_us = offset_us
+    def _judge(self, times: list[int], local_us: int, *, insist: bool) -> int | None:
+        """The median of the answers. Of fewer than three it counts only what most voices agree on.
+
+        Our own time is a voice then, unless this machine was paused. insist: ask again rather than take a
+        single answer that contradicts it; if that stays so, the clock of a cluster of one node was set.
+        """
+        if len(times) >= MANY:
+            return int(statistics.median(times))
+        trusted = self._offset_us is not None and not self._has_jumped(local_us)
+        voices = [*times, local_us + (self._offset_us or 0)] if trusted else times
+        middle_us = statistics.median_low(voices)
+        if sum(abs(voice - middle_us) <= AGREE_US for voice in voices) * 2 > len(voices):
+            near = [time_us for time_us in times if abs(time_us - middle_us) <= AGREE_US]
+            return int(statistics.median(near))
+        return times[0] if len(times) == 1 and not insist else None
+
+    def _set(self, cluster_us: int, local_us: int) -> int:
+        self._offset_us = cluster_us - local_us
         self._synced_us = local_us
         self._wall_gap_us = self._wall_us() - local_us
-        return local_us + offset_us
+        return cluster_us

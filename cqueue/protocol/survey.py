@@ -13,6 +13,7 @@ from cqueue import ids
 from cqueue.protocol import shards
 from cqueue.protocol.fresh import together
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.protocol.view import GENTLE_TOMBSTONES
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -30,6 +31,12 @@ from cqueue.store.operations import (
 )
 
 PAGE = 1000
+PURGED_AT_ONCE = 250
+FIRST_PIECE_US = 1_000_000
+LONGEST_PIECE_US = 30_000_000
+SHORTEST_PIECE_US = 1_000
+MOST_PIECES = 128
+"""A wide row is read in about so many pieces at most, where messages lie sparsely."""
 EPOCHS_AT_ONCE = 32
 END = (1 << 124) - 1
 """The highest id: a TimeUUID holds 60 bits of time, and one more would wrap around to the lowest."""
@@ -55,6 +62,37 @@ class Found(NamedTuple):
     wide_row: WideRow
     row: MessageRow
     state: str
+
+
+class Walk:
+    """Through one wide row in pieces of time, because Cassandra refuses to cross 100,000 tombstones.
+
+    Each piece is twice as long as the one before, and shorter after one that crossed many.
+    """
+
+    def __init__(self, spec: QueueSpec, wide_row: WideRow) -> None:
+        self.after = ids.START
+        self.done = False
+        self._at_us = wide_row.time_shard * 1000
+        self._end_us = shards.end_us(spec, wide_row)
+        self._pace_us = FIRST_PIECE_US
+        self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MOST_PIECES)
+
+    @property
+    def upto(self) -> int:
+        """The end of the present piece."""
+        next_us = self._at_us + self._pace_us
+        return END if next_us >= self._end_us else ids.lowest_at(next_us) - 1
+
+    def passed(self, last: int | None, tombstones: int) -> None:
+        """`last`: the last id of a full page, behind which the piece goes on; None: it is at its end."""
+        if last is not None:
+            self.after = last
+            return
+        self.after, self.done = self.upto, self.upto == END
+        self._at_us += self._pace_us
+        wanted_us = self._pace_us * GENTLE_TOMBSTONES // tombstones if tombstones else self._pace_us * 2
+        self._pace_us = max(SHORTEST_PIECE_US, min(self._longest_us, wanted_us))
 
 
 def wide_rows(spec: QueueSpec) -> Proto[list[tuple[WideRow, frozenset[int]]]]:
@@ -85,7 +123,7 @@ def count(spec: QueueSpec, *, exact: bool) -> Proto[Counts]:
             counts.future_wide_rows += 1
         head = yield from ReadHead(wide_row)
         if exact:
-            yield from _count_exactly(counts, wide_row, priorities, head, now_us)
+            yield from _count_exactly(spec, counts, wide_row, priorities, head)
         else:
             states = [(slot.state, len(slot.ids)) for slot in head.slots]
             counts.claimed += sum(size for state, size in states if state is SlotState.CLAIMED)
@@ -94,18 +132,17 @@ def count(spec: QueueSpec, *, exact: bool) -> Proto[Counts]:
 
 
 def _count_exactly(
-    counts: Counts, wide_row: WideRow, priorities: Iterable[int], head: Head, now_us: int
+    spec: QueueSpec, counts: Counts, wide_row: WideRow, priorities: Iterable[int], head: Head
 ) -> Proto[None]:
+    now_us = yield from Now()
     for priority in sorted(priorities):
         states = _states(head, priority)
-        after = ids.START
-        while True:
-            page = (yield from ReadIds(wide_row, priority, after, END, PAGE)).ids
-            for id_ in page:
+        walk = Walk(spec, wide_row)
+        while not walk.done:
+            page = yield from ReadIds(wide_row, priority, walk.after, walk.upto, PAGE)
+            for id_ in page.ids:
                 _count_one(counts, states.get(id_), ids.time_us(id_), now_us)
-            if len(page) < PAGE:
-                break
-            after = page[-1]
+            walk.passed(page.ids[-1] if len(page.ids) == PAGE else None, page.tombstones)
 
 
 def _count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int) -> None:
@@ -140,10 +177,19 @@ def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:
             if len(found) >= limit:
                 return found
             states = _states(head, priority)
-            left = limit - len(found)
-            rows = (yield from ReadSlice(wide_row, priority, ids.START, END, left)).rows
+            rows = yield from _first_rows(spec, wide_row, priority, limit - len(found))
             found += [Found(wide_row, row, _state_name(states, row, now_us)) for row in rows]
     return found
+
+
+def _first_rows(spec: QueueSpec, wide_row: WideRow, priority: int, limit: int) -> Proto[list[MessageRow]]:
+    rows: list[MessageRow] = []
+    walk = Walk(spec, wide_row)
+    while not walk.done and len(rows) < limit:
+        page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, limit - len(rows))
+        rows += page.rows
+        walk.passed(None, page.tombstones)  # a full page is the last one
+    return rows
 
 
 def _state_name(states: dict[int, SlotState], row: MessageRow, now_us: int) -> str:
@@ -164,16 +210,22 @@ def purge(spec: QueueSpec) -> Proto[int]:
     total = 0
     for wide_row, priorities in (yield from wide_rows(spec)):
         for priority in sorted(priorities):
-            while True:
-                rows = (yield from ReadSlice(wide_row, priority, ids.START, END, PAGE // 4)).rows
-                if not rows:
-                    break
-                total += len(rows)
-                yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
-                large = tuple(row.id for row in rows if row.size is not None)
-                if large:
-                    yield from DeleteBodies(wide_row, large)
+            walk = Walk(spec, wide_row)
+            while not walk.done:
+                page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
+                total += len(page.rows)
+                yield from _delete(wide_row, priority, page.rows)
+                full = len(page.rows) == PURGED_AT_ONCE
+                walk.passed(page.rows[-1].id if full else None, page.tombstones)
     return total
+
+
+def _delete(wide_row: WideRow, priority: int, rows: list[MessageRow]) -> Proto[None]:
+    if rows:
+        yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
+    large = tuple(row.id for row in rows if row.size is not None)
+    if large:
+        yield from DeleteBodies(wide_row, large)
 
 
 def forget(spec: QueueSpec) -> Proto[None]:

@@ -26,6 +26,7 @@ from cqueue.errors import (
 from cqueue.message import check_queue_name
 from cqueue.protocol import shards, survey
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
+from cqueue.store.control import ListSchedules, RemoveSchedule
 from cqueue.store.operations import (
     BumpDeployment,
     ChangeQueue,
@@ -250,6 +251,8 @@ class Catalog:
         spec = self._entry_of(row).spec
         total = self._driver.run(survey.purge(spec))
         self._driver.run(survey.forget(spec))
+        for schedule in self._driver.ask(ListSchedules(spec.partition)):
+            self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
         self._driver.ask(RemoveQueue(name, row.incarnation))
         return total
 

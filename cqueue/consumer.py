@@ -31,7 +31,7 @@ from cqueue.message import MAX_RECEIVE, MessageId, check_duration, delay_us, to_
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.poll import Poll
+from cqueue.protocol.poll import Poll, Share
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
 from cqueue.store.operations import ReadBodies, WideRow
 
@@ -180,6 +180,9 @@ class Consumer:
     """Receives from one queue; a context manager.
 
     One thread receives at a time; ack, nack and the like may come from any thread.
+
+    share: which wide rows this consumer looks at at each poll, where a fleet of workers divides them;
+        None for all.
     """
 
     def __init__(
@@ -200,6 +203,7 @@ class Consumer:
         self._gate = gate
         self._executor = executor
         self._intervals = intervals
+        self.share: Share | None = None
         self._pause_s = intervals.shortest
         self._left_at_s: float | None = None
         self._away_s = STAY_IF_BACK_S
@@ -271,7 +275,7 @@ class Consumer:
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
-        run(poll.begin(entry.spec, self._sleeper.told))
+        run(poll.begin(entry.spec, self._sleeper.told, self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             messages = self._accept(claimed, entry.spec)

@@ -13,6 +13,7 @@ import tenacity
 from cqueue.clock import ClusterClock
 from cqueue.errors import Closed, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
+from cqueue.store.control import ListSchedules, ReadSchedule, ReadWorkers
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -39,7 +40,8 @@ T = TypeVar("T")
 
 RETRIED = frozenset({
     ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
-    ReadDeployment, DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
+    ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
+    DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
 })  # fmt: skip
 """Reads and deletes may be repeated here, whatever came of them. Inserts are repeated by the protocol,
 which knows until when; conditional mutations never are."""

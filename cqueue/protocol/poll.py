@@ -7,6 +7,7 @@ both run these rounds.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
@@ -25,6 +26,12 @@ ENOUGH_FOUND = 8
 SEARCH_EVERY_US = 500_000
 FREE_AFTER_US = 200_000
 """How long a slot whose messages are all acked waits for the next claim to free it on the way."""
+
+OTHERS_EVERY_US = 2_000_000
+"""How often a consumer looks at wide rows that are another worker's to look at first."""
+
+Share = Callable[[WideRow], bool]
+"""Whether a wide row is this consumer's to look at first. Only speed hangs on it."""
 
 Told = deque[tuple[WideRow, frozenset[int]]]
 """Wide rows that this process has sent to, with the priorities: they need no probe."""
@@ -47,6 +54,8 @@ class Poll:
         self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
         self._searched_us = 0
         self._searched = False  # in this round
+        self._share: Share | None = None
+        self._others_us = 0  # when others' wide rows were looked at as well
         self._unfreed_us: int | None = None  # since when slots wait to be freed
 
     def is_of(self, row: QueueRow, spec: QueueSpec) -> bool:
@@ -55,8 +64,10 @@ class Poll:
 
     # ── a round ──
 
-    def begin(self, spec: QueueSpec, told: Told) -> Proto[None]:
+    def begin(self, spec: QueueSpec, told: Told, share: Share | None = None) -> Proto[None]:
         """Begin a round: take note of what is known, and search if the last search is a while ago.
+
+        share: which wide rows to look at each time; the others are looked at every two seconds.
 
         A search comes round twice a second, so neither a lock nor what this process sends itself can
         keep messages of others waiting for long.
@@ -65,6 +76,7 @@ class Poll:
         self._sort_finished(now_us)
         self._hear(spec, told, now_us)
         self._searched = False
+        self._share = share
         if now_us - self._searched_us >= SEARCH_EVERY_US:
             yield from self._search(spec, now_us)
 
@@ -134,7 +146,7 @@ class Poll:
         """Bring the registry up to date and probe all wide rows: the oldest first, equals in any order."""
         self._searched_us, self._searched = now_us, True
         yield from refresh(self.registry, spec)
-        due = yield from self._due()
+        due = self._shared((yield from self._due()), now_us)
         self._found.clear()
         for start in range(0, len(due), PROBED_AT_ONCE):
             part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]
@@ -149,6 +161,14 @@ class Poll:
             Random(bits).shuffle(due)  # so that consumers do not all try the same one
             due.sort(key=lambda view: view.wide_row.time_shard)
         return due
+
+    def _shared(self, due: list[RowView], now_us: int) -> list[RowView]:
+        """Those that are ours to look at now."""
+        share = self._share
+        if share is None or now_us - self._others_us >= OTHERS_EVERY_US:
+            self._others_us = now_us
+            return due
+        return [view for view in due if share(view.wide_row)]
 
     # ── finished leases ──
 

@@ -15,7 +15,7 @@ from cassandra.cluster import Session
 
 from cqueue import ids
 from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
-from cqueue.store import codec, tombstones, wire
+from cqueue.store import codec, control, tombstones, wire
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.requests import Answer, Collected, Pending, Request, Requests, Window, settle, start
@@ -77,6 +77,14 @@ class CassandraStore:
             ops.AdvanceEpoch: self._advance_epoch,
             ops.ReadDeployment: self._read_deployment,
             ops.BumpDeployment: self._bump_deployment,
+            control.ReadSchedule: self._read_schedule,
+            control.ListSchedules: self._list_schedules,
+            control.CreateSchedule: self._create_schedule,
+            control.ChangeSchedule: self._change_schedule,
+            control.RemoveSchedule: self._remove_schedule,
+            control.Heartbeat: self._heartbeat,
+            control.ReadWorkers: self._read_workers,
+            control.RemoveWorker: self._remove_worker,
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:
@@ -199,6 +207,38 @@ class CassandraStore:
     def _bump_deployment(self, op: ops.BumpDeployment) -> Request[bool]:
         return self._requests.send(cql.BUMP_DEPLOYMENT, (op.expect + 1, op.expect), _applied)
 
+    # ── Schedules and workers ──
+
+    def _read_schedule(self, op: control.ReadSchedule) -> Request[control.ScheduleRow | None]:
+        values = (op.queue, op.key)
+        return self._requests.send(
+            cql.READ_SCHEDULE, values, lambda found: next(iter(_schedules(found)), None)
+        )
+
+    def _list_schedules(self, op: control.ListSchedules) -> Request[list[control.ScheduleRow]]:
+        return self._requests.send(cql.LIST_SCHEDULES, (op.queue,), _schedules)
+
+    def _create_schedule(self, op: control.CreateSchedule) -> Request[bool]:
+        return self._requests.send(cql.CREATE_SCHEDULE, op.row, _applied)
+
+    def _change_schedule(self, op: control.ChangeSchedule) -> Request[bool]:
+        row, seen = op.row, op.expect_version
+        values = (seen + 1, *row[3:], row.queue, row.key, seen)
+        return self._requests.send(cql.CHANGE_SCHEDULE, values, _applied)
+
+    def _remove_schedule(self, op: control.RemoveSchedule) -> Request[bool]:
+        values = (op.queue, op.key, op.expect_version)
+        return self._requests.send(cql.REMOVE_SCHEDULE, values, _applied)
+
+    def _heartbeat(self, op: control.Heartbeat) -> Request[None]:
+        return self._requests.send(cql.HEARTBEAT, (*op.row, op.ttl_s), _nothing)
+
+    def _read_workers(self, _op: control.ReadWorkers) -> Request[list[control.WorkerRow]]:
+        return self._requests.send(cql.READ_WORKERS, (), _workers)
+
+    def _remove_worker(self, op: control.RemoveWorker) -> Request[None]:
+        return self._requests.send(cql.REMOVE_WORKER, (op.worker,), _nothing)
+
 
 def _level(name: str) -> int:
     level: int = ConsistencyLevel.name_to_value[name.upper()]
@@ -257,6 +297,14 @@ def _shards(found: Answer) -> list[ops.ShardRow]:
 
 def _queues(found: Answer) -> list[ops.QueueRow]:
     return [ops.QueueRow._make(row) for row in found.rows]
+
+
+def _schedules(found: Answer) -> list[control.ScheduleRow]:
+    return [control.ScheduleRow._make(row) for row in found.rows]
+
+
+def _workers(found: Answer) -> list[control.WorkerRow]:
+    return [control.WorkerRow._make(row) for row in found.rows]
 
 
 def _deployment(found: Answer) -> ops.DeploymentRow | None:

@@ -15,6 +15,18 @@ from threading import RLock
 from typing import Any
 
 from cqueue import ids
+from cqueue.store.control import (
+    ChangeSchedule,
+    CreateSchedule,
+    Heartbeat,
+    ListSchedules,
+    ReadSchedule,
+    ReadWorkers,
+    RemoveSchedule,
+    RemoveWorker,
+    ScheduleRow,
+    WorkerRow,
+)
 from cqueue.store.operations import (
     RETIRED_TTL_S,
     AdvanceEpoch,
@@ -148,6 +160,8 @@ class MemoryStore:
         self._shards: dict[tuple[str, int], dict[tuple[int, int], frozenset[int] | None]] = {}
         self._queues: dict[str, QueueRow] = {}
         self._deployment = DEPLOYMENT
+        self._schedules: dict[tuple[str, str], ScheduleRow] = {}
+        self._workers: dict[str, tuple[WorkerRow, int]] = {}  # with the µs at which it goes
         self._handlers: dict[type[Operation[Any]], Callable[[Any], Any]] = {
             ReadHead: self._read_head,
             ReadSlice: self._read_slice,
@@ -171,6 +185,7 @@ class MemoryStore:
             AdvanceEpoch: self._advance_epoch,
             ReadDeployment: lambda _: self._deployment,
             BumpDeployment: self._bump,
+            **self._control(),
         }
 
     def execute(self, operation: Operation[Any]) -> Any:
@@ -335,3 +350,43 @@ class MemoryStore:
             return False
         self._deployment = self._deployment._replace(changes=op.expect + 1)
         return True
+
+    # ── schedules and workers ──
+
+    def _control(self) -> dict[type[Operation[Any]], Callable[[Any], Any]]:
+        return {
+            ReadSchedule: lambda op: self._schedules.get((op.queue, op.key)),
+            ListSchedules: lambda op: [
+                row for key, row in sorted(self._schedules.items()) if key[0] == op.queue
+            ],
+            CreateSchedule: lambda op: (
+                self._schedules.setdefault((op.row.queue, op.row.key), op.row) is op.row
+            ),
+            ChangeSchedule: self._change_schedule,
+            RemoveSchedule: self._remove_schedule,
+            Heartbeat: self._heartbeat,
+            ReadWorkers: self._read_workers,
+            RemoveWorker: lambda op: self._workers.pop(op.worker, None) and None,
+        }
+
+    def _change_schedule(self, op: ChangeSchedule) -> bool:
+        key = (op.row.queue, op.row.key)
+        stored = self._schedules.get(key)
+        if stored is None or stored.version != op.expect_version:
+            return False
+        self._schedules[key] = op.row._replace(version=op.expect_version + 1)
+        return True
+
+    def _remove_schedule(self, op: RemoveSchedule) -> bool:
+        stored = self._schedules.get((op.queue, op.key))
+        if stored is None or stored.version != op.expect_version:
+            return False
+        del self._schedules[op.queue, op.key]
+        return True
+
+    def _heartbeat(self, op: Heartbeat) -> None:
+        self._workers[op.row.worker] = (op.row, self._clock_us() + op.ttl_s * 1_000_000)
+
+    def _read_workers(self, _: ReadWorkers) -> list[WorkerRow]:
+        now_us = self._clock_us()
+        return [row for _, (row, until_us) in sorted(self._workers.items()) if now_us < until_us]

@@ -223,6 +223,61 @@ ADVANCE_OPEN_EPOCH = Statement(
     Kind.CONDITIONAL,
 )
 
+# ── Schedules and workers ──
+
+_SCHEDULE_COLUMNS = (
+    "queue, key, version, state, generation, definition, next_at, previous, fired"  # as ScheduleRow
+)
+READ_SCHEDULE = Statement(
+    "read schedule",
+    "At serial consistency: whether a firing counts hangs on it.",
+    f"SELECT {_SCHEDULE_COLUMNS} FROM {{keyspace}}.schedules WHERE queue = ? AND key = ?",
+    serial=True,
+)
+LIST_SCHEDULES = Statement(
+    "list schedules",
+    "For people, and for the watcher, which reads each again before it acts.",
+    f"SELECT {_SCHEDULE_COLUMNS} FROM {{keyspace}}.schedules WHERE queue = ?",
+    page_rows=500,
+)
+CREATE_SCHEDULE = Statement(
+    "create schedule",
+    "The first one wins.",
+    f"INSERT INTO {{keyspace}}.schedules ({_SCHEDULE_COLUMNS}) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
+    Kind.CONDITIONAL,
+)
+CHANGE_SCHEDULE = Statement(
+    "change schedule",
+    "Only from the version that the caller has seen.",
+    "UPDATE {keyspace}.schedules SET version = ?, state = ?, generation = ?, definition = ?, "
+    "next_at = ?, previous = ?, fired = ? WHERE queue = ? AND key = ? IF version = ?",
+    Kind.CONDITIONAL,
+)
+REMOVE_SCHEDULE = Statement(
+    "remove schedule",
+    "As change schedule.",
+    "DELETE FROM {keyspace}.schedules WHERE queue = ? AND key = ? IF version = ?",
+    Kind.CONDITIONAL,
+)
+HEARTBEAT = Statement(
+    "heartbeat",
+    "Overwritten before it expires, so that only workers that died leave a tombstone.",
+    "INSERT INTO {keyspace}.workers (fleet, worker, info, seen) VALUES ('cqueue', ?, ?, ?) USING TTL ?",
+    Kind.WRITE,
+)
+READ_WORKERS = Statement(
+    "read workers",
+    "All of them: a fleet is small.",
+    "SELECT worker, info, seen FROM {keyspace}.workers WHERE fleet = 'cqueue'",  # as WorkerRow
+)
+REMOVE_WORKER = Statement(
+    "remove worker",
+    "A worker says good-bye.",
+    "DELETE FROM {keyspace}.workers WHERE fleet = 'cqueue' AND worker = ?",
+    Kind.WRITE,
+)
+
 # ── Deployment and time ──
 
 READ_DEPLOYMENT = Statement(

@@ -1,0 +1,94 @@
+"""The part of the storage seam that dispatchers need: schedules, and who is at work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cqueue.store.operations import Operation
+
+
+class ScheduleRow(NamedTuple):
+    """One schedule: its definition, and where it stands.
+
+    queue: the queue's partition name; state: active, paused, done; generation: grows whenever its chain
+    of firings is begun anew; next_at, previous: ms since 1970 of the next firing and the one before,
+    0 for none; fired: how many firings there have been.
+    """
+
+    queue: str
+    key: str
+    version: int
+    state: str
+    generation: int
+    definition: str
+    next_at: int
+    previous: int
+    fired: int
+
+
+class WorkerRow(NamedTuple):
+    """One process that is at work. info: JSON of its own; seen: ms since 1970 of its last heartbeat."""
+
+    worker: str
+    info: str
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSchedule(Operation["ScheduleRow | None"]):
+    """A schedule, read at serial consistency."""
+
+    queue: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListSchedules(Operation[list[ScheduleRow]]):
+    """All schedules of a queue, by key."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSchedule(Operation[bool]):
+    """Insert IF NOT EXISTS."""
+
+    row: ScheduleRow
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSchedule(Operation[bool]):
+    """Write all of the row, with version = expect_version + 1, IF version is as expected."""
+
+    row: ScheduleRow
+    expect_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSchedule(Operation[bool]):
+    """Delete IF version is as expected."""
+
+    queue: str
+    key: str
+    expect_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Operation[None]):
+    """Say that a process is at work, for the next `ttl_s` seconds."""
+
+    row: WorkerRow
+    ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWorkers(Operation[list[WorkerRow]]):
+    """Processes whose heartbeat is not over, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveWorker(Operation[None]):
+    """A process has stopped."""
+
+    worker: str

@@ -1,0 +1,76 @@
+"""Schedules and workers: what every store promises."""
+
+import uuid
+
+import pytest
+
+from cqueue.store.control import (
+    ChangeSchedule,
+    CreateSchedule,
+    Heartbeat,
+    ListSchedules,
+    ReadSchedule,
+    ReadWorkers,
+    RemoveSchedule,
+    RemoveWorker,
+    ScheduleRow,
+    WorkerRow,
+)
+
+
+@pytest.fixture
+def queue():
+    return f"queue-{uuid.uuid4().hex}@1"
+
+
+def schedule(queue, key="k", **changes):
+    return ScheduleRow(queue, key, 1, "active", 7, "{}", 1_000, 0, 0)._replace(**changes)
+
+
+def test_a_schedule_is_created_once(store, queue):
+    """Of two that create the same key the first one wins."""
+    row = schedule(queue)
+    assert store.execute(CreateSchedule(row)) is True
+    assert store.execute(CreateSchedule(row._replace(state="paused"))) is False
+    assert store.execute(ReadSchedule(queue, "k")) == row
+    assert store.execute(ReadSchedule(queue, "other")) is None
+
+
+def test_a_schedule_changes_only_from_the_version_seen(store, queue):
+    """Two dispatchers that move a schedule on from the same state: one of them does."""
+    row = schedule(queue)
+    store.execute(CreateSchedule(row))
+    moved = row._replace(state="done", generation=8, definition="[]", next_at=0, previous=1_000, fired=1)
+    assert store.execute(ChangeSchedule(moved, 1)) is True
+    assert store.execute(ChangeSchedule(row, 1)) is False
+    assert store.execute(ReadSchedule(queue, "k")) == moved._replace(version=2)
+    assert store.execute(ChangeSchedule(schedule(queue, "other"), 1)) is False
+
+
+def test_a_schedule_is_removed_only_from_the_version_seen(store, queue):
+    store.execute(CreateSchedule(schedule(queue)))
+    assert store.execute(RemoveSchedule(queue, "k", 2)) is False
+    assert store.execute(RemoveSchedule(queue, "k", 1)) is True
+    assert store.execute(RemoveSchedule(queue, "k", 1)) is False
+    assert store.execute(CreateSchedule(schedule(queue, generation=9))) is True
+
+
+def test_schedules_are_listed_by_key_for_each_queue(store, queue):
+    for key in ("b", "a"):
+        store.execute(CreateSchedule(schedule(queue, key)))
+    store.execute(CreateSchedule(schedule(queue + "2", "c")))
+    assert [row.key for row in store.execute(ListSchedules(queue))] == ["a", "b"]
+
+
+def test_workers_are_seen_until_they_go(store):
+    """A heartbeat replaces the one before; a worker that says good-bye is gone at once."""
+    one, other = (f"worker-{uuid.uuid4().hex}" for _ in range(2))
+    store.execute(Heartbeat(WorkerRow(one, "{}", 1), 60))
+    store.execute(Heartbeat(WorkerRow(one, '{"queues": 2}', 2), 60))
+    store.execute(Heartbeat(WorkerRow(other, "{}", 3), 60))
+    rows = {row.worker: row for row in store.execute(ReadWorkers())}
+    assert rows[one] == WorkerRow(one, '{"queues": 2}', 2)
+    store.execute(RemoveWorker(one))
+    workers = [row.worker for row in store.execute(ReadWorkers())]
+    assert one not in workers
+    assert other in workers

@@ -1,0 +1,60 @@
+"""A consumer's rounds: where it looks, and how soon."""
+
+from collections import deque
+
+from cqueue.catalog import ACTIVE
+from cqueue.protocol import shards
+from cqueue.protocol.poll import OTHERS_EVERY_US, Poll
+from cqueue.protocol.spec import QueueSpec, SuspectGate
+from cqueue.store.operations import CreateQueue, QueueRow, ReadHead, WideRow
+from tests.simulation.hand import NOON_US, Table
+
+
+def started(table: Table) -> Poll:
+    spec: QueueSpec = table.spec
+    row = QueueRow(
+        spec.name, spec.incarnation, 1, ACTIVE, "{}", spec.epoch_ms, shards.epoch_at(spec, NOON_US // 1000), 0
+    )
+    table.store.execute(CreateQueue(row))
+    return Poll(row, spec, SuspectGate())
+
+
+def put(table: Table, shard: int) -> WideRow:
+    row = WideRow(table.spec.partition, table.row.time_shard, shard)
+    for registration in shards.registration(table.spec, row, 0):
+        table.store.execute(registration)
+    table.put(table.time_us, row=row)
+    return row
+
+
+def took(table: Table, poll: Poll, share=None) -> int:
+    """How many messages one round gives, one claim each."""
+    table.run(poll.begin(table.spec, deque(), share))
+    count = 0
+    while (claimed := table.run(poll.next_claim(table.spec, 1))) is not None:
+        count += len(claimed.taken)
+    return count
+
+
+def test_a_share_is_looked_at_first_and_all_within_two_seconds():
+    """Workers divide the wide rows among them, and what a dead one leaves waits two seconds at most."""
+    table = Table(shards=4)
+    poll = started(table)
+    mine = put(table, 0)
+    assert took(table, poll, lambda row: row == mine) == 1  # the first search looks everywhere
+    others = [put(table, shard) for shard in (1, 2, 3)]
+    put(table, 0)
+    table.pass_time(600_000)
+    table.log.clear()
+    assert took(table, poll, lambda row: row == mine) == 1
+    assert not {op.wide_row for op in table.log if type(op) is ReadHead} & set(others)
+    table.pass_time(OTHERS_EVERY_US)
+    assert took(table, poll, lambda row: row == mine) == 3
+
+
+def test_without_a_share_everything_is_looked_at():
+    table = Table(shards=4)
+    poll = started(table)
+    for shard in range(4):
+        put(table, shard)
+    assert took(table, poll) == 4

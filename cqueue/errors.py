@@ -6,6 +6,8 @@ A caller acts on the second level: it says what is known about the effect of the
     ├── NotDone                 nothing was stored; calling again is safe
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Closed              the client, producer or consumer has been closed
+    │   ├── UnknownTask         this process has no task of the message's name; another version may
+    │   ├── PayloadMismatch     the message's arguments do not fit this version of the task
     │   └── DevError            the embedded Cassandra could not do what was asked
     ├── OutcomeUnknown          it may or may not have happened
     │   ├── SendUnknown         the messages may be stored; `ids` names them
@@ -13,6 +15,7 @@ A caller acts on the second level: it says what is known about the effect of the
     ├── OwnershipLost           what the caller held belongs to somebody else now
     │   └── LeaseLost           the visibility timeout passed; the message was given up
     └── BadInput                the arguments are wrong; nothing was sent
+        ├── BadArguments        a task was given what it does not take, or what cannot be written down
         ├── ConfigError         a queue's or client's configuration
         ├── InvalidQueueName
         ├── InvalidMessageId
@@ -49,6 +52,14 @@ class Closed(NotDone):
     """The object was closed before the call."""
 
 
+class UnknownTask(NotDone):
+    """This process has no task of that name, so nothing was run. Another version of it may have."""
+
+
+class PayloadMismatch(NotDone):
+    """The message's arguments cannot be read, or do not fit the task's signature; it was not called."""
+
+
 class DevError(NotDone):
     """The embedded Cassandra could not do what was asked; the message gives the remedy."""
 
@@ -83,6 +94,10 @@ class LeaseLost(OwnershipLost):
 
 class BadInput(CqueueError, ValueError):
     """An argument is wrong. Nothing was sent."""
+
+
+class BadArguments(BadInput):
+    """A task was given arguments that it does not take, or that cannot be written into a message."""
 
 
 class ConfigError(BadInput):

@@ -1,0 +1,248 @@
+"""Arguments of a task as bytes and back: the same values, type and all, or a refusal that says where.
+
+JSON alone would quietly turn a tuple into a list, and would not take a datetime at all. So values it has no
+words for are tagged, `{"$datetime": "2031-01-01T00:00:00+00:00"}`, and any other program can still read and
+write what it does have words for. There is no pickle: a body must not be able to run code, and must not
+depend on where a class stands today.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from cqueue.errors import BadArguments, ConfigError, PayloadMismatch
+
+MAX_DEPTH: Final = 100
+"""Levels of lists and dictionaries in each other."""
+DEFAULT_CODEC: Final = "json"
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Arguments(NamedTuple):
+    """What a task is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class _Refused(ValueError):
+    """A value that cannot be encoded. path: where it stands, as Python writes it."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(why)
+        self.path = path
+
+
+# ── Bytes ──
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a tree of plain values becomes bytes.
+
+    Attributes:
+        name: as it stands in `Message.codec`.
+        plain: types that need no tag.
+        dump: to bytes.
+        load: back.
+    """
+
+    name: str
+    plain: frozenset[type]
+    dump: Callable[[Any], bytes]
+    load: Callable[[bytes], Any]
+
+
+def _dump_json(tree: Any) -> bytes:
+    return json.dumps(tree, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _json() -> Codec:
+    return Codec("json", frozenset({str, bool, type(None)}), _dump_json, json.loads)
+
+
+def _msgpack() -> Codec:
+    try:
+        msgpack = import_module("msgpack")
+    except ImportError as exc:
+        raise ConfigError(
+            "codec 'msgpack' needs a package that is missing: pip install 'cassandra-cqueue[msgpack]'"
+        ) from exc
+
+    def dump(tree: Any) -> bytes:
+        packed: bytes = msgpack.packb(tree, unicode_errors="surrogatepass")
+        return packed
+
+    def load(body: bytes) -> Any:
+        return msgpack.unpackb(body, unicode_errors="surrogatepass")
+
+    return Codec("msgpack", frozenset({str, bool, type(None), bytes}), dump, load)
+
+
+CODECS: Final[Mapping[str, Callable[[], Codec]]] = {"json": _json, "msgpack": _msgpack}
+
+
+def codec(name: str) -> Codec:
+    """The codec of this name.
+
+    Raises:
+        ConfigError: there is none, or its package is not installed.
+    """
+    if name not in CODECS:
+        raise ConfigError(f"codec is {name!r}; there are {', '.join(CODECS)}")
+    return CODECS[name]()
+
+
+def encode(arguments: Arguments, codec: Codec, names: Sequence[str] = ()) -> bytes:
+    """The body of a message.
+
+    Args:
+        arguments: of any type that `decode` can give back as it was.
+        codec: how to write them.
+        names: what the positional ones are called.
+
+    Raises:
+        BadArguments: a value cannot be encoded; the text says which one.
+    """
+    paths = (*names, *(f"args[{i}]" for i in range(len(names), len(arguments.args))))
+    try:
+        args = [
+            _tagged(value, Place(codec, path)) for value, path in zip(arguments.args, paths, strict=False)
+        ]
+        kwargs = {name: _tagged(value, Place(codec, name)) for name, value in arguments.kwargs.items()}
+        return codec.dump({"args": args, "kwargs": kwargs})
+    except _Refused as exc:
+        raise BadArguments(f"{exc.path} {exc}") from exc
+    except (ValueError, OverflowError) as exc:
+        raise BadArguments(f"the arguments cannot be written as {codec.name}: {exc}") from exc
+
+
+def decode(body: bytes, name: str | None) -> Arguments:
+    """What `encode` was given, or what another program has written; no name means JSON.
+
+    Raises:
+        PayloadMismatch: the body is none of this codec, or this installation does not know the codec.
+    """
+    try:
+        tree = codec(name or DEFAULT_CODEC).load(body)
+        args, kwargs = tree.get("args", []), tree.get("kwargs", {})
+        if tree.keys() - {"args", "kwargs"} or type(args) is not list:
+            raise ValueError('it takes {"args": [...], "kwargs": {...}}')  # noqa: TRY301
+        values = {name: _untagged(value) for name, value in kwargs.items()}
+        return Arguments(tuple(_untagged(value) for value in args), values)
+    except Exception as exc:  # whatever a codec raises at bytes that are not its own
+        text = f"the body cannot be read as {name or DEFAULT_CODEC}: {type(exc).__name__}: {exc}"
+        raise PayloadMismatch(text) from exc
+
+
+# ── Values with tags ──
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands: its path for people, and the identities of what it stands in."""
+
+    codec: Codec
+    path: str
+    above: tuple[int, ...] = ()
+
+    def inside(self, container: Any, key: Any) -> Place:
+        """The place of one of the container's values."""
+        return Place(self.codec, f"{self.path}[{key!r}]", (*self.above, id(container)))
+
+
+def _tagged(value: Any, place: Place) -> Any:
+    """The value in words of the codec. Only exact types: a subclass would come back as its base."""
+    kind = type(value)
+    if kind in place.codec.plain:
+        return value
+    if len(place.above) > MAX_DEPTH:
+        raise _Refused(place.path, f"lies more than {MAX_DEPTH} levels deep")
+    if id(value) in place.above:
+        raise _Refused(place.path, "holds itself")
+    if kind not in _WRITE:
+        raise _Refused(place.path, f"is a {kind.__module__}.{kind.__qualname__}; pass plain values, or an id")
+    return _WRITE[kind](value, place)
+
+
+def _float(value: float, _place: Place) -> Any:
+    return value if math.isfinite(value) else {"$float": str(value)}
+
+
+def _int(value: int, _place: Place) -> Any:
+    """Others than Python read no number of more than 64 bits, and Python itself none of 5,000 digits."""
+    return value if -(1 << 63) <= value < 1 << 63 else {"$int": hex(value)}
+
+
+def _list(value: Iterable[Any], place: Place) -> Any:
+    return [_tagged(each, place.inside(value, i)) for i, each in enumerate(value)]
+
+
+def _dict(value: dict[Any, Any], place: Place) -> Any:
+    for key in value:
+        if type(key) is not str:
+            raise _Refused(place.path, f"has the key {key!r}; keys are text")
+    tree = {key: _tagged(each, place.inside(value, key)) for key, each in value.items()}
+    return {"$dict": tree} if _looks_tagged(tree) else tree
+
+
+def _looks_tagged(tree: Mapping[str, Any]) -> bool:
+    """Whether reading it would take it for a tag."""
+    return len(tree) == 1 and next(iter(tree)).startswith("$")
+
+
+_WRITE: Final[Mapping[type, Callable[[Any, Place], Any]]] = {
+    float: _float,
+    int: _int,
+    list: _list,
+    dict: _dict,
+    tuple: lambda value, place: {"$tuple": _list(value, place)},
+    set: lambda value, place: {"$set": _list(value, place)},
+    frozenset: lambda value, place: {"$frozenset": _list(value, place)},
+    datetime: lambda value, _place: {"$datetime": value.isoformat()},
+    date: lambda value, _place: {"$date": value.isoformat()},
+    time: lambda value, _place: {"$time": value.isoformat()},
+    timedelta: lambda value, place: {"$timedelta_us": _int(value // _MICROSECOND, place)},
+    UUID: lambda value, _place: {"$uuid": str(value)},
+    Decimal: lambda value, _place: {"$decimal": str(value)},
+    bytes: lambda value, _place: {"$bytes": value.hex()},
+}
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "$float": float,
+    "$int": lambda text: int(text, 16),
+    "$tuple": tuple,
+    "$set": set,
+    "$frozenset": frozenset,
+    "$datetime": datetime.fromisoformat,
+    "$date": date.fromisoformat,
+    "$time": time.fromisoformat,
+    "$timedelta_us": lambda number: timedelta(microseconds=number),
+    "$uuid": UUID,
+    "$decimal": Decimal,
+    "$bytes": bytes.fromhex,
+}
+
+
+def _untagged(tree: Any) -> Any:
+    """The values that a tree stands for."""
+    if type(tree) is list:
+        return [_untagged(each) for each in tree]
+    if type(tree) is not dict:
+        return tree
+    if _looks_tagged(tree):
+        ((tag, inside),) = tree.items()
+        if tag == "$dict":
+            return {key: _untagged(each) for key, each in inside.items()}
+        if tag not in _READ:
+            raise ValueError(f"unknown tag {tag!r}; a newer version may have written it")
+        return _READ[tag](_untagged(inside))
+    return {key: _untagged(each) for key, each in tree.items()}

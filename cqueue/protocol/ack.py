@@ -14,7 +14,7 @@ from typing import Any
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol.draft import freed
 from cqueue.protocol.lock import new_owner, next_fence, settle
-from cqueue.protocol.spec import Lease, Proto, Taken
+from cqueue.protocol.spec import Lease, Proto, Taken, Tried
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -139,23 +139,25 @@ def move(lease: Lease, ids_: tuple[int, ...], placement: Placement, shared: Shar
 
     Returns the slot that lists them now: the same one if it held nothing else.
     """
-    moving = tuple(sorted(lease.outstanding.intersection(ids_)))
     for _ in range(TRIES):
+        moving = tuple(sorted(lease.outstanding.intersection(ids_)))
         _check_held(lease, moving, ids_)
         now_us = yield from Now()
         owner = yield from new_owner()
         joined = shared.find(lease, placement) if shared else None
         source, target = yield from _plan(lease, moving, placement, joined)
         rows = [_stamp(change, owner, now_us) for change in (source, target) if change is not None]
-        mutation = Mutate(lease.wide_row, slots=tuple(rows))
-        if (yield from settle(mutation)):
-            _moved(lease, moving, rows[0].row)
+        tried = Tried(rows[0].row, rows[-1].row, moving)
+        if (yield from _try(lease, tuple(rows), tried)):
+            _moved(lease, moving, tried.source)
             if shared:
-                shared.store(lease, placement, rows[-1].row, now_us // 1000)
-            return rows[-1].row
+                shared.store(lease, placement, tried.target, now_us // 1000)
+            return tried.target
         if shared:
             shared.forget(lease, placement)
-        yield from _check_revision(lease)
+        found = yield from _check_revision(lease)
+        if found is not None and set(moving) <= set(found.moving):
+            return found.target
     raise LeaseLost("the message's wide row is changing too fast; it stays until its timeout")
 
 
@@ -206,12 +208,24 @@ def _stamp(change: SlotChange, owner: bytes, now_us: int) -> SlotChange:
     return SlotChange(change.expect_rev, row)
 
 
+def _try(lease: Lease, changes: tuple[SlotChange, ...], tried: Tried) -> Proto[bool]:
+    """Change the lease's slot; what is left unknown is remembered, to be told from a stranger's change."""
+    try:
+        return (yield from settle(Mutate(lease.wide_row, slots=changes)))
+    except OutcomeUnknown:
+        lease.tried[tried.source.rev] = tried
+        raise
+
+
 def _moved(lease: Lease, moving: tuple[int, ...], source: SlotRow) -> None:
     # Before the ids go: an ack on another thread must not take the empty lease for a finished one.
     lease.given = source.state is SlotState.WAITING
     lease.rev, lease.owner = source.rev, source.owner
     lease.outstanding.difference_update(moving)
     lease.ids = source.ids
+    lease.tried.clear()
+    if source.state is SlotState.CLAIMED:
+        lease.due_ms, lease.died_at_ms = source.due_ms, source.died_at_ms
 
 
 def _check_held(lease: Lease, moving: tuple[int, ...], asked: tuple[int, ...]) -> None:
@@ -223,12 +237,18 @@ def _check_held(lease: Lease, moving: tuple[int, ...], asked: tuple[int, ...]) -
         )
 
 
-def _check_revision(lease: Lease) -> Proto[None]:
+def _check_revision(lease: Lease) -> Proto[Tried | None]:
+    """An earlier change of ours that is found to stand after all; None if the slot is as we know it."""
     head = yield from ReadHead(lease.wide_row, serial=True)
     stored = next((s for s in head.slots if (s.priority, s.number) == (lease.priority, lease.number)), None)
-    if stored is None or stored.rev != lease.rev:
+    if stored is not None and stored.rev == lease.rev:
+        return None
+    found = lease.tried.get(stored.rev) if stored is not None else None
+    if stored is None or found is None or found.source.owner != stored.owner:
         lease.lost = True
         raise LeaseLost("the visibility timeout passed and the message was given to another consumer")
+    _moved(lease, found.moving, found.source)
+    return found
 
 
 def extend(lease: Lease, duration_ms: int) -> Proto[None]:
@@ -240,34 +260,33 @@ def extend(lease: Lease, duration_ms: int) -> Proto[None]:
     """
     now_us = yield from Now()
     due_ms = max(lease.due_ms, now_us // 1000 + duration_ms)
-    placement = Placement(SlotState.CLAIMED, due_ms, lease.attempt, lease.died_at_ms)
-    yield from overwrite(lease, placement)
-    lease.due_ms = due_ms
+    yield from overwrite(lease, Placement(SlotState.CLAIMED, due_ms, lease.attempt, lease.died_at_ms))
 
 
 def overwrite(lease: Lease, placement: Placement) -> Proto[None]:
     """Give the lease's own slot another state, due or attempt, conditional on its revision."""
-    ids_ = tuple(sorted(lease.outstanding))
-    _check_held(lease, ids_, lease.ids)
-    now_us = yield from Now()
-    owner = yield from new_owner()
-    row = SlotRow(
-        lease.priority, lease.number, placement.state, ids_, placement.due_ms, placement.attempt,
-        owner, 0, placement.died_at_ms,
-    )  # fmt: skip
-    change = _stamp(SlotChange(lease.rev, row), owner, now_us)
-    if not (yield from settle(Mutate(lease.wide_row, slots=(change,)))):
+    for _ in range(TRIES):
+        ids_ = tuple(sorted(lease.outstanding))
+        _check_held(lease, ids_, lease.ids)
+        now_us = yield from Now()
+        owner = yield from new_owner()
+        row = SlotRow(
+            lease.priority, lease.number, placement.state, ids_, placement.due_ms, placement.attempt,
+            owner, 0, placement.died_at_ms,
+        )  # fmt: skip
+        change = _stamp(SlotChange(lease.rev, row), owner, now_us)
+        moving = () if placement.state is SlotState.CLAIMED else ids_
+        if (yield from _try(lease, (change,), Tried(change.row, change.row, moving))):
+            _moved(lease, moving, change.row)
+            return
         yield from _check_revision(lease)
-        raise LeaseLost("the message's slot could not be changed; it stays until its timeout")
-    lease.rev, lease.owner, lease.ids = change.row.rev, owner, ids_
+    raise LeaseLost("the message's slot is changing too fast; it stays until its timeout")
 
 
 def release(lease: Lease) -> Proto[None]:
     """Give back messages that were not started: due now, no attempt used. They stay listed."""
     now_ms = (yield from Now()) // 1000
     yield from overwrite(lease, Placement(SlotState.WAITING, now_ms, lease.attempt - 1))
-    lease.given = True
-    lease.outstanding.clear()
 
 
 def free(leases: Sequence[Lease]) -> Proto[bool]:

@@ -84,7 +84,6 @@ def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
     placement = Placement(SlotState.CLAIMED, due_ms, lease.attempt, now_ms)
     if lease.outstanding == {row.id}:
         yield from overwrite(lease, placement)
-        lease.died_at_ms, lease.due_ms = now_ms, due_ms
         return lease
     slot = yield from move(lease, (row.id,), placement, None)
     return Lease(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cqueue.config import QueueConfig
-from cqueue.store.operations import DeploymentRow, MessageRow, Operation, QueueRow, WideRow
+from cqueue.store.operations import DeploymentRow, MessageRow, Operation, QueueRow, SlotRow, WideRow
 
 T = TypeVar("T")
 Proto = Generator[Operation[Any], Any, T]
@@ -70,6 +70,14 @@ def spec_of(row: QueueRow, config: QueueConfig, deployment: DeploymentRow) -> Qu
     )
 
 
+class Tried(NamedTuple):
+    """A change of a lease's slot whose outcome is unknown: its source and target slot as they would be."""
+
+    source: SlotRow
+    target: SlotRow
+    moving: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
     """One timeout slot as its holder knows it; its messages refer to it.
@@ -91,6 +99,7 @@ class Lease:
     outstanding: set[int] = field(default_factory=set)  # neither acked nor moved away
     lost: bool = False
     given: bool = False  # back to the queue as a whole: the slot is no longer ours to free
+    tried: dict[int, Tried] = field(default_factory=dict)  # by the revision that it would leave
 
     def __post_init__(self) -> None:
         """At first, all that the slot lists is outstanding."""

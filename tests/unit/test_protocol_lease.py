@@ -2,10 +2,10 @@
 
 import pytest
 
-from cqueue.errors import LeaseLost, OutcomeUnknown
+from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.spec import SuspectGate
-from cqueue.store.operations import Mutate, SlotState, WideRow
+from cqueue.store.operations import Mutate, ReadHead, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
 
@@ -140,3 +140,62 @@ def test_open_row_truncated_poll_still_sees_what_lands_late():
     late = table.put(start_us - 100_000, row=row)
     table.pass_time(SETTLE_US + SKEW_US + SECOND_US)
     assert late[0] in ids_of(table.claim(view))
+
+
+def outage(table: Table, *, applied: bool):
+    """A hook: conditional mutations go unanswered, applied or not, and serial reads fail."""
+
+    def hook(operation: object) -> None:
+        if type(operation) is Mutate:
+            if applied:
+                table.store.execute(operation)
+            raise OutcomeUnknown("no answer")
+        if type(operation) is ReadHead and operation.serial:
+            raise NotDone("no answer")
+
+    return hook
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_extend_without_an_answer_is_no_lost_lease(applied):
+    """After an outage the holder goes on with what it holds, whether its last extension stands or not."""
+    table = Table()
+    (one,) = held(table, 1)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            table.run(ack.extend(one.lease, 60_000), outage(table, applied=applied))
+    table.run(ack.extend(one.lease, 90_000))
+    (slot,) = table.head().slots
+    assert (slot.rev, slot.due_ms) == (one.lease.rev, one.lease.due_ms)
+    assert slot.due_ms >= NOON_US // 1000 + 90_000
+    table.run(ack.nack(one.lease, [one.row.id], 0, ack.Shared()))
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_nack_without_an_answer_can_be_repeated(applied, count):
+    """The repeat finds out that the first one stands, or does it; the message waits in one slot."""
+    table = Table()
+    taken = held(table, count)
+    lease, chosen = taken[0].lease, [taken[0].row.id]
+    with pytest.raises(OutcomeUnknown):
+        table.run(ack.nack(lease, chosen, 5000, ack.Shared()), outage(table, applied=applied))
+    table.run(ack.nack(lease, chosen, 5000, ack.Shared()))
+    (waiting,) = [slot for slot in table.head().slots if slot.state is SlotState.WAITING]
+    assert list(waiting.ids) == chosen
+    assert sorted(table.listed()) == sorted(one.row.id for one in taken)
+    with pytest.raises(LeaseLost, match="already"):
+        table.run(ack.nack(lease, chosen, 5000, ack.Shared()))
+
+
+def test_a_strangers_change_is_a_lost_lease_even_after_an_outage():
+    """Only what this holder itself tried is taken for its own."""
+    table = Table()
+    (one,) = held(table, 1)
+    with pytest.raises(OutcomeUnknown):
+        table.run(ack.extend(one.lease, 3000), outage(table, applied=False))
+    table.pass_time(3_600_000_000)
+    assert ids_of(table.claim()) == [one.row.id]
+    with pytest.raises(LeaseLost):
+        table.run(ack.extend(one.lease, 90_000))
+    assert one.lease.lost

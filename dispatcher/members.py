@@ -1,0 +1,210 @@
+"""Who else is at work, and whose wide rows are whose: rendezvous hashing over the names of workers.
+
+Every worker computes the same owner for a wide row from the same list, so nobody has to lead or to
+agree. When lists differ for a moment, a wide row has two first lookers or none: both are harmless,
+because locks decide who claims and everybody looks at everything now and then.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from threading import Event, Thread
+from typing import Any, Final
+
+from cqueue.dispatcher import logs
+from cqueue.errors import CqueueError
+from cqueue.protocol.poll import Share
+from cqueue.store.control import Heartbeat, ReadWorkers, RemoveWorker, WorkerRow
+from cqueue.store.operations import WideRow
+
+BEAT_EVERY_S: Final = 5.0
+TTL_S: Final = 15
+"""Three heartbeats: one may be lost, and one late."""
+STOPPING: Final = "stopping"
+
+
+# ── Whose is a wide row? ──
+
+
+def first_owner(workers: Iterable[str], wide_row: WideRow) -> str:
+    """The worker that looks at this wide row first: the one with the highest hash of both names."""
+    text = f"{wide_row.queue}\0{wide_row.time_shard}\0{wide_row.shard}".encode()
+    return max(workers, key=lambda worker: (_weight(worker, text), worker))
+
+
+def share_of(me: str, workers: Iterable[str]) -> Share | None:
+    """Which wide rows are this worker's among these; None (all) if it is alone."""
+    fleet = frozenset(workers) | {me}
+    if len(fleet) == 1:
+        return None
+    return lambda wide_row: first_owner(fleet, wide_row) == me
+
+
+def _weight(worker: str, text: bytes) -> bytes:
+    return blake2b(text, digest_size=8, key=blake2b(worker.encode(), digest_size=32).digest()).digest()
+
+
+# ── What a worker says of itself ──
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process that runs handlers, as `cqueue workers` shows it.
+
+    Attributes:
+        name: unique; host, process id and a random part.
+        queues: which it receives from.
+        started, seen: seconds since 1970: its start, and its last heartbeat.
+        counters: messages by outcome since its start.
+    """
+
+    name: str
+    host: str
+    pid: int
+    app: str
+    queues: tuple[str, ...]
+    threads: int
+    version: str
+    started: float
+    state: str = "starting"
+    running: int = 0
+    waiting: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+    seen: float = 0.0
+
+    def polls(self, queue: str) -> bool:
+        """Whether it receives from this queue; not any more once it is stopping."""
+        return queue in self.queues and self.state != STOPPING
+
+    def row(self) -> WorkerRow:
+        """As it is stored."""
+        info = asdict(self)
+        del info["name"], info["seen"]
+        return WorkerRow(self.name, json.dumps(info), int(self.seen * 1000))
+
+
+def new_name(host: str, pid: int) -> str:
+    """A name for a process; a process id alone comes again, in containers at every start."""
+    return f"{host}-{pid}-{secrets.token_hex(3)}"
+
+
+def host_name() -> str:
+    """This machine, for people to find it."""
+    return socket.gethostname()
+
+
+def parse(row: WorkerRow) -> Worker:
+    """What a row says; what it does not say, or says in a form of another version, is left empty."""
+    try:
+        info = json.loads(row.info)
+    except ValueError:
+        info = {}
+    known = info if isinstance(info, dict) else {}
+    return Worker(
+        name=row.worker,
+        host=str(known.get("host", "")),
+        pid=_number(known.get("pid")),
+        app=str(known.get("app", "")),
+        queues=tuple(str(queue) for queue in _listed(known.get("queues"))),
+        threads=_number(known.get("threads")),
+        version=str(known.get("version", "")),
+        started=float(_number(known.get("started"))),
+        state=str(known.get("state", "")),
+        running=_number(known.get("running")),
+        waiting=_number(known.get("waiting")),
+        counters=_counts(known.get("counters")),
+        seen=row.seen / 1000,
+    )
+
+
+def _number(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _counts(value: Any) -> dict[str, int]:
+    return {str(name): _number(count) for name, count in value.items()} if isinstance(value, dict) else {}
+
+
+# ── Telling and asking ──
+
+Ask = Callable[[Any], Any]
+"""Performs one operation of the store."""
+
+
+class Members:
+    """Keeps this worker's row alive, and knows who else polls the same queues.
+
+    Args:
+        ask: performs operations.
+        describe: what to say of this worker now.
+        changed: called with the names of the workers of a queue when they are others than before.
+        now_s: the cluster's time, so that ages can be told on any machine.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        describe: Callable[[], Worker],
+        changed: Callable[[str, Share | None], None],
+        *,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._ask = ask
+        self._describe = describe
+        self._changed = changed
+        self._now_s = now_s
+        self._fleets: dict[str, frozenset[str]] = {}
+        self._stop = Event()
+        self._log = logs.logger()
+        self._failing = False
+        self._thread = Thread(target=self._run, name="cqueue-members", daemon=True)
+
+    def start(self) -> None:
+        """Begin to tell."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Say good-bye. If that fails the row goes by itself, after 15 s."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(BEAT_EVERY_S)
+        try:
+            self._ask(RemoveWorker(self._describe().name))
+        except CqueueError as exc:
+            self._log.info(logs.Event.HEARTBEAT_FAILED, error=str(exc))
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.beat()
+            self._stop.wait(BEAT_EVERY_S)
+
+    def beat(self) -> None:
+        """Say that this worker lives, and see who else does; a failure changes nothing until the next."""
+        try:
+            me = replace(self._describe(), seen=self._now_s())
+            self._ask(Heartbeat(me.row(), TTL_S))
+            self._see(me, [parse(row) for row in self._ask(ReadWorkers())])
+        except CqueueError as exc:
+            if not self._failing:  # once for each outage
+                self._log.warning(logs.Event.HEARTBEAT_FAILED, error=str(exc))
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _see(self, me: Worker, others: list[Worker]) -> None:
+        for queue in me.queues:
+            fleet = frozenset(each.name for each in others if each.polls(queue)) | {me.name}
+            if fleet != self._fleets.get(queue):
+                self._fleets[queue] = fleet
+                self._log.info(logs.Event.MEMBERS, queue=queue, workers=len(fleet))
+                self._changed(queue, share_of(me.name, fleet))

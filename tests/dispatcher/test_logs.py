@@ -1,0 +1,107 @@
+"""Every line goes through one pipe, as JSON or for people."""
+
+import io
+import json
+import logging
+import warnings
+
+import pytest
+import structlog
+
+from cqueue.dispatcher import logs
+
+
+@pytest.fixture
+def lines():
+    """Configure for one test: `lines(style)` gives the stream. Everything is as before afterwards."""
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    levels = {name: logging.getLogger(name).level for name in (None, "cqueue", logs.DRIVER)}
+
+    def configure(style, **options):
+        stream = io.StringIO()
+        logs.configure(style, stream=stream, **options)
+        return stream
+
+    yield configure
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+    root.handlers[:] = before
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def said(stream):
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_json_line_has_name_level_time_and_the_fields_bound_to_its_logger(lines):
+    stream = lines(logs.Format.JSON)
+    logs.logger(queue="mail", attempt=2).info("message_acked", task="send")
+    (line,) = said(stream)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "message_acked",
+        "level": "info",
+        "logger": "cqueue.dispatcher",
+        "queue": "mail",
+        "attempt": 2,
+        "task": "send",
+    }
+
+
+def test_the_drivers_lines_come_through_the_same_pipe_from_warning_on(lines):
+    stream = lines(logs.Format.JSON)
+    logging.getLogger("cassandra.pool").info("connected")
+    logging.getLogger("cassandra.pool").warning("host %s is down", "10.0.0.1")
+    (line,) = said(stream)
+    assert line["event"] == "host 10.0.0.1 is down"
+    assert (line["logger"], line["level"]) == ("cassandra.pool", "warning")
+
+
+def test_verbose_shows_what_the_driver_does(lines):
+    stream = lines(logs.Format.JSON, verbose=True)
+    logging.getLogger("cassandra.pool").info("connected")
+    logs.logger().debug("polled")
+    assert [line["event"] for line in said(stream)] == ["connected", "polled"]
+
+
+def test_a_traceback_is_one_field_of_one_line(lines):
+    stream = lines(logs.Format.JSON)
+    try:
+        int("broken")
+    except ValueError:
+        logs.logger().exception("handler_failed")
+    (line,) = said(stream)
+    assert "ValueError: invalid literal" in line["exception"]
+
+
+def test_the_fields_of_a_thread_are_on_lines_of_any_library(lines):
+    stream = lines(logs.Format.JSON)
+    with structlog.contextvars.bound_contextvars(message="0007"):
+        logging.getLogger("requests").warning("slow")
+    assert said(stream)[0]["message"] == "0007"
+
+
+def test_what_json_does_not_know_is_its_text(lines):
+    stream = lines(logs.Format.JSON)
+    logs.logger().info("odd", value=logs.Format.JSON)
+    assert said(stream)[0]["value"] == "Format.JSON"
+
+
+def test_warnings_are_lines(lines):
+    stream = lines(logs.Format.JSON)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=False)  # as catch_warnings has replaced what was captured
+        logging.captureWarnings(capture=True)
+        warnings.warn("old", UserWarning, stacklevel=1)
+    assert "old" in said(stream)[0]["event"]
+
+
+def test_the_console_format_is_a_line_of_text_without_colours_off_a_terminal(lines):
+    stream = lines(logs.Format.CONSOLE)
+    logs.logger(queue="mail").info("daemon_ready")
+    text = stream.getvalue()
+    assert "daemon_ready" in text
+    assert "queue=mail" in text
+    assert "\x1b" not in text

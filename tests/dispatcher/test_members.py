@@ -1,0 +1,140 @@
+"""Workers of a queue divide its wide rows, and say that they are there."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cqueue.client import connect
+from cqueue.dispatcher import members
+from cqueue.dispatcher.members import Members, Worker, first_owner, share_of
+from cqueue.errors import Unavailable
+from cqueue.store.control import Heartbeat, ReadWorkers, WorkerRow
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import WideRow
+
+names = st.text(min_size=1, max_size=20)
+fleets = st.sets(names, min_size=1, max_size=8)
+wide_rows = st.builds(WideRow, names, st.integers(0, 2**45), st.integers(-8, 64))
+
+
+@given(fleets, wide_rows)
+def test_every_wide_row_has_exactly_one_first_owner(fleet, wide_row):
+    shares = [share_of(me, fleet) for me in fleet]
+    assert sum(share is None or share(wide_row) for share in shares) == 1
+
+
+@given(fleets, wide_rows, st.data())
+def test_a_leave_moves_only_the_leavers_share(fleet, wide_row, data):
+    leaver = data.draw(st.sampled_from(sorted(fleet)))
+    before = first_owner(fleet, wide_row)
+    if before != leaver:
+        assert first_owner(fleet - {leaver}, wide_row) == before
+
+
+@given(fleets, wide_rows, names)
+def test_a_joiner_takes_from_others_and_moves_nothing_between_them(fleet, wide_row, joiner):
+    assert first_owner(fleet | {joiner}, wide_row) in {first_owner(fleet, wide_row), joiner}
+
+
+def test_shares_are_about_equal():
+    """Of 10,000 wide rows each of five workers has a fifth, within a tenth of it."""
+    fleet = [f"host-{n}" for n in range(5)]
+    owners = [first_owner(fleet, WideRow("q", n * 60_000, n % 4)) for n in range(10_000)]
+    assert all(1800 <= owners.count(worker) <= 2200 for worker in fleet)
+
+
+def test_who_is_alone_looks_at_everything():
+    assert share_of("me", []) is None
+
+
+# ── The registry ──
+
+
+def worker(name="me", **values):
+    base = Worker(name, "host", 7, "shop:app", ("mail",), 8, "1.0", 100.0, state="running")
+    return members.replace(base, **values)
+
+
+class Fleet:
+    """A store in memory, and what each member was told."""
+
+    def __init__(self):
+        self.driver = connect("memory://")._driver
+        self.told = {}
+        self.now_s = 1000.0
+
+    def member(self, described):
+        def changed(queue, share):
+            self.told.setdefault(described.name, []).append((queue, share))
+
+        return Members(self.driver.ask, lambda: described, changed, now_s=lambda: self.now_s)
+
+    def rows(self):
+        return [members.parse(row) for row in self.driver.ask(ReadWorkers())]
+
+
+@pytest.fixture
+def fleet():
+    return Fleet()
+
+
+def test_a_row_says_who_runs_what(fleet):
+    described = worker(counters={"succeeded": 5}, running=2, waiting=1)
+    fleet.member(described).beat()
+    assert fleet.rows() == [members.replace(described, seen=1000.0)]
+
+
+def test_members_are_told_when_somebody_comes_or_goes_and_only_then(fleet):
+    one, two = fleet.member(worker("one")), fleet.member(worker("two"))
+    one.beat()
+    assert fleet.told["one"] == [("mail", None)]
+    two.beat()
+    one.beat()
+    one.beat()
+    assert len(fleet.told["one"]) == 2
+    assert fleet.told["one"][-1][1] is not None
+    two.stop()
+    one.beat()
+    assert fleet.told["one"][-1] == ("mail", None)
+
+
+def test_workers_of_other_queues_and_those_that_stop_have_no_share(fleet):
+    fleet.member(worker("other", queues=("letters",))).beat()
+    fleet.member(worker("leaving", state=members.STOPPING)).beat()
+    fleet.member(worker("one")).beat()
+    assert fleet.told["one"] == [("mail", None)]
+
+
+def test_a_clean_stop_removes_the_row(fleet):
+    member = fleet.member(worker())
+    member.start()
+    member.stop()
+    assert fleet.rows() == []
+
+
+def test_a_killed_workers_row_goes_after_15_s():
+    now_us = 0
+    store = MemoryStore(clock_us=lambda: now_us)
+    store.execute(Heartbeat(WorkerRow("w", "{}", 0), members.TTL_S))
+    now_us = 15_000_001
+    assert store.execute(ReadWorkers()) == []
+
+
+def test_an_outage_leaves_the_shares_as_they_are():
+    def fails(_operation):
+        raise Unavailable("away")
+
+    told = []
+    member = Members(fails, worker, lambda *told_: told.append(told_), now_s=lambda: 0.0)
+    member.beat()
+    member.beat()
+    assert not told
+
+
+@pytest.mark.parametrize("info", ["", "[]", "nonsense", '{"queues": 3, "counters": [], "pid": "x"}'])
+def test_a_row_of_another_version_is_shown_as_far_as_it_goes(info):
+    assert members.parse(WorkerRow("w", info, 5000)) == Worker("w", "", 0, "", (), 0, "", 0.0, "", seen=5.0)
+
+
+def test_names_differ_even_where_host_and_process_id_come_again():
+    assert members.new_name("host", 1) != members.new_name("host", 1)

@@ -51,8 +51,8 @@ lint: $(STAMP)  ## Style, types, who may import whom.
 unit: $(STAMP)  ## Tests that need no Cassandra.
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cassandra"
 
-simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simulate N=20000 SEED=1
-	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED)
+simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simulate N=20000 SEED=1 [WITHOUT=rule]
+	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED) $(addprefix --without ,$(WITHOUT))
 
 coverage: setup  ## Tests with coverage of cqueue, schema and dispatcher.
 	@$(BIN)/coverage run -m pytest -q

@@ -1,15 +1,14 @@
-"""The protocol with one rule taken out: each a context in which simulated runs are broken.
+"""The protocol with one rule taken out: each a context in which runs are broken.
 
 The production code has no switches; a rule is broken here by replacing the small function that keeps
-it, or by rewriting what the store does.
+it, or by rewriting what the store does. `rules` gives each of them a name.
 """
 
 # ruff: noqa: ARG001, ARG005 - a replacement takes the arguments of what it replaces
 from __future__ import annotations
 
 import contextlib
-import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -32,7 +31,10 @@ from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteMessages,
     Head,
+    IdSlice,
     InsertMessages,
+    LockRow,
+    MessageRow,
     Mutate,
     Now,
     RandomBits,
@@ -40,10 +42,14 @@ from cqueue.store.operations import (
     ReadMessages,
     ReadSlice,
     Slice,
+    SlotRow,
     SlotState,
+    Together,
     WideRow,
 )
-from tests.simulation import breakages_time as times
+from tests.simulation.cluster import Cluster, Known
+from tests.simulation.sim import Simulation
+from tests.simulation.world import World
 
 Breakage = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -72,20 +78,37 @@ def nack_without_target_rev() -> Any:
 
 
 def _without_rev(dropped: Callable[[Mutate, Any], bool]) -> Any:
-    right = MemoryStore._mutate
-
-    def mutate(self: MemoryStore, op: Mutate) -> bool:
-        slots = self._partition(op.wide_row).slots
+    def rewrite(op: Mutate, slots: Mapping[Any, SlotRow], _: LockRow | None) -> Mutate:
         changes = []
         for change in op.slots:
-            if dropped(op, change):
-                stored = slots.get((change.row.priority, change.row.number))
-                changes.append(change._replace(expect_rev=stored.rev if stored else None))
-            else:
-                changes.append(change)
-        return right(self, replace(op, slots=tuple(changes)))
+            stored = slots.get((change.row.priority, change.row.number))
+            rev = stored.rev if stored else None
+            changes.append(change._replace(expect_rev=rev) if dropped(op, change) else change)
+        return replace(op, slots=tuple(changes))
 
-    return patch.object(MemoryStore, "_mutate", mutate)
+    return _rewritten(rewrite)
+
+
+Rewrite = Callable[[Mutate, Mapping[Any, SlotRow], LockRow | None], Mutate]
+
+
+def _rewritten(rewrite: Rewrite) -> Any:
+    """Conditional mutations are rewritten, knowing what is stored, before they are judged."""
+    in_memory, in_cluster = MemoryStore._mutate, Cluster.mutate
+
+    def mutate(self: MemoryStore, op: Mutate) -> bool:
+        part = self._partition(op.wide_row)
+        return in_memory(self, rewrite(op, part.slots, part.lock))
+
+    def mutate_cluster(self: Cluster, op: Mutate, reach: int) -> bool:
+        state = self.part(op.wide_row).state
+        return in_cluster(self, rewrite(op, state.slots, state.lock), reach)
+
+    return _all_of(
+        contextlib.ExitStack(),
+        patch.object(MemoryStore, "_mutate", mutate),
+        patch.object(Cluster, "mutate", mutate_cluster),
+    )
 
 
 def nack_by_reinsert() -> Any:
@@ -201,15 +224,13 @@ def suspects_prefetched() -> Any:
 
 def claim_unconditional_on_fence() -> Any:
     """A claim does not look at the fence."""
-    right = MemoryStore._mutate
 
-    def mutate(self: MemoryStore, op: Mutate) -> bool:
+    def rewrite(op: Mutate, _: Mapping[Any, SlotRow], lock: LockRow | None) -> Mutate:
         if op.lock is not None and (op.slots or op.cursors):
-            stored = self._partition(op.wide_row).lock
-            op = replace(op, expect_fence=stored.fence if stored else None)
-        return right(self, op)
+            return replace(op, expect_fence=lock.fence if lock else None)
+        return op
 
-    return patch.object(MemoryStore, "_mutate", mutate)
+    return _rewritten(rewrite)
 
 
 def head_read_in_pages() -> Any:
@@ -226,18 +247,60 @@ def _paged(wide_row: WideRow) -> Any:
 
 def messages_before_head() -> Any:
     """Messages are read first, and the head after them."""
-    early: dict[WideRow, list[Any]] = {}
+    early: dict[WideRow, dict[int, list[MessageRow]]] = {}
 
     def head(wide_row: WideRow) -> Any:
-        early[wide_row] = (yield from ReadSlice(wide_row, 0, ids.START, ids.highest_at(1 << 56), 100)).rows
+        everything = ids.highest_at(1 << 56)
+        reads = tuple(ReadSlice(wide_row, priority, ids.START, everything, 100) for priority in (0, 5))
+        answers = yield from Together(reads)
+        found = [[] if isinstance(answer, Exception) else answer.rows for answer in answers]
+        early[wide_row] = dict(zip((0, 5), found, strict=True))
         return (yield from ReadHead(wide_row))
 
-    def slice_(wide_row: WideRow, priority: int, after: int, upto: int, limit: int) -> Any:
-        yield from ()
-        return Slice([row for row in early[wide_row] if after < row.id <= upto][:limit], 0)
+    def rows(wide_row: WideRow, priority: int, after: int, upto: int, limit: int) -> list[MessageRow]:
+        return [row for row in early[wide_row].get(priority, ()) if after < row.id <= upto][:limit]
 
-    stack = contextlib.ExitStack()
-    return _all_of(stack, patch.object(claim, "ReadHead", head), patch.object(fresh, "ReadSlice", slice_))
+    return _all_of(
+        contextlib.ExitStack(),
+        patch.object(claim, "ReadHead", head),
+        patch.object(fresh, "ReadSlice", lambda *which: Known(Slice(rows(*which), 0))),
+        patch.object(fresh, "ReadIds", lambda *which: Known(IdSlice([r.id for r in rows(*which)], 0))),
+    )
+
+
+def outcome_by_quorum_read() -> Any:
+    """What became of a mutation is looked up without finishing what is under way."""
+    return patch.object(lock, "ReadHead", lambda wide_row, **_: ReadHead(wide_row))
+
+
+def read_then_write() -> Any:
+    """Conditions are checked when a mutation is sent: nobody's rounds see those of the others.
+
+    As between clients with different serial consistency, or in two data centres.
+    """
+    right_send, right_hold = World._send, Cluster.conditions_hold
+    verdicts: dict[int, tuple[Mutate, bool]] = {}
+
+    def send(self: World, process: Any, operation: Any, kind: type) -> None:
+        if kind is Mutate:
+            part = self.cluster.part(operation.wide_row)
+            verdicts[id(operation)] = (operation, right_hold(part, operation))
+        right_send(self, process, operation, kind)
+
+    def hold(part: Any, op: Mutate) -> bool:
+        known = verdicts.get(id(op))
+        return known[1] if known and known[0] is op else right_hold(part, op)
+
+    return _all_of(
+        contextlib.ExitStack(),
+        patch.object(World, "_send", send),
+        patch.object(Cluster, "conditions_hold", staticmethod(hold)),
+    )
+
+
+def unrepaired_node() -> Any:
+    """A node that was away for longer than gc_grace comes back as it was."""
+    return patch.object(Simulation, "unrepaired_node", True)
 
 
 @contextlib.contextmanager
@@ -251,13 +314,3 @@ def _all_of(stack: contextlib.ExitStack, *patches: Any) -> Iterator[None]:
 def fence_from_one() -> Any:
     """The fence counts from one."""
     return _everywhere("next_fence", lambda stored, now_us: (stored or 0) + 1, lock, draft, ack)
-
-
-ALL: dict[str, Breakage] = {
-    name: value
-    for name, value in list(vars(times).items()) + list(globals().items())
-    if callable(value)
-    and getattr(value, "__module__", "") in (__name__, times.__name__)
-    and name[0] in string.ascii_lowercase
-}
-"""Every breakage by name."""

@@ -3,6 +3,7 @@
 # ruff: noqa: ARG005 - a replacement takes the arguments of what it replaces
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,9 @@ from cqueue.store.operations import (
     DropBodies,
     Now,
 )
+from tests.simulation.cluster import Cluster
+
+LAGS_US = 250_000
 
 
 def cursor_without_settle() -> Any:
@@ -49,15 +53,23 @@ def cursor_at_boundary() -> Any:
     return patch.object(Draft, "move", lambda self, p, cursor, boundary: right(self, p, boundary, boundary))
 
 
+@contextlib.contextmanager
 def ack_by_wall_clock() -> Any:
     """A delete carries the time of day of a client whose clock lags."""
 
     def delete(self: MemoryStore, op: DeleteMessages) -> None:
-        at_us = self._clock_us() - 250_000
+        at_us = self._clock_us() - LAGS_US
         for id_ in op.ids:
             self._partition(op.wide_row).of(op.priority).delete(id_, at_us)
 
-    return patch.object(MemoryStore, "_delete_messages", delete)
+    def delete_in_cluster(self: Cluster, op: DeleteMessages, mask: int) -> None:
+        self.delete_at(op, self.world.now_us - LAGS_US, mask)
+
+    with (
+        patch.object(MemoryStore, "_delete_messages", delete),
+        patch.object(Cluster, "_delete_messages", delete_in_cluster),
+    ):
+        yield
 
 
 def retired_at_end() -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim import Simulation
 
 FAILED = (NotDone, OutcomeUnknown)
+LONGEST_IDLE_S = 1.2
 ACTIONS = ("ack", "nack", "snooze", "extend", "bury", "release", "abandon", "both")
 
 
@@ -42,15 +43,26 @@ class Consumer:
 
     def main(self) -> Script:
         """Poll for ever."""
-        rng = self.sim.rng
         row = self.stale_row or (yield from self._insist(lambda: iter(ReadQueue(self.spec.name))))
         self.poll = Poll(row, self.spec, self.gate)
+        idle = 0
         while True:
             got = False
             with contextlib.suppress(FAILED):
                 got = yield from self._round(self.poll)
-            quiet = 4 if self.sim.quiet else 1
-            yield Pause(0.002 if got else rng.random() * self.sim.params.poll_s * quiet)
+            idle = 0 if got else idle + 1
+            yield Pause(0.002 if got else self._idle_s(self.poll, idle))
+
+    def _idle_s(self, poll: Poll, idle: int) -> float:
+        """When to look again: when all is quiet, as soon as something can have changed."""
+        sim = self.sim
+        if not sim.quiet:
+            return sim.rng.random() * min(LONGEST_IDLE_S, sim.poll_s * 2 ** min(idle, 5))
+        now_us = sim.world.now_us
+        views = poll.registry.views.values()
+        rests = [max(view.rest_until_us, view.wide_row.time_shard * 1000) for view in views]
+        wake_us = min(rests, default=now_us + 1_000_000 * int(sim.longest_idle_s))
+        return max(sim.poll_s, min(sim.longest_idle_s, (wake_us - now_us) / 1e6 + 0.001))
 
     def _insist(self, make) -> Script:
         while True:
@@ -64,7 +76,9 @@ class Consumer:
         yield from poll.begin(self.spec, self.told)
         while True:
             began = self.sim.world.step
+            self.sim.oracle.claims.pop(self.client, None)
             claimed = yield from poll.next_claim(self.spec, want, stay=stay)
+            self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster)
             if claimed is None:
                 break
             if (yield from self._accept(claimed, began)):
@@ -75,10 +89,12 @@ class Consumer:
     def _accept(self, claimed: Claim, began: int) -> Script:
         for taken in claimed.dead:
             self.sim.world.spawn(self.client, self._bury(taken))
+        if claimed.expired:
+            self.sim.world.spawn(self.client, self._settle("ack", list(claimed.expired)))
         for taken in claimed.taken:
-            self.sim.oracle.delivered(taken, began)
+            self.sim.oracle.delivered(taken, began, self.client)
         if claimed.taken:
-            self.sim.world.log(self.client.name, lambda: f"TOOK {[body_of(t.row) for t in claimed.taken]}")
+            self.sim.world.note(self.client.name, "TOOK", [body_of(taken.row) for taken in claimed.taken])
             handling = self._handle(list(claimed.taken))
             if self.sim.params.serial:
                 yield from handling
@@ -106,7 +122,7 @@ class Consumer:
             yield from self._settle(together, messages)
             return
         for one in messages:
-            if body_of(one.row).startswith(b"poison") and not self.spec.has_open_rows:
+            if body_of(one.row).startswith(b"poison") and not self.spec.is_dead_letter:
                 sim.crash(self)
                 return
             if rng.random() < 0.3:
@@ -131,10 +147,11 @@ class Consumer:
             elif action != "abandon":
                 yield from self._change(action, messages)
         except (NotDone, OutcomeUnknown, LeaseLost) as exc:
-            self.sim.world.log(self.client.name, lambda exc=exc: f"{action}: {exc!r}")
+            self.sim.world.note(self.client.name, action, exc)
 
     def _ack(self, messages: list[Taken]) -> Script:
-        self.sim.oracle.settled.update(body_of(one.row) for one in messages)
+        for one in messages:
+            self.sim.oracle.through(body_of(one.row))
         emptied = yield from acks.ack(messages)
         for one in messages:
             self.sim.oracle.ack_confirmed(one)
@@ -165,7 +182,7 @@ class Consumer:
             yield from self._ack(ones)
         elif action == "release":
             yield from acks.release(lease)
-        elif action == "bury" and not self.spec.has_open_rows:
+        elif action == "bury" and not self.spec.is_dead_letter:
             for one in ones:
                 self._settled((yield from self._bury_one(one, "asked for")))
 
@@ -173,9 +190,9 @@ class Consumer:
         try:
             self._settled((yield from self._bury_one(taken, "spent")))
         except (NotDone, OutcomeUnknown, LeaseLost) as exc:
-            self.sim.world.log(self.client.name, lambda exc=exc: f"bury: {exc!r}")
+            self.sim.world.note(self.client.name, "bury", exc)
 
     def _bury_one(self, taken: Taken, reason: str) -> Script:
-        self.sim.oracle.buried.add(body_of(taken.row))
+        self.sim.buried(body_of(taken.row))
         name = f"{taken.lease.wide_row} {taken.row.priority} {taken.row.id}"
         return (yield from bury(self.spec, self.sim.dead_spec, taken, reason, name))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.flush import Outgoing, ProducerState
 from cqueue.protocol.send import send
-from cqueue.store.operations import Now, Pause
+from cqueue.protocol.survey import purge as purge_all
+from cqueue.store.operations import DeleteMessages, Now, Pause
 from tests.simulation.world import Client, Script
 
 if TYPE_CHECKING:
@@ -44,24 +47,33 @@ class Producer:
             due_us = None
             if delayed:
                 due_us = (yield Now()) + rng.randint(0, sim.params.longest_delay_us)
-            batch.append(self._message(due_us))
+            batch.append((yield from self._message(due_us)))
         return batch
 
-    def _message(self, due_us: int | None) -> Outgoing:
+    def _message(self, due_us: int | None) -> Script:
         sim, rng = self.sim, self.sim.rng
+        if sim.params.derived and sim.derived and rng.random() < 0.5:
+            return rng.choice(sim.derived)  # somebody else's, sent again
         name = f"m{sim.names}"
         sim.names += 1
         if rng.random() < sim.params.poison:
             name = f"poison{name}"
         sim.oracle.sent.add(name.encode())
-        body = LARGE if rng.random() < 0.1 else b""
-        return Outgoing(
+        body = LARGE if rng.random() < sim.params.large else b""
+        source = None
+        if sim.params.derived and rng.random() < 0.8:
+            source, body, due_us = name.encode(), b"", (yield Now()) - rng.randint(0, 500_000)
+        outgoing = Outgoing(
             body=name.encode() + body,
             priority=rng.choice(sim.params.priorities),
             due_us=due_us,
             headers={"name": name},
-            ttl_ms=None,
+            ttl_ms=rng.randint(500, 6000) if rng.random() < sim.params.ttl else None,
+            source=source,
         )
+        if source is not None:
+            sim.derived.append(outgoing)
+        return outgoing
 
     def _send(self, outgoing: list[Outgoing]) -> Script:
         sim = self.sim
@@ -81,3 +93,34 @@ class Producer:
             if not again or sim.rng.random() < 0.5:
                 return
             outgoing = again
+
+
+def purge(sim: Simulation) -> Script:
+    """Somebody empties the queue now and then; what is deleted has been asked to go."""
+    while not sim.quiet:
+        yield Pause(sim.rng.random() * 2)
+        with contextlib.suppress(NotDone, OutcomeUnknown):
+            yield from _purge_once(sim)
+
+
+def _purge_once(sim: Simulation) -> Script:
+    script = purge_all(sim.spec)
+    operation = next(script, None)
+    while operation is not None:
+        if type(operation) is DeleteMessages:
+            promised = sim.oracle.promised_keys.get(operation.wide_row, {})
+            for id_ in operation.ids:
+                sim.oracle.purged(operation.wide_row, operation.priority, id_, promised)
+        try:
+            value = yield operation
+        except (NotDone, OutcomeUnknown) as exc:
+            operation = _next(script.throw, exc)
+        else:
+            operation = _next(script.send, value)
+
+
+def _next(go_on: Callable[[Any], Any], with_: Any) -> Any:
+    try:
+        return go_on(with_)
+    except StopIteration:
+        return None

@@ -1,13 +1,16 @@
-"""The rules of the protocol page that are marked (!), and what proves each of them.
+"""The rules of the protocol page that are marked (!), by name, and what proves each of them.
 
-Each proof names a breakage: the rule taken out of the code. Scenarios must hold with the code as it is
-and fail with the breakage; simulated runs of a profile must find a violation with it (and none without,
-which `test_simulation` asserts for many more seeds).
+A rule is a flag of the simulator: `python -m tests.simulation --without NAME` runs the protocol without
+it, and finds a violation; `--list-rules` prints this table. Most rules are proven by default runs, the
+same seeds that hold with all rules; many by a small scenario as well, which holds, and fails without the
+rule. A few can only be told: their runs would have to be of special lengths or sizes.
+
+`seed` says where the search for a violation begins, to save time; any later seed will do as well.
 
 Not proven here, and why:
 
-- One serial consistency, clients in one data centre, no retry by the driver: settings of the Cassandra
-  store, which neither the memory twin nor the simulator has.
+- Clients in one data centre, no retry by the driver: settings of the Cassandra store, which the simulator
+  does not have. What both protect against is proven by `blind-retry` and `conditions-checked-when-sent`.
 - The head as one *unpaged* read: that the protocol needs it is proven; that Cassandra does it is not.
 - A claim sent before its predecessor's outcome is known: the code does not pipeline claims.
 - Metadata only by conditional mutations: the seam has no other operation for it.
@@ -23,97 +26,99 @@ from tests.simulation import breakages_time as early
 from tests.simulation import scenarios as story
 from tests.simulation import scenarios_time as times
 from tests.simulation.breakages import Breakage
-from tests.simulation.sim import Params
-
-LATE_SENDS = Params(
-    settle_ms=2000, skew_ms=500, faults=0.05, pauses=0.12, crashes=0, consumers=1, producers=3, batch=1,
-    delayed=0.0, gap_s=0.7, priorities=(0,), poll_s=0.1, epoch_widths=1, actions=(1, 0, 0, 0, 0, 0, 0, 0),
-    work_s=0.1,
-)  # fmt: skip
-BURIALS = Params(
-    faults=0.1, pauses=0.08, longest_pause_us=3_000_000, gc_grace_s=20, batches=2, crashes=0.3,
-    actions=(20, 0, 0, 0, 80, 0, 0, 0),
-)  # fmt: skip
-NACKS = Params(
-    faults=0.02, pauses=0.02, longest_pause_us=300_000, batches=2, batch=6, consumers=3, crashes=0,
-    poll_s=0.1, priorities=(0,), work_s=0.1, max_attempts=0, actions=(20, 60, 20, 0, 0, 0, 0, 0),
-)  # fmt: skip
-STOLEN_LOCKS = Params(
-    faults=0.05, pauses=0.06, longest_pause_us=3_000_000, consumers=3, poll_s=0.1, priorities=(0,),
-    work_s=0.5, actions=(60, 10, 10, 10, 0, 0, 10, 0),
-)  # fmt: skip
-PROFILES = {"late": LATE_SENDS, "burials": BURIALS, "nacks": NACKS, "stolen": STOLEN_LOCKS}
 
 
-class Told(NamedTuple):
-    """A rule that a scenario proves."""
+class Rule(NamedTuple):
+    """A rule, how it is broken, a scenario that needs it, and a seed whose default run needs it."""
 
-    rule: str
-    scenario: Callable[[], None]
+    name: str
+    says: str
     breakage: Breakage
+    scenario: Callable[[], None] | None = None
+    seed: int | None = None
 
 
-class Searched(NamedTuple):
-    """A rule whose absence simulated runs find."""
-
-    rule: str
-    breakage: Breakage
-    profile: Params | None = None  # None: drawn from the seed
-
-
-TOLD = (
-    Told("the fence never restarts after a drop", times.fence_survives_retirement, broken.fence_from_one),
-    Told("at most 10,000 wide rows in an epoch", times.epoch_stays_small, early.epochs_of_an_hour),
-    Told("an epoch is kept for good only from a read that began after it closed",
-         times.epoch_read_again_until_closed, early.epoch_cached_early),
-    Told("oldest_epoch moves only after such a read",
-         times.oldest_epoch_waits_until_closed, early.epoch_cached_early),
-    Told("no partition tombstone beyond now", times.nothing_deleted_beyond_now, early.tombstone_beyond_now),
-    Told("no blind retry of a conditional write", story.lost_reply_is_found_out, broken.blind_retry),
-    Told("an open wide row has no cursor", times.open_row_takes_what_lands_late, early.open_row_with_cursor),
-    Told("derived ids are not deleted as late",
-         times.late_burial_is_not_deleted, early.late_derived_deleted),
-    Told("a burial counts only within gc_grace",
-         times.late_burial_does_not_count, early.late_burial_confirmed),
-    Told("a sweep that is due is work", story.sweep_is_made, broken.sweep_is_no_work),
-    Told("an expired timeout is work", story.expired_is_taken_over, broken.expired_is_no_work),
-    Told("the head is one read", story.head_is_one_read, broken.head_read_in_pages),
-    Told("the head first, then messages", story.head_comes_before_messages, broken.messages_before_head),
-    Told("skip what any timeout lists, expired or not",
-         story.expired_is_skipped_by_reads, broken.only_live_timeouts_skipped),
-    Told("a claim overwrites slots IF rev", story.takeover_minds_the_revision, broken.takeover_without_rev),
-    Told("nack in place, not by insert", story.stale_nack_fails, broken.nack_by_reinsert),
-    Told("suspects have slots of their own", story.suspects_come_alone, broken.suspects_together),
-    Told("suspects are not prefetched", story.suspects_are_not_prefetched, broken.suspects_prefetched),
-    Told("the cursor waits for ε", times.cursor_waits_for_settle_and_skew, early.cursor_without_skew),
-    Told("the cursor waits for W", times.cursor_waits_for_settle, early.cursor_without_settle),
-    Told("the cursor needs a sweep", times.cursor_waits_for_settle, early.cursor_at_boundary),
-    Told("retirement waits for W + ε", times.retirement_waits, early.retired_at_end),
-    Told("retirement waits for W", times.retirement_waits, early.retired_without_settle),
-    Told("open wide rows wait for gc_grace",
-         times.open_row_retirement_waits, early.open_retired_without_grace),
-    Told("the retirement pass begins after that",
-         times.retirement_pass_begins_late_enough, early.retirement_clock_after_read),
-    Told("a send is acknowledged within W", times.late_send_is_made_again, early.late_send_acknowledged),
-    Told("released ids stay listed", story.released_stays_listed, broken.release_unlists),
-    Told("the rest of a slot stays listed", story.rest_of_a_slot_stays_listed, broken.free_unlists),
+RULES = (
+    Rule("messages-before-timeouts", "the head is read first, then messages",
+         broken.messages_before_head, story.head_comes_before_messages, None),
+    Rule("head-in-pages", "the head is one read",
+         broken.head_read_in_pages, story.head_is_one_read, None),
+    Rule("only-live-timeouts-skipped", "skip what any timeout lists, expired or not",
+         broken.only_live_timeouts_skipped, story.expired_is_skipped_by_reads, 0),
+    Rule("takeover-without-rev", "a claim overwrites slots IF rev",
+         broken.takeover_without_rev, story.takeover_minds_the_revision, 100),
+    Rule("nack-without-target-rev", "a nack looks at the revisions of both slots",
+         broken.nack_without_target_rev, None, 280),
+    Rule("nack-by-reinsert", "nack in place, not by insert",
+         broken.nack_by_reinsert, story.stale_nack_fails, 0),
+    Rule("claim-without-fence", "a claim is conditional on the fence",
+         broken.claim_unconditional_on_fence, None, 0),
+    Rule("conditions-checked-when-sent", "one serial consistency: rounds see each other",
+         broken.read_then_write, None, 0),
+    Rule("fence-from-one", "the fence never restarts after a drop",
+         broken.fence_from_one, times.fence_survives_retirement, 60),
+    Rule("deliver-before-known", "deliver only what is known to be claimed",
+         broken.deliver_before_known, None, 0),
+    Rule("blind-retry", "a conditional mutation is never sent again",
+         broken.blind_retry, story.lost_reply_is_found_out, 0),
+    Rule("outcome-by-quorum-read", "an unknown outcome is found out by a serial read",
+         broken.outcome_by_quorum_read, None, 0),
+    Rule("ack-by-wall-clock", "a delete's timestamp is its insert's and one",
+         early.ack_by_wall_clock, None, 0),
+    Rule("release-unlists", "released ids stay listed",
+         broken.release_unlists, story.released_stays_listed, 0),
+    Rule("free-unlists", "the rest of a slot stays listed",
+         broken.free_unlists, story.rest_of_a_slot_stays_listed, 0),
+    Rule("expired-is-no-work", "an expired timeout is work",
+         broken.expired_is_no_work, story.expired_is_taken_over, 0),
+    Rule("sweep-is-no-work", "a sweep that is due is work",
+         broken.sweep_is_no_work, story.sweep_is_made, None),
+    Rule("suspects-together", "suspects have slots of their own",
+         broken.suspects_together, story.suspects_come_alone, 120),
+    Rule("suspects-prefetched", "suspects are not prefetched",
+         broken.suspects_prefetched, story.suspects_are_not_prefetched, 0),
+    Rule("cursor-without-settle", "the cursor waits for W",
+         early.cursor_without_settle, times.cursor_waits_for_settle, 0),
+    Rule("cursor-without-skew", "the cursor waits for ε",
+         early.cursor_without_skew, times.cursor_waits_for_settle_and_skew, 30),
+    Rule("cursor-at-boundary", "the cursor needs a sweep",
+         early.cursor_at_boundary, times.cursor_waits_for_settle, 0),
+    Rule("late-send-acknowledged", "a send is acknowledged within W",
+         early.late_send_acknowledged, times.late_send_is_made_again, 0),
+    Rule("retired-at-end", "retirement waits for W + ε",
+         early.retired_at_end, times.retirement_waits, None),
+    Rule("retired-without-settle", "retirement waits for W",
+         early.retired_without_settle, times.retirement_waits, None),
+    Rule("retirement-clock-after-read", "the retirement pass begins after that",
+         early.retirement_clock_after_read, times.retirement_pass_begins_late_enough, None),
+    Rule("epoch-cached-early", "an epoch is kept, and oldest_epoch moves, only after a read that began late",
+         early.epoch_cached_early, times.epoch_read_again_until_closed, 150),
+    Rule("oldest-epoch-early", "oldest_epoch moves only after such a read",
+         early.epoch_cached_early, times.oldest_epoch_waits_until_closed, 150),
+    Rule("open-epoch-without-grace", "an epoch of open wide rows closes after gc_grace",
+         early.open_epoch_without_grace, None, 0),
+    Rule("open-retired-without-grace", "open wide rows wait for gc_grace",
+         early.open_retired_without_grace, times.open_row_retirement_waits, None),
+    Rule("open-row-with-cursor", "an open wide row has no cursor",
+         early.open_row_with_cursor, times.open_row_takes_what_lands_late, None),
+    Rule("dead-letters-in-normal-rows", "dead letters go to open wide rows",
+         early.dead_letters_in_normal_rows, None, 1300),
+    Rule("dead-id-not-derived", "the dead letter's id is derived",
+         early.dead_id_not_derived, None, 280),
+    Rule("time-of-death-not-kept", "the time of death is kept",
+         early.died_at_not_kept, None, 280),
+    Rule("late-derived-deleted", "derived ids are not deleted as late",
+         early.late_derived_deleted, times.late_burial_is_not_deleted, None),
+    Rule("late-burial-confirmed", "a burial counts only within gc_grace",
+         early.late_burial_confirmed, times.late_burial_does_not_count, None),
+    Rule("unrepaired-node", "a node away beyond gc_grace is rebuilt",
+         broken.unrepaired_node, None, 20),
+    Rule("tombstone-beyond-now", "no partition tombstone beyond now",
+         early.tombstone_beyond_now, times.nothing_deleted_beyond_now, None),
+    Rule("epochs-of-an-hour", "at most 10,000 wide rows in an epoch",
+         early.epochs_of_an_hour, times.epoch_stays_small, None),
 )  # fmt: skip
 
-SEARCHED = (
-    Searched("skip what any timeout lists, expired or not", broken.only_live_timeouts_skipped),
-    Searched("nack IF rev on both slots", broken.nack_without_target_rev, NACKS),
-    Searched("nack in place, not by insert", broken.nack_by_reinsert),
-    Searched("the cursor waits for W", early.cursor_without_settle, LATE_SENDS),
-    Searched("the cursor needs a sweep", early.cursor_at_boundary),
-    Searched("a claim is conditional on the fence", broken.claim_unconditional_on_fence, STOLEN_LOCKS),
-    Searched("deliver only what is known to be claimed", broken.deliver_before_known),
-    Searched("acks carry the timestamp of the id", early.ack_by_wall_clock),
-    Searched("an epoch of open wide rows closes after gc_grace", early.open_epoch_without_grace),
-    Searched("an expired timeout is work", broken.expired_is_no_work),
-    Searched("released ids stay listed", broken.release_unlists),
-    Searched("the rest of a slot stays listed", broken.free_unlists),
-    Searched("the time of death is kept", early.died_at_not_kept, BURIALS),
-    Searched("the dead letter's id is derived", early.dead_id_not_derived, BURIALS),
-    Searched("dead letters go to open wide rows", early.dead_letters_in_normal_rows, BURIALS),
-    Searched("a send is acknowledged within W", early.late_send_acknowledged, LATE_SENDS),
-)
+BY_NAME = {rule.name: rule for rule in RULES}
+TOLD = [rule for rule in RULES if rule.scenario is not None]
+SEARCHED = [rule for rule in RULES if rule.seed is not None]

@@ -1,107 +1,69 @@
 """One simulated run: a queue, its dead-letter queue, programs that use them, faults; then quiet.
 
-Everything follows from the seed. Parameters are small, so that rare states are common.
+Everything follows from the seed: parameters are drawn first, then every delay, order and fault.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
-from typing import Any
 
 from cqueue import ids
 from cqueue.protocol import shards
-from cqueue.protocol.flush import Flush
+from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.spec import QueueSpec, Taken
-from cqueue.store.operations import CreateQueue, QueueRow
+from cqueue.store.operations import CreateQueue, QueueRow, ReadHead, ReadQueue, ReadShards, Together
+from tests.simulation.cluster import Cluster
 from tests.simulation.consumer import Consumer
-from tests.simulation.oracle import Oracle, SimStore, Violation
-from tests.simulation.producer import Producer
+from tests.simulation.oracle import Oracle, Violation, key_of
+from tests.simulation.params import Params, draw
+from tests.simulation.producer import Producer, purge
+from tests.simulation.replica import ALL, BITS
 from tests.simulation.world import Client, World
 
 DAY_US = 86_400_000_000
 BASE_US = 20_000 * DAY_US  # a midnight, so that a day's epoch of open wide rows ends in the run
-
-
-@dataclass(frozen=True, slots=True)
-class Params:
-    """What a run is like; drawn from the seed unless given."""
-
-    settle_ms: int = 500
-    skew_ms: int = 100
-    shards: int = 1
-    max_attempts: int = 3
-    gc_grace_s: int = 8
-    epoch_widths: int = 2
-    faults: float = 0.04
-    pauses: float = 0.02
-    longest_pause_us: int = 4_000_000
-    crashes: float = 0.2  # a second
-    busy_us: int = 5_000_000
-    producers: int = 2
-    consumers: int = 2
-    batches: int = 3
-    batch: int = 4
-    gap_s: float = 1.5
-    delayed: float = 0.3
-    longest_delay_us: int = 3_000_000
-    priorities: tuple[int, ...] = (0, 0, 5)
-    poison: float = 0.0
-    poll_s: float = 0.4
-    want: int = 5
-    work_s: float = 3.0
-    serial: bool = False  # a consumer handles its messages before it asks for more
-    actions: tuple[int, ...] = (60, 10, 5, 8, 5, 4, 5, 3)
-
-
-def draw(rng: Random) -> Params:
-    """Parameters of a run."""
-    return Params(
-        settle_ms=rng.choice((200, 500, 1000, 2000)),
-        skew_ms=rng.choice((50, 200, 500)),
-        shards=rng.choice((1, 1, 2)),
-        max_attempts=rng.choice((2, 3, 3)),
-        faults=rng.choice((0.0, 0.02, 0.05, 0.1)),
-        pauses=rng.choice((0.0, 0.005, 0.02)),
-        longest_pause_us=rng.choice((500_000, 2_000_000, 6_000_000)),
-        crashes=rng.choice((0.0, 0.2, 0.6)),
-        consumers=rng.choice((1, 2, 2, 3)),
-        batch=rng.choice((1, 4, 6)),
-        delayed=rng.choice((0.0, 0.3, 0.8)),
-        longest_delay_us=rng.choice((300_000, 3_000_000)),
-        priorities=rng.choice(((0,), (0, 0, 5))),
-        poison=rng.choice((0.0, 0.0, 0.05)),
-        poll_s=rng.choice((0.1, 0.4, 0.8)),
-        want=rng.choice((1, 3, 5)),
-        work_s=rng.choice((0.1, 3.0)),
-    )
+QUIET_POLL_S = 0.5
+SWIFT = {Together: 0.2, ReadHead: 0.2, ReadShards: 0.7, ReadQueue: 0.9}
+"""How likely operations take no time: most of an idle consumer's are of no interest."""
+SWIFT_WHEN_QUIET = 0.8
 
 
 class Simulation:
     """A run in progress."""
+
+    unrepaired_node = False
+    """Whether a node that was away for longer than gc_grace comes back as it was: breaks a rule."""
 
     def __init__(self, seed: int, params: Params | None = None, *, trace: bool = False) -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.params = params or draw(self.rng)
         p = self.params
-        start_us = BASE_US - self.rng.randint(0, 8_000_000)
-        self.world = World(self.rng, p.skew_ms * 1000, start_us)
-        self.world.longest_pause_us = p.longest_pause_us
-        self.world.trace = [f"seed {seed} {p}"] if trace else None
-        self.oracle = Oracle(self.world)
+        start_us = BASE_US + (1_000_000 if p.away else -self.rng.randint(0, 8_000_000))
+        self.world = world = World(self.rng, p.skew_ms * 1000, start_us)
+        world.longest_pause_us, world.extreme, world.replays = p.longest_pause_us, p.extreme, p.replays
+        world.trace = [f"seed {seed} {p}"] if trace else None
+        world.swift = SWIFT
+        self.oracle = Oracle(world)
         self.oracle.grace_us = p.gc_grace_s * 1_000_000
-        self.store = SimStore(self.world, self.oracle)
-        self.world.execute = self.store.execute
-        self.world.accept = self.store.accept
+        world.watch = self.oracle.watch
+        self.cluster = world.cluster = Cluster(world, self.oracle)
+        self.cluster.marker_us = p.marker_s * 1_000_000
+        skew_us = p.node_skew_us
+        self.cluster.skews_us = (self.rng.randint(-skew_us, skew_us), 0, 0) if skew_us else (0, 0, 0)
         self.spec = self._queue("q", start_us)
         self.dead_spec = self._queue("q.dead", start_us)
         self.quiet = False
         self.names = 0
+        self.derived: list[Outgoing] = []
         self.producing = p.producers
+        self.poll_s = p.poll_s
+        self.longest_idle_s = 2.0
         self.clients = 0
         self.consumers: list[Consumer] = []
-        self.rows = {name: self.store._queues[name] for name in ("q", "q.dead")}
+        self.senders: list[Producer] = []
+        self.rows = {spec.name: self.stored(spec) for spec in (self.spec, self.dead_spec)}
 
     def _queue(self, name: str, start_us: int) -> QueueSpec:
         p = self.params
@@ -109,23 +71,29 @@ class Simulation:
             name=name,
             incarnation="1",
             shards=p.shards,
-            width_ms=1000,
-            epoch_ms=1000 * p.epoch_widths,
+            width_ms=p.width_ms,
+            epoch_ms=p.width_ms * (p.epoch_widths if name == "q" else 60),
             open_shards=1,
-            visibility_ms=2000,
+            visibility_ms=p.visibility_ms,
             lease_ms=1000,
             max_attempts=0 if name.endswith(".dead") else p.max_attempts,
             settle_us=p.settle_ms * 1000,
             skew_us=p.skew_ms * 1000,
             gc_grace_us=p.gc_grace_s * 1_000_000,
+            derived_sends=p.derived,
         )
         before_ms = start_us // 1000 - p.settle_ms - p.skew_ms
         row = QueueRow(
             name, "1", 1, "active", "{}", spec.epoch_ms, shards.epoch_at(spec, before_ms),
             shards.epoch_at(spec, before_ms - p.gc_grace_s * 1000, open_=True),
         )  # fmt: skip
-        self.store.execute(CreateQueue(row))
+        self.cluster.execute(CreateQueue(row))
         return spec
+
+    def stored(self, spec: QueueSpec) -> QueueRow:
+        """The queue's row."""
+        row: QueueRow = self.cluster.execute(ReadQueue(spec.name))
+        return row
 
     # ── clients ──
 
@@ -149,10 +117,11 @@ class Simulation:
         if consumer.client.dead:
             return
         consumer.client.dead = True
-        self.world.log(consumer.client.name, lambda: "CRASH")
+        self.world.happened["crash"] += 1
+        self.world.note(consumer.client.name, "CRASH")
         self.consumers.remove(consumer)
         wait_us = self.rng.randint(10_000, 1_500_000)
-        self.world.at(self.world.now_us + wait_us, lambda: self.start_consumer(consumer.spec))
+        self.world.at(self.world.now_us + wait_us, self.start_consumer, consumer.spec)
 
     def ring(self, flush: Flush) -> None:
         """Tell a consumer of the same process what was sent."""
@@ -163,84 +132,175 @@ class Simulation:
 
     def acknowledged(self, flush: Flush) -> None:
         """A producer was told that its messages are stored."""
-        self.world.log("", lambda: f"SENT {[row.headers for row in flush.rows]} {flush.wide_row}")
-        self.oracle.acknowledged(flush, self.store)
+        self.world.note("", "SENT", [row.headers for row in flush.rows], flush.wide_row)
+        self.oracle.acknowledged(flush, self.cluster)
 
     def check_body(self, taken: Taken, bodies: dict[int, bytes]) -> None:
         """A large body is there as long as its message is."""
-        key = (taken.lease.wide_row, taken.row.priority, taken.row.id)
-        if taken.row.id not in bodies and key not in self.oracle.deleted:
-            self.oracle.fail(f"{key} has lost its body")
+        if taken.row.id not in bodies and key_of(taken) not in self.oracle.deleted:
+            self.oracle.fail(f"{key_of(taken)} has lost its body")
+
+    def buried(self, name: bytes) -> None:
+        """A message is on its way to the dead-letter queue, which somebody has to read."""
+        self.oracle.buried.add(name)
+        if all(consumer.spec is not self.dead_spec for consumer in self.consumers):
+            self.start_consumer(self.dead_spec)
 
     # ── trouble ──
 
-    def _disturb(self) -> None:
+    def _disturb(self, _: object) -> None:
         """Now and then a clock is set right or stands still, a consumer dies, the shards change."""
-        rng = self.rng
+        rng, p = self.rng, self.params
         if self.quiet:
             return
         self.world.at(self.world.now_us + 200_000, self._disturb)
-        if rng.random() < self.params.crashes / 5 and self.consumers:
+        if rng.random() < p.crashes / 5 and self.consumers:
             self.crash(rng.choice(self.consumers))
-        if rng.random() < 0.1 and self.consumers:
-            self.world.sync(rng.choice(self._programs).client)
-        if self.params.pauses and rng.random() < 0.05:
-            rng.choice(self._programs).client.frozen_us += rng.randint(0, 4_000_000)
+        programs = [*self.consumers, *self.senders]
+        if not programs:
+            return
+        one = rng.choice(programs).client
+        if rng.random() < 0.1:
+            self.world.sync(one)
+        if p.pauses and rng.random() < 0.05:
+            one.frozen_us += rng.randint(0, 4_000_000)
+            self.world.happened["clock stands still"] += 1
+        if rng.random() < p.stops:
+            self._stop(one)
         if rng.random() < 0.03:
             self.spec = replace(self.spec, shards=rng.randint(1, 3))
+        if p.downs and rng.random() < p.downs:
+            self._lose_node()
 
-    @property
-    def _programs(self) -> list[Any]:
-        return [*self.consumers, *self.senders]
+    def _stop(self, client: Client) -> None:
+        stop_us = int(self.params.longest_stop_us * self.rng.random())
+        client.stopped_us = self.world.now_us + stop_us
+        self.world.happened["program stopped"] += 1
+        self.world.note(client.name, "STOPPED", f"for {stop_us / 1e6:.1f} s")
+
+    def _lose_node(self) -> None:
+        """A node stops for a while; with luck hints are kept for it."""
+        if self.cluster.up != ALL:
+            return
+        self.cluster.go_down(self.rng.randrange(3))
+        self.world.happened["node down"] += 1
+        self.world.note("", "DOWN", f"{self.cluster.up:03b}")
+        self.world.at(self.world.now_us + self.rng.randint(100_000, 3_000_000), self._regain_node)
+
+    def _regain_node(self, _: object) -> None:
+        self.cluster.come_back()
+        self.world.note("", "BACK")
+
+    def _send_away(self) -> None:
+        """One node stops for longer than gc_grace, while the others compact; then it is rebuilt."""
+        replica, grace_us = self.rng.randrange(3), self.params.gc_grace_s * 1_000_000
+        leaves_us = self.world.now_us + self.rng.randint(0, self.params.busy_us)
+        self.world.happened["node away beyond gc_grace"] += 1
+        self.world.at(leaves_us, self.cluster.go_down, replica)
+        self.world.at(leaves_us + grace_us + 2_000_000, self._compact)
+        self.world.at(leaves_us + grace_us + 3_000_000, self._return, replica)
+
+    def _compact(self, _: object = None) -> None:
+        self.cluster.compact(self.params.gc_grace_s * 1_000_000)
+        self.world.note("", "COMPACTED")
+
+    def _return(self, replica: int) -> None:
+        if self.unrepaired_node:
+            self.cluster.come_back(too_late=True)
+        else:
+            self.cluster.rebuild(replica)
+        self.world.note("", "BACK", f"{BITS[replica]:03b}")
 
     # ── the run ──
 
     def run(self) -> Simulation:
         """Trouble, then quiet; raises Violation."""
-        p, world = self.params, self.world
+        p, world, cluster = self.params, self.world, self.cluster
         self.senders = [Producer(self, self.client("p")) for _ in range(p.producers)]
-        world.faults, world.pauses = p.faults, p.pauses
+        world.faults, world.pauses, world.torn = p.faults, p.pauses, p.torn
+        cluster.lag, cluster.lost_hints = p.lag, p.lost_hints
         for sender in self.senders:
             world.spawn(sender.client, sender.main())
         for _ in range(p.consumers):
             self.start_consumer(self.spec)
-        self.start_consumer(self.dead_spec)
-        self._disturb()
+        if p.purges:
+            world.spawn(self.client("a"), purge(self))
+        if p.away:
+            self._send_away()
+        self._disturb(None)
         world.run(world.now_us + p.busy_us)
         self._calm()
-        if not world.run(world.now_us + 90_000_000, self._drained):
-            self.oracle.fail(self._left())
+        self.oracle.quiet_us = world.now_us
+        if not p.poison:  # what kills consumers keeps the others waiting
+            world.at(world.now_us + self._bound_us(), self._check_claimed)
+        self._until(90_000_000, self._drained)
         self.oracle.final()
-        if not world.run(world.now_us + 60_000_000 + p.gc_grace_s * 1_000_000, self._dead_drained):
-            self.oracle.fail(self._left())
+        if self.oracle.buried:
+            self._only(self.dead_spec)
+            self._until(60_000_000 + p.gc_grace_s * 1_000_000 + p.width_ms * 10_000, self._dead_drained)
         return self
 
+    def _bound_us(self) -> int:
+        """6: how long a message may wait when all is well: a sweep comes W + ε later, a poll every 2 s."""
+        p = self.params
+        stopped_us = max((c.client.stopped_us - self.world.now_us for c in self.consumers), default=0)
+        return (p.settle_ms + p.skew_ms) * 1000 + 8_000_000 + max(0, stopped_us)
+
+    def _check_claimed(self, _: object) -> None:
+        self.oracle.check_claimed(self.cluster.parts, self.spec.partition)
+
+    def _until(self, within_us: int, done: object) -> None:
+        if not self.world.run(self.world.now_us + within_us, done):
+            self.oracle.fail(f"6: {self._left()}")
+
     def _calm(self) -> None:
-        """Faults stop, clocks are right."""
+        """Faults stop, clocks are right, one consumer of each queue goes on."""
+        self.world.note("", "QUIET")
         self.quiet = True
-        self.world.faults = self.world.pauses = 0.0
-        for program in self._programs:
-            self.world.sync(program.client)
+        self.poll_s = QUIET_POLL_S
+        world = self.world
+        world.faults = world.pauses = world.torn = 0.0
+        world.swift, world.swift_else = {}, SWIFT_WHEN_QUIET
+        if not self.params.away:
+            self.cluster.come_back()
+            self.cluster.repair()
+        self.cluster.lag = 0.0
+        awake = [consumer for consumer in self.consumers if consumer.client.stopped_us <= world.now_us]
+        for spec in () if self.params.poison else (self.spec, self.dead_spec):
+            for consumer in [one for one in awake if one.spec.name == spec.name][1:]:
+                consumer.client.dead = True
+        for program in (*self.consumers, *self.senders):
+            world.sync(program.client)
+
+    def _only(self, spec: QueueSpec) -> None:
+        """The programs of the other queue end."""
+        self.longest_idle_s = 20.0
+        for consumer in self.consumers:
+            consumer.client.dead |= consumer.spec.name != spec.name
 
     def _drained(self) -> bool:
-        return not (
-            self.producing
-            or self.store.registered(self.spec)
-            or set(self.oracle.promised) - self.oracle.settled
-            or self.store.live(self.dead_spec)
-        )
+        if self.producing or self.oracle.left():
+            return False
+        stopped = any(consumer.client.stopped_us > self.world.now_us for consumer in self.consumers)
+        if stopped or self.cluster.up != ALL:
+            return False
+        registered = self.cluster.registered(self.spec.partition, self.stored(self.spec))
+        return all(row.shard < 0 for row in registered)  # open ones stay for gc_grace
 
     def _dead_drained(self) -> bool:
-        return not self.store.registered(self.dead_spec)
+        return not self.cluster.registered(self.dead_spec.partition, self.stored(self.dead_spec))
 
     def _left(self) -> str:
-        lost = sorted(set(self.oracle.promised) - self.oracle.settled)
-        registered = self.store.registered(self.spec) + self.store.registered(self.dead_spec)
-        live = [(key[0], ids.time_us(key[2]) / 1e6) for key in self.store.live(self.spec)]
-        dead = len(self.store.live(self.dead_spec))
+        registered = [
+            row
+            for spec in (self.spec, self.dead_spec)
+            for row in self.cluster.registered(spec.partition, self.stored(spec))
+        ]
+        live = [(key[0], ids.time_us(key[2]) / 1e6) for key in self.cluster.live(self.spec.partition)]
+        dead = len(self.cluster.live(self.dead_spec.partition))
         return (
-            f"not drained: unsettled {lost}, registered {registered}, live {live}, dead letters {dead}, "
-            f"producers {self.producing}"
+            f"not drained: unsettled {sorted(self.oracle.left())}, registered {registered}, live {live}, "
+            f"dead letters {dead}, producers {self.producing}, nodes {self.cluster.up:03b}"
         )
 
 
@@ -258,6 +318,5 @@ def trace_of(seed: int, params: Params | None = None) -> str:
     try:
         simulation.run()
     except Violation as exc:
-        text = f"VIOLATION {exc}"
-        simulation.world.log("", lambda: text)
+        simulation.world.note("", f"VIOLATION {exc}")
     return "\n".join(simulation.world.trace or [])

@@ -1,14 +1,18 @@
 """Seeded schedules of the whole protocol under faults; a failure prints its seed and its trace.
 
-`python -m tests.simulation --seed N --schedules M --trace` runs more of them.
+`make simulate N=100000 SEED=1` runs more of them.
 """
 
 import pytest
 
-from tests.simulation.sim import Params, run_schedule, trace_of
+from tests.simulation.oracle import Violation
+from tests.simulation.params import SHARES, Params
+from tests.simulation.rules import BY_NAME
+from tests.simulation.run import replay, run_seeds
+from tests.simulation.sim import Simulation, run_schedule, trace_of
 
-PARTS = 6
-SCHEDULES = 250
+DEFAULT_RUN = 10_000
+PARTS = 20
 KILLERS = Params(
     faults=0, pauses=0, crashes=0, poison=0.05, batch=6, max_attempts=2, work_s=0.5, gap_s=0.5,
     serial=True,
@@ -19,13 +23,34 @@ KILLERS = Params(
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_schedule_breaks_a_promise(part: int):
     """Whatever fails and whoever pauses, nothing acknowledged is lost and nothing is claimed twice."""
-    for seed in range(part * SCHEDULES, (part + 1) * SCHEDULES):
-        run_schedule(seed)
+    size = DEFAULT_RUN // PARTS
+    totals = run_seeds(range(part * size, (part + 1) * size))
+    for seed, text in totals.failed[:1]:
+        pytest.fail(f"{trace_of(seed)}\nseed {seed}: {text}\n{replay(seed)}")
+
+
+def test_schedules_are_full_of_life():
+    """Schedules are short, but things go wrong in them, and messages are delivered all the same."""
+    totals = run_seeds(range(100))
+    assert totals.deliveries > 5 * totals.schedules
+    assert totals.happened.total() > 10 * totals.schedules
+    profiles = {Simulation(seed).params.profile for seed in range(200)}
+    assert profiles == set(SHARES)
 
 
 def test_a_seed_is_a_schedule():
     """The same seed gives the same run, event by event, so that a failure can be replayed."""
     assert trace_of(3) == trace_of(3)
+
+
+def test_a_failure_can_be_replayed():
+    """A violation says when it happened, and its trace ends with it."""
+    rule = BY_NAME["ack-by-wall-clock"]
+    with rule.breakage():
+        (seed, text), *_ = run_seeds(range(20)).failed
+        assert trace_of(seed).splitlines()[-1].endswith(text)
+        with pytest.raises(Violation, match=f"seed {seed}"):
+            run_schedule(seed)
 
 
 def test_messages_that_kill_workers_burn_nobody_elses_attempts():

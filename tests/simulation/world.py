@@ -8,10 +8,10 @@ in any order, and any of them can fail in every way that Cassandra and a network
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.operations import (
@@ -31,72 +31,87 @@ from cqueue.store.operations import (
     UnregisterShard,
 )
 
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster, Look
+
 Script = Generator[Operation[Any], Any, Any]
 
-WRITES = frozenset({
-    InsertMessages, InsertBodies, DeleteMessages, DeleteBodies, DropBodies, RegisterShard,
-    UnregisterShard, Mutate, AdvanceEpoch,
-})  # fmt: skip
 REPEATED = frozenset({DeleteMessages, DeleteBodies, DropBodies, UnregisterShard})
 """Writes that the driver repeats by itself, as it does all reads."""
+PLAIN = REPEATED | {InsertMessages, InsertBodies, RegisterShard}
+WRITES = PLAIN | {Mutate, AdvanceEpoch}
 REPEATS = 2
+LATEST_US = 5_000_000
+REPLAYED_US = 60_000_000
+"""What arrives late does so within this: a request that was held up; a batch that is replayed."""
 
 
-@dataclass(slots=True)
 class Client:
     """A program on some machine: it has one clock, and dies as a whole."""
 
-    name: str
-    offset_us: int = 0
-    frozen_us: int = 0  # how far its clock lags until the next synchronisation
-    dead: bool = False
+    __slots__ = ("dead", "frozen_us", "name", "offset_us", "stopped_us")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.offset_us = 0
+        self.frozen_us = 0  # how far its clock lags until the next synchronisation
+        self.stopped_us = 0  # all its threads stand still until then
+        self.dead = False
 
 
-@dataclass(slots=True)
 class Process:
     """One thread of a client."""
 
-    script: Script
-    client: Client
-    operation: Operation[Any] | None = None
-    queue: list[tuple[int, Operation[Any]]] | None = None  # rest of a Together, in order of execution
-    answers: list[Any] = field(default_factory=list)
-    tries: int = 0
+    __slots__ = ("answers", "client", "looks", "queue", "script", "tries")
+
+    def __init__(self, script: Script, client: Client) -> None:
+        self.script = script
+        self.client = client
+        self.queue: list[tuple[int, Any]] = []  # operations not yet done, in reverse order
+        self.answers: list[Any] | None = None  # of a Together
+        self.looks: dict[int, Look] = {}  # operations that one replica has served already
+        self.tries = 0
 
 
 class World:
-    """Runs processes over a store."""
+    """Runs processes over a cluster."""
 
     def __init__(self, rng: Random, skew_us: int, start_us: int) -> None:
         self.rng = rng
         self.skew_us = skew_us
         self.now_us = start_us
         self.step = 0
-        self.execute: Callable[[Operation[Any]], Any] = lambda _: None
-        self.accept: Callable[[Mutate], None] = lambda _: None
+        self.cluster: Cluster
         self.faults = 0.0  # how likely an operation goes wrong
+        self.replays = False  # whether batches are replayed up to a minute later
         self.pauses = 0.0  # how likely a process pauses before an operation
+        self.torn = 0.0  # how likely the replicas serve an operation at two instants
         self.longest_pause_us = 4_000_000
+        self.swift: dict[type, float] = {}  # how likely an operation takes no time at all, by kind
+        self.swift_else = 0.0
+        self.extreme = False  # clocks are as far apart as they may be
+        self.happened: Counter[str] = Counter()
         self.trace: list[str] | None = None
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self.watch: Callable[[Client, Mutate, bool], None] | None = None
+        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._count = 0
 
     # ── events ──
 
-    def at(self, when_us: int, action: Callable[[], None]) -> None:
+    def at(self, when_us: int, action: Callable[[Any], None], argument: Any = None) -> None:
         """Do something at a time."""
         self._count += 1
-        heapq.heappush(self._heap, (when_us, self._count, action))
+        heapq.heappush(self._heap, (when_us, self._count, action, argument))
 
     def run(self, until_us: int, done: Callable[[], bool] = lambda: False) -> bool:
         """Go on until a time, or until `done`, asked now and then; whether it was."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until_us:
-            when_us, _, action = heapq.heappop(heap)
+            when_us, _, action, argument = pop(heap)
             self.now_us = max(self.now_us, when_us)
             self.step += 1
-            action()
-            if not self.step & 31 and done():
+            action(argument)
+            if not self.step & 7 and done():
                 return True
         self.now_us = max(self.now_us, until_us)
         return done()
@@ -105,10 +120,11 @@ class World:
         """Start a process of a client."""
         self._resume(Process(script, client), None, None)
 
-    def log(self, who: str, text: Callable[[], str]) -> None:
+    def note(self, who: str, *what: Any) -> None:
         """Note what happens, if anybody wants to know."""
         if self.trace is not None:
-            self.trace.append(f"{self.now_us / 1e6:17.6f} {who:4} {text()}")
+            text = " ".join(part if isinstance(part, str) else repr(part) for part in what)
+            self.trace.append(f"{self.now_us / 1e6:17.6f} {who:4} {text}")
 
     # ── clocks ──
 
@@ -119,8 +135,18 @@ class World:
     def sync(self, client: Client) -> None:
         """Its clock is right again, within half of ε."""
         half = self.skew_us // 2
-        client.offset_us = self.rng.randint(-half, half)
+        client.offset_us = self.rng.choice((-half, half)) if self.extreme else self.rng.randint(-half, half)
         client.frozen_us = 0
+
+    def _time(self, client: Client, question: Now) -> int:
+        if question.checked and client.frozen_us:
+            self.sync(client)
+        return self.now_us + client.offset_us - client.frozen_us
+
+    def pause_us(self) -> int:
+        """How long a pause takes: mostly short."""
+        self.happened["pause"] += 1
+        return int(self.longest_pause_us * self.rng.random() ** 2)
 
     # ── processes ──
 
@@ -128,79 +154,106 @@ class World:
         rng, script, client = self.rng, process.script, process.client
         while not client.dead:
             try:
-                operation = script.send(value) if error is None else script.throw(error)
+                operation: Any = script.send(value) if error is None else script.throw(error)
             except StopIteration:
                 return
             error = None
             kind = type(operation)
             if kind is RandomBits:
-                value = rng.getrandbits(operation.bits)  # type: ignore[attr-defined]
-                continue
-            process.operation = operation
-            if kind is Now:
+                value = rng.getrandbits(operation.bits)
+            elif kind is Now:
                 if self.pauses and rng.random() < self.pauses:
-                    self.at(self.now_us + self._pause_us(), lambda: self._tell_time(process))
+                    self.at(self.now_us + self.pause_us(), self._tell_time, (process, operation))
                     return
                 value = self._time(client, operation)
-                continue
-            self._schedule(process, operation)
-            return
+            elif kind is Pause:
+                self.at(self.now_us + int(operation.seconds * 1e6) + 1, self._wake, process)
+                return
+            elif (swift := self.swift.get(kind, self.swift_else)) and rng.random() < swift:
+                value, error = self._at_once(process, operation, kind)
+            else:
+                self._send(process, operation, kind)
+                return
 
-    def _schedule(self, process: Process, operation: Operation[Any]) -> None:
-        kind, rng = type(operation), self.rng
-        wait_us = 200 + int(rng.random() * 3000)
-        if kind is Pause:
-            seconds_us = int(operation.seconds * 1e6)  # type: ignore[attr-defined]
-            self.at(self.now_us + seconds_us + 1, lambda: self._alive(process, None, None))
-            return
-        if kind is Together:
-            process.queue = list(enumerate(operation.operations))  # type: ignore[attr-defined]
-            rng.shuffle(process.queue)
-            process.answers = [None] * len(process.queue)
-        if self.pauses and rng.random() < self.pauses:
-            wait_us = self._pause_us()
-        process.tries = REPEATS
-        self.at(self.now_us + wait_us, lambda: self._perform(process))
+    def _at_once(self, process: Process, operation: Any, kind: type) -> tuple[Any, Exception | None]:
+        """An operation that takes no time: nobody comes between."""
+        if kind is not Together:
+            return self._try(process.client, operation, None)
+        answers = [self._try(process.client, each, None) for each in operation.operations]
+        return [value if error is None else error for value, error in answers], None
 
-    def _pause_us(self) -> int:
-        return int(self.longest_pause_us * self.rng.random() ** 2)
+    def _wake(self, process: Process) -> None:
+        self._alive(process, None, None)
+
+    def _tell_time(self, asked: tuple[Process, Now]) -> None:
+        process, question = asked
+        self._alive(process, self._time(process.client, question), None)
 
     def _alive(self, process: Process, value: Any, error: Exception | None) -> None:
         if process.client.dead:
             process.script.close()
+        elif process.client.stopped_us > self.now_us:
+            self.at(process.client.stopped_us, self._continue, (process, value, error))
         else:
             self._resume(process, value, error)
 
-    def _tell_time(self, process: Process) -> None:
-        self._alive(process, self._time(process.client, process.operation), None)
+    def _continue(self, what: tuple[Process, Any, Exception | None]) -> None:
+        self._alive(*what)
 
-    def _time(self, client: Client, question: Any) -> int:
-        if question.checked and client.frozen_us:
-            self.sync(client)
-        return self.clock_us(client)
+    def _send(self, process: Process, operation: Any, kind: type) -> None:
+        """A request leaves; its operations are performed when it arrives, or half of it at once."""
+        rng = self.rng
+        process.tries = REPEATS
+        if kind is Together:
+            process.queue = list(enumerate(operation.operations))
+            process.answers = [None] * len(process.queue)
+            if len(process.queue) > 1:
+                rng.shuffle(process.queue)
+        else:
+            process.queue = [(0, operation)]
+            process.answers = None
+        wait_us, slow = 200 + int(rng.random() * 3000), True
+        if self.pauses and rng.random() < self.pauses:
+            wait_us = self.pause_us()
+            slow = rng.random() < 0.5  # the request is slow, not the client
+        if self.torn and slow:
+            self._look(process)
+        self.at(self.now_us + wait_us, self._perform, process)
+
+    def _look(self, process: Process) -> None:
+        for index, operation in process.queue:
+            if self.rng.random() < self.torn:
+                look = self.cluster.look(operation)
+                if look is not None:
+                    self.happened["two instants"] += 1
+                    process.looks[index] = look
+                    self.note(process.client.name, "HALF", operation)
 
     def _perform(self, process: Process) -> None:
-        if process.queue is None:
-            value, error = self._try(process, process.operation)
-            if error is not None and self._again(process, process.operation):
-                return
-            self._alive(process, value, error)
+        queue, client = process.queue, process.client
+        if client.stopped_us > self.now_us:
+            self.at(client.stopped_us, self._perform, process)
             return
-        while process.queue:
-            index, operation = process.queue[-1]
-            value, error = self._try(process, operation)
+        while True:
+            index, operation = queue[-1]
+            look = process.looks.pop(index, None) if process.looks else None
+            value, error = self._try(client, operation, look)
             if error is not None and self._again(process, operation):
                 return
-            process.answers[index] = value if error is None else error
-            process.queue.pop()
-            process.tries = REPEATS
-            if process.queue and self.rng.random() < 0.3:
-                pause = self.pauses and self.rng.random() < self.pauses * 3
-                wait_us = self._pause_us() if pause else int(self.rng.random() * 3000)
-                self.at(self.now_us + wait_us, lambda: self._perform(process))
+            queue.pop()
+            if process.answers is None:
+                self._alive(process, value, error)
                 return
-        process.queue = None
-        self._alive(process, process.answers, None)
+            process.answers[index] = value if error is None else error
+            if not queue:
+                self._alive(process, process.answers, None)
+                return
+            process.tries = REPEATS
+            if self.rng.random() < 0.3:
+                pause = self.pauses and self.rng.random() < self.pauses * 3
+                wait_us = self.pause_us() if pause else int(self.rng.random() * 3000)
+                self.at(self.now_us + wait_us, self._perform, process)
+                return
 
     def _again(self, process: Process, operation: Any) -> bool:
         """Repeat what the driver repeats."""
@@ -209,51 +262,98 @@ class World:
         if type(operation) in WRITES and type(operation) not in REPEATED:
             return False
         process.tries -= 1
-        self.at(self.now_us + 20_000, lambda: self._perform(process))
+        self.at(self.now_us + 20_000, self._perform, process)
         return True
 
     # ── operations and their failures ──
 
-    def _try(self, process: Process, operation: Any) -> tuple[Any, Exception | None]:
-        rng, name = self.rng, process.client.name
-        if process.client.dead and rng.random() < 0.5:
-            return None, None  # the client died before it sent this
-        if rng.random() >= self.faults:
-            value = self.execute(operation)
-            self.log(name, lambda: f"{operation} → {value}")
-            return value, None
-        if type(operation) not in WRITES:
-            self.log(name, lambda: f"{operation} → NotDone")
-            return None, NotDone("simulated")
-        return self._fail(name, operation)
-
-    def _fail(self, name: str, operation: Any) -> tuple[Any, Exception | None]:
+    def _try(self, client: Client, operation: Any, look: Look | None) -> tuple[Any, Exception | None]:
         rng = self.rng
-        fault = rng.randrange(6)
-        how = ("not done", "request lost", "reply lost", "late", "accepted", "twice")[fault]
-        self.log(name, lambda: f"{operation} → {how}")
-        if fault == 0:
-            return None, NotDone("simulated")
-        if fault == 2:
-            self.execute(operation)
-        elif fault == 3:
-            self._late(name, operation)
-        elif fault == 4:
-            if type(operation) is Mutate:
-                self.accept(operation)
-            else:
-                self._late(name, operation)
-        elif fault == 5:
-            value = self.execute(operation)
-            self._late(name, operation)
+        if client.dead and rng.random() < 0.5:
+            return None, None  # the client died before it sent this
+        if not self.faults or rng.random() >= self.faults:
+            value = self.cluster.execute(operation, look)
+            if self.trace is not None:
+                self.note(client.name, operation, "→", value)
+            if self.watch is not None and value is True and type(operation) is Mutate:
+                self.watch(client, operation, True)
             return value, None
-        return None, OutcomeUnknown("simulated")
+        kind = type(operation)
+        if kind not in WRITES:
+            self.happened["read failed"] += 1
+            self.note(client.name, operation, "→ NotDone")
+            return None, NotDone("simulated")
+        if kind is Mutate:
+            how, value, error = self._fail_mutation(client, operation)
+        elif kind is AdvanceEpoch:
+            how, value, error = self._fail_queue(operation)
+        else:
+            how, value, error = self._fail_plain(operation, begun=look is not None)
+        self.happened[how] += 1
+        self.note(client.name, operation, "→", how, value)
+        return value, error
 
-    def _late(self, name: str, operation: Any) -> None:
-        """Executed at some later time, with its arguments and its timestamps of now."""
+    def _fail_plain(self, operation: Any, *, begun: bool) -> tuple[str, Any, Exception | None]:
+        fault = self.rng.randrange(7)
+        unknown = OutcomeUnknown("simulated")
+        if fault == 0 and not begun:
+            return "plain write: not done", None, NotDone("simulated")
+        if fault <= 1:
+            return "plain write: request lost", None, unknown
+        if fault == 2:
+            self.cluster.execute(operation)
+            return "plain write: reply lost", None, unknown
+        if fault == 3:
+            self.cluster.partly(operation)
+            return "plain write: on one replica", None, unknown
+        answered = fault == 4
+        if answered:
+            self.cluster.execute(operation)
+        if fault == 6 and self.replays:
+            self.cluster.late(operation, REPLAYED_US)
+            return "plain write: replayed", None, unknown
+        self.cluster.late(operation, LATEST_US)
+        return ("plain write: twice", None, None) if answered else ("plain write: late", None, unknown)
 
-        def land() -> None:
-            value = self.execute(operation)
-            self.log(name, lambda: f"LATE {operation} → {value}")
+    def _fail_mutation(self, client: Client, operation: Mutate) -> tuple[str, Any, Exception | None]:
+        fault = self.rng.randrange(7)
+        if fault == 0:
+            return "mutation: not done", None, NotDone("simulated")
+        value = None
+        error: Exception | None = OutcomeUnknown("simulated")
+        if fault == 2:
+            how, value = "mutation: reply lost", self.cluster.execute(operation)
+        elif fault == 3:
+            how = "mutation: late"
+            self._late(operation)
+        elif fault == 4:
+            how = "mutation: accepted by a minority"
+            self.cluster.accept(operation)
+        elif fault == 5:
+            reach = self.rng.choice((0, 1, 2, 4)) & self.cluster.up
+            how, value = "mutation: decided, not committed", self.cluster.mutate(operation, reach)
+        elif fault == 6:
+            how, value, error = "mutation: twice", self.cluster.execute(operation), None
+            self._late(operation)
+        else:
+            how = "mutation: request lost"
+        if value is True and self.watch is not None:
+            self.watch(client, operation, True)
+        return how, value if error is None else None, error
 
-        self.at(self.now_us + int(self.rng.random() ** 2 * 5_000_000), land)
+    def _fail_queue(self, operation: AdvanceEpoch) -> tuple[str, Any, Exception | None]:
+        fault = self.rng.randrange(4)
+        if fault == 0:
+            return "queue: not done", None, NotDone("simulated")
+        if fault == 2:
+            self.cluster.execute(operation)
+        elif fault == 3:
+            self._late(operation)
+        return "queue: unknown", None, OutcomeUnknown("simulated")
+
+    def _late(self, operation: Any) -> None:
+        """Executed at some later time, with its arguments of now."""
+        self.at(self.now_us + int(self.rng.random() ** 2 * LATEST_US), self._land, operation)
+
+    def _land(self, operation: Any) -> None:
+        self.note("", "LATE", operation, "→", self.cluster.execute(operation))

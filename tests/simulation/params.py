@@ -1,0 +1,166 @@
+"""What a run is like: parameters, small so that rare states are common, and how a seed draws them.
+
+Most runs are of all kinds of trouble at once. Some rules, though, only matter in situations that such a
+mixture hardly ever makes, so that a part of the seeds draw one of the profiles, each a situation made
+dense: sends that take about W, burials under faults, nacks of many consumers, and so on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What a run is like; drawn from the seed unless given."""
+
+    profile: str = "mixed"
+    settle_ms: int = 500
+    skew_ms: int = 100
+    shards: int = 1
+    max_attempts: int = 3
+    gc_grace_s: int = 30
+    width_ms: int = 1000
+    epoch_widths: int = 2
+    visibility_ms: int = 2000
+    faults: float = 0.04
+    replays: bool = False
+    torn: float = 0.0
+    lag: float = 0.1
+    lost_hints: float = 0.1
+    pauses: float = 0.02
+    longest_pause_us: int = 4_000_000
+    stops: float = 0.0  # how likely a program stands still, five times a second
+    longest_stop_us: int = 6_000_000
+    crashes: float = 0.2  # a second
+    downs: float = 0.0  # how likely a node stops, five times a second
+    away: bool = False  # one node is away for longer than gc_grace
+    node_skew_us: int = 0
+    extreme: bool = False  # clients' clocks are as far apart as ε allows
+    marker_s: int = 3600  # how long the marker of a retired wide row stays
+    busy_us: int = 3_000_000
+    producers: int = 2
+    consumers: int = 2
+    batches: int = 2
+    batch: int = 4
+    gap_s: float = 1.5
+    delayed: float = 0.3
+    derived: bool = False  # sends have sources, and are repeated by others
+    longest_delay_us: int = 2_000_000
+    priorities: tuple[int, ...] = (0, 0, 5)
+    large: float = 0.1
+    ttl: float = 0.0
+    poison: float = 0.0
+    purges: bool = False
+    poll_s: float = 0.4
+    want: int = 5
+    work_s: float = 3.0
+    serial: bool = False  # a consumer handles its messages before it asks for more
+    actions: tuple[int, ...] = (60, 10, 5, 8, 5, 4, 5, 3)
+
+
+ONLY_ACKS = (1, 0, 0, 0, 0, 0, 0, 0)
+LATE_SENDS = Params(
+    profile="late sends", settle_ms=200, skew_ms=500, faults=0.03, torn=0.1, pauses=0.12,
+    longest_pause_us=900_000, crashes=0, consumers=1, producers=3, batch=1, batches=3, delayed=0.0,
+    gap_s=0.7, priorities=(0,), poll_s=0.1, extreme=True, large=0.0, actions=ONLY_ACKS, work_s=0.1,
+)  # fmt: skip
+SHORT_SHARDS = Params(
+    profile="short shards", settle_ms=300, skew_ms=50, width_ms=400, epoch_widths=3, faults=0.03,
+    pauses=0.15, longest_pause_us=700_000, crashes=0, consumers=1, producers=3, batch=1, batches=3,
+    delayed=0.0, gap_s=0.5, priorities=(0,), poll_s=0.03, large=0.0, actions=ONLY_ACKS, work_s=0.05,
+    busy_us=2_000_000,
+)  # fmt: skip
+BURIALS = Params(
+    profile="burials", settle_ms=200, skew_ms=50, visibility_ms=500, width_ms=200, epoch_widths=10,
+    faults=0.1, pauses=0.1, longest_pause_us=3_000_000, gc_grace_s=20, batches=1, crashes=0.3, producers=1,
+    delayed=0.0, priorities=(0,), work_s=0.1, actions=(20, 0, 0, 0, 80, 0, 0, 0),
+)  # fmt: skip
+SLOW_BURIALS = replace(
+    BURIALS, profile="slow burials", faults=0.05, gc_grace_s=2, pauses=0.15, longest_pause_us=5_000_000,
+    busy_us=6_000_000, gap_s=0.5,
+)  # fmt: skip
+NACKS = Params(
+    profile="nacks", settle_ms=200, skew_ms=500, width_ms=4000, faults=0.08, lost_hints=0.8, pauses=0.05,
+    longest_pause_us=100_000, batches=1, batch=6, producers=1, consumers=3, crashes=0, poll_s=0.05,
+    priorities=(0,), work_s=0.05, max_attempts=0, want=2, actions=(20, 60, 20, 0, 0, 0, 0, 0),
+    busy_us=2_500_000, gap_s=0.5,
+)  # fmt: skip
+STOLEN_LOCKS = Params(
+    profile="stolen locks", faults=0.05, pauses=0.06, longest_pause_us=3_000_000, consumers=3, poll_s=0.1,
+    priorities=(0,), work_s=0.5, actions=(60, 10, 10, 10, 0, 0, 10, 0),
+)  # fmt: skip
+DERIVED = Params(
+    profile="derived sends", derived=True, settle_ms=200, skew_ms=50, width_ms=500, gc_grace_s=10,
+    faults=0.03, pauses=0.05, longest_pause_us=1_000_000, crashes=0, consumers=3, producers=2, batch=3,
+    batches=2, delayed=0.0, gap_s=0.7, priorities=(0,), poll_s=0.03, work_s=0.05, large=0.0, want=3,
+    actions=(80, 10, 0, 0, 0, 0, 0, 10), busy_us=2_000_000,
+)  # fmt: skip
+AWAY = Params(
+    profile="node away", faults=0.0, pauses=0.0, crashes=0.0, away=True, gc_grace_s=4, width_ms=20_000,
+    settle_ms=200, lag=0.0, lost_hints=0.0, batches=1, delayed=0.0, consumers=1, work_s=2.0, large=0.0,
+    priorities=(0,), busy_us=2_000_000, gap_s=0.5, actions=ONLY_ACKS,
+)  # fmt: skip
+SLEEPERS = Params(
+    profile="sleepers", faults=0.02, pauses=0.0, crashes=0.0, marker_s=8, stops=0.15,
+    longest_stop_us=16_000_000, consumers=3, batches=1, batch=2, work_s=0.1, priorities=(0,), settle_ms=200,
+)  # fmt: skip
+KILLERS = Params(
+    profile="killers", faults=0.02, pauses=0.02, crashes=0, poison=0.15, batch=4, batches=1, max_attempts=3,
+    work_s=0.5, gap_s=0.5, serial=False, priorities=(0,), actions=(8, 0, 0, 0, 0, 0, 2, 0),
+)  # fmt: skip
+SHARES = {
+    "mixed": (20, None), "late sends": (3, LATE_SENDS), "short shards": (3, SHORT_SHARDS),
+    "burials": (2, BURIALS), "slow burials": (2, SLOW_BURIALS), "nacks": (2, NACKS),
+    "stolen locks": (2, STOLEN_LOCKS), "derived sends": (2, DERIVED), "node away": (1, AWAY),
+    "sleepers": (1, SLEEPERS), "killers": (2, KILLERS),
+}  # fmt: skip
+"""Of so many seeds, so many draw a profile; the others draw a mixture."""
+
+
+def draw(rng: Random) -> Params:
+    """Parameters of a run."""
+    (name,) = rng.choices(tuple(SHARES), [share for share, _ in SHARES.values()])
+    return SHARES[name][1] or _mixed(rng)
+
+
+def _mixed(rng: Random) -> Params:
+    params = Params(
+        settle_ms=rng.choice((200, 500, 1000, 2000)),
+        skew_ms=rng.choice((50, 200, 500)),
+        width_ms=rng.choice((1000, 1000, 1000, 8000)),
+        shards=rng.choice((1, 1, 2)),
+        max_attempts=rng.choice((2, 3, 3)),
+        faults=rng.choice((0.0, 0.02, 0.05, 0.1)),
+        torn=rng.choice((0.0, 0.05, 0.3)),
+        lag=rng.choice((0.0, 0.1, 0.5)),
+        lost_hints=rng.choice((0.0, 0.3, 1.0)),
+        pauses=rng.choice((0.0, 0.005, 0.02)),
+        longest_pause_us=rng.choice((500_000, 2_000_000, 6_000_000)),
+        stops=rng.choice((0.0, 0.0, 0.02)),
+        crashes=rng.choice((0.0, 0.2, 0.6)),
+        downs=rng.choice((0.0, 0.05)),
+        node_skew_us=rng.choice((0, 20_000, 30_000_000)),
+        extreme=rng.random() < 0.3,
+        consumers=rng.choice((1, 2, 2, 3)),
+        batch=rng.choice((1, 3, 6)),
+        delayed=rng.choice((0.0, 0.3, 0.8)),
+        longest_delay_us=rng.choice((300_000, 2_000_000)),
+    )
+    return replace(
+        params,
+        priorities=rng.choice(((0,), (0,), (0, 0, 5))),
+        poison=rng.choice((0.0, 0.0, 0.05)),
+        ttl=rng.choice((0.0, 0.0, 0.2)),
+        poll_s=rng.choice((0.1, 0.4, 0.8)),
+        want=rng.choice((1, 3, 5)),
+        work_s=rng.choice((0.1, 2.0)),
+        serial=rng.random() < 0.3,
+        **_replays(rng),
+    )
+
+
+def _replays(rng: Random) -> dict[str, bool | int]:
+    """Batches may be replayed a minute later only where gc_grace is longer."""
+    return {"replays": True, "gc_grace_s": 120} if rng.random() < 0.3 else {}

@@ -1,58 +1,86 @@
-"""Durable queues on Apache Cassandra."""
+"""Durable queues on Apache Cassandra.
+
+Names are imported when they are first used, so that `cqueue --help`, or an application that only enqueues,
+does not wait for what it does not use. Type checkers see plain imports.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from cqueue._version import __version__
-from cqueue.client import Client, connect
-from cqueue.config import QueueConfig
-from cqueue.consumer import Consumer, ReceivedMessage
-from cqueue.errors import (
-    AckUnknown,
-    BadInput,
-    BatchTooLarge,
-    BodyTooLarge,
-    Closed,
-    ConfigError,
-    CqueueError,
-    DelayOutOfRange,
-    DevError,
-    HeadersTooLarge,
-    InvalidMessageId,
-    InvalidQueueName,
-    LeaseLost,
-    NotDone,
-    OutcomeUnknown,
-    OwnershipLost,
-    PriorityOutOfRange,
-    QueueExists,
-    QueueNotFound,
-    SchemaMismatch,
-    SendUnknown,
-    Unavailable,
-)
-from cqueue.message import Message, MessageId
-from cqueue.producer import SendResult
-from cqueue.queue import Queue, QueueStats, StoredMessage
+
+if TYPE_CHECKING:
+    from cqueue.client import Client, connect
+    from cqueue.config import QueueConfig
+    from cqueue.consumer import Consumer, ReceivedMessage
+    from cqueue.dispatcher.app import App
+    from cqueue.dispatcher.context import Context, Firing
+    from cqueue.dispatcher.current import current_context, current_message
+    from cqueue.dispatcher.inline import InlineRun
+    from cqueue.dispatcher.middleware import Middleware
+    from cqueue.dispatcher.tasks import Task
+    from cqueue.dispatcher.verdicts import Cancel, Dead, Retry, Snooze
+    from cqueue.errors import (
+        AckUnknown,
+        BadArguments,
+        BadInput,
+        BatchTooLarge,
+        BodyTooLarge,
+        Closed,
+        ConfigError,
+        CqueueError,
+        DelayOutOfRange,
+        DevError,
+        HeadersTooLarge,
+        InvalidMessageId,
+        InvalidQueueName,
+        LeaseLost,
+        NotDone,
+        OutcomeUnknown,
+        OwnershipLost,
+        PayloadMismatch,
+        PriorityOutOfRange,
+        QueueExists,
+        QueueNotFound,
+        SchemaMismatch,
+        SendUnknown,
+        Unavailable,
+        UnknownTask,
+    )
+    from cqueue.message import Message, MessageId
+    from cqueue.producer import SendResult
+    from cqueue.queue import Queue, QueueStats, StoredMessage
 
 __all__ = [
     "AckUnknown",
+    "App",
+    "BadArguments",
     "BadInput",
     "BatchTooLarge",
     "BodyTooLarge",
+    "Cancel",
     "Client",
     "Closed",
     "ConfigError",
     "Consumer",
+    "Context",
     "CqueueError",
+    "Dead",
     "DelayOutOfRange",
     "DevError",
+    "Firing",
     "HeadersTooLarge",
+    "InlineRun",
     "InvalidMessageId",
     "InvalidQueueName",
     "LeaseLost",
     "Message",
     "MessageId",
+    "Middleware",
     "NotDone",
     "OutcomeUnknown",
     "OwnershipLost",
+    "PayloadMismatch",
     "PriorityOutOfRange",
     "Queue",
     "QueueConfig",
@@ -60,11 +88,49 @@ __all__ = [
     "QueueNotFound",
     "QueueStats",
     "ReceivedMessage",
+    "Retry",
     "SchemaMismatch",
     "SendResult",
     "SendUnknown",
+    "Snooze",
     "StoredMessage",
+    "Task",
     "Unavailable",
+    "UnknownTask",
     "__version__",
     "connect",
+    "current_context",
+    "current_message",
 ]
+
+_HOMES = {
+    "client": ("Client", "connect"),
+    "config": ("QueueConfig",),
+    "consumer": ("Consumer", "ReceivedMessage"),
+    "dispatcher.app": ("App",),
+    "dispatcher.context": ("Context", "Firing"),
+    "dispatcher.current": ("current_context", "current_message"),
+    "dispatcher.inline": ("InlineRun",),
+    "dispatcher.middleware": ("Middleware",),
+    "dispatcher.tasks": ("Task",),
+    "dispatcher.verdicts": ("Cancel", "Dead", "Retry", "Snooze"),
+    "message": ("Message", "MessageId"),
+    "producer": ("SendResult",),
+    "queue": ("Queue", "QueueStats", "StoredMessage"),
+}
+_HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # to a type checker it would make any name an Any
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name from where it stands; errors are all the rest."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOME_OF.get(name, "cqueue.errors")), name)
+        globals()[name] = value  # the next time it is found without this function
+        return value
+
+    def __dir__() -> list[str]:
+        """The public names, imported or not."""
+        return sorted({*__all__, *globals()})

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib
 import inspect
 import io
 import json
 import re
 import secrets
+import subprocess
+import sys
 import tomllib
 import types
 
 import pytest
 
 import cqueue
-from cqueue import settings
+from cqueue import client as clients
+from cqueue import errors, settings
 from tests.unit import markdown_pages as markdown
 
 # Pages of which some Python cannot run here; a single block is marked in its page instead.
@@ -57,6 +62,7 @@ def _connect_to(monkeypatch, url):
         return connect(given if given and given.startswith("memory://") else url)
 
     monkeypatch.setattr(cqueue, "connect", connect_there)
+    monkeypatch.setattr(clients, "connect", connect_there)  # an App looks there
 
 
 def _run_all(path):
@@ -64,8 +70,9 @@ def _run_all(path):
     for block in markdown.blocks(path, "python"):
         if block.skip is None:
             assert _run(block, namespace) == _expected(block), f"what {block} prints"
-    if isinstance(client := namespace.get("client"), cqueue.Client):
-        client.close()
+    for opened in ("app", "client"):
+        if isinstance(found := namespace.get(opened), cqueue.App | cqueue.Client):
+            found.close()
 
 
 def _run(block, namespace):
@@ -177,20 +184,46 @@ def test_every_page_can_be_reached(path):
 # ── The public names ──
 
 
-def public_names():
-    """What `cqueue/__init__.py` imports, and the version."""
-    return {
-        name
-        for name, value in vars(cqueue).items()
-        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("cqueue")
-    } | {"__version__"}
+def public_imports():
+    """(module, name) of what `cqueue/__init__.py` shows to type checkers."""
+    source = ast.parse(inspect.getsource(cqueue))
+    checked = next(node for node in source.body if isinstance(node, ast.If))
+    return [(node.module, alias.name) for node in checked.body for alias in node.names]
 
 
 def test_all_is_complete():
-    """`__all__` names every public class and function, sorted, and nothing else."""
-    assert set(cqueue.__all__) == public_names()
+    """`__all__` names, sorted, all that type checkers see, the version, and nothing else."""
+    assert set(cqueue.__all__) == {name for _, name in public_imports()} | {"__version__"}
     assert cqueue.__all__ == sorted(cqueue.__all__)
     assert not any(isinstance(getattr(cqueue, name), types.ModuleType) for name in cqueue.__all__)
+
+
+@pytest.mark.parametrize(("module", "name"), public_imports())
+def test_a_public_name_is_what_type_checkers_see(module, name):
+    """Imported at its first use, from the same place."""
+    assert getattr(cqueue, name) is getattr(importlib.import_module(module), name)
+
+
+def test_every_error_is_public():
+    """Whoever catches errors finds their classes where the rest is."""
+    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
+    names = {each.__name__ for each in classes if issubclass(each, cqueue.CqueueError)}
+    assert names <= set(cqueue.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    """As of any module: `hasattr` and `from cqueue import` rely on it."""
+    with pytest.raises(AttributeError, match="no attribute 'Quue'"):
+        cqueue.Quue  # noqa: B018
+    assert not hasattr(cqueue, "Quue")
+    assert set(cqueue.__all__) <= set(dir(cqueue))
+
+
+def test_the_package_alone_imports_nothing():
+    """What is not used is not waited for: not the driver, nor structlog, nor asyncio."""
+    heavy = "{'cassandra', 'structlog', 'tenacity', 'asyncio', 'concurrent'}"
+    code = f"import sys, cqueue; print(*{heavy} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == ""
 
 
 def _entries(page):
@@ -209,8 +242,15 @@ def test_every_public_name_is_documented():
     documented = _entries("docs/reference/api.md")
     assert set(cqueue.__all__) - documented == set()
     for name in (
+        "App",
         "Client",
+        "Context",
+        "Firing",
+        "InlineRun",
+        "Middleware",
         "Queue",
+        "Retry",
+        "Task",
         "Consumer",
         "ReceivedMessage",
         "Message",

@@ -1,0 +1,246 @@
+"""An application: its tasks, its middleware, and the client that it connects when it first needs one.
+
+Modules are imported by command lines, tests and workers that fork, so neither making an `App` nor defining a
+task may open a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from importlib import import_module
+from threading import Lock
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+
+from cqueue import client as clients
+from cqueue.client import Client
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Binding
+from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.payload import DEFAULT_CODEC
+from cqueue.dispatcher.provision import provision
+from cqueue.dispatcher.registry import Registry, task_name
+from cqueue.dispatcher.retry import DEFAULT_POLICY
+from cqueue.dispatcher.sending import Outbox
+from cqueue.dispatcher.tasks import Definition, Task
+from cqueue.dispatcher.verdicts import Retry
+from cqueue.errors import BadInput, Closed
+from cqueue.message import Message, MessageId
+from cqueue.producer import SendResult
+from cqueue.queue import Queue
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.inline import InlineRun
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_QUEUE = "default"
+MAX_INLINE_RUNS = 10_000
+
+
+class App:
+    """Tasks of one application. Thread-safe; a context manager that closes what it has connected.
+
+    ```python
+    app = cqueue.App("cassandra://db1,db2/shop?local_dc=dc1")
+
+    @app.task(queue="mail", timeout=timedelta(minutes=1))
+    def send(to: str, subject: str = "hi") -> None: ...
+
+    send.enqueue("a@b")
+    ```
+
+    Args:
+        target: a URL as `connect` takes it, or None for `CQUEUE_URL` or `cqueue.toml`, connected when it is
+            first needed; or a `Client`, which stays the caller's to close.
+        middleware: hooks around every enqueue and every run, in this order.
+        queue: of tasks that name none.
+        retry: the policy of tasks that have none; by default waits of 1 s to 10 min, and as many attempts as
+            the queue allows.
+        codec: of tasks that name none: `json` or `msgpack`.
+    """
+
+    def __init__(
+        self,
+        target: str | Client | None = None,
+        *,
+        middleware: Sequence[Middleware] = (),
+        queue: str = DEFAULT_QUEUE,
+        retry: Retry = DEFAULT_POLICY,
+        codec: str = DEFAULT_CODEC,
+    ) -> None:
+        if target is not None and not isinstance(target, str | Client):
+            raise BadInput(f"an App takes a URL or a Client, not {type(target).__name__}")
+        self._url = target if isinstance(target, str) else None
+        self._client = target if isinstance(target, Client) else None
+        self._is_client_ours = self._client is None
+        self._is_closed = False
+        self._mutex = Lock()
+        self._registry = Registry()
+        self._outbox = Outbox(lambda: self.client, middleware)
+        self._defaults = (queue, retry, codec)
+        self.middleware = tuple(middleware)
+
+    # ── Tasks ──
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        queue: str | None = None,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | None = None,
+        codec: str | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | None = None,
+        codec: str | None = None,
+    ) -> Any:
+        """Make a function, or a coroutine function, a task: `@app.task` or `@app.task(...)`.
+
+        Args:
+            function: the function.
+            queue: the queue of its messages.
+            name: in the messages; by default `module:qualname`, so give one to what may move.
+            retry: what follows a failure.
+            timeout: longest run, 1 ms to 10 years; None is no limit.
+            codec: how arguments are written, `json` or `msgpack`.
+
+        Raises:
+            ConfigError: there is a task of that name, or a value is wrong.
+        """
+        if function is not None:
+            return self._define(function, queue=queue, name=name, retry=retry, timeout=timeout, codec=codec)
+        return lambda function: self._define(
+            function, queue=queue, name=name, retry=retry, timeout=timeout, codec=codec
+        )
+
+    def _define(
+        self,
+        function: Callable[P, R],
+        *,
+        queue: str | None,
+        name: str | None,
+        retry: Retry | None,
+        timeout: timedelta | None,
+        codec: str | None,
+    ) -> Task[P, R]:
+        default_queue, default_retry, default_codec = self._defaults
+        definition = Definition(
+            name=task_name(function) if name is None else name,
+            queue=default_queue if queue is None else queue,
+            retry=default_retry if retry is None else retry,
+            timeout=timeout,
+            codec=default_codec if codec is None else codec,
+        )
+        task = Task(function, definition, self._outbox)
+        self._registry.add(task)
+        return task
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """All tasks by name, in the order of their definition."""
+        return MappingProxyType(self._registry)
+
+    def resolve(self, message: ReceivedMessage) -> Binding:
+        """What to call for a message.
+
+        Raises:
+            UnknownTask: there is no task of its name; another version of the application may have it.
+        """
+        return self._registry.named(message.task).binding
+
+    # ── Sending ──
+
+    def send(self, queue: str, message: Message) -> MessageId:
+        """Store any message, through the middleware; as `Queue.send`."""
+        return self._outbox.send(queue, message)
+
+    def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
+        """Store up to 10,000, through the middleware; as `Queue.send_many`."""
+        return self._outbox.send_many(queue, messages)
+
+    # ── Running ──
+
+    def setup(self) -> list[Queue]:
+        """Create the queues of the tasks where they are missing, with as many attempts as the tasks may use.
+
+        Raises:
+            ConfigError: a queue that exists allows fewer; the text says how to alter it.
+        """
+        return provision(self.client, self._registry.queues())
+
+    def run_inline(self, *, reraise: bool = True, max_runs: int = MAX_INLINE_RUNS) -> list[InlineRun]:
+        """Run what is due in the queues of the tasks, here, until nothing is: for tests on `memory://`.
+
+        Messages are settled as a dispatcher would; what is delayed, or to be retried later, is not waited
+        for. Timeouts are not watched.
+
+        Args:
+            reraise: raise a task's error, after its message has been settled.
+            max_runs: stop after so many, for tasks that enqueue themselves.
+
+        Returns:
+            What was run, in order.
+        """
+        from cqueue.dispatcher.inline import run_inline  # noqa: PLC0415 - tests only; it takes structlog
+
+        return run_inline(self, reraise=reraise, max_runs=max_runs)
+
+    def dispatcher(self, queues: Iterable[str] | None = None, **options: Any) -> Any:
+        """A dispatcher of these queues, by default of all that tasks have; not started. See `Dispatcher`.
+
+        Raises:
+            ConfigError: as `setup`; or an option is wrong.
+        """
+        module = import_module("cqueue.dispatcher.dispatcher")  # only here: enqueueing needs no threads
+        opened = self.setup()
+        wanted = opened if queues is None else [self.client.queue(name) for name in queues]
+        return module.Dispatcher(wanted, self, middleware=self.middleware, **options)
+
+    # ── The client ──
+
+    @property
+    def client(self) -> Client:
+        """The client, connected at the first use.
+
+        Raises:
+            Closed: the application has been closed.
+            NotDone, BadInput: as `connect`.
+        """
+        with self._mutex:
+            if self._is_closed:
+                raise Closed("the application has been closed; make another App")
+            if self._client is None:
+                self._client = clients.connect(self._url)
+            return self._client
+
+    def close(self) -> None:
+        """Close the client if this application has connected it. Stop dispatchers before."""
+        with self._mutex:
+            client, self._is_closed = self._client, True
+        if client is not None and self._is_client_ours:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

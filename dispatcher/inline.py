@@ -1,0 +1,170 @@
+"""Tasks run here and now, one after another: for tests, which want no threads and no waiting.
+
+It receives, decides and settles as the dispatcher does, by the same pure functions, and leaves out what takes
+threads: no timeouts, no extending, no acks together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cqueue.consumer import Consumer, ReceivedMessage
+from cqueue.dispatcher.context import Binding, Context
+from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.retry import DEFAULT_POLICY, answered, decide
+from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, is_answer
+from cqueue.message import MessageId
+from cqueue.queue import Queue
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.app import App
+
+_log = logging.getLogger("cqueue.dispatcher")
+LOOK = timedelta(milliseconds=20)
+"""A retry without delay is due in the next millisecond."""
+WAIT = timedelta(seconds=2)
+"""For a message that is known to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlineRun:
+    """One run of a task by `App.run_inline`.
+
+    Attributes:
+        task: its name.
+        message_id: of the message that asked for it.
+        attempt: which one it was, from 1.
+        answer: what became of the message: what the task returned, or what followed from its error.
+        error: what it raised, or None.
+    """
+
+    task: str
+    message_id: MessageId
+    attempt: int
+    answer: Answer
+    error: Exception | None
+
+
+def run_inline(app: App, *, reraise: bool, max_runs: int) -> list[InlineRun]:
+    """See `App.run_inline`."""
+    queues = app.setup()
+    runs: list[InlineRun] = []
+    with contextlib.ExitStack() as stack:
+        consumers = [(queue, stack.enter_context(queue.consumer())) for queue in queues]
+        for queue, message in _due(consumers):
+            run = _run(app, queue, message)
+            runs.append(run)
+            if reraise and run.error is not None:
+                raise run.error
+            if len(runs) >= max_runs:
+                break
+    return runs
+
+
+def _due(consumers: Sequence[tuple[Queue, Consumer]]) -> Iterator[tuple[Queue, ReceivedMessage]]:
+    """Messages one by one until no queue has any that is due."""
+    found = True
+    while found:
+        found = False
+        for queue, consumer in consumers:
+            while messages := _receive(queue, consumer):
+                found = True
+                for message in messages:
+                    yield queue, message
+
+
+def _receive(queue: Queue, consumer: Consumer) -> list[ReceivedMessage]:
+    """One message, if there is one. What was given back is not among the ready ones: only a look tells."""
+    messages = consumer.receive(1, wait=LOOK)
+    if not messages and queue.stats(exact=True).ready:
+        messages = consumer.receive(1, wait=WAIT)
+    return messages
+
+
+def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
+    first_seen_s = max(0.0, (datetime.now(UTC) - message.due).total_seconds())
+    limits = {"attempt": message.attempt, "max_attempts": queue.config.max_attempts}
+    answer: Answer = None
+    error: Exception | None = None
+    policy = DEFAULT_POLICY
+    try:
+        binding = app.resolve(message)
+        policy = binding.retry
+        answer = _call(app.middleware, binding, message, _context(queue, binding, message))
+    except Exception as exc:  # noqa: BLE001 - that a task may fail with anything is what its policy is for
+        error = exc
+        answer = decide(policy, first_seen_s=first_seen_s, error=exc, **limits)
+    if isinstance(answer, Retry) and error is None:
+        answer = answered(policy, answer, first_seen_s=first_seen_s, **limits)
+    _settle(app.middleware, message, answer)
+    return InlineRun(message.task or "", message.id, message.attempt, answer, error)
+
+
+def _call(
+    middleware: Sequence[Middleware], binding: Binding, message: ReceivedMessage, context: Context
+) -> Answer:
+    """Run the task between the hooks."""
+    answer: Answer = None
+    error: Exception | None = None
+    try:
+        for each in middleware:
+            each.before_run(message, context)
+        answer = _answer(binding, message, context)
+    except Exception as exc:
+        error = exc
+        raise
+    finally:
+        for each in reversed(middleware):
+            with _logged("after_run"):
+                each.after_run(message, context, answer, error)
+    return answer
+
+
+def _answer(binding: Binding, message: ReceivedMessage, context: Context) -> Answer:
+    value = binding.call(message, context)
+    if binding.is_async:
+        value = asyncio.run(value)
+    if not is_answer(value):
+        raise TypeError(f"task {binding.name!r} returned {value!r}; it takes None, a bool, Retry, Dead, …")
+    answer: Answer = value
+    return answer
+
+
+@contextlib.contextmanager
+def _logged(hook: str) -> Iterator[None]:
+    """Hooks around what has happened already change nothing about it."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - whatever it is, it is the hook's
+        _log.exception("middleware_failed in %s", hook)
+
+
+def _context(queue: Queue, binding: Binding, message: ReceivedMessage) -> Context:
+    logger = structlog.wrap_logger(_log, wrapper_class=structlog.stdlib.BoundLogger)
+    log = logger.bind(queue=queue.name, task=binding.name, message_id=message.id, attempt=message.attempt)
+    return Context(queue.name, binding.name, message.attempt, queue.config.max_attempts, log)
+
+
+def _settle(middleware: Sequence[Middleware], message: ReceivedMessage, answer: Answer) -> None:
+    if isinstance(answer, Retry):
+        message.nack(answer.delay or timedelta())
+    elif isinstance(answer, Snooze):
+        message.snooze(answer.delay)
+    elif isinstance(answer, Dead):
+        message.dead(answer.reason)
+    elif answer is None or answer is True or isinstance(answer, Cancel):
+        for each in middleware:
+            with _logged("before_ack"):
+                each.before_ack([message])
+        message.ack()
+        for each in reversed(middleware):
+            with _logged("after_ack"):
+                each.after_ack([message])

@@ -1,0 +1,104 @@
+"""Which tasks an application has, by the names that stand in its messages.
+
+A name outlives the process that wrote it, so it must not depend on how that was started, and no two tasks
+may share one: which of them ran would be a matter of the order of imports.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cqueue.errors import BadInput, ConfigError, UnknownTask
+from cqueue.message import MAX_TEXT
+from cqueue.urls import suggest
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.tasks import Task
+
+
+def task_name(function: Callable[..., Any]) -> str:
+    """`module:qualified.name`, the same whether the module is run or imported.
+
+    A file inside a package that is run by its path counts as a module of its own; give such tasks a name.
+    """
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{_module_name(function.__module__)}:{name}"
+
+
+def _module_name(module: str) -> str:
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:  # python -m package.module
+        return str(spec.name)
+    return Path(file).stem if file else module
+
+
+def check_task_name(name: str) -> str:
+    """The name, if it is one.
+
+    Raises:
+        BadInput: it is not 1 to 1,000 characters.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_TEXT:
+        raise BadInput(f"a task's name is {name!r}; it takes 1 to {MAX_TEXT:,} characters")
+    return name
+
+
+class Registry(Mapping[str, "Task[..., Any]"]):
+    """Tasks by name, in the order of their definition. Filled while modules are imported, then only read."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[..., Any]] = {}
+
+    def add(self, task: Task[..., Any]) -> None:
+        """Take a task in.
+
+        Raises:
+            ConfigError: there is one of that name already.
+        """
+        if (other := self._tasks.setdefault(task.name, task)) is not task:
+            raise ConfigError(
+                f"there are two tasks {task.name!r}: {_where(other)} and {_where(task)}; name one with name="
+            )
+
+    def named(self, name: str | None) -> Task[..., Any]:
+        """The task of a message.
+
+        Raises:
+            UnknownTask: there is none of that name; the text says which one may be meant.
+        """
+        if name is None:
+            raise UnknownTask("the message names no task: it was not enqueued by one")
+        if name not in self._tasks:
+            hint = suggest(name, self._tasks) if self._tasks else " It has none; are its modules imported?"
+            raise UnknownTask(f"this application has no task {name!r}.{hint}")
+        return self._tasks[name]
+
+    def queues(self) -> dict[str, list[Task[..., Any]]]:
+        """Tasks by queue."""
+        found: dict[str, list[Task[..., Any]]] = {}
+        for task in self._tasks.values():
+            found.setdefault(task.queue, []).append(task)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<tasks {', '.join(self._tasks)}>"
+
+    def __getitem__(self, name: str) -> Task[..., Any]:
+        return self._tasks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+def _where(task: Task[..., Any]) -> str:
+    code = getattr(task.function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(task.function)

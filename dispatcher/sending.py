@@ -1,0 +1,66 @@
+"""The way out of an application: every message that it enqueues passes its middleware here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+
+from cqueue.client import Client
+from cqueue.dispatcher.middleware import Middleware
+from cqueue.message import Message, MessageId
+from cqueue.producer import SendResult
+from cqueue.queue import Queue
+
+_log = logging.getLogger("cqueue.dispatcher")
+
+
+class Outbox:
+    """Sends to queues by name. Thread-safe."""
+
+    def __init__(self, client: Callable[[], Client], middleware: Sequence[Middleware]) -> None:
+        self._client = client
+        self._middleware = tuple(middleware)
+        self._mutex = Lock()
+        self._queues: dict[str, Queue] = {}
+
+    def send(self, queue: str, message: Message) -> MessageId:
+        """Store one message; as `Queue.send`."""
+        result = self.send_many(queue, [message])
+        for _, error in result.failed:
+            raise error
+        id_ = result.ids[0]
+        if id_ is None:
+            raise AssertionError("a send without error has an id")
+        return id_
+
+    def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
+        """Store many; as `Queue.send_many`. Should a `before_send` fail, nothing is sent."""
+        prepared = [self._before(queue, message) for message in messages]
+        result = self.queue(queue).send_many(prepared)
+        if self._middleware:
+            for message, id_ in zip(prepared, result.ids, strict=True):
+                if id_ is not None:
+                    self._after(queue, message, id_)
+        return result
+
+    def queue(self, name: str) -> Queue:
+        """One queue for all senders: it keeps what a producer may use again."""
+        found = self._queues.get(name)
+        if found is None:
+            opened = self._client().queue(name)
+            with self._mutex:
+                found = self._queues.setdefault(name, opened)
+        return found
+
+    def _before(self, queue: str, message: Message) -> Message:
+        for each in self._middleware:
+            message = each.before_send(queue, message)
+        return message
+
+    def _after(self, queue: str, message: Message, id_: MessageId) -> None:
+        for each in reversed(self._middleware):
+            try:
+                each.after_send(queue, message, id_)
+            except Exception:  # noqa: BLE001 - the message is stored, and its sender must be told so
+                _log.exception("after_send_failed")

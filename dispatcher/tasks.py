@@ -1,0 +1,243 @@
+"""A task: a function that can also be called later, elsewhere, by a message.
+
+It stays the function that it was, so that calling and testing it need no queue. What is enqueued is checked
+against the signature at once, by the type checker through `ParamSpec` and by `Signature.bind` before anything
+is written, because a message with wrong arguments would fail where nobody is left to correct them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from functools import cached_property, update_wrapper
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Binding, Context
+from cqueue.dispatcher.current import running
+from cqueue.dispatcher.payload import Arguments, codec, decode, encode
+from cqueue.dispatcher.registry import check_task_name
+from cqueue.dispatcher.retry import DEFAULT_POLICY
+from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry, Verdict
+from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
+from cqueue.message import Message, MessageId, check_duration, check_queue_name
+from cqueue.producer import SendResult
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SHORTEST_TIMEOUT = timedelta(milliseconds=1)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Sender(Protocol):
+    """Who sends a task's messages."""
+
+    def send(self, queue: str, message: Message) -> MessageId:
+        """Store one."""
+
+    def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
+        """Store many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """How a task's messages are sent; see `Message`. None leaves it to the default."""
+
+    delay: timedelta | None = None
+    due: datetime | None = None
+    priority: int | None = None
+    headers: Mapping[str, str] | None = None
+    ttl: timedelta | None = None
+    key: str | None = None
+    source: str | bytes | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Those that are set, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What stands in the decorator.
+
+    Attributes:
+        name: in messages, logs and metrics; 1 to 1,000 characters.
+        queue: the queue's name.
+        retry: what follows a failure.
+        timeout: longest run, 1 ms to 10 years, or None.
+        codec: `json` or `msgpack`.
+    """
+
+    name: str
+    queue: str
+    retry: Retry
+    timeout: timedelta | None = None
+    codec: str = "json"
+
+    def __post_init__(self) -> None:
+        """Check all of it where it is written, not where it is first used."""
+        check_task_name(self.name)
+        check_queue_name(self.queue)
+        codec(self.codec)
+        if not isinstance(self.retry, Retry):
+            raise ConfigError(f"retry is {self.retry!r}; it takes a Retry(...)")
+        if self.timeout is not None:
+            check_duration("timeout", self.timeout, SHORTEST_TIMEOUT, LONGEST_DELAY)
+
+
+class Task(Generic[P, R]):
+    """A function with a name and a queue; made by `App.task`. Immutable and thread-safe.
+
+    Attributes:
+        function: as it was decorated; calling the task calls it.
+        name: in messages, logs and metrics.
+        queue: the name of its queue.
+        retry: its policy.
+        timeout: its longest run, or None.
+        is_async: whether it is a coroutine function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        definition: Definition,
+        sender: Sender,
+        *,
+        options: SendOptions | None = None,
+    ) -> None:
+        _check_function(function)
+        self.function = function
+        self.name = definition.name
+        self.queue = definition.queue
+        self.retry = definition.retry
+        self.timeout = definition.timeout
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._definition = definition
+        self._sender = sender
+        self._options = options or SendOptions()
+        self._codec = codec(definition.codec)
+        self._signature = inspect.signature(function)
+        parameters = self._signature.parameters.values()
+        self._positional = tuple(each.name for each in parameters if each.kind in _POSITIONAL)
+        update_wrapper(self, function, updated=())
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, here and now; nothing is enqueued."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} queue={self.queue}>"
+
+    # ── Enqueueing ──
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+        """Have the function called with these arguments by a dispatcher; the message's id once it is stored.
+
+        Raises:
+            BadArguments: the function does not take them, or one cannot be written; nothing was sent.
+            BadInput: another limit is passed, or the queue does not exist; nothing was sent.
+            NotDone: it was not stored; enqueueing again is safe.
+            SendUnknown: it may be stored; enqueueing again may make a second copy.
+        """
+        return self._sender.send(self.queue, self.message(*args, **kwargs))
+
+    def message(self, /, *args: P.args, **kwargs: P.kwargs) -> Message:
+        """The message that `enqueue` would send, for `enqueue_many`.
+
+        Raises:
+            BadArguments: as `enqueue`.
+        """
+        try:
+            self._signature.bind(*args, **kwargs)
+            body = encode(Arguments(args, dict(kwargs)), self._codec, self._positional)
+        except (TypeError, BadArguments) as exc:
+            raise BadArguments(f"task {self.name!r}: {exc}") from exc
+        return Message(body, task=self.name, codec=self._codec.name, **self._options.given())
+
+    def enqueue_many(self, messages: Iterable[Message]) -> SendResult:
+        """Enqueue up to 10,000 calls at once: `send.enqueue_many(send.message(to) for to in users)`.
+
+        Returns:
+            What became of each: entries fail one by one.
+
+        Raises:
+            BadInput: one is no message of this task; nothing was sent.
+            BatchTooLarge: more than 10,000.
+        """
+        calls = list(messages)
+        for index, call in enumerate(calls):
+            if not isinstance(call, Message) or call.task != self.name:
+                raise BadInput(f"entry {index} is no message of task {self.name!r}; make it with .message()")
+        return self._sender.send_many(self.queue, calls)
+
+    def options(
+        self,
+        *,
+        delay: timedelta | None = None,
+        due: datetime | None = None,
+        priority: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        ttl: timedelta | None = None,
+        key: str | None = None,
+        source: str | bytes | None = None,
+    ) -> Task[P, R]:
+        """This task, with messages that are sent so; see `Message`. The task itself stays as it is.
+
+        What is not given stays as an earlier `options` has set it; delay and due replace each other.
+        """
+        changes = SendOptions(
+            delay=delay, due=due, priority=priority, headers=headers, ttl=ttl, key=key, source=source
+        ).given()
+        if "delay" in changes:
+            changes.setdefault("due", None)
+        if "due" in changes:
+            changes.setdefault("delay", None)
+        options = replace(self._options, **changes)
+        return Task(self.function, self._definition, self._sender, options=options)
+
+    # ── Running ──
+
+    @cached_property
+    def binding(self) -> Binding:
+        """What a dispatcher calls. Arguments are read inside the call, so that it is the run that fails."""
+        # Arguments of another version of the code are no failure of the task, so it is retried
+        rules: dict[type[BaseException], Verdict] = {PayloadMismatch: DEFAULT_POLICY, **self.retry.rules}
+        return Binding(
+            name=self.name,
+            call=self._run_async if self.is_async else self._run,
+            retry=replace(self.retry, rules=rules),
+            is_async=self.is_async,
+            timeout=self.timeout,
+        )
+
+    def _run(self, message: ReceivedMessage, context: Context) -> Any:
+        bound = self._read(message)
+        with running(message, context):
+            return self.function(*bound.args, **bound.kwargs)
+
+    async def _run_async(self, message: ReceivedMessage, context: Context) -> Any:
+        bound = self._read(message)
+        with running(message, context):
+            return await self.function(*bound.args, **bound.kwargs)  # type: ignore[misc]
+
+    def _read(self, message: ReceivedMessage) -> inspect.BoundArguments:
+        """The arguments in the message, if this version of the function takes them."""
+        args, kwargs = decode(message.body, message.codec)
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as exc:
+            raise PayloadMismatch(
+                f"task {self.name!r}: {exc}; was it enqueued for another version of the function?"
+            ) from exc
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    """A generator function would only make a generator, and run nothing."""
+    if not callable(function):
+        raise ConfigError(f"a task is a function, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{function.__qualname__} is a generator function; a task returns or awaits")

@@ -1,0 +1,531 @@
+"""The application: connecting late, making queues, middleware, and running tasks inline."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import tenacity
+
+import cqueue
+from cqueue import client as clients
+from cqueue.dispatcher.provision import provision
+
+MINUTE = timedelta(minutes=1)
+NOW = cqueue.Retry(timedelta())
+"""Again at once."""
+
+
+@pytest.fixture
+def app():
+    with cqueue.App("memory://") as app:
+        yield app
+
+
+def send(to: str, subject: str = "hi") -> None:
+    """A task."""
+
+
+# ── Connecting ──
+
+
+@pytest.fixture
+def connections(monkeypatch):
+    """URLs that were connected to; each is a store in memory."""
+    urls = []
+
+    def connect(url):
+        urls.append(url)
+        return cqueue.Client(clients._memory_store(""))
+
+    monkeypatch.setattr(clients, "connect", connect)
+    return urls
+
+
+def test_nothing_is_connected_before_it_is_needed(connections):
+    """Modules with tasks are imported by tests and by workers that fork."""
+    with cqueue.App("cassandra://db/shop") as app:
+        task = app.task(send)
+        task("a@b")
+        task.message("a@b")
+        assert connections == []
+        app.setup()
+        task.enqueue("a@b")
+        assert connections == ["cassandra://db/shop"]
+
+
+def test_without_a_url_the_environment_decides(monkeypatch):
+    """`CQUEUE_URL`, as with `connect`."""
+    monkeypatch.setenv("CQUEUE_URL", "memory://of-the-environment")
+    with cqueue.App() as app, cqueue.connect("memory://of-the-environment") as other:
+        app.client.create_queue("mail")
+        assert "mail" in other.queues()
+
+
+def test_threads_connect_once(connections):
+    app = cqueue.App("cassandra://db/shop")
+    start, seen = threading.Barrier(8), []
+
+    def ask():
+        start.wait()
+        seen.append(app.client)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, seen))) == len(connections) == 1
+    app.close()
+
+
+def test_a_client_that_was_given_stays_open():
+    """It is its owner's to close."""
+    with cqueue.connect("memory://") as client:
+        with cqueue.App(client) as app:
+            assert app.client is client
+        client.create_queue("mail")
+
+
+def test_a_closed_application_says_so(app):
+    """As a client does, also if it never was connected."""
+    app.client.create_queue("mail")
+    app.task(queue="mail")(send)
+    client = app.client
+    app.close()
+    app.close()
+    with pytest.raises(cqueue.Closed, match="make another App"):
+        app.setup()
+    with pytest.raises(cqueue.Closed):
+        client.create_queue("other")
+
+
+def test_anything_else_is_no_target():
+    with pytest.raises(cqueue.BadInput, match="a URL or a Client"):
+        cqueue.App(b"memory://")
+
+
+# ── Queues ──
+
+
+def test_setup_makes_missing_queues_with_enough_attempts(app):
+    """As many as the most patient task may use, no fewer than by default; existing ones are as they were."""
+    app.client.create_queue("old", cqueue.QueueConfig(max_attempts=7, shards=2))
+    policies = {
+        ("mail", "a"): cqueue.Retry(max_attempts=20),
+        ("mail", "b"): cqueue.Retry(stop=tenacity.stop_after_attempt(30)),
+        ("slow", "c"): cqueue.Retry(max_attempts=2),
+        ("old", "d"): cqueue.Retry(max_attempts=7),
+    }
+    for (queue, name), policy in policies.items():
+        app.task(queue=queue, name=name, retry=policy)(send)
+    for _ in range(2):
+        queues = app.setup()
+        assert {queue.name: queue.config.max_attempts for queue in queues} == {
+            "mail": 30,
+            "slow": 5,
+            "old": 7,
+        }
+    assert app.client.queue("old").config.shards == 2
+    assert not app.client.queue("mail").config.derived_sends
+
+
+def test_a_queue_with_too_few_attempts_is_an_error_with_the_remedy(app):
+    """Raising it is a decision for all who use the queue; which command does it is said for each."""
+    for queue in ("mail", "audit"):
+        app.client.create_queue(queue)
+        app.task(queue=queue, name=queue, retry=cqueue.Retry(max_attempts=20))(send)
+    with pytest.raises(cqueue.ConfigError) as caught:
+        app.setup()
+    assert "cqueue queue alter mail --max-attempts 20" in str(caught.value)
+    assert "cqueue queue alter audit --max-attempts 20" in str(caught.value)
+    for queue in ("mail", "audit"):
+        app.client.queue(queue).alter(max_attempts=20)
+    assert len(app.setup()) == 2
+
+
+def test_a_queue_without_a_limit_is_enough(app):
+    app.client.create_queue("mail", cqueue.QueueConfig(max_attempts=0))
+    app.task(queue="mail", retry=cqueue.Retry(max_attempts=20))(send)
+    assert [queue.name for queue in app.setup()] == ["mail"]
+
+
+def test_two_processes_may_set_up_at_once(app):
+    """Whoever is later finds the queue."""
+    app.task(queue="mail", retry=cqueue.Retry(max_attempts=20))(send)
+
+    class Slow:
+        """A client that learns that the queue is missing just before somebody else makes it."""
+
+        def __init__(self):
+            self.asked = 0
+
+        def queue(self, name):
+            self.asked += 1
+            if self.asked == 1:
+                app.setup()
+                raise cqueue.QueueNotFound(name)
+            return app.client.queue(name)
+
+        def create_queue(self, name, config):
+            return app.client.create_queue(name, config)
+
+    assert [queue.name for queue in provision(Slow(), app._registry.queues())] == ["mail"]
+
+
+# ── Middleware ──
+
+
+class Recorder(cqueue.Middleware):
+    """Writes down what it is told, and marks what is sent."""
+
+    def __init__(self, name, notes):
+        self.name, self.notes = name, notes
+
+    def note(self, what, *more):
+        self.notes.append((self.name, what, *more))
+
+    def before_send(self, queue, message):
+        self.note("before_send", queue)
+        return cqueue.Message(
+            message.body, task=message.task, headers={**(message.headers or {}), self.name: "was here"}
+        )
+
+    def after_send(self, queue, message, message_id):
+        self.note("after_send", message.headers is not None, isinstance(message_id, cqueue.MessageId))
+
+    def before_run(self, message, context):
+        self.note("before_run", message.headers.get("outer"), context.attempt)
+
+    def after_run(self, message, context, answer, error):
+        self.note("after_run", answer, type(error))
+
+    def before_ack(self, messages):
+        self.note("before_ack", len(messages))
+
+    def after_ack(self, messages):
+        self.note("after_ack", len(messages))
+
+
+@pytest.fixture
+def notes():
+    return []
+
+
+@pytest.fixture
+def watched(notes):
+    with cqueue.App("memory://", middleware=[Recorder("outer", notes), Recorder("inner", notes)]) as app:
+        yield app
+
+
+def test_middleware_stands_around_sends_and_runs(watched, notes):
+    """The `before_` hooks in order, the `after_` ones in the opposite one; what one changes the next sees."""
+    task = watched.task(queue="mail")(send)
+    watched.setup()
+    task.enqueue("a@b")
+    watched.run_inline()
+    assert notes == [
+        ("outer", "before_send", "mail"),
+        ("inner", "before_send", "mail"),
+        ("inner", "after_send", True, True),
+        ("outer", "after_send", True, True),
+        ("outer", "before_run", "was here", 1),
+        ("inner", "before_run", "was here", 1),
+        ("inner", "after_run", None, type(None)),
+        ("outer", "after_run", None, type(None)),
+        ("outer", "before_ack", 1),
+        ("inner", "before_ack", 1),
+        ("inner", "after_ack", 1),
+        ("outer", "after_ack", 1),
+    ]
+
+
+def test_middleware_sees_the_error_of_a_run(watched, notes):
+    @watched.task
+    def fail() -> None:
+        raise LookupError
+
+    watched.setup()
+    fail.enqueue()
+    notes.clear()
+    watched.run_inline(reraise=False)
+    assert ("outer", "after_run", None, LookupError) in notes
+    assert not any("ack" in what for _, what, *_ in notes)
+
+
+def test_many_and_other_messages_pass_it_too(watched, notes):
+    """Whatever goes out by the application; only what was stored is told."""
+    task = watched.task(queue="mail")(send)
+    watched.setup()
+    result = task.enqueue_many([task.message("a"), task.message("b")])
+    watched.send("mail", cqueue.Message(b"{}"))
+    watched.send_many("mail", [cqueue.Message(b"{}")])
+    told = [note for note in notes if note[:2] == ("outer", "after_send")]
+    assert len(result.ids) == 2
+    assert len(told) == 4
+
+
+class Refusing(cqueue.Middleware):
+    def before_send(self, queue, message):
+        raise PermissionError("not today")
+
+
+def test_a_before_hook_that_fails_stops_the_send():
+    with cqueue.App("memory://", middleware=[Refusing()]) as app:
+        task = app.task(queue="mail")(send)
+        app.setup()
+        with pytest.raises(PermissionError):
+            task.enqueue("a@b")
+        with pytest.raises(PermissionError):
+            task.enqueue_many([task.message("a@b")])
+        assert app.client.queue("mail").stats(exact=True).live == 0
+
+
+class Breaking(cqueue.Middleware):
+    def after_send(self, queue, message, message_id):
+        raise RuntimeError("broken")
+
+    def after_run(self, message, context, answer, error):
+        raise RuntimeError("broken")
+
+    def before_ack(self, messages):
+        raise RuntimeError("broken")
+
+    def after_ack(self, messages):
+        raise RuntimeError("broken")
+
+
+def test_hooks_about_what_has_happened_change_nothing(caplog):
+    """The sender gets its id and the message is acked, whatever they raise; it is logged."""
+    with cqueue.App("memory://", middleware=[Breaking()]) as app:
+        task = app.task(queue="mail")(send)
+        app.setup()
+        assert isinstance(task.enqueue("a@b"), cqueue.MessageId)
+        assert len(app.run_inline()) == 1
+        assert app.client.queue("mail").stats(exact=True).live == 0
+    for hook in ("after_send", "after_run", "before_ack", "after_ack"):
+        assert hook in caplog.text
+
+
+def test_an_unknown_outcome_reaches_the_caller(app, monkeypatch):
+    """With the ids of what may be stored."""
+    task = app.task(queue="mail")(send)
+    app.setup()
+    unknown = cqueue.SendUnknown("as if", ["id"])
+
+    class Result:
+        ids, failed = [None], [(0, unknown)]
+
+    monkeypatch.setattr(cqueue.Queue, "send_many", lambda _self, _messages: Result())
+    with pytest.raises(cqueue.SendUnknown) as caught:
+        task.enqueue("a@b")
+    assert caught.value is unknown
+
+
+# ── Running inline ──
+
+
+def test_tasks_run_with_what_was_enqueued(app):
+    """Plain ones and coroutines, also what they enqueue, until nothing is due; delayed ones stay."""
+    ran = []
+
+    @app.task(queue="mail")
+    def first(to: str, *, at: datetime) -> None:
+        ran.append((to, at))
+        second.enqueue({to})
+
+    @app.task(queue="a-queue-before")
+    async def second(people: set[str]) -> None:
+        ran.append(people)
+
+    app.setup()
+    at = datetime(2031, 1, 1, tzinfo=UTC)
+    id_ = first.enqueue("a@b", at=at)
+    first.options(delay=MINUTE).enqueue("later", at=at)
+    runs = app.run_inline()
+    assert ran == [("a@b", at), {"a@b"}]
+    assert [(run.task, run.attempt, run.answer, run.error) for run in runs] == [
+        (first.name, 1, None, None),
+        (second.name, 1, None, None),
+    ]
+    assert runs[0].message_id == id_
+    assert app.client.queue("mail").stats(exact=True).delayed == 1
+
+
+def test_an_error_is_raised_after_its_message_was_settled(app):
+    """A test sees it, and the message is retried as it would be."""
+
+    @app.task(retry=cqueue.Retry(MINUTE))
+    def fail() -> None:
+        raise LookupError("gone")
+
+    app.setup()
+    fail.enqueue()
+    with pytest.raises(LookupError):
+        app.run_inline()
+    assert app.run_inline() == []
+    assert app.client.queue("default").stats().waiting == 1
+
+
+def test_a_task_is_retried_until_it_is_dead(app):
+    """By its policy; the dead letter says why."""
+
+    @app.task(retry=cqueue.Retry(timedelta(), max_attempts=3))
+    def fail() -> None:
+        raise LookupError("gone")
+
+    app.setup()
+    fail.enqueue()
+    runs = app.run_inline(reraise=False)
+    assert [run.attempt for run in runs] == [1, 2, 3]
+    (letter,) = app.client.queue("default.dead").peek()
+    assert letter.headers["cqueue-dead-reason"].startswith("attempt 3 of 3: LookupError: gone")
+
+
+@pytest.mark.parametrize(
+    ("answer", "waiting", "claimed", "dead"),
+    [
+        (None, 0, 0, 0),
+        (True, 0, 0, 0),
+        (cqueue.Cancel("no need"), 0, 0, 0),
+        (cqueue.Dead("nonsense"), 0, 0, 1),
+        (cqueue.Retry(MINUTE), 1, 0, 0),
+        (cqueue.Retry(), 1, 0, 0),
+        (cqueue.Snooze(MINUTE), 1, 0, 0),
+    ],
+    ids=repr,
+)
+def test_answers_settle_the_message(app, answer, waiting, claimed, dead):
+    """Each in its way."""
+
+    @app.task
+    def say() -> cqueue.Cancel | cqueue.Dead | cqueue.Retry | cqueue.Snooze | bool | None:
+        return answer
+
+    app.setup()
+    say.enqueue()
+    assert len(app.run_inline()) == 1
+    stats = app.client.queue("default").stats(exact=True)
+    assert (stats.waiting, stats.claimed, stats.ready) == (waiting, claimed, 0)
+    assert app.client.queue("default.dead").stats(exact=True).live == dead
+
+
+def test_false_leaves_the_message_to_its_timeout(app):
+    @app.task
+    def leave() -> bool:
+        return False
+
+    app.setup()
+    leave.enqueue()
+    assert [run.answer for run in app.run_inline()] == [False]
+
+
+def test_a_value_that_is_no_answer_fails(app):
+    """It may be a `Retry` without its brackets, and must not pass for success."""
+
+    @app.task
+    def count() -> int:
+        return 5
+
+    app.setup()
+    count.enqueue()
+    with pytest.raises(TypeError, match="returned 5"):
+        app.run_inline()
+
+
+def test_it_stops_after_so_many_runs(app):
+    """A task that enqueues itself would go on for ever."""
+
+    @app.task
+    def again() -> None:
+        again.enqueue()
+
+    app.setup()
+    again.enqueue()
+    assert len(app.run_inline(max_runs=3)) == 3
+
+
+def _enqueue_raw(app, **fields):
+    app.setup()
+    app.send("default", cqueue.Message(fields.pop("body", b"{}"), **fields))
+    (run,) = app.run_inline(reraise=False)
+    return run
+
+
+def test_an_unknown_task_is_retried(app):
+    """The next deployment may have it."""
+    app.task(name="send")(send)
+    run = _enqueue_raw(app, task="snd")
+    assert isinstance(run.error, cqueue.UnknownTask)
+    assert isinstance(run.answer, cqueue.Retry)
+    assert run.answer.delay == timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"body": b"{"}, "cannot be read as json"),
+        ({"body": b'{"args": []}'}, "missing a required argument: 'to'"),
+        ({"body": b'{"args": [1, 2, 3]}'}, "another version of the function"),
+        ({"codec": "pickle"}, "cannot be read as pickle"),
+    ],
+)
+def test_arguments_of_another_version_are_retried_whatever_the_policy(app, fields, why):
+    """They are no failure of the task: neither its rules nor its limit count."""
+    policy = cqueue.Retry(max_attempts=1, rules={Exception: cqueue.Cancel()})
+    app.task(name="send", retry=policy)(send)
+    run = _enqueue_raw(app, task="send", **fields)
+    assert isinstance(run.error, cqueue.PayloadMismatch)
+    assert isinstance(run.answer, cqueue.Retry)
+    assert why in str(run.error)
+
+
+def test_a_task_can_have_a_rule_of_its_own_for_them(app):
+    policy = cqueue.Retry(rules={cqueue.PayloadMismatch: cqueue.Dead("no way")})
+    app.task(name="send", retry=policy)(send)
+    assert _enqueue_raw(app, task="send", body=b"{").answer == cqueue.Dead("no way")
+
+
+# ── The context ──
+
+
+def test_a_task_can_ask_for_its_context_and_message(app):
+    """On its thread and in its coroutine; afterwards there is none."""
+    seen = []
+
+    def look():
+        context, message = cqueue.current_context(), cqueue.current_message()
+        seen.append((context.task, context.queue, context.attempt, context.max_attempts, message.headers))
+
+    @app.task(name="plain")
+    def plain() -> None:
+        look()
+
+    @app.task(name="coroutine")
+    async def coroutine() -> None:
+        look()
+
+    app.setup()
+    for task in (plain, coroutine):
+        task.options(headers={"k": "v"}).enqueue()
+        app.run_inline()
+    assert seen == [
+        ("plain", "default", 1, 5, {"k": "v"}),
+        ("coroutine", "default", 1, 5, {"k": "v"}),
+    ]
+    for ask in (cqueue.current_context, cqueue.current_message):
+        with pytest.raises(cqueue.BadInput, match="no task is run by a dispatcher here"):
+            ask()
+
+
+def test_the_contexts_logger_says_which_run_it_is(app, caplog):
+    caplog.set_level("INFO")
+
+    @app.task(name="talk")
+    def talk() -> None:
+        cqueue.current_context().log.info("talked", words=3)
+
+    app.setup()
+    id_ = talk.enqueue()
+    app.run_inline()
+    assert "talked" in caplog.text
+    assert id_ in caplog.text

@@ -1,0 +1,180 @@
+"""When a cron expression fires in a time zone, above all in the hours that clocks skip or repeat.
+
+croniter is asked about wall time only, where every day has 24 hours; which instants a wall time stands for is
+decided here, as Vixie cron does. An expression whose minutes and hours are fixed means "once a day, at that
+time": in a gap it fires at the first instant after it, in a fold the first time only. One with `*` or a step
+in them means "every so often": it fires at each instant that matches, twice in a fold, never in a gap.
+croniter's own arithmetic with time zones has changed from version to version; this has a table of tests.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from cqueue.errors import ConfigError
+
+ALIASES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+HORIZON = timedelta(days=3640)
+"""A time further ahead than this counts as none: no message may be sent for it."""
+
+_SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
+_FAR = timedelta(hours=48)
+"""Longer than any step that local time ever took back."""
+_RANDOM = re.compile(r"(?<![A-Za-z])[HR](?![A-Za-z])", re.IGNORECASE)
+
+
+# ── Expressions and zones ──
+
+
+def check_expression(expression: str) -> str:
+    """The expression in its usual form: 5 fields, or 6 with the seconds first.
+
+    Raises:
+        ConfigError: it is none, and what is wrong with it.
+    """
+    if not isinstance(expression, str):
+        raise ConfigError(f"a cron expression is {expression!r}; it takes text such as '*/5 * * * *'")
+    usual = ALIASES.get(expression.strip().lower(), " ".join(expression.split()))
+    fields = len(usual.split())
+    if fields not in {5, 6}:
+        raise ConfigError(
+            f"cron expression {expression!r} has {fields} field(s); it takes 5 "
+            "(minute hour day month weekday), or 6 with seconds first"
+        )
+    if _RANDOM.search(usual):
+        raise ConfigError(f"cron expression {expression!r} has H or R, which mean another time for everybody")
+    _check_with_croniter(usual)
+    return usual
+
+
+def _check_with_croniter(usual: str) -> None:
+    from croniter import croniter  # noqa: PLC0415 - takes long to import
+
+    try:
+        croniter(usual, datetime(2024, 1, 1), second_at_beginning=True)  # noqa: DTZ001 - wall time
+    except (ValueError, KeyError, IndexError) as exc:
+        raise ConfigError(f"cron expression {usual!r}: {exc}") from exc
+
+
+def check_zone(name: str) -> ZoneInfo:
+    """The time zone of that name in the tz database, such as `Europe/Berlin`.
+
+    Raises:
+        ConfigError: there is none; the message suggests the nearest.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as exc:
+        near = difflib.get_close_matches(str(name), available_timezones(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "it takes a name such as 'Europe/Berlin'"
+        raise ConfigError(f"there is no time zone {name!r}; {hint}") from exc
+
+
+# ── Times ──
+
+
+def next_instant(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """The first instant later than `after` (aware) at which it fires, in UTC; None: not within 10 years.
+
+    expression: as `check_expression` gives it.
+    """
+    after = after.astimezone(UTC).replace(microsecond=0)
+    find = _next_matching if is_wildcard(expression) else _next_daily
+    found = find(expression, zone, after)
+    return found if found is not None and found - after <= HORIZON else None
+
+
+@lru_cache(maxsize=1024)
+def is_wildcard(expression: str) -> bool:
+    """Whether it means "every so often": `*` or a step in the minutes or hours."""
+    minute, hour = expression.split()[-5:-3]
+    return any(sign in field for field in (minute, hour) for sign in "*/")
+
+
+def _next_daily(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Each wall time once. Instants never go back as wall times go forward, so the first one later is it."""
+    wall = _next_wall(expression, _wall(after, zone))
+    while wall is not None:
+        instant = first_instant(wall, zone)
+        if instant > after:
+            return instant
+        wall = _next_wall(expression, wall)
+    return None
+
+
+def _next_matching(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Through stretches of one offset, in which wall time runs as time does."""
+    start = after + _SECOND
+    while True:
+        offset = _offset(start, zone)
+        wall = _next_wall(expression, (start - _SECOND + offset).replace(tzinfo=None))
+        if wall is None:
+            return None
+        instant = wall.replace(tzinfo=UTC) - offset
+        change = _change(zone, start, min(instant, start + _FAR))
+        if change is not None:
+            start = change
+        elif instant <= start + _FAR:
+            return instant
+        else:  # nothing matches before, whatever the clocks do: none takes wall time back so far
+            start = max(start + _FAR, instant - _FAR)
+
+
+def first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
+    """The first instant at which clocks show this wall time, or else the first after the gap it lies in."""
+    early = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if _wall(early, zone) == wall:
+        return early
+    before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)  # by the offset after the gap: too early
+    return _change(zone, before, early) or early
+
+
+def _next_wall(expression: str, wall: datetime) -> datetime | None:
+    from croniter import CroniterBadDateError, croniter  # noqa: PLC0415 - as above
+
+    iterator = croniter(expression, wall, second_at_beginning=True, max_years_between_matches=12)
+    try:
+        found: datetime = iterator.get_next(datetime)
+    except CroniterBadDateError:
+        return None
+    return found
+
+
+def _wall(instant: datetime, zone: ZoneInfo) -> datetime:
+    return instant.astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+def _offset(instant: datetime, zone: ZoneInfo) -> timedelta:
+    return instant.astimezone(zone).utcoffset() or timedelta()
+
+
+def _change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
+    """The first instant after `after`, up to `until`, with another offset."""
+    offset, at = _offset(after, zone), after
+    while at < until:
+        step = min(at + _HOUR, until)
+        if _offset(step, zone) != offset:
+            return _bisect_change(zone, at, step)
+        at = step
+    return None
+
+
+def _bisect_change(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
+    offset = _offset(low, zone)
+    while high - low > _SECOND:
+        middle = low + (high - low) // 2
+        middle = middle.replace(microsecond=0)
+        low, high = (middle, high) if _offset(middle, zone) == offset else (low, middle)
+    return high

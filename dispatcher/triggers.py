@@ -1,0 +1,332 @@
+"""When a schedule fires: values that applications write down, and the arithmetic on them.
+
+Everything here is a pure function of its arguments: the same schedule, asked by another process or again
+after a crash, gives the same times. Inside, times are ms since 1970; nothing reads a clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from cqueue.config import to_ms
+from cqueue.dispatcher import cron
+from cqueue.errors import ConfigError
+from cqueue.message import check_duration, to_datetime
+
+MISFIRES = ("latest", "all", "skip")
+SKIP_GRACE = timedelta(seconds=10)
+"""How late a firing may be with misfire="skip" where no grace is given."""
+LONGEST = timedelta(days=3640)
+"""A little less than the ten years for which a message may be delayed."""
+SHORTEST_INTERVAL = timedelta(milliseconds=100)
+LONGEST_JITTER = timedelta(days=1)
+
+_MS = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DURATIONS = frozenset({"delay", "interval", "grace", "jitter"})
+_MOMENTS = frozenset({"at", "until"})
+
+
+# ── Values ──
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trigger:
+    """What all triggers share.
+
+    misfire: what becomes of times that could not be fired when they came, because no dispatcher ran or all
+        were busy: "latest" fires the last of them, once; "all" fires each, in order; "skip" none that is
+        later than `grace`.
+    grace: with "latest" and "all" too, nothing is fired that is later than this; None: however late, but
+        10 s with "skip".
+    jitter: fire up to so much later (0 to 1 day), differently for each firing, so that many schedules of one
+        time are spread.
+    auto_commit: the next firing is sent before the handler runs, so that a slow handler delays none;
+        otherwise after it.
+    """
+
+    misfire: str = "latest"
+    grace: timedelta | None = None
+    jitter: timedelta = timedelta()
+    auto_commit: bool = False
+
+    def _check_shared(self) -> None:
+        if self.misfire not in MISFIRES:
+            raise ConfigError(f"misfire is {self.misfire!r}; it takes {', '.join(map(repr, MISFIRES))}")
+        if self.grace is not None:
+            _check_duration("grace", self.grace, _MS, LONGEST)
+        _check_duration("jitter", self.jitter, timedelta(), LONGEST_JITTER)
+        if not isinstance(self.auto_commit, bool):
+            raise ConfigError(f"auto_commit is {self.auto_commit!r}; it takes true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnce(_Trigger):
+    """Fires once: `delay` (0 to 10 years) after the schedule is made, or `at` an aware time.
+
+    Raises:
+        ConfigError: not exactly one of them, or a value is wrong.
+    """
+
+    delay: timedelta | None = None
+    at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the values fit together."""
+        self._check_shared()
+        if (self.delay is None) == (self.at is None):
+            raise ConfigError("RunOnce takes delay or at: one of them")
+        if self.delay is not None:
+            _check_duration("delay", self.delay, timedelta(), LONGEST)
+        _check_moment("at", self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeating(_Trigger):
+    """Fires every `interval` (100 ms to 10 years), for the first time `delay` after the schedule is made.
+
+    delay: 0 to 10 years; None: one interval. count: so many firings, 1 and up. until: none later than this
+    aware time. Times are multiples of the interval from the first: they do not drift, however late each is.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+
+    interval: timedelta
+    delay: timedelta | None = None
+    count: int | None = field(default=None, kw_only=True)
+    until: datetime | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        self._check_shared()
+        _check_duration("interval", self.interval, SHORTEST_INTERVAL, LONGEST)
+        if self.delay is not None:
+            _check_duration("delay", self.delay, timedelta(), LONGEST)
+        _check_end(self.count, self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron(_Trigger):
+    """Fires as a cron expression says, in a time zone.
+
+    expression: 5 fields (minute hour day month weekday) or 6 with seconds first; names such as MON and JAN,
+    `?`, `L`, and `@daily` are understood; weekday 0 and 7 are Sunday. timezone: a name of the tz database.
+    count, until: as for `Repeating`. Where clocks change, a fixed time of day fires once (skipped: at the
+    first instant after; repeated: the first time); `*` and steps fire at each instant that matches.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+
+    expression: str
+    timezone: str = "UTC"
+    count: int | None = field(default=None, kw_only=True)
+    until: datetime | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        self._check_shared()
+        object.__setattr__(self, "expression", cron.check_expression(self.expression))
+        cron.check_zone(self.timezone)
+        _check_end(self.count, self.until)
+
+
+Trigger = RunOnce | Repeating | Cron
+_KINDS: dict[str, type[Trigger]] = {"once": RunOnce, "repeating": Repeating, "cron": Cron}
+
+
+def _check_duration(name: str, value: Any, low: timedelta, high: timedelta) -> None:
+    check_duration(name, value, low, high)
+    if value % _MS:
+        raise ConfigError(f"{name} is {value}; it takes whole milliseconds")
+
+
+def _check_moment(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ConfigError(f"{name} is {value!r}; it takes a datetime with a time zone")
+
+
+def _check_end(count: Any, until: Any) -> None:
+    if count is not None and (type(count) is not int or count < 1):
+        raise ConfigError(f"count is {count!r}; it takes a whole number from 1 on")
+    _check_moment("until", until)
+
+
+# ── As stored ──
+
+
+def to_json(trigger: Trigger) -> str:
+    """The trigger as JSON: durations and times in ms, values that are as by default left out."""
+    kind = next(name for name, cls in _KINDS.items() if cls is type(trigger))
+    stored = {name: _stored(name, value) for name, value in _given(trigger).items()}
+    return json.dumps({"kind": kind, **stored}, sort_keys=True)
+
+
+def _given(trigger: Trigger) -> dict[str, Any]:
+    values = {each.name: (getattr(trigger, each.name), each.default) for each in fields(trigger)}
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def _stored(name: str, value: Any) -> Any:
+    return to_ms(value) if name in _DURATIONS else ms_of(value) if name in _MOMENTS else value
+
+
+def from_json(text: str) -> Trigger:
+    """What `to_json` wrote.
+
+    Raises:
+        ConfigError: it is of a newer version, or was not written by this library.
+    """
+    try:
+        values: dict[str, Any] = json.loads(text)
+        cls = _KINDS[values.pop("kind")]
+        return cls(**{name: _loaded(name, value) for name, value in values.items()})
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConfigError(f"this version of cqueue cannot read the trigger {text[:200]!r}: {exc}") from exc
+
+
+def _loaded(name: str, value: Any) -> Any:
+    if name in _DURATIONS:
+        return timedelta(milliseconds=value)
+    return to_datetime(value) if name in _MOMENTS else value
+
+
+def ms_of(moment: datetime) -> int:
+    """An aware time in ms since 1970, rounded down."""
+    return (moment - _EPOCH) // _MS
+
+
+# ── Times ──
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """The times of a trigger whose schedule was made at `start_ms`. Times are ms since 1970."""
+
+    trigger: Trigger
+    start_ms: int
+
+    def first(self) -> int | None:
+        """The first time; of a `RunOnce` it may be past."""
+        return self.next_after(self.start_ms - 1 if not isinstance(self.trigger, RunOnce) else -(1 << 62))
+
+    def next_after(self, after_ms: int) -> int | None:
+        """The first time later than `after_ms`; None if there is none. It knows no `count`."""
+        found = self._find(after_ms)
+        return None if found is None or found > self._until_ms else found
+
+    def upcoming(self, after_ms: int, count: int) -> list[int]:
+        """The next `count` times, fewer if they end."""
+        found: list[int] = []
+        at: int | None = after_ms
+        while len(found) < count and at is not None:
+            at = self.next_after(at)
+            found += [] if at is None else [at]
+        return found
+
+    def latest(self, first_ms: int, now_ms: int) -> int:
+        """The last time from `first_ms`, which is one, up to now; `first_ms` if that is yet to come."""
+        if not self._has_time(first_ms, now_ms):
+            return first_ms
+        span_ms = 1000
+        while (low := now_ms - span_ms) > first_ms and not self._has_time(low, now_ms):
+            span_ms *= 2
+        low, high, last = max(low, first_ms), now_ms, first_ms
+        while low < high:  # halve the stretch that holds the last one
+            middle = (low + high) // 2
+            found = self.next_after(middle)
+            if found is not None and found <= now_ms:
+                low = last = found
+            else:
+                high = middle
+        return last
+
+    def _has_time(self, after_ms: int, upto_ms: int) -> bool:
+        found = self.next_after(after_ms)
+        return found is not None and found <= upto_ms
+
+    @cached_property
+    def _until_ms(self) -> int:
+        until = None if isinstance(self.trigger, RunOnce) else self.trigger.until
+        return ms_of(until) if until is not None else 1 << 62
+
+    @cached_property
+    def _find(self) -> Callable[[int], int | None]:
+        match self.trigger:
+            case RunOnce(delay=delay, at=at):
+                return _once(ms_of(at) if at is not None else self.start_ms + to_ms(delay or timedelta()))
+            case Repeating(interval=interval, delay=delay):
+                return _multiples(
+                    self.start_ms + to_ms(interval if delay is None else delay), to_ms(interval)
+                )
+            case Cron(expression=expression, timezone=timezone):
+                return _instants(expression, ZoneInfo(timezone))
+
+
+def _once(at_ms: int) -> Callable[[int], int | None]:
+    return lambda after_ms: at_ms if after_ms < at_ms else None
+
+
+def _multiples(first_ms: int, interval_ms: int) -> Callable[[int], int | None]:
+    def find(after_ms: int) -> int:
+        return first_ms + max(0, (after_ms - first_ms) // interval_ms + 1) * interval_ms
+
+    return find
+
+
+def _instants(expression: str, zone: ZoneInfo) -> Callable[[int], int | None]:
+    def find(after_ms: int) -> int | None:
+        found = cron.next_instant(expression, zone, to_datetime(after_ms))
+        return None if found is None else ms_of(found)
+
+    return find
+
+
+def jitter_ms(trigger: Trigger, identity: str) -> int:
+    """How much later than its time a firing is due: the same whenever it is asked for."""
+    most_ms = to_ms(trigger.jitter)
+    if not most_ms:
+        return 0
+    digest = blake2b(identity.encode(), digest_size=8, person=b"cqueue-jitter").digest()
+    return int.from_bytes(digest, "big") % (most_ms + 1)
+
+
+# ── Misfires ──
+
+
+class Choice(NamedTuple):
+    """What to do when the firing of a time is delivered: fire which time, and what comes after."""
+
+    fire_ms: int | None
+    next_ms: int | None
+
+
+def choose(timetable: Timetable, time_ms: int, now_ms: int) -> Choice:
+    """The misfire policy.
+
+    Args:
+        timetable: of the schedule.
+        time_ms: the time whose firing is delivered.
+        now_ms: the present, less the firing's jitter.
+    """
+    trigger = timetable.trigger
+    fire_ms = timetable.latest(time_ms, now_ms) if trigger.misfire == "latest" else time_ms
+    grace_ms = _grace_ms(trigger)
+    if grace_ms is not None and now_ms - fire_ms > grace_ms:
+        return Choice(None, timetable.next_after(max(fire_ms, now_ms - grace_ms - 1)))
+    return Choice(fire_ms, timetable.next_after(fire_ms))
+
+
+def _grace_ms(trigger: Trigger) -> int | None:
+    grace = trigger.grace or (SKIP_GRACE if trigger.misfire == "skip" else None)
+    return None if grace is None else to_ms(grace)

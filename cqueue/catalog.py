@@ -43,6 +43,8 @@ from cqueue.store.operations import (
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 POLL_S = 1.0
+POLL_LIMIT_S = 1.0
+"""Who asks for a configuration that is known already waits no longer for news of it."""
 TRIES = 20
 
 DEAD_CONFIG = QueueConfig(shards=1, time_shard=QueueConfig().time_shard * 120, max_attempts=0, max_shards=16)
@@ -98,7 +100,8 @@ class Catalog:
         """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
         self._polled_s = time.monotonic()
         try:
-            stored = self._driver.ask(ReadDeployment())
+            with self._driver.limited(POLL_LIMIT_S):
+                stored = self._driver.ask(ReadDeployment())
         except NotDone:
             return
         with self._mutex:

@@ -85,6 +85,10 @@ class Producer:
         entries = messages if isinstance(messages, list) else list(messages)
         if len(entries) > MAX_BATCH:
             raise BatchTooLarge(f"{len(entries):,} entries; at most {MAX_BATCH:,} in one send_many")
+        with self._driver.limited():
+            return self._send(entries)
+
+    def _send(self, entries: list[Message]) -> SendResult:
         spec = self._catalog.entry(self.name).spec
         try:
             now_us = self._driver.clock.now_us()

@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import tenacity
@@ -13,6 +14,7 @@ import tenacity
 from cqueue.clock import ClusterClock
 from cqueue.errors import Closed, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
+from cqueue.store import limits
 from cqueue.store.control import ListSchedules, ReadSchedule, ReadWorkers
 from cqueue.store.operations import (
     DeleteBodies,
@@ -51,6 +53,13 @@ LONGEST_WAIT_S = 0.5
 TRIES = 5
 
 
+class _TimeIsOver(tenacity.stop.stop_base):
+    """Stops repetitions when the call has no time left."""
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        return limits.is_over()
+
+
 class BlockingDriver:
     """Performs what a protocol function yields, and gives it the results."""
 
@@ -63,11 +72,13 @@ class BlockingDriver:
         pause: Callable[[float], None] = time.sleep,
         deadline_s: float = 10.0,
     ) -> None:
+        """deadline_s: what a run may take from its last success on, its repetitions included."""
         self.store = store
         self.clock = clock
         self._random_bits = random_bits
         self._pause = pause
-        self._deadline_s = deadline_s
+        # A single request may take as long as it was allowed to.
+        self._deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
         self._closed = False
         self._pid = os.getpid()  # connections and their threads do not survive a fork
 
@@ -85,6 +96,14 @@ class BlockingDriver:
             raise Closed("the client has been closed")
         if os.getpid() != self._pid:
             raise Closed("the client was made before this process was forked; connect again after the fork")
+        with self.limited():
+            return self._run(proto)
+
+    def limited(self, limit_s: float | None = None) -> AbstractContextManager[None]:
+        """Let everything inside end in one deadline, or in `limit_s`."""
+        return limits.within(self._deadline_s if limit_s is None else limit_s)
+
+    def _run(self, proto: Proto[T]) -> T:
         value: Any = None
         error: Exception | None = None
         while True:
@@ -98,6 +117,14 @@ class BlockingDriver:
                 value = self._perform(operation)
             except (NotDone, OutcomeUnknown) as exc:
                 error = exc
+            else:
+                self._renew(operation, value)
+
+    def _renew(self, operation: Operation[Any], value: Any) -> None:
+        """Whatever Cassandra answers shows that it can be waited for: a large send may take its time."""
+        asked = not isinstance(operation, Now | RandomBits | Pause)
+        if asked and not (isinstance(value, list) and any(isinstance(one, Exception) for one in value)):
+            limits.renew(self._deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:
         """Run a single operation."""
@@ -128,7 +155,7 @@ class BlockingDriver:
             return exc
 
     def _retry_failed(self, operations: tuple[Operation[Any], ...], results: list[Any]) -> list[Any]:
-        """Repeat those that failed and may be repeated, side by side, within one deadline."""
+        """Repeat those that failed and may be repeated, side by side, while there is time left."""
 
         def failed() -> list[int]:
             return [
@@ -144,13 +171,13 @@ class BlockingDriver:
                 results[place] = _after(results[place], result)
             return bool(failed())
 
-        if failed():
+        if failed() and not limits.is_over():
             self._pause(FIRST_WAIT_S)
             tenacity.Retrying(
                 retry=tenacity.retry_if_result(bool),
                 wait=tenacity.wait_exponential(FIRST_WAIT_S, LONGEST_WAIT_S)
                 + tenacity.wait_random(0, FIRST_WAIT_S),
-                stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_after_delay(self._deadline_s),
+                stop=tenacity.stop_after_attempt(TRIES) | _TimeIsOver(),
                 sleep=self._pause,
                 retry_error_callback=lambda _: None,
             )(again)

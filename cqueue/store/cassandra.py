@@ -102,6 +102,11 @@ class CassandraStore:
         started = [start(partial(self._starters[type(one)], one)) for one in operations]
         return [settle(one) for one in started]
 
+    @property
+    def request_timeout_s(self) -> float:
+        """What one request may take."""
+        return self._requests.profile.request_timeout  # type: ignore[no-any-return]
+
     def sample_time_us(self) -> list[tuple[int, int]]:
         """Ask several coordinators of the local data centre: (cluster time now, round trip), both in µs."""
         return sample_time_us(self._session, self._requests.profile)

@@ -22,7 +22,7 @@ from cassandra.query import (
 )
 
 from cqueue.errors import CqueueError, OutcomeUnknown
-from cqueue.store import outcome, wire
+from cqueue.store import limits, outcome, wire
 from cqueue.store.statements import Kind, Statement
 
 T = TypeVar("T")
@@ -192,7 +192,8 @@ class Requests:
 
     def _submit(self, statement: Any, kind: Kind, decode: Decode[T]) -> Request[T]:
         try:
-            future = self._session.execute_async(statement, execution_profile=self.profile)
+            timeout_s = limits.left_s(self.profile.request_timeout)
+            future = self._session.execute_async(statement, timeout=timeout_s, execution_profile=self.profile)
         except Exception as exc:
             raise outcome.error(exc, kind) from exc
         return Request(future, kind, decode)

@@ -1,0 +1,47 @@
+"""How long a thread's requests may still take: of a call's time, what is left is passed down to the driver.
+
+A call makes several requests, and repeats some. If each had the whole request timeout, a client that is
+cut off would wait for the sum of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+SHORTEST_S: Final = 0.5
+"""What any request gets, however late it is made: less would refuse what could still be had."""
+
+_end_s: ContextVar[float | None] = ContextVar("end_s", default=None)
+
+
+@contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    """Let all requests end in `limit_s`, or earlier where an outer limit says so."""
+    outer_s, end_s = _end_s.get(), time.monotonic() + limit_s
+    token = _end_s.set(end_s if outer_s is None else min(outer_s, end_s))
+    try:
+        yield
+    finally:
+        _end_s.reset(token)
+
+
+def renew(limit_s: float) -> None:
+    """Something succeeded: inside the present `within`, so much time is left from now on."""
+    if _end_s.get() is not None:
+        _end_s.set(time.monotonic() + limit_s)
+
+
+def left_s(most_s: float) -> float:
+    """What the next request may take."""
+    end_s = _end_s.get()
+    return most_s if end_s is None else min(most_s, max(SHORTEST_S, end_s - time.monotonic()))
+
+
+def is_over() -> bool:
+    """Whether there is no time left to repeat anything."""
+    end_s = _end_s.get()
+    return end_s is not None and time.monotonic() >= end_s

@@ -1,0 +1,66 @@
+"""A call's time is passed down: what it repeats, and what it asks later, gets what is left."""
+
+import time
+
+import pytest
+
+from cqueue.clock import ClusterClock
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import Unavailable
+from cqueue.store import limits
+from cqueue.store.operations import ReadHead, WideRow
+
+ROW = WideRow("q@1", 0, 0)
+
+
+class Slow:
+    """A store cut off from its nodes: each request takes all the time that it may, and fails."""
+
+    def __init__(self):
+        self.took = []
+
+    def execute(self, operation):
+        self.took.append(limits.left_s(0.5))
+        time.sleep(self.took[-1])
+        raise Unavailable("nobody answers")
+
+    def together(self, operations):
+        try:
+            return [self.execute(operation) for operation in operations]
+        except Unavailable as exc:
+            return [exc for _ in operations]
+
+
+def driver(store, deadline_s):
+    return BlockingDriver(store, ClusterClock(lambda: [(1, 1)]), deadline_s=deadline_s)
+
+
+def test_repeating_does_not_go_on_beyond_the_time_of_the_call():
+    """Five tries of half a second each are allowed one second together, and what the last one takes."""
+    store = Slow()
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        driver(store, 1.0).ask(ReadHead(ROW))
+    assert time.monotonic() - began < 2
+    assert len(store.took) <= 3
+
+
+def test_an_inner_limit_never_lengthens_an_outer_one():
+    """The innermost limit counts only where it is the shorter one, and ends with its block."""
+    assert limits.left_s(30) == 30
+    with limits.within(10):
+        with limits.within(20):
+            assert 9 < limits.left_s(30) <= 10
+        with limits.within(5):
+            assert 4 < limits.left_s(30) <= 5
+            limits.renew(8)
+            assert 7 < limits.left_s(30) <= 8
+        assert 9 < limits.left_s(30) <= 10
+    assert limits.left_s(30) == 30
+
+
+def test_a_late_request_still_gets_a_moment():
+    """It may only have to be repeated once, and Cassandra be there again."""
+    with limits.within(0):
+        assert limits.left_s(30) == limits.SHORTEST_S
+        assert limits.is_over()

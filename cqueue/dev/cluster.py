@@ -268,8 +268,20 @@ class DevCluster:
 
     def _delete_data(self) -> None:
         for home in self._homes():
-            shutil.rmtree(home)
+            _delete(home)
         (self.directory / record.RECORD).unlink(missing_ok=True)
+
+
+def _delete(home: Path) -> None:
+    """Delete a node's directory; one that is a file system of its own is emptied."""
+    if not home.is_mount():
+        shutil.rmtree(home)
+        return
+    for entry in home.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def _missing(nodes: Sequence[Node]) -> list[Node]:

@@ -7,6 +7,7 @@ what the role takes. Says `ready` when it is connected; SIGTERM ends it in an or
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import cqueue
 from cqueue.testing import recording
+from tests.faults import worker
 from tests.faults.stores import Flaky, Journaling, Stopping, open_client
 
 stop = threading.Event()
@@ -26,9 +28,9 @@ stop = threading.Event()
 def main(text):
     plan = json.loads(text)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    wraps = []
+    wraps, counts = [], {}
     if "flaky" in plan:
-        wraps.append(partial(Flaky, rate=plan["flaky"], seed=plan["seed"]))
+        wraps.append(partial(Flaky, rate=plan["flaky"], seed=plan["seed"], counts=counts))
     if "stop_after" in plan:
         wraps.append(partial(Stopping, point=plan["stop_after"], nth=plan.get("nth", 1)))
     if "journal" in plan:
@@ -40,6 +42,8 @@ def main(text):
         with recording(queue, Path(plan["history"])) as recorded:
             print("ready", flush=True)  # noqa: T201
             ROLES[plan["role"]](recorded, plan)
+    if "fates" in plan:
+        Path(plan["fates"]).write_text(json.dumps(counts))
 
 
 def _wrap(wraps, store):
@@ -156,7 +160,22 @@ def nack_all(recorded, plan):
     consume(recorded, plan)
 
 
-ROLES = {"produce": produce, "consume": consume, "nack_all": nack_all}
+# ── handlers ──
+
+
+def work(recorded, plan):
+    """Run a handler that takes its time, and kills its process where the plan says so."""
+    poison = plan.get("poison", "").encode()
+
+    def handle(message):
+        if poison and message.body == poison:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(plan.get("handle_s", 0.0))
+
+    worker.serve(recorded, handle, stop, batch=plan["batch"], grace_s=plan.get("grace_s", 0.0))
+
+
+ROLES = {"produce": produce, "consume": consume, "nack_all": nack_all, "work": work}
 
 if __name__ == "__main__":
     main(sys.argv[1])

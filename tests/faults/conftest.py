@@ -1,11 +1,12 @@
-"""Fault tests run only when they are asked for: `make faults`, or CQUEUE_FAULTS=1.
+"""`make test` runs those fault tests that are marked as quick, in short; `make faults` (CQUEUE_FAULTS=1) all.
 
-Every test adds its row to a table, which the run prints; with CQUEUE_FAULTS_PAGE it is written there.
+Every test adds its row to a table, which `make faults` prints; with CQUEUE_FAULTS_PAGE it is written there.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import pytest
 
 from tests.faults import table
 from tests.faults.clocks import clock_library  # noqa: F401 - a fixture
+from tests.faults.lengths import FULL
 from tests.faults.load import Run
+from tests.faults.networks import network  # noqa: F401 - a fixture
 
-collect_ignore_glob = [] if os.environ.get("CQUEUE_FAULTS") else ["test_*.py"]
+HERE = "tests/faults/"
 
 _rows = []
 
@@ -48,6 +51,19 @@ def start_run(tmp_path, request):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "row(number, fault): the row of the table of faults")
+    config.addinivalue_line("markers", "quick: in short it belongs to `make test`")
+    if FULL:
+        # As Ctrl-C: whatever nodes, namespaces and mounts there are, are removed.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave the long ones to `make faults`."""
+    if FULL:
+        return
+    long = [item for item in items if HERE in item.nodeid and item.get_closest_marker("quick") is None]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,17 +82,12 @@ def _reason(report):
     return str(report.longrepr.reprcrash.message).splitlines()[0] if report.failed else ""
 
 
-def pytest_terminal_summary(terminalreporter):
-    if _rows:
-        terminalreporter.section("faults")
-        for line in table.lines(_rows):
-            terminalreporter.write_line(line)
-        if page := os.environ.get("CQUEUE_FAULTS_PAGE"):
-            table.write(Path(page), _rows)
-
-
-def pytest_collection_modifyitems(items):
-    """Whatever goes wrong on purpose is tried again, and some versions of tenacity warn about its options."""
-    for item in items:
-        if "tests/faults/" in item.nodeid:
-            item.add_marker(pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning"))
+def pytest_terminal_summary(terminalreporter, exitstatus):
+    if not (_rows and FULL):
+        return
+    terminalreporter.section("faults")
+    for line in table.lines(_rows):
+        terminalreporter.write_line(line)
+    page = os.environ.get("CQUEUE_FAULTS_PAGE")
+    if page and exitstatus != pytest.ExitCode.INTERRUPTED:
+        table.write(Path(page), _rows)

@@ -22,11 +22,11 @@ END_S = 60
 class Child:
     """A client process. Its history is whole whatever happens to it."""
 
-    def __init__(self, plan, environ):
+    def __init__(self, plan, environ, prefix):
         self.history = Path(plan["history"])
         self.plan = plan
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.child", json.dumps(plan)],
+            [*prefix, sys.executable, "-m", "tests.faults.child", json.dumps(plan)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             env={**os.environ, **environ},
@@ -80,12 +80,12 @@ class Run:
         self.queue = self.client.create_queue(name, self.config)
         self.began = time.monotonic()
 
-    def start(self, role, *, ready=True, environ=None, **plan):
-        """A client process."""
+    def start(self, role, *, ready=True, environ=None, prefix=(), **plan):
+        """A client process. prefix: of its command, e.g. to run it in a network namespace."""
         number = len(self.children)
         history = self.directory / f"history-{number}-{role}"
         plan = {"url": self.url, "queue": self.name, "seed": number, "label": f"p{number}", **plan}
-        child = Child({**plan, "role": role, "history": str(history)}, environ or {})
+        child = Child({**plan, "role": role, "history": str(history)}, environ or {}, prefix)
         self.children.append(child)
         self.histories.append(history)
         if ready:

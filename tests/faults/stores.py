@@ -63,15 +63,15 @@ class Wrapper:
 class Flaky(Wrapper):
     """Injects timeouts at `rate`: of a write half before it is executed, half after; of a read always.
 
-    Both look alike to the caller, as they do in life. `counts` says how many there were of each type.
+    Both look alike to the caller, as they do in life. `counts` says how many there were of each kind.
     """
 
-    def __init__(self, store, rate, seed):
+    def __init__(self, store, rate, seed, counts):
         super().__init__(store)
         self._rate = rate
         self._random = random.Random(seed)
         self._mutex = Lock()
-        self.counts = {}
+        self.counts = counts
 
     def execute(self, operation):
         result = self.together((operation,))[0]
@@ -96,7 +96,7 @@ class Flaky(Wrapper):
             if self._random.random() >= self._rate:
                 return None
             fate = "before" if isinstance(operation, READS) else self._random.choice(("before", "after"))
-            key = f"{type(operation).__name__} {fate}"
+            key = f"{kind_of(operation)} {'executed' if fate == 'after' else 'not'}"
             self.counts[key] = self.counts.get(key, 0) + 1
             return fate
 
@@ -122,6 +122,28 @@ def is_claim(operation):
         change.row.state is ops.SlotState.CLAIMED for change in operation.slots
     )
 
+
+def kind_of(operation):
+    """What a statement is called in the table: conditional mutations are told apart by what they are for."""
+    if isinstance(operation, READS):
+        return "read"
+    if not isinstance(operation, ops.Mutate):
+        return KINDS.get(type(operation), type(operation).__name__)
+    if operation.retire:
+        return "retire"
+    if is_claim(operation):
+        return "claim"
+    return "lock" if operation.lock is not None and not operation.slots else "slots"
+
+
+KINDS = {
+    ops.InsertMessages: "insert",
+    ops.DeleteMessages: "delete",
+    ops.RegisterShard: "register",
+    ops.UnregisterShard: "unregister",
+    ops.DropBodies: "drop bodies",
+}
+WRITES = (*KINDS.values(), "lock", "claim", "slots", "retire")
 
 POINTS = {
     "lock": is_lock,

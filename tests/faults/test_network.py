@@ -1,4 +1,4 @@
-"""Clients cut from their nodes: the plain-client part of row 9. Partitions between nodes are row 8."""
+"""Clients cut from their nodes: row 9, with plain clients. Partitions between nodes are row 8."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.faults.proxy import Proxy
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(300)]
 
 TICKS_PER_S = 100
+CUT_S = 60
 
 
 @pytest.fixture
@@ -31,7 +32,10 @@ def proxied(keyspace):
 @pytest.mark.parametrize("how", ["cut", "stall"])
 @pytest.mark.row(9, "client cut from all nodes")
 def test_clients_reconnect_by_themselves(start_run, proxied, row, how):
-    """Errors are typed meanwhile; when the network is back, sends and receives go on without help."""
+    """Errors are typed meanwhile; when the network is back, sends and receives go on without help.
+
+    A consumer that waits for the network costs next to nothing.
+    """
     proxy, url = proxied
     run = start_run(visibility=timedelta(seconds=8), lease=timedelta(seconds=2))
     consumer = run.start("consume", batch=20, url=url)
@@ -39,7 +43,7 @@ def test_clients_reconnect_by_themselves(start_run, proxied, row, how):
     time.sleep(4)
     getattr(proxy, how)()
     began, cpu_s = time.monotonic(), _cpu_s(consumer)
-    time.sleep(20)
+    time.sleep(CUT_S)
     share = (_cpu_s(consumer) - cpu_s) / (time.monotonic() - began)
     proxy.resume()
     resumed = time.monotonic()
@@ -54,22 +58,17 @@ def test_clients_reconnect_by_themselves(start_run, proxied, row, how):
         time.sleep(0.2)
     report = run.finish()
     assert report.clean, str(report)
+    assert share < 0.05, f"{share:.1%} of a core"
     row(
-        how=f"{how} for 20 s",
+        how=f"{how} for {CUT_S} s",
         messages=report.sends,
         unknown_sends=report.unknown_sends,
         duplicates=len(report.duplicated),
         back_after=f"{back_s:.1f} s",
-        cpu_of_a_plain_consumer=f"{share:.1%}",
+        cpu_of_a_consumer=f"{share:.1%}",
     )
 
 
 def _cpu_s(child):
     fields = Path(f"/proc/{child.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
-@pytest.mark.row(8, "minority partition")
-def test_a_minority_partition():
-    """Clients of the minority get typed errors in time, nothing is lost, all recovers in 15 s."""
-    pytest.skip("needs one network namespace a node, which cqueue.dev cannot start nodes in yet")

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from tests.faults.clusters import longest_silence_s, p99, recovery_s, running_cluster, sends_of, url_of
+from tests.faults.lengths import full
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(600)]
 
@@ -29,7 +30,7 @@ def cluster(tmp_path_factory):
         context.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.quick), 3])
 @pytest.mark.row(7, "SIGSTOP of a coordinator for 6 s")
 def test_a_stopped_coordinator_leaves_no_outcome_misjudged(start_run, cluster, row, nodes):
     """Requests time out meanwhile: what is called not done never happened, what is acknowledged is there."""
@@ -37,12 +38,12 @@ def test_a_stopped_coordinator_leaves_no_outcome_misjudged(start_run, cluster, r
     run = start_run(url_of(own, request_timeout=2), visibility=VISIBILITY, lease=timedelta(seconds=2))
     run.start_all(2, "consume", batch=20)
     producers = run.start_all(2, "produce", batch=10, rate=100)
-    time.sleep(4)
+    time.sleep(full(4, 2))
     own.kill(1, signal.SIGSTOP)
     stopped = time.monotonic()
     time.sleep(6)
     own.kill(1, signal.SIGCONT)
-    time.sleep(8)
+    time.sleep(full(8, 4))
     report = run.finish()
     sends = sends_of([child.history for child in producers])
     hurt = sum(not ok for _, _, ok in sends)

@@ -1,0 +1,164 @@
+"""What an orchestrator may ask: is this process to be restarted, may work be counted on, how is it?
+
+`/livez` fails only for what a restart can cure: threads that have died, or that have not moved for a
+minute. A Cassandra that is away is no such thing: restarting every worker then would only add to its load
+when it comes back. So `/livez` stays 200, and `/readyz` says 503 until a round has succeeded again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, Final
+
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from cqueue.errors import ConfigError
+
+STALLED_AFTER_S: Final = 60.0
+"""A thread that waits for nobody and has not moved for so long will not move again."""
+READY_WITHIN_S: Final = 15.0
+"""A dispatcher is ready while its last successful round is no older; idle ones poll every second."""
+REQUEST_TIMEOUT_S: Final = 5
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is to be said.
+
+    Attributes:
+        alive: no restart is needed.
+        ready: messages are handled.
+        reason: why not, or how it is.
+    """
+
+    alive: bool
+    ready: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a dispatcher shows of itself.
+
+    Attributes:
+        state: starting, running, paused, stopping.
+        dead_threads: names of threads that have ended though they should not.
+        stalled_s: for how long the slowest of the threads that wait for nobody has not moved.
+        since_success_s: since the last round that Cassandra answered; None if there was none yet.
+    """
+
+    state: str
+    dead_threads: tuple[str, ...] = ()
+    stalled_s: float = 0.0
+    since_success_s: float | None = None
+
+
+def judge(signs: Signs) -> Health:
+    """What follows from these signs."""
+    if signs.dead_threads:
+        return Health(alive=False, ready=False, reason=f"ended: {', '.join(signs.dead_threads)}")
+    if signs.stalled_s > STALLED_AFTER_S:
+        return Health(alive=False, ready=False, reason=f"no thread has moved for {signs.stalled_s:.0f} s")
+    if signs.state in {"starting", "stopping"}:
+        return Health(alive=True, ready=False, reason=signs.state)
+    if signs.since_success_s is None:
+        return Health(alive=True, ready=False, reason="Cassandra has not answered yet")
+    if signs.since_success_s > READY_WITHIN_S:
+        return Health(
+            alive=True, ready=False, reason=f"Cassandra has not answered for {signs.since_success_s:.0f} s"
+        )
+    return Health(alive=True, ready=True, reason=signs.state)
+
+
+def together(parts: Mapping[str, Health]) -> Health:
+    """Of several processes: ready if one is, as messages are handled then.
+
+    Alive whatever they are: the parent replaces what is not.
+    """
+    ready = any(part.ready for part in parts.values())
+    reason = ", ".join(f"{name} {part.reason}" for name, part in parts.items())
+    return Health(alive=True, ready=ready, reason=reason or "no process")
+
+
+# ── Over HTTP ──
+
+
+class HealthServer:
+    """Answers on a port of its own, by threads that share nothing with those of the work.
+
+    Args:
+        health: how it is now.
+        metrics: the text for Prometheus.
+        port: 0 for any that is free; see `port` afterwards.
+
+    Raises:
+        ConfigError: the port is taken, or the host is none of this machine's.
+    """
+
+    def __init__(
+        self, health: Callable[[], Health], metrics: Callable[[], bytes], port: int, host: str = LOOPBACK
+    ) -> None:
+        handler = type(
+            "Handler", (_Handler,), {"health": staticmethod(health), "metrics": staticmethod(metrics)}
+        )
+        try:
+            self._server = _Server((host, port), handler)
+        except OSError as exc:
+            raise ConfigError(f"Nothing can listen on {host}:{port}: {exc.strerror or exc}.") from exc
+        self.port: int = self._server.server_address[1]
+        self._thread = Thread(target=self._server.serve_forever, name="cqueue-health", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # a client that is slow to read must not hold up the exit
+
+
+class _Handler(BaseHTTPRequestHandler):
+    health: Callable[[], Health]
+    metrics: Callable[[], bytes]
+    timeout = REQUEST_TIMEOUT_S
+    server_version = "cqueue"
+
+    def do_GET(self) -> None:
+        """Answer one of three questions."""
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, self.metrics())
+        elif path == "/livez":
+            self._say(ok=self.health().alive)
+        elif path == "/readyz":
+            self._say(ok=self.health().ready)
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/livez, /readyz or /metrics\n")
+
+    def _say(self, *, ok: bool) -> None:
+        status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
+        body: dict[str, Any] = asdict(self.health())
+        self._answer(status, "application/json", json.dumps(body).encode() + b"\n")
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: a probe comes every few seconds."""

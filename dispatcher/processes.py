@@ -1,0 +1,434 @@
+"""Several processes of one daemon: a parent that starts them, watches over them, and replaces what dies.
+
+Children are started as new interpreters, never forked: the driver has threads and sockets, and neither
+survives a fork. The parent imports nothing of the application, so that it stays small, and so that
+a child which is started again has the code of that moment.
+
+Parent and child talk by lines of JSON over a socket. If the parent dies the child sees the socket's end, and
+drains. Signals are for the parent alone: a terminal and systemd send theirs to all processes, so that a
+child which counted signals would take the parent's order for a second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from threading import Thread
+from typing import Any, Final, Protocol
+
+from cqueue.dispatcher import logs
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 30.0
+"""Between two starts of a child that never became ready."""
+LONGEST_RUNNING_PAUSE_S: Final = 1.0
+"""Between two starts of one that was at work: its messages wait for nobody else's sake."""
+FORGIVEN_AFTER_S: Final = 60.0
+"""Deaths that long ago are not counted any more."""
+SILENT_AFTER_S: Final = 30.0
+"""A child reports every second; one that is silent so long hangs, and is killed."""
+STARTED_WITHIN_S: Final = 120.0
+"""A child's first report may take as long as its imports do."""
+BEYOND_GRACE_S: Final = 5.0
+"""A child ends itself when the grace has passed; if not, it is killed so much later."""
+SETTLED_AFTER_S: Final = 30.0
+"""A replacement of all children waits so long for each new one to be at work."""
+TICK_S: Final = 1.0
+JUMP_S: Final = 5.0
+"""If the parent itself was held up for so long, no child is to blame for its silence."""
+
+
+class Exit(IntEnum):
+    """Exit codes of `cqueue dispatch`; 128 and the signal's number after a second signal."""
+
+    DRAINED = 0
+    GRACE_PASSED = 1
+    USAGE = 2
+
+
+# ── What the parent is told ──
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """A signal has come."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A child's report."""
+
+    child: int
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A child has ended; below 0: by that signal."""
+
+    child: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Code has changed."""
+
+    files: tuple[str, ...]
+
+
+News = Signalled | Said | Ended | Changed
+Inbox = queue.SimpleQueue[News]
+"""May be filled by threads, and by signal handlers: its `put` is safe in both."""
+
+
+class Child(Protocol):
+    """A process, as the parent sees it."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, by which its news are known."""
+
+    def tell(self, order: str) -> None:
+        """`stop`: drain within the grace."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+# ── Decisions ──
+
+
+def pause_s(deaths: int, *, was_ready: bool) -> float:
+    """How long to wait before a child is replaced that has died for the n-th time within a minute."""
+    longest = LONGEST_RUNNING_PAUSE_S if was_ready else LONGEST_PAUSE_S
+    return float(min(longest, FIRST_PAUSE_S * 2 ** min(deaths - 1, 20)))
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One place of the daemon, and who has it now."""
+
+    index: int
+    child: Child | None = None
+    started_s: float = 0.0
+    heard_s: float | None = None
+    was_ready: bool = False  # this child, once
+    deaths: deque[float] = field(default_factory=deque)
+    start_at_s: float | None = 0.0  # None: not to be started
+    kill_at_s: float | None = None
+    replaced: bool = False  # told to stop so that another one can start
+
+    def begin(self, child: Child, now_s: float) -> None:
+        """A new child has it."""
+        self.child, self.started_s, self.start_at_s = child, now_s, None
+        self.heard_s, self.was_ready = None, False
+
+    def end(self) -> None:
+        """Its child has gone."""
+        self.child, self.kill_at_s, self.heard_s = None, None, None
+
+    def is_up(self, now_s: float) -> bool:
+        """Whether its child is at work, or has had long enough for it that nobody waits any more."""
+        return self.child is not None and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
+
+
+class Supervisor:
+    """Starts children and keeps them running until it is told to stop.
+
+    Args:
+        start: makes a child for a slot, which puts its news into the inbox.
+        count: how many.
+        inbox: news of signals, children, and files.
+        grace_s: how long children may take to drain.
+        drain: children end by themselves when there is nothing left to do.
+        patient: a child that cannot be loaded is started again when code changes, also the first one.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[int], Child],
+        count: int,
+        inbox: Inbox,
+        *,
+        grace_s: float,
+        drain: bool = False,
+        patient: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.slots = [Slot(index) for index in range(count)]
+        self.stopping: int | None = None  # the signal that said so
+        self.on_report: Callable[[int, dict[str, Any]], None] = lambda _child, _report: None
+        self.on_end: Callable[[int], None] = lambda _child: None
+        self.on_tick: Callable[[], None] = lambda: None
+        self._start = start
+        self._inbox = inbox
+        self._grace_s = grace_s
+        self._drain = drain
+        self._patient = patient
+        self._clock = clock
+        self._code = 0
+        self._was_ready = False  # any child, ever
+        self._to_replace: deque[Slot] = deque()
+        self._looked_s = clock()
+        self._log = logs.logger()
+
+    def run(self) -> int:
+        """Until all children have ended and none is to be started; the exit code."""
+        while not self._over():
+            self._step()
+        return self._code
+
+    def _step(self) -> None:
+        """One piece of news, then whatever is due."""
+        self._due()
+        news: News | None
+        try:
+            news = self._inbox.get(timeout=self._patience_s())
+        except queue.Empty:
+            news = None
+        while news is not None:
+            self._take(news)
+            try:
+                news = self._inbox.get_nowait()
+            except queue.Empty:
+                news = None
+        self.on_tick()
+
+    def _over(self) -> bool:
+        return all(slot.child is None and slot.start_at_s is None for slot in self.slots)
+
+    def _patience_s(self) -> float:
+        times = [time_s for slot in self.slots for time_s in (slot.start_at_s, slot.kill_at_s)]
+        now_s = self._clock()
+        return max(0.0, min([TICK_S, *(time_s - now_s for time_s in times if time_s is not None)]))
+
+    def _forgive_own_absence(self) -> None:
+        now_s = self._clock()
+        if now_s - self._looked_s > JUMP_S:
+            for slot in self.slots:
+                slot.started_s = now_s
+                slot.heard_s = None if slot.heard_s is None else now_s
+        self._looked_s = now_s
+
+    # ── news ──
+
+    def _take(self, news: News) -> None:
+        if isinstance(news, Said):
+            self._said(news)
+        elif isinstance(news, Ended):
+            self._ended(news)
+        elif isinstance(news, Changed):
+            self._log.info(logs.Event.RELOADING, files=list(news.files[:5]))
+            self.reload()
+        elif news.number == signal.SIGHUP:
+            self._log.info(logs.Event.RELOADING, signal="SIGHUP")
+            self.reload()
+        else:
+            self._signalled(news.number)
+
+    def _signalled(self, number: int) -> None:
+        if self.stopping is not None:
+            self._leave(number)
+            return
+        self.stopping = number
+        self._to_replace.clear()
+        self._log.info(logs.Event.STOPPING, signal=signal.Signals(number).name, grace_s=self._grace_s)
+        for slot in self.slots:
+            slot.start_at_s = None
+            self._tell_to_stop(slot)
+
+    def _leave(self, number: int) -> None:
+        """At once: what was not started has been given back since the first signal."""
+        self._log.warning(logs.Event.LEFT, signal=signal.Signals(number).name)
+        self._code = 128 + number
+        for slot in self.slots:
+            if slot.child is not None:
+                slot.child.kill()
+
+    def _said(self, news: Said) -> None:
+        slot = self._slot_of(news.child)
+        if slot is None:
+            return
+        if news.report.get("ready") and not slot.was_ready:
+            self._was_ready = slot.was_ready = True
+            self._log.info(logs.Event.CHILD_READY, child=slot.index, pid=news.child)
+        slot.heard_s = self._clock()
+        self.on_report(slot.index, news.report)
+        if news.report.get("alive") is False:
+            self._kill_stalled(slot, str(news.report.get("reason")))
+
+    def _ended(self, news: Ended) -> None:
+        slot = self._slot_of(news.child)
+        if slot is None:
+            return
+        say = self._log.info if news.code == 0 else self._log.error
+        say(logs.Event.CHILD_ENDED, child=slot.index, pid=news.child, code=news.code)
+        slot.end()
+        self.on_end(slot.index)
+        replaced, slot.replaced = slot.replaced, False
+        if self.stopping is not None:
+            self._sum_up(news.code)
+        elif news.code == Exit.USAGE and not self._was_ready and not self._patient:
+            self._give_up()
+        elif news.code == Exit.DRAINED and self._drain and not replaced:
+            return
+        else:
+            self._replace(slot, died=news.code != 0 and not replaced)
+
+    def _sum_up(self, code: int) -> None:
+        """The worst that any child came to."""
+        if code != 0 and self._code == 0:
+            self._code = Exit.GRACE_PASSED
+
+    def _give_up(self) -> None:
+        """The application cannot be loaded, and never could: nobody but its author can help."""
+        self._code = Exit.USAGE
+        self.stopping = signal.SIGTERM
+        for slot in self.slots:
+            slot.start_at_s = None
+            if slot.child is not None:
+                slot.child.kill()
+
+    def _replace(self, slot: Slot, *, died: bool) -> None:
+        now_s = self._clock()
+        if not died:
+            slot.start_at_s = now_s
+            return
+        slot.deaths.append(now_s)
+        while now_s - slot.deaths[0] > FORGIVEN_AFTER_S:
+            slot.deaths.popleft()
+        slot.start_at_s = now_s + pause_s(len(slot.deaths), was_ready=slot.was_ready)
+
+    # ── what is due ──
+
+    def _due(self) -> None:
+        self._forgive_own_absence()
+        now_s = self._clock()
+        for slot in self.slots:
+            if slot.child is None and slot.start_at_s is not None and slot.start_at_s <= now_s:
+                self._begin(slot, now_s)
+            elif slot.child is not None:
+                self._watch(slot, now_s)
+        self._replace_next()
+
+    def _begin(self, slot: Slot, now_s: float) -> None:
+        child = self._start(slot.index)
+        slot.begin(child, now_s)
+        self._log.info(logs.Event.CHILD_STARTED, child=slot.index, pid=child.pid)
+
+    def _watch(self, slot: Slot, now_s: float) -> None:
+        if slot.kill_at_s is not None and slot.kill_at_s <= now_s:
+            slot.kill_at_s = None
+            self._kill_stalled(slot, "did not end within its grace")
+        elif slot.heard_s is None and now_s - slot.started_s > STARTED_WITHIN_S:
+            slot.started_s = now_s
+            self._kill_stalled(slot, "has never reported")
+        elif slot.heard_s is not None and now_s - slot.heard_s > SILENT_AFTER_S:
+            slot.heard_s = now_s
+            self._kill_stalled(slot, "is silent")
+
+    def _kill_stalled(self, slot: Slot, why: str) -> None:
+        if slot.child is not None:
+            self._log.error(logs.Event.CHILD_STALLED, child=slot.index, pid=slot.child.pid, why=why)
+            slot.child.kill()
+
+    def _tell_to_stop(self, slot: Slot) -> None:
+        if slot.child is not None and slot.kill_at_s is None:
+            slot.kill_at_s = self._clock() + self._grace_s + BEYOND_GRACE_S
+            slot.child.tell("stop")
+
+    # ── reload ──
+
+    def reload(self) -> None:
+        """Replace all children, one after the other; those that are not running at once."""
+        if self.stopping is not None:
+            return
+        self._to_replace = deque(slot for slot in self.slots if slot.child is not None)
+        for slot in self.slots:
+            slot.deaths.clear()
+            if slot.child is None and not self._drain:
+                slot.start_at_s = self._clock()
+
+    def _replace_next(self) -> None:
+        """Tell the next one to stop, once all others are at work or on their way."""
+        if not self._to_replace or any(slot.replaced for slot in self.slots):
+            return
+        now_s, waiting = self._clock(), list(self._to_replace)
+        if not all(slot.is_up(now_s) for slot in self.slots if slot not in waiting):
+            return
+        slot = self._to_replace.popleft()
+        if slot.child is not None:
+            slot.replaced = True
+            self._tell_to_stop(slot)
+
+    def _slot_of(self, child: int) -> Slot | None:
+        return next((slot for slot in self.slots if slot.child is not None and slot.child.pid == child), None)
+
+
+# ── Real processes ──
+
+
+class Process:
+    """A child interpreter, with the threads that listen to it and wait for its end.
+
+    Args:
+        module: what it runs; it is given the number of its end of the socket.
+        options: its first line.
+        inbox: where its news go.
+    """
+
+    def __init__(self, module: str, options: dict[str, Any], inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = _spawn(module, theirs.fileno())
+        self._write(options)
+        for target in (self._listen, self._wait):
+            Thread(target=target, name=f"cqueue-child-{self.pid}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def tell(self, order: str) -> None:
+        """Send an order; one that has just died hears nothing."""
+        self._write({"order": order})
+
+    def kill(self) -> None:
+        """SIGKILL, and nothing to a process that has been reaped."""
+        self._process.kill()
+
+    def _write(self, value: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self._ours.sendall(json.dumps(value).encode() + b"\n")
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._ours.makefile("rb") as lines:
+            for line in lines:
+                self._inbox.put(Said(self.pid, json.loads(line)))
+
+    def _wait(self) -> None:
+        code = self._process.wait()
+        self._inbox.put(Ended(self.pid, code))
+        self._ours.close()
+
+
+def _spawn(module: str, keep: int) -> subprocess.Popen[bytes]:
+    """Start it with one more file descriptor than usual. -P: no file here hides one of the library."""
+    args = [sys.executable, "-P", "-m", module, str(keep)]
+    return subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=[keep])

@@ -1,0 +1,347 @@
+"""The parent replaces what dies, obeys signals, and blames no child for what is not its fault."""
+
+import queue
+import signal
+import textwrap
+from itertools import pairwise
+
+import pytest
+
+from cqueue.dispatcher.processes import (
+    Changed,
+    Ended,
+    Process,
+    Said,
+    Signalled,
+    Supervisor,
+    pause_s,
+)
+
+READY = {"ready": True, "alive": True}
+
+
+class FakeChild:
+    def __init__(self, pid, fleet):
+        self.pid, self.fleet = pid, fleet
+        self.orders = []
+
+    def tell(self, order):
+        self.orders.append(order)
+
+    def kill(self):
+        self.fleet.end(self, -signal.SIGKILL)
+
+
+class Fleet:
+    """A clock, an inbox that lets time pass while nothing comes, and a supervisor of fake children."""
+
+    def __init__(self, count=2, grace_s=30, **options):
+        self.now_s = 0.0
+        self.news = queue.SimpleQueue()
+        self.started = []
+        self.supervisor = Supervisor(
+            self._start, count, self, grace_s=grace_s, clock=lambda: self.now_s, **options
+        )
+
+    def _start(self, index):
+        self.started.append(FakeChild(100 + len(self.started), self))
+        return self.started[-1]
+
+    def get(self, timeout):
+        try:
+            return self.news.get_nowait()
+        except queue.Empty:
+            self.now_s += timeout
+            raise
+
+    def get_nowait(self):
+        return self.news.get_nowait()
+
+    def say(self, child, report=READY):
+        self.news.put(Said(child.pid, report))
+
+    def end(self, child, code):
+        self.news.put(Ended(child.pid, code))
+
+    def signal(self, number):
+        self.news.put(Signalled(number))
+
+    def step(self, seconds=0.0):
+        """Take all news, and let so much time pass while the living report."""
+        until = self.now_s + seconds
+        self._take_all()
+        while self.now_s < until:
+            for child in self.alive:
+                self.say(child)
+            self._take_all()
+            self.supervisor._step()  # nothing comes: time passes
+            self._take_all()
+
+    def _take_all(self):
+        self.supervisor._due()
+        while not self.news.empty():
+            self.supervisor._step()
+        self.supervisor._due()
+
+    @property
+    def alive(self):
+        return [slot.child for slot in self.supervisor.slots if slot.child is not None]
+
+    def up(self):
+        """All children are started and at work."""
+        self.step()
+        for child in self.alive:
+            self.say(child)
+        self.step()
+        return list(self.alive)
+
+
+def test_as_many_children_as_asked_for_are_started():
+    assert len(Fleet(3).up()) == 3
+
+
+def test_a_child_that_is_killed_at_work_is_replaced_within_a_second():
+    fleet = Fleet()
+    first, second = fleet.up()
+    fleet.end(first, -9)
+    fleet.step(1)
+    assert len(fleet.alive) == 2
+    assert second in fleet.alive
+
+
+def test_repeated_deaths_at_work_still_wait_no_longer_than_a_second():
+    """A message that kills its process costs the neighbours' throughput, not their lives."""
+    fleet = Fleet()
+    for _ in range(10):
+        fleet.end(fleet.up()[0], -9)
+        fleet.step(1.1)
+        assert len(fleet.alive) == 2
+
+
+@pytest.mark.parametrize(
+    ("deaths", "was_ready", "pause"), [(1, True, 0.1), (9, True, 1.0), (4, False, 0.8), (99, False, 30.0)]
+)
+def test_the_pause_grows_to_its_limit(deaths, was_ready, pause):
+    assert pause_s(deaths, was_ready=was_ready) == pause
+
+
+def test_a_child_that_never_came_up_is_started_ever_more_rarely():
+    fleet = Fleet(1)
+    times = []
+    for _ in range(8):
+        fleet.step()
+        times.append(fleet.now_s)
+        fleet.end(fleet.alive[0], 70)
+        while not fleet.alive or not fleet.news.empty():
+            fleet.supervisor._step()
+            fleet.supervisor._due()
+    pauses = [b - a for a, b in pairwise(times)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 4
+
+
+def test_a_child_that_ended_well_by_itself_is_replaced():
+    """Somebody may have sent it a SIGTERM of its own."""
+    fleet = Fleet()
+    fleet.end(fleet.up()[0], 0)
+    fleet.step()
+    assert len(fleet.alive) == 2
+
+
+def test_drain_ends_when_all_have_ended_and_replaces_the_killed():
+    fleet = Fleet(drain=True)
+    first, second = fleet.up()
+    fleet.end(first, 0)
+    fleet.end(second, -9)
+    fleet.step(1)
+    (third,) = fleet.alive
+    fleet.end(third, 0)
+    assert fleet.supervisor.run() == 0
+
+
+def test_a_signal_tells_all_to_stop_and_the_code_is_0_when_they_have():
+    fleet = Fleet()
+    children = fleet.up()
+    fleet.signal(signal.SIGTERM)
+    fleet.step()
+    assert [child.orders for child in children] == [["stop"], ["stop"]]
+    for child in children:
+        fleet.end(child, 0)
+    assert fleet.supervisor.run() == 0
+    assert len(fleet.started) == 2
+
+
+def test_the_code_is_1_if_one_had_to_leave_handlers_running():
+    fleet = Fleet()
+    children = fleet.up()
+    fleet.signal(signal.SIGTERM)
+    fleet.end(children[0], 0)
+    fleet.end(children[1], 1)
+    assert fleet.supervisor.run() == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_kills_all_at_once(number, code):
+    fleet = Fleet()
+    fleet.up()
+    fleet.signal(signal.SIGTERM)
+    fleet.signal(number)
+    assert fleet.supervisor.run() == code
+    assert fleet.now_s <= 2
+
+
+def test_a_child_that_outlives_its_grace_is_killed():
+    fleet = Fleet(1, grace_s=30)
+    fleet.up()
+    fleet.signal(signal.SIGTERM)
+    fleet.step(33)
+    assert fleet.alive
+    fleet.step(4)
+    assert fleet.supervisor.run() == 1
+
+
+def test_a_stop_starts_nobody_that_was_waiting_to_be_replaced():
+    fleet = Fleet(1)
+    fleet.end(fleet.up()[0], -9)
+    fleet.signal(signal.SIGTERM)
+    assert fleet.supervisor.run() == 0
+    assert len(fleet.started) == 1
+
+
+def test_a_silent_child_is_killed_and_replaced():
+    fleet = Fleet(1)
+    (child,) = fleet.up()
+    for _ in range(40):
+        fleet.supervisor._step()
+    fleet.supervisor._due()
+    assert child not in fleet.alive
+
+
+def test_a_child_that_says_it_has_stalled_is_replaced():
+    fleet = Fleet(1)
+    (child,) = fleet.up()
+    fleet.say(child, {"ready": False, "alive": False, "reason": "no thread has moved for 61 s"})
+    fleet.step(1)
+    assert child not in fleet.alive
+
+
+def test_a_parent_that_was_held_up_blames_no_child():
+    fleet = Fleet()
+    children = fleet.up()
+    fleet.now_s += 3600  # the machine slept
+    fleet.step(1)
+    assert fleet.alive == children
+
+
+def test_a_reload_replaces_one_after_the_other():
+    """So that the queue is never without workers."""
+    fleet = Fleet()
+    first, second = fleet.up()
+    fleet.signal(signal.SIGHUP)
+    fleet.step()
+    assert (first.orders, second.orders) == (["stop"], [])
+    fleet.end(first, 0)
+    fleet.step(1)
+    assert second.orders == ["stop"]
+    fleet.end(second, 0)
+    fleet.step(1)
+    assert len(fleet.alive) == 2
+    assert not {first, second} & set(fleet.alive)
+
+
+def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
+    fleet = Fleet()
+    first, second = fleet.up()
+    fleet.signal(signal.SIGHUP)
+    fleet.step()
+    fleet.end(first, 0)
+    fleet.step()
+    for _ in range(4):
+        fleet.supervisor._step()
+    assert second.orders == []
+
+
+def test_changed_code_replaces_a_single_child():
+    fleet = Fleet(1)
+    (child,) = fleet.up()
+    fleet.news.put(Changed(("app.py",)))
+    fleet.step()
+    assert child.orders == ["stop"]
+
+
+def test_an_application_that_cannot_be_loaded_ends_the_daemon():
+    fleet = Fleet()
+    fleet.step()
+    fleet.end(fleet.alive[0], 2)
+    assert fleet.supervisor.run() == 2
+
+
+def test_under_watch_it_waits_for_the_next_change():
+    fleet = Fleet(1, patient=True)
+    fleet.step()
+    fleet.end(fleet.alive[0], 2)
+    fleet.supervisor._step()
+    fleet.news.put(Changed(("app.py",)))
+    fleet.step()
+    assert len(fleet.alive) == 1
+
+
+def test_after_a_reload_broken_code_is_tried_again_and_the_others_go_on():
+    fleet = Fleet()
+    first, second = fleet.up()
+    fleet.signal(signal.SIGHUP)
+    fleet.step()
+    fleet.end(first, 0)
+    fleet.step()
+    broken = next(child for child in fleet.alive if child is not second)
+    fleet.end(broken, 2)
+    fleet.step(1)
+    assert second in fleet.alive
+    assert len(fleet.alive) == 2
+
+
+# ── Real processes ──
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A child of a few lines, found on the path."""
+    (tmp_path / "tiny_child.py").write_text(
+        textwrap.dedent("""
+        import json, os, socket, sys
+        with socket.socket(fileno=int(sys.argv[1])) as parent, parent.makefile("rw") as lines:
+            def say(value):
+                lines.write(json.dumps(value) + "\\n"); lines.flush()
+            say({"ready": True, "options": json.loads(lines.readline())})
+            order = lines.readline()
+            sys.exit(int(json.loads(order)["order"]) if order else 9)
+    """)
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "tiny_child"
+
+
+def test_a_real_child_gets_its_options_reports_obeys_and_is_reaped(module):
+    inbox = queue.SimpleQueue()
+    child = Process(module, {"app": "shop:app"}, inbox)
+    assert inbox.get(timeout=30) == Said(child.pid, {"ready": True, "options": {"app": "shop:app"}})
+    child.tell("7")
+    assert inbox.get(timeout=30) == Ended(child.pid, 7)
+    child.tell("too late")
+    child.kill()
+
+
+def test_a_real_child_can_be_killed(module):
+    inbox = queue.SimpleQueue()
+    child = Process(module, {}, inbox)
+    inbox.get(timeout=30)
+    child.kill()
+    assert inbox.get(timeout=30) == Ended(child.pid, -9)
+
+
+def test_a_child_sees_that_its_parent_has_gone(module):
+    inbox = queue.SimpleQueue()
+    child = Process(module, {}, inbox)
+    inbox.get(timeout=30)
+    child._ours.shutdown(2)
+    assert inbox.get(timeout=30) == Ended(child.pid, 9)

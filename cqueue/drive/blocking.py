@@ -16,6 +16,17 @@ from cqueue.errors import Closed, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
 from cqueue.store import limits
 from cqueue.store.control import ListSchedules, ReadSchedule, ReadWorkers
+from cqueue.store.log_operations import (
+    DeleteRecords,
+    DropRecords,
+    ListLogs,
+    PeekRecords,
+    ReadLog,
+    ReadLogShards,
+    ReadRecords,
+    RegisterLogShard,
+    UnregisterLogShard,
+)
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -43,7 +54,9 @@ T = TypeVar("T")
 RETRIED = frozenset({
     ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
     ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
+    ReadRecords, PeekRecords, ReadLogShards, ReadLog, ListLogs,
     DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
+    DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
 })  # fmt: skip
 """Reads and deletes may be repeated here, whatever came of them. Inserts are repeated by the protocol,
 which knows until when; conditional mutations never are."""

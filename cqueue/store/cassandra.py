@@ -18,6 +18,7 @@ from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
 from cqueue.store import codec, control, tombstones, wire
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
+from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.requests import Answer, Collected, Pending, Request, Requests, Window, settle, start
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
@@ -85,6 +86,7 @@ class CassandraStore:
             control.Heartbeat: self._heartbeat,
             control.ReadWorkers: self._read_workers,
             control.RemoveWorker: self._remove_worker,
+            **CassandraLogs(self._requests).starters(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

@@ -43,7 +43,7 @@ def message_values(wide_row: WideRow, rows: Iterable[MessageRow]) -> Iterable[li
             ids.to_bytes(id_),
             unset if body is None else body,
             unset if size is None else _int(size),
-            unset if headers is None else _text_map(headers),
+            unset if headers is None else text_map(headers),
             unset if codec is None else codec.encode(),
             unset if task is None else task.encode(),
             unset if dedup_key is None else dedup_key.encode(),
@@ -55,7 +55,8 @@ def message_values(wide_row: WideRow, rows: Iterable[MessageRow]) -> Iterable[li
         ]
 
 
-def _text_map(texts: Mapping[str, str]) -> bytes:
+def text_map(texts: Mapping[str, str]) -> bytes:
+    """A map<text, text>."""
     parts = [_int(len(texts))]
     # Sorted, as Cassandra stores a frozen map: the same headers are the same bytes.
     for item in sorted((key.encode(), value.encode()) for key, value in texts.items()):

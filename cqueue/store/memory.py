@@ -27,6 +27,7 @@ from cqueue.store.control import (
     ScheduleRow,
     WorkerRow,
 )
+from cqueue.store.memory_log import MemoryLogs
 from cqueue.store.operations import (
     RETIRED_TTL_S,
     AdvanceEpoch,
@@ -186,6 +187,7 @@ class MemoryStore:
             ReadDeployment: lambda _: self._deployment,
             BumpDeployment: self._bump,
             **self._control(),
+            **MemoryLogs(self._clock_us).handlers(),
         }
 
     def execute(self, operation: Operation[Any]) -> Any:

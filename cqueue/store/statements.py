@@ -278,6 +278,91 @@ REMOVE_WORKER = Statement(
     Kind.WRITE,
 )
 
+# ── Logs ──
+
+_LOG_SHARD = "log = ? AND partition = ? AND time_shard = ?"
+_RECORD_COLUMNS = "id, topic, key, headers, body"  # as RecordRow
+_RECORDS_CQL = f"SELECT {_RECORD_COLUMNS} FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ?"
+_LOG_COLUMNS = "log, incarnation, version, state, config, created"  # as LogRow
+
+APPEND_RECORD = Statement(
+    "append record",
+    "At the µs of its id; values that are missing stay unset.",
+    f"INSERT INTO {{keyspace}}.log (log, partition, time_shard, {_RECORD_COLUMNS}) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?",
+    Kind.WRITE,
+)
+DELETE_RECORDS = Statement(
+    "delete records",
+    "Of an append that was answered too late; one µs after the latest of their ids.",
+    f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id IN ?",
+    Kind.WRITE,
+)
+READ_RECORDS = Statement(
+    "read records", "In one answer: a slice is one point in time.", f"{_RECORDS_CQL} LIMIT ?"
+)
+READ_RECORDS_BACK = Statement(
+    "read records back", "The same, newest first.", f"{_RECORDS_CQL} ORDER BY id DESC LIMIT ?"
+)
+PEEK_RECORDS = Statement(
+    "peek records",
+    "Whether idle partitions have anything new: one statement for many of them.",
+    "SELECT partition, id FROM {keyspace}.log WHERE log = ? AND partition IN ? AND time_shard = ? "
+    "AND id > ? AND id <= ? PER PARTITION LIMIT 1",
+)
+DROP_RECORDS = Statement(
+    "drop records",
+    "Of a log that was deleted: a partition at a time.",
+    f"DELETE FROM {{keyspace}}.log WHERE {_LOG_SHARD}",
+    Kind.WRITE,
+)
+REGISTER_LOG_SHARD = Statement(
+    "register log shard",
+    "Before a record in it is acknowledged; it goes with the last record.",
+    "INSERT INTO {keyspace}.log_shards (log, partition, time_shard) VALUES (?, ?, ?) USING TTL ?",
+    Kind.WRITE,
+)
+READ_LOG_SHARDS = Statement(
+    "read log shards",
+    "Several time shards at once.",
+    "SELECT time_shard, partition FROM {keyspace}.log_shards WHERE log = ? AND time_shard IN ?",
+    page_rows=5000,
+)
+UNREGISTER_LOG_SHARD = Statement(
+    "unregister log shard",
+    "After its records were dropped.",
+    "DELETE FROM {keyspace}.log_shards WHERE log = ? AND partition = ? AND time_shard = ?",
+    Kind.WRITE,
+)
+READ_LOG = Statement(
+    "read log",
+    "As read queue.",
+    f"SELECT {_LOG_COLUMNS} FROM {{keyspace}}.logs WHERE log = ?",
+    serial=True,
+)
+LIST_LOGS = Statement(
+    "list logs", "For people.", f"SELECT {_LOG_COLUMNS} FROM {{keyspace}}.logs", page_rows=500
+)
+CREATE_LOG = Statement(
+    "create log",
+    "The first one wins.",
+    f"INSERT INTO {{keyspace}}.logs ({_LOG_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) IF NOT EXISTS",
+    Kind.CONDITIONAL,
+)
+CHANGE_LOG = Statement(
+    "change log",
+    "Only from the version that the caller has seen.",
+    "UPDATE {keyspace}.logs SET state = ?, config = ?, version = ? WHERE log = ? "
+    "IF version = ? AND incarnation = ?",
+    Kind.CONDITIONAL,
+)
+REMOVE_LOG = Statement(
+    "remove log",
+    "Not one that was made anew under the same name.",
+    "DELETE FROM {keyspace}.logs WHERE log = ? IF incarnation = ?",
+    Kind.CONDITIONAL,
+)
+
 # ── Deployment and time ──
 
 READ_DEPLOYMENT = Statement(

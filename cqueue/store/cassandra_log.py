@@ -1,0 +1,121 @@
+"""Logs in Cassandra: how each log operation is sent, and what comes back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from cassandra.query import UNSET_VALUE
+
+from cqueue import ids
+from cqueue.store import codec
+from cqueue.store import log_operations as ops
+from cqueue.store import statements as cql
+from cqueue.store.operations import Operation
+from cqueue.store.requests import Answer, Request, Requests
+
+_smallint = struct.Struct(">h").pack
+_int = struct.Struct(">i").pack
+_bigint = struct.Struct(">q").pack
+
+Starter = Callable[[Any], Request[Any]]
+
+
+class CassandraLogs:
+    """Starts the requests of all log operations."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def starters(self) -> dict[type[Operation[Any]], Starter]:
+        """By operation."""
+        return {
+            ops.AppendRecords: self._append,
+            ops.DeleteRecords: self._delete,
+            ops.ReadRecords: self._read,
+            ops.PeekRecords: self._peek,
+            ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, op.shard),
+            ops.RegisterLogShard: lambda op: self._plain(cql.REGISTER_LOG_SHARD, (*op.shard, op.ttl_s)),
+            ops.ReadLogShards: self._read_shards,
+            ops.UnregisterLogShard: lambda op: self._plain(cql.UNREGISTER_LOG_SHARD, op.shard),
+            ops.ReadLog: self._read_log,
+            ops.ListLogs: lambda _: self._requests.send(cql.LIST_LOGS, (), _logs),
+            ops.CreateLog: lambda op: self._requests.send(cql.CREATE_LOG, op.row, _applied),
+            ops.ChangeLog: self._change_log,
+            ops.RemoveLog: lambda op: self._requests.send(
+                cql.REMOVE_LOG, (op.name, op.incarnation), _applied
+            ),
+        }
+
+    def _plain(self, statement: cql.Statement, values: Iterable[Any]) -> Request[None]:
+        return self._requests.send(statement, values, _nothing)
+
+    def _append(self, op: ops.AppendRecords) -> Request[None]:
+        return self._requests.send_encoded(cql.APPEND_RECORD, record_values(op), _nothing)
+
+    def _delete(self, op: ops.DeleteRecords) -> Request[None]:
+        at_us = max(map(ids.time_us, op.ids)) + 1
+        return self._plain(cql.DELETE_RECORDS, (at_us, *op.shard, op.ids))
+
+    def _read(self, op: ops.ReadRecords) -> Request[list[ops.RecordRow]]:
+        statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
+        return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), _records)
+
+    def _peek(self, op: ops.PeekRecords) -> Request[dict[int, int]]:
+        values = (op.log, op.partitions, op.time_shard, op.after, op.upto)
+        return self._requests.send(cql.PEEK_RECORDS, values, lambda found: dict(found.rows))
+
+    def _read_shards(self, op: ops.ReadLogShards) -> Request[dict[int, frozenset[int]]]:
+        return self._requests.send(cql.READ_LOG_SHARDS, (op.log, op.time_shards), _shards)
+
+    def _read_log(self, op: ops.ReadLog) -> Request[ops.LogRow | None]:
+        return self._requests.send(cql.READ_LOG, (op.name,), lambda found: next(iter(_logs(found)), None))
+
+    def _change_log(self, op: ops.ChangeLog) -> Request[bool]:
+        row, seen = op.row, op.expect_version
+        values = (row.state, row.config, seen + 1, row.name, seen, row.incarnation)
+        return self._requests.send(cql.CHANGE_LOG, values, _applied)
+
+
+def record_values(op: ops.AppendRecords) -> Iterator[list[Any]]:
+    """For each record the bytes of APPEND_RECORD's values, in its order."""
+    log, partition, time_shard = op.shard
+    shard = [log.encode(), _smallint(partition), _bigint(time_shard)]
+    ttl, unset = _int(op.ttl_s), UNSET_VALUE
+    for id_, topic, key, headers, body in op.rows:
+        yield [
+            *shard,
+            ids.to_bytes(id_),
+            topic.encode(),
+            unset if key is None else key.encode(),
+            unset if headers is None else codec.text_map(headers),
+            body,
+            _bigint(ids.time_us(id_)),
+            ttl,
+        ]
+
+
+def _nothing(_found: Answer) -> None:
+    return None
+
+
+def _applied(found: Answer) -> bool:
+    return bool(found.rows[0][0])
+
+
+def _records(found: Answer) -> list[ops.RecordRow]:
+    return [
+        ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4])) for row in found.rows
+    ]
+
+
+def _shards(found: Answer) -> dict[int, frozenset[int]]:
+    shards: dict[int, set[int]] = {}
+    for time_shard, partition in found.rows:
+        shards.setdefault(time_shard, set()).add(partition)
+    return {time_shard: frozenset(partitions) for time_shard, partitions in shards.items()}
+
+
+def _logs(found: Answer) -> list[ops.LogRow]:
+    return [ops.LogRow._make(row) for row in found.rows]

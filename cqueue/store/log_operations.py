@@ -1,0 +1,146 @@
+"""The part of the storage seam that logs need: records, which partitions exist, and the logs themselves.
+
+Records are inserted at the µs of their id and deleted (only when an append was answered too late to
+count) one µs later, as messages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cqueue.store.operations import Operation
+
+
+class LogShard(NamedTuple):
+    """One Cassandra partition of a log. time_shard: ms since 1970."""
+
+    log: str
+    partition: int
+    time_shard: int
+
+
+class RecordRow(NamedTuple):
+    """A record as it is stored."""
+
+    id: int
+    topic: str
+    key: str | None
+    headers: Mapping[str, str] | None
+    body: bytes
+
+
+class LogRow(NamedTuple):
+    """A log. created: ms since 1970."""
+
+    name: str
+    incarnation: str
+    version: int
+    state: str
+    config: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRecords(Operation[None]):
+    """Insert records as one mutation. ttl_s: 0 keeps them for ever."""
+
+    shard: LogShard
+    rows: tuple[RecordRow, ...]
+    ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecords(Operation[None]):
+    """Delete records, one µs after the latest of their ids."""
+
+    shard: LogShard
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecords(Operation[list[RecordRow]]):
+    """Records with after < id <= upto, the first `limit` of them. reverse: the last, newest first."""
+
+    shard: LogShard
+    after: int
+    upto: int
+    limit: int
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PeekRecords(Operation[dict[int, int]]):
+    """For those partitions of one time shard that have one, the first id with after < id <= upto."""
+
+    log: str
+    partitions: tuple[int, ...]
+    time_shard: int
+    after: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterLogShard(Operation[None]):
+    """Say that a partition exists. ttl_s: 0 says so for ever."""
+
+    shard: LogShard
+    ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLogShards(Operation[dict[int, frozenset[int]]]):
+    """For each of these time shards in which any exist, the partitions that do."""
+
+    log: str
+    time_shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropRecords(Operation[None]):
+    """Delete a whole Cassandra partition of a deleted log."""
+
+    shard: LogShard
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterLogShard(Operation[None]):
+    """Say that a partition of a deleted log is gone."""
+
+    shard: LogShard
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog(Operation["LogRow | None"]):
+    """A log's row, read at serial consistency."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListLogs(Operation[list[LogRow]]):
+    """All logs, in no order."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLog(Operation[bool]):
+    """Insert IF NOT EXISTS."""
+
+    row: LogRow
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLog(Operation[bool]):
+    """Set state, config and version (= expect_version + 1) IF version and incarnation are as expected."""
+
+    row: LogRow
+    expect_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLog(Operation[bool]):
+    """Delete the row IF its incarnation is as expected."""
+
+    name: str
+    incarnation: str

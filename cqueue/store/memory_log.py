@@ -1,0 +1,139 @@
+"""Logs in the memory twin: a delete beats its insert, and records go when their time is over."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cqueue.store.log_operations import (
+    AppendRecords,
+    ChangeLog,
+    CreateLog,
+    DeleteRecords,
+    DropRecords,
+    ListLogs,
+    LogRow,
+    LogShard,
+    PeekRecords,
+    ReadLog,
+    ReadLogShards,
+    ReadRecords,
+    RecordRow,
+    RegisterLogShard,
+    RemoveLog,
+    UnregisterLogShard,
+)
+from cqueue.store.operations import Operation
+
+_FOR_EVER_US = 1 << 62
+
+
+@dataclass(slots=True)
+class _Shard:
+    """One partition: records by id with the µs at which each goes, and ids that were deleted."""
+
+    rows: dict[int, tuple[RecordRow, int]] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+    dead: set[int] = field(default_factory=set)
+
+
+class MemoryLogs:
+    """The handlers of all log operations."""
+
+    def __init__(self, clock_us: Callable[[], int]) -> None:
+        self._clock_us = clock_us
+        self._shards: dict[LogShard, _Shard] = {}
+        self._registry: dict[tuple[str, int], dict[int, int]] = {}  # with the µs at which each goes
+        self._logs: dict[str, LogRow] = {}
+
+    def handlers(self) -> dict[type[Operation[Any]], Callable[[Any], Any]]:
+        """By operation."""
+        return {
+            AppendRecords: self._append,
+            DeleteRecords: self._delete,
+            ReadRecords: self._read,
+            PeekRecords: self._peek,
+            RegisterLogShard: self._register,
+            ReadLogShards: self._read_shards,
+            DropRecords: lambda op: self._shards.pop(op.shard, None) and None,
+            UnregisterLogShard: self._unregister,
+            ReadLog: lambda op: self._logs.get(op.name),
+            ListLogs: lambda _: list(self._logs.values()),
+            CreateLog: lambda op: self._logs.setdefault(op.row.name, op.row) is op.row,
+            ChangeLog: self._change,
+            RemoveLog: self._remove,
+        }
+
+    def _until_us(self, ttl_s: int) -> int:
+        return self._clock_us() + ttl_s * 1_000_000 if ttl_s else _FOR_EVER_US
+
+    def _append(self, op: AppendRecords) -> None:
+        shard = self._shards.setdefault(op.shard, _Shard())
+        until_us = self._until_us(op.ttl_s)
+        for row in op.rows:
+            if row.id in shard.dead:
+                continue
+            if row.id not in shard.rows:
+                insort(shard.order, row.id)
+            shard.rows[row.id] = (row, until_us)
+
+    def _delete(self, op: DeleteRecords) -> None:
+        shard = self._shards.setdefault(op.shard, _Shard())
+        for id_ in op.ids:
+            shard.dead.add(id_)
+            shard.rows.pop(id_, None)
+
+    def _live(self, shard: LogShard, after: int, upto: int) -> list[RecordRow]:
+        stored, now_us = self._shards.get(shard), self._clock_us()
+        if stored is None:
+            return []
+        span = stored.order[bisect_right(stored.order, after) : bisect_right(stored.order, upto)]
+        found = (stored.rows[id_] for id_ in span if id_ in stored.rows)
+        return [row for row, until_us in found if now_us < until_us]
+
+    def _read(self, op: ReadRecords) -> list[RecordRow]:
+        rows = self._live(op.shard, op.after, op.upto)
+        return rows[::-1][: op.limit] if op.reverse else rows[: op.limit]
+
+    def _peek(self, op: PeekRecords) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for partition in op.partitions:
+            rows = self._live(LogShard(op.log, partition, op.time_shard), op.after, op.upto)
+            if rows:
+                found[partition] = rows[0].id
+        return found
+
+    def _register(self, op: RegisterLogShard) -> None:
+        rows = self._registry.setdefault((op.shard.log, op.shard.time_shard), {})
+        rows[op.shard.partition] = self._until_us(op.ttl_s)
+
+    def _read_shards(self, op: ReadLogShards) -> dict[int, frozenset[int]]:
+        now_us = self._clock_us()
+        found: dict[int, frozenset[int]] = {}
+        for time_shard in op.time_shards:
+            rows = self._registry.get((op.log, time_shard), {})
+            partitions = frozenset(partition for partition, until_us in rows.items() if now_us < until_us)
+            if partitions:
+                found[time_shard] = partitions
+        return found
+
+    def _unregister(self, op: UnregisterLogShard) -> None:
+        self._registry.get((op.shard.log, op.shard.time_shard), {}).pop(op.shard.partition, None)
+
+    def _change(self, op: ChangeLog) -> bool:
+        stored = self._logs.get(op.row.name)
+        if stored is None or stored.version != op.expect_version or stored.incarnation != op.row.incarnation:
+            return False
+        self._logs[op.row.name] = stored._replace(
+            version=op.expect_version + 1, state=op.row.state, config=op.row.config
+        )
+        return True
+
+    def _remove(self, op: RemoveLog) -> bool:
+        stored = self._logs.get(op.name)
+        if stored is None or stored.incarnation != op.incarnation:
+            return False
+        del self._logs[op.name]
+        return True

@@ -1,4 +1,8 @@
-"""Wall clocks of processes that can be set wrong, and set again while they run."""
+"""Wall clocks of processes that can be set wrong, and set again while they run.
+
+By a library of our own, `clock.c`, for clients and nodes alike. libfaketime does the same and more, and a
+JVM under it takes two minutes to start: it takes a lock around every wait with a deadline.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from tests.faults.load import Run
 from tests.faults.networks import network  # noqa: F401 - a fixture
 
 HERE = "tests/faults/"
+LONGEST_REASON = 160
 
 _rows = []
 
@@ -79,7 +80,10 @@ def pytest_runtest_makereport(item):
 def _reason(report):
     if report.skipped and isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
-    return str(report.longrepr.reprcrash.message).splitlines()[0] if report.failed else ""
+    if not report.failed:
+        return ""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longrepr).splitlines()[0][:LONGEST_REASON]
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus):

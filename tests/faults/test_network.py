@@ -1,4 +1,4 @@
-"""Clients cut from their nodes: row 9, with plain clients. Partitions between nodes are row 8."""
+"""Clients cut from their nodes: row 9. Partitions between nodes are row 8."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from cqueue.settings import load
 from tests.faults.clusters import sends_of
 from tests.faults.proxy import Proxy
+from tests.faults.worker import NAME
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(300)]
 
@@ -38,7 +39,7 @@ def test_clients_reconnect_by_themselves(start_run, proxied, row, how):
     """
     proxy, url = proxied
     run = start_run(visibility=timedelta(seconds=8), lease=timedelta(seconds=2))
-    consumer = run.start("consume", batch=20, url=url)
+    consumer = run.start("work", batch=20, url=url)
     producer = run.start("produce", batch=10, rate=50, url=url)
     time.sleep(4)
     getattr(proxy, how)()
@@ -60,12 +61,13 @@ def test_clients_reconnect_by_themselves(start_run, proxied, row, how):
     assert report.clean, str(report)
     assert share < 0.05, f"{share:.1%} of a core"
     row(
+        worker=NAME,
         how=f"{how} for {CUT_S} s",
         messages=report.sends,
         unknown_sends=report.unknown_sends,
         duplicates=len(report.duplicated),
         back_after=f"{back_s:.1f} s",
-        cpu_of_a_consumer=f"{share:.1%}",
+        cpu_of_the_worker=f"{share:.1%}",
     )
 
 

@@ -6,6 +6,7 @@ Now it is a plain consumer that handles one message after the other.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import cqueue
@@ -28,7 +29,8 @@ def serve(recorded, handle, stop, *, batch, grace_s):
                 continue
             rest = _handle_all(messages, handle, stop, grace_s)
             if rest:
-                consumer.snooze(rest, timedelta())
+                with suppress(cqueue.CqueueError):  # their timeout gives them back
+                    consumer.snooze(rest, timedelta())
 
 
 def _handle_all(messages, handle, stop, grace_s):
@@ -40,5 +42,6 @@ def _handle_all(messages, handle, stop, grace_s):
             if time.monotonic() >= end_s:
                 break
         handle(left[0])
-        left.pop(0).ack()
+        with suppress(cqueue.CqueueError):  # it comes again
+            left.pop(0).ack()
     return left

@@ -19,7 +19,7 @@ import structlog
 from cqueue.consumer import Consumer, ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
 from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.retry import DEFAULT_POLICY, answered, decide
+from cqueue.dispatcher.retry import DEFAULT_POLICY, answered, attempt_limit, decide
 from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, is_answer
 from cqueue.message import MessageId
 from cqueue.queue import Queue
@@ -150,7 +150,8 @@ def _logged(hook: str) -> Iterator[None]:
 def _context(queue: Queue, binding: Binding, message: ReceivedMessage) -> Context:
     logger = structlog.wrap_logger(_log, wrapper_class=structlog.stdlib.BoundLogger)
     log = logger.bind(queue=queue.name, task=binding.name, message_id=message.id, attempt=message.attempt)
-    return Context(queue.name, binding.name, message.attempt, queue.config.max_attempts, log)
+    limit = attempt_limit(queue.config.max_attempts, binding.retry.max_attempts)
+    return Context(queue.name, binding.name, message.attempt, limit, log)
 
 
 def _settle(middleware: Sequence[Middleware], message: ReceivedMessage, answer: Answer) -> None:

@@ -19,7 +19,6 @@ from tenacity.stop import stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
 from cqueue.dispatcher.verdicts import LONGEST_DELAY, Dead, Retry, Snooze, Verdict
-from cqueue.protocol.dead import MAX_REASON
 
 DEFAULT_WAIT: Final = wait_random_exponential(multiplier=1, min=1, max=600)
 """1 s to 10 min: at random between 1 s and a limit that doubles, so that what failed together is spread.
@@ -27,8 +26,8 @@ DEFAULT_WAIT: Final = wait_random_exponential(multiplier=1, min=1, max=600)
 `wait_exponential_jitter` would not spread much: it adds one second at most, however long the wait.
 """
 DEFAULT_POLICY: Final = Retry(wait=DEFAULT_WAIT)
-MAX_SUMMARY = 500
-"""Characters of an error's own text in a reason; the rest is for its traceback."""
+MAX_WORDS = 500
+"""Characters of an error's own text in a reason."""
 
 _LONGEST_S = LONGEST_DELAY.total_seconds()
 _RETRYING = Retrying()
@@ -55,8 +54,7 @@ def decide(
         error: what was raised.
 
     Returns:
-        `Retry` with its delay filled in; or what a rule says; or `Dead` with a reason that ends in the
-        traceback, at most 2,000 characters.
+        `Retry` with its delay filled in; or what a rule says; or `Dead` with the error as its reason.
     """
     verdict = rule_for(policy, error)
     if isinstance(verdict, Retry):
@@ -168,14 +166,12 @@ def _stops(policy: Retry, state: RetryCallState) -> bool:
 
 
 def reason_of(error: BaseException | None, when: str) -> str:
-    """Why a message dies: the error's own words first, then as much of its traceback's end as fits."""
+    """Why a message dies, in the error's own words; its traceback goes into a header of its own."""
     if error is None:
         return f"{when}: the handler asked for another attempt"
     words = "".join(traceback.format_exception_only(error)).strip()
-    head = f"{when}: {_cut(words)}\n"
-    trace = "".join(traceback.format_exception(error))
-    return head + trace[-(MAX_REASON - len(head)) :]
+    return f"{when}: {_cut(words)}".encode(errors="backslashreplace").decode()  # a header is valid text
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SUMMARY else text[: MAX_SUMMARY - 1] + "…"
+    return text if len(text) <= MAX_WORDS else text[: MAX_WORDS - 1] + "…"

@@ -202,8 +202,12 @@ class App:
 
         return run_inline(self, reraise=reraise, max_runs=max_runs)
 
-    def dispatcher(self, queues: Iterable[str] | None = None, **options: Any) -> Any:
+    def dispatcher(
+        self, queues: Iterable[str] | None = None, *, middleware: Sequence[Middleware] = (), **options: Any
+    ) -> Any:
         """A dispatcher of these queues, by default of all that tasks have; not started. See `Dispatcher`.
+
+        middleware: more of it, after that of the application.
 
         Raises:
             ConfigError: as `setup`; or an option is wrong.
@@ -211,7 +215,7 @@ class App:
         module = import_module("cqueue.dispatcher.dispatcher")  # only here: enqueueing needs no threads
         opened = self.setup()
         wanted = opened if queues is None else [self.client.queue(name) for name in queues]
-        return module.Dispatcher(wanted, self, middleware=self.middleware, **options)
+        return module.Dispatcher(wanted, self, middleware=(*self.middleware, *middleware), **options)
 
     # ── The client ──
 

@@ -8,7 +8,7 @@ W the outcome is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -131,16 +131,28 @@ def _write_within_settle(
     spec: QueueSpec, state: ProducerState, flush: Flush, first: Try
 ) -> Proto[Failure | None]:
     """Repeat the same ids until they are answered or W is over; None if they are stored."""
-    pause_s, error = FIRST_PAUSE_S, first.error
+
+    def again() -> Proto[Failure | None]:
+        (failure,) = yield from write(spec, state, [flush])
+        return failure
+
+    return (yield from within_settle(spec.settle_us, first.began_us, first.error, again))
+
+
+def within_settle(
+    settle_us: int, began_us: int, error: Failure | None, again: Callable[[], Proto[Failure | None]]
+) -> Proto[Failure | None]:
+    """Repeat a write that failed until it is stored (None), or W since it began is over."""
+    pause_s = FIRST_PAUSE_S
     doubt: OutcomeUnknown | None = None
     while error is not None:
         doubt = error if isinstance(error, OutcomeUnknown) else doubt
         now_us = yield from Now()
-        if now_us + pause_s * 1e6 > first.began_us + spec.settle_us:
+        if now_us + pause_s * 1e6 > began_us + settle_us:
             return doubt or error
         yield from Pause(pause_s)
         pause_s = min(pause_s * 2, 0.5)
-        (error,) = yield from write(spec, state, [flush])
+        error = yield from again()
     return None
 
 

@@ -1,0 +1,51 @@
+"""What protocol functions know of a log: its time shards, and how far readers may go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from cqueue import ids
+from cqueue.store.log_operations import LogShard
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpec:
+    """A log as the protocol sees it. ttl_s: 0 for ever; created_ms: no record is older."""
+
+    name: str
+    incarnation: str
+    partitions: int
+    width_ms: int
+    ttl_s: int
+    created_ms: int
+    settle_us: int  # W
+    skew_us: int  # ε
+
+    @property
+    def partition(self) -> str:
+        """The log's name in partition keys: a log deleted and made again starts on fresh partitions."""
+        return f"{self.name}@{self.incarnation}"
+
+    @property
+    def registry_ttl_s(self) -> int:
+        """A partition's row in the registry outlives every record that can be in it."""
+        return self.ttl_s + 2 * (self.width_ms // 1000 + 1) + 60 if self.ttl_s else 0
+
+    def shard_at(self, partition: int, us: int) -> LogShard:
+        """Where a record of that time (µs since 1970) stands."""
+        return LogShard(self.partition, partition, us // 1000 // self.width_ms * self.width_ms)
+
+    def oldest_us(self, now_us: int) -> int:
+        """No record that is older can be read."""
+        created_us = self.created_ms * 1000 - self.skew_us
+        return max(created_us, now_us - self.ttl_s * 1_000_000) if self.ttl_s else created_us
+
+    def horizon(self, began_us: int) -> int:
+        """The highest id up to which a read that began at `began_us` sees all acknowledged records."""
+        return ids.lowest_at(began_us - self.settle_us - self.skew_us)
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition that a key belongs to, as long as there are so many."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % partitions

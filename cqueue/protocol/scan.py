@@ -1,0 +1,218 @@
+"""Reading a log: partitions merged in the order of ids, never beyond what the caller knows to be stable.
+
+Each partition is a source that knows how far it has been read. What all sources have passed can be
+handed out in order; the next round reads only those that hold the others back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from cqueue import ids
+from cqueue.protocol.fresh import together
+from cqueue.protocol.logs import LogSpec
+from cqueue.protocol.spec import Proto
+from cqueue.store.log_operations import LogShard, ReadLogShards, ReadRecords, RecordRow
+from cqueue.store.operations import Operation
+
+SHARDS_AT_ONCE = 64
+"""Time shards of the registry that one statement reads."""
+MAX_KNOWN = 20_000
+SOURCES_AT_ONCE = 32
+FIRST_ROWS = 64
+MOST_ROWS = 5000
+SLICE_BYTES = 2 << 20
+"""What one read aims at; the first one of a source is small, because bodies may be large."""
+
+
+class ShardMap:
+    """Which partitions exist, as far as the registry was read; only of time shards that are over for good."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, frozenset[int]] = {}
+
+    def is_over(self, spec: LogSpec, time_shard: int, began_us: int) -> bool:
+        """Whether nothing can be acknowledged in a time shard any more, for a read that began then."""
+        return (time_shard + spec.width_ms) * 1000 + spec.settle_us + spec.skew_us <= began_us
+
+    def knows(self, spec: LogSpec, time_shard: int, began_us: int) -> bool:
+        """Whether `holds` can be asked."""
+        return time_shard in self._known or not self.is_over(spec, time_shard, began_us)
+
+    def holds(self, time_shard: int, partition: int) -> bool:
+        """Whether the partition may hold records; where nothing was read, it may."""
+        known = self._known.get(time_shard)
+        return known is None or partition in known
+
+    def load(self, spec: LogSpec, time_shards: Iterable[int], began_us: int) -> Proto[None]:
+        """Read the registry for those time shards that are over."""
+        wanted = [each for each in time_shards if not self.knows(spec, each, began_us)]
+        if len(self._known) > MAX_KNOWN:
+            self._known.clear()
+        chunks = [wanted[at : at + SHARDS_AT_ONCE] for at in range(0, len(wanted), SHARDS_AT_ONCE)]
+        reads: list[Operation[Any]] = [ReadLogShards(spec.partition, tuple(chunk)) for chunk in chunks]
+        for chunk, found in zip(chunks, (yield from together(*reads)), strict=True):
+            self._known.update({each: found.get(each, frozenset()) for each in chunk})
+
+
+class Record(NamedTuple):
+    """A record and its partition."""
+
+    row: RecordRow
+    partition: int
+
+
+class Source:
+    """One partition, read up to `position`: forwards, or with `reverse` backwards."""
+
+    __slots__ = ("_limit", "_shard", "_width", "buffer", "partition", "position", "reverse")
+
+    def __init__(self, spec: LogSpec, partition: int, position: int, *, reverse: bool = False) -> None:
+        self.partition = partition
+        self.position = position  # forwards: the last id passed; backwards: ids above it are passed
+        self.reverse = reverse
+        self.buffer: list[RecordRow] = []  # read, and not handed out
+        self._limit = FIRST_ROWS
+        self._width = spec.width_ms
+        self._shard = self._floor(position)
+
+    def _floor(self, id_: int) -> int:
+        return ids.time_us(id_) // 1000 // self._width * self._width
+
+    def missing(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> list[int]:
+        """Time shards of which the registry has to be read before `request`."""
+        at = self._skip(spec, known, end, began_us)
+        if at is None or known.knows(spec, at, began_us):
+            return []
+        step = -self._width if self.reverse else self._width
+        return [each for each in range(at, at + step * SHARDS_AT_ONCE, step) if not self._is_past(each, end)]
+
+    def _is_past(self, time_shard: int, end: int) -> bool:
+        return time_shard < self._floor(end) if self.reverse else time_shard > self._floor(end)
+
+    def _skip(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> int | None:
+        """The first time shard that may hold records, or of which nothing is known; None: beyond the end."""
+        while not self._is_past(self._shard, end):
+            unknown = not known.knows(spec, self._shard, began_us)
+            if unknown or known.holds(self._shard, self.partition):
+                return self._shard
+            self._shard += -self._width if self.reverse else self._width
+        return None
+
+    def request(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> ReadRecords | None:
+        """What to read next; None: there is nothing up to the end."""
+        at = self._skip(spec, known, end, began_us)
+        if at is None:
+            self.position = end
+            self._shard = self._floor(end)
+            return None
+        shard = LogShard(spec.partition, self.partition, at)
+        after, upto = (end, self.position) if self.reverse else (self.position, end)
+        return ReadRecords(shard, after, upto, self._limit, self.reverse)
+
+    def feed(self, rows: list[RecordRow], end: int) -> None:
+        """Take what was read."""
+        self.buffer += rows
+        if len(rows) == self._limit:
+            self.position = rows[-1].id - 1 if self.reverse else rows[-1].id
+        else:
+            self._leave_shard(end)
+        self._learn(rows)
+
+    def _leave_shard(self, end: int) -> None:
+        if self.reverse:
+            self.position = max(end, ids.lowest_at(self._shard * 1000) - 1)
+            self._shard -= self._width
+        else:
+            self.position = min(end, ids.lowest_at((self._shard + self._width) * 1000) - 1)
+            self._shard = self._floor(self.position + 1) if self.position < end else self._shard
+
+    def _learn(self, rows: list[RecordRow]) -> None:
+        """Bound the next read by bytes, as far as the last one tells."""
+        if rows:
+            mean = sum(len(row.body) for row in rows) // len(rows) + 100
+            self._limit = max(8, min(MOST_ROWS, self._limit * 4, SLICE_BYTES // mean))
+
+    def take(self, watermark: int) -> list[RecordRow]:
+        """Hand out what the watermark has passed."""
+        buffer, reverse = self.buffer, self.reverse
+        if not buffer or (buffer[-1].id > watermark if reverse else buffer[-1].id <= watermark):
+            self.buffer = []
+            return buffer
+        passed = [row for row in buffer if (row.id > watermark if reverse else row.id <= watermark)]
+        self.buffer = buffer[len(passed) :]
+        return passed
+
+    def seek(self, position: int) -> None:
+        """Go on from another position."""
+        self.position, self._shard, self.buffer = position, self._floor(position), []
+
+
+class Merge:
+    """Several partitions of a log in the order of their ids."""
+
+    def __init__(
+        self,
+        spec: LogSpec,
+        positions: dict[int, int],
+        known: ShardMap | None = None,
+        *,
+        reverse: bool = False,
+    ) -> None:
+        self.sources = {
+            partition: Source(spec, partition, position, reverse=reverse)
+            for partition, position in sorted(positions.items())
+        }
+        self._known = known or ShardMap()
+        self._reverse = reverse
+
+    def add(self, spec: LogSpec, partition: int, position: int) -> None:
+        """Read another partition as well."""
+        self.sources.setdefault(partition, Source(spec, partition, position, reverse=self._reverse))
+
+    def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Record] | None]:
+        """The next records in order, perhaps none; None once all sources are at `end`.
+
+        began_us: when this read began: time shards that were over by then are looked up in the registry.
+
+        Raises:
+            NotDone: a read failed; what was handed out is passed, nothing else.
+        """
+        behind = self._behind(end)
+        if not behind:
+            return self._hand_out(end) or None
+        missing = {
+            time_shard for source in behind for time_shard in source.missing(spec, self._known, end, began_us)
+        }
+        if missing:
+            yield from self._known.load(spec, sorted(missing), began_us)
+            return []
+        asked = [(source, source.request(spec, self._known, end, began_us)) for source in behind]
+        reads = [(source, read) for source, read in asked if read is not None]
+        answers: list[list[RecordRow]] = yield from together(*(read for _, read in reads))
+        for (source, _), rows in zip(reads, answers, strict=True):
+            source.feed(rows, end)
+        return self._hand_out(end)
+
+    def _behind(self, end: int) -> list[Source]:
+        """The sources to read: those that hold the others back first."""
+        if self._reverse:
+            behind = [source for source in self.sources.values() if source.position > end]
+            behind.sort(key=lambda source: -source.position)
+        else:
+            behind = [source for source in self.sources.values() if source.position < end]
+            behind.sort(key=lambda source: source.position)
+        return [source for source in behind[:SOURCES_AT_ONCE] if not source.buffer or source is behind[0]]
+
+    def _hand_out(self, end: int) -> list[Record]:
+        positions = [source.position for source in self.sources.values()] or [end]
+        watermark = max(positions) if self._reverse else min(positions)
+        out = [
+            Record(row, source.partition)
+            for source in self.sources.values()
+            for row in source.take(watermark)
+        ]
+        if len(self.sources) > 1:
+            out.sort(key=lambda record: record.row.id, reverse=self._reverse)
+        return out

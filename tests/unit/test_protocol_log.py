@@ -1,0 +1,168 @@
+"""Logs as a protocol: appends that count, and readers that pass none of them."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from cqueue import ids
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol.append import AppenderState, Entry, append
+from cqueue.protocol.logs import LogSpec, partition_of
+from cqueue.protocol.scan import Merge
+from cqueue.store.log_operations import AppendRecords, DeleteRecords, ReadLogShards, ReadRecords
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table
+
+SPEC = LogSpec("events", "1", 4, 60_000, 0, NOON_US // 1000, SETTLE_US, SKEW_US)
+
+
+def put(table, *entries, spec=SPEC, state=None, hook=lambda _: None):
+    return table.run(append(spec, state or AppenderState(), list(entries)), hook)
+
+
+def entries(count, **values):
+    return [Entry("t", b"%d" % number, **values) for number in range(count)]
+
+
+def stored(table):
+    """All records by body, of all partitions."""
+    shards = {op.shard for op in table.log if type(op) is AppendRecords}
+    rows = [row for shard in shards for row in table.store.execute(ReadRecords(shard, 0, 1 << 123, 10_000))]
+    return sorted(row.body for row in rows)
+
+
+def everything(table, *, spec=SPEC, partitions=range(4), reverse=False, end_us=None):
+    """What a reader of now finds, in its order."""
+    end_us = table.time_us if end_us is None else end_us
+    low, high = ids.lowest_at(NOON_US) - 1, spec.horizon(end_us)
+    merge = Merge(spec, dict.fromkeys(partitions, high if reverse else low), reverse=reverse)
+    found = []
+    while (more := table.run(merge.more(spec, low if reverse else high, table.time_us))) is not None:
+        found += more
+    return found
+
+
+# ── appending ──
+
+
+def test_records_of_one_key_stand_in_one_partition_in_order():
+    table = Table()
+    put(table, *entries(1200, key="user-17"))
+    table.pass_time(10 * SECOND_US)
+    found = everything(table)
+    assert [record.row.body for record in found] == [b"%d" % number for number in range(1200)]
+    assert {record.partition for record in found} == {partition_of("user-17", 4)}
+
+
+def test_writes_without_a_key_take_turns():
+    table = Table()
+    state = AppenderState()
+    for _ in range(8):
+        put(table, *entries(3), state=state)
+    assert sorted(op.shard.partition for op in table.log if type(op) is AppendRecords) == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
+
+
+def test_an_append_without_an_answer_is_repeated_under_its_ids():
+    """So that there is one copy, whether the first try was stored or not."""
+    table, left = Table(), [2]
+
+    def hook(operation):
+        if type(operation) is AppendRecords and left[0]:
+            left[0] -= 1
+            if left[0]:
+                table.store.execute(operation)
+            raise OutcomeUnknown("lost")
+
+    (write,) = put(table, *entries(2), hook=hook)
+    assert write.error is None
+    assert not write.remade
+    assert stored(table) == [b"0", b"1"]
+
+
+def test_a_late_answer_does_not_count():
+    """Readers may have passed the ids by then: the records are made again, and the first ones deleted."""
+    table, slow = Table(), [True]
+
+    def hook(operation):
+        if type(operation) is AppendRecords and slow.pop() if slow else False:
+            table.pass_time(SETTLE_US + 1)
+
+    (write,) = put(table, *entries(2), hook=hook)
+    assert write.error is None
+    assert write.remade
+    assert ids.time_us(write.rows[0].id) >= NOON_US + SETTLE_US
+    assert any(type(op) is DeleteRecords for op in table.log)
+    assert stored(table) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "known"), [(NotDone("no"), NotDone), (OutcomeUnknown("?"), OutcomeUnknown)]
+)
+def test_what_is_never_answered_is_reported_as_what_is_known(error, known):
+    table = Table()
+
+    def hook(operation):
+        if type(operation) is AppendRecords:
+            raise error
+
+    (write,) = put(table, *entries(1), hook=hook)
+    assert isinstance(write.error, known)
+    assert NOON_US < table.time_us <= NOON_US + SETTLE_US
+
+
+# ── reading ──
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_merge_is_the_merge_of_its_partitions(reverse):
+    """Over time shards, dense and empty ones, and partitions of very different sizes."""
+    rng = Random(5)
+    table, state = Table(), AppenderState()
+    for _ in range(60):
+        count = rng.choice((1, 3, 90, 700))
+        put(table, *entries(count, partition=rng.choice((0, 0, 0, 1, 3))), state=state)
+        table.pass_time(rng.choice((1000, SECOND_US, 150 * SECOND_US)))
+    table.pass_time(10 * SECOND_US)
+    whole = everything(table, reverse=reverse)
+    alone = [record for partition in range(4) for record in everything(table, partitions=[partition])]
+    assert whole == sorted(alone, key=lambda record: record.row.id, reverse=reverse)
+    assert len(whole) == sum(len(op.rows) for op in table.log if type(op) is AppendRecords)
+
+
+def test_a_long_silence_costs_few_reads():
+    """A week of empty time shards is passed by the registry, not by looking into each."""
+    spec = replace(SPEC, partitions=1)
+    table = Table()
+    put(table, *entries(1), spec=spec)
+    table.pass_time(7 * 86_400 * SECOND_US)
+    put(table, *entries(1), spec=spec)
+    table.pass_time(10 * SECOND_US)
+    table.log.clear()
+    assert len(everything(table, spec=spec, partitions=[0])) == 2
+    assert sum(type(op) is ReadRecords for op in table.log) <= 5
+    assert sum(type(op) is ReadLogShards for op in table.log) <= 7 * 1440 // 64 + 1
+
+
+def test_a_reader_at_the_tail_goes_on_where_it_was():
+    """Each poll gives what has become stable since the last one, once."""
+    table, state = Table(), AppenderState()
+    merge = Merge(SPEC, dict.fromkeys(range(4), ids.lowest_at(NOON_US) - 1))
+    found = []
+    for number in range(300):
+        put(table, Entry("t", b"%d" % number), state=state)
+        table.pass_time(SECOND_US)
+        end = SPEC.horizon(table.time_us)
+        while (more := table.run(merge.more(SPEC, end, table.time_us))) is not None:
+            found += [record.row.body for record in more]
+        assert found == [b"%d" % seen for seen in range(max(0, number - 1))][: len(found)]
+        assert len(found) >= number - 2
+    assert len(found) >= 297

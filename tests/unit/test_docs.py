@@ -48,7 +48,9 @@ def test_python_runs(path, monkeypatch, tmp_path):
 
 
 @pytest.mark.cassandra
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/how-to/receive.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/tutorial.md", "docs/how-to/receive.md", "docs/how-to/tasks.md"]
+)
 def test_python_runs_on_cassandra(page, monkeypatch, new_keyspace):
     """What these pages show is no speciality of the store in memory."""
     _connect_to(monkeypatch, new_keyspace().url)

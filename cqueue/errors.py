@@ -26,6 +26,8 @@ A caller acts on the second level: it says what is known about the effect of the
         ├── BatchTooLarge
         ├── QueueNotFound
         ├── QueueExists
+        ├── ScheduleNotFound
+        ├── ScheduleExists
         └── SchemaMismatch      the keyspace's schema is missing, older or newer than this code
 
 The driver's own error, where there is one, is the `__cause__`.
@@ -138,6 +140,14 @@ class QueueNotFound(BadInput):
 
 class QueueExists(BadInput):
     """A queue of that name exists already, with another configuration or without `exist_ok`."""
+
+
+class ScheduleNotFound(BadInput):
+    """The queue has no schedule of that key."""
+
+
+class ScheduleExists(BadInput):
+    """The queue has a schedule of that key already, with another definition or without `exist_ok`."""
 
 
 class SchemaMismatch(BadInput):

@@ -218,7 +218,12 @@ class Timetable:
 
     def first(self) -> int | None:
         """The first time; of a `RunOnce` it may be past."""
-        return self.next_after(self.start_ms - 1 if not isinstance(self.trigger, RunOnce) else -(1 << 62))
+        match self.trigger:
+            case RunOnce():
+                return self._find(-(1 << 62))
+            case Repeating():
+                return self.next_after(self.start_ms - 1)  # with no delay it fires at once
+        return self.next_after(self.start_ms)
 
     def next_after(self, after_ms: int) -> int | None:
         """The first time later than `after_ms`; None if there is none. It knows no `count`."""

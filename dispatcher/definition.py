@@ -1,0 +1,93 @@
+"""What a schedule is to do, as it stands in its row: when, and which message."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cqueue.dispatcher import triggers
+from cqueue.dispatcher.triggers import Timetable, Trigger
+from cqueue.errors import BadInput, BodyTooLarge, ConfigError
+
+MAX_BODY = 64 << 10
+"""Bytes. It is part of a row that every firing changes."""
+MAX_KEY = 200
+_TEXTS = ("task", "codec", "message_key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """When to fire, and the message to fire.
+
+    start_ms: when the schedule was made; times without a date of their own count from it.
+    """
+
+    trigger: Trigger
+    start_ms: int
+    body: bytes = b""
+    task: str | None = None
+    codec: str | None = None
+    message_key: str | None = None
+    headers: Mapping[str, str] | None = None
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what the message's own checks do not."""
+        if not isinstance(self.trigger, Trigger):
+            raise BadInput(f"a trigger is RunOnce, Repeating or Cron, not {type(self.trigger).__name__}")
+        if isinstance(self.body, bytes) and len(self.body) > MAX_BODY:
+            raise BodyTooLarge(
+                f"the body has {len(self.body):,} bytes; a schedule's has at most {MAX_BODY:,}"
+            )
+
+    @property
+    def timetable(self) -> Timetable:
+        """Its times."""
+        return Timetable(self.trigger, self.start_ms)
+
+    def is_same_as(self, other: Definition) -> bool:
+        """Whether both say the same, whenever they were made."""
+        return self._values() == other._values()
+
+    def to_json(self) -> str:
+        """As stored in the row."""
+        return json.dumps({"start": self.start_ms, **self._values()}, sort_keys=True)
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
+        values["trigger"] = json.loads(triggers.to_json(self.trigger))
+        values["body"] = base64.b64encode(self.body).decode() or None
+        values["headers"] = dict(self.headers) if self.headers else None
+        values["priority"] = self.priority or None
+        return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, text: str) -> Definition:
+        """What `to_json` wrote.
+
+        Raises:
+            ConfigError: it is of a newer version, or was not written by this library.
+        """
+        try:
+            values = json.loads(text)
+            values["trigger"] = triggers.from_json(json.dumps(values["trigger"]))
+            values["body"] = base64.b64decode(values.get("body", ""))
+            return cls(start_ms=values.pop("start"), **values)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise ConfigError(
+                f"this version of cqueue cannot read the schedule {text[:200]!r}: {exc}"
+            ) from exc
+
+
+def check_key(key: str) -> str:
+    """The key of a schedule, if it is one.
+
+    Raises:
+        BadInput: not 1 to 200 printable characters.
+    """
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or not key.isprintable():
+        raise BadInput(f"{key!r} is no key of a schedule: 1 to {MAX_KEY} printable characters")
+    return key

@@ -1,0 +1,208 @@
+"""What a dispatcher does around the handler of a firing, so that its schedule goes on, once.
+
+The row moves to the next time first, and the next firing is sent after it, before the present one is acked.
+So whoever dies in between leaves a message that is a repeat by the row's number; its next holder sends the
+same next firing under the same id. The other order would need the firing sent to be held back until the row
+follows, and would leave a second one behind where a repeat chooses another time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Context, Firing
+from cqueue.dispatcher.definition import Definition
+from cqueue.dispatcher.delivery import Settlement, Verb
+from cqueue.dispatcher.events import describe, logger
+from cqueue.dispatcher.ledger import TRIES, Ledger
+from cqueue.dispatcher.ticket import ACTIVE, DONE, Standing, Ticket, standing
+from cqueue.dispatcher.triggers import RunOnce, choose, jitter_ms
+from cqueue.dispatcher.verdicts import Cancel, Snooze
+from cqueue.errors import BadInput, NotDone, OutcomeUnknown
+from cqueue.message import to_datetime
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.store.control import ScheduleRow
+
+AGAIN: Final = timedelta(seconds=2)
+"""A firing comes again after this, no attempt used, where Cassandra does not say how its schedule stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How a firing moves its schedule on."""
+
+    row: ScheduleRow  # as it was read
+    number: int
+    fire_ms: int
+    next_ms: int | None
+
+    def onto(self, row: ScheduleRow) -> ScheduleRow:
+        """The row after it; one that was paused meanwhile stays so."""
+        state = DONE if self.next_ms is None else row.state
+        return row._replace(state=state, fired=self.number, previous=self.fire_ms, next_at=self.next_ms or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun(Firing):
+    """A firing that is to run; `move` is what to do after its handler, if anything."""
+
+    move: Move | None = None
+
+
+class FiringStage:
+    """Decides about the firings of one queue's schedules, and moves the schedules on. Thread-safe."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._log = logger()
+
+    def begin(self, message: ReceivedMessage) -> Begun | Cancel | Snooze | None:
+        """What to do with a message: run it as this firing, drop it, wait; None: it is no firing."""
+        ticket = Ticket.parse(message.trigger)
+        if ticket is None:
+            return None
+        if self._ledger.queue.endswith(DEAD_SUFFIX):
+            return _beside(ticket, None)  # a dead letter is looked at on its own
+        try:
+            row = self._ledger.read(ticket.key)
+            if ticket.is_manual:
+                return _beside(ticket, row)
+            return Cancel("its schedule is gone") if row is None else self._judge(ticket, row)
+        except (NotDone, OutcomeUnknown, BadInput) as exc:
+            self._log.warning(
+                "schedule_unavailable", queue=self._ledger.queue, schedule=ticket.key, error=describe(exc)
+            )
+            return Snooze(AGAIN)
+
+    def commit(self, firing: Begun) -> None:
+        """Move the schedule on and send its next firing; before the present one is settled.
+
+        Raises:
+            NotDone, OutcomeUnknown: it may not have moved, or nothing may follow; the firing must come again.
+        """
+        if firing.move is not None:
+            self._move(firing.move)
+
+    def _judge(self, ticket: Ticket, row: ScheduleRow) -> Begun | Cancel:
+        found = standing(ticket, row)
+        if found is Standing.CURRENT:
+            return self._current(ticket, row)
+        # Whoever moved the row past this firing may have died before he sent the next one.
+        if found is Standing.OVER:
+            self._ledger.send_next(row)
+            return Cancel("its schedule has moved on without this firing")
+        if ticket.number == row.fired:
+            self._ledger.send_next(row)
+        return _repeat(ticket, row)
+
+    def _current(self, ticket: Ticket, row: ScheduleRow) -> Begun | Cancel:
+        definition = Definition.from_json(row.definition)
+        jitter = jitter_ms(definition.trigger, f"{row.key}|{row.generation}|{row.next_at}")
+        now_ms = self._ledger.now_us() // 1000
+        choice = choose(definition.timetable, row.next_at, now_ms - jitter)
+        if choice.fire_ms is None:
+            return self._pass_over(row, choice.next_ms)
+        count = None if isinstance(definition.trigger, RunOnce) else definition.trigger.count
+        next_ms = None if count is not None and ticket.number >= count else choice.next_ms
+        move = Move(row, ticket.number, choice.fire_ms, next_ms)
+        if definition.trigger.auto_commit:
+            self._move(move)
+        return Begun(
+            key=row.key,
+            fired_at=to_datetime(choice.fire_ms),
+            execution_count=ticket.number,
+            previous=_moment(row.previous),
+            next_trigger=_moment(next_ms),
+            move=None if definition.trigger.auto_commit else move,
+        )
+
+    def _pass_over(self, row: ScheduleRow, next_ms: int | None) -> Cancel:
+        """Leave a time out that is too late to be fired."""
+        left_out = to_datetime(row.next_at)
+        moved = self._ledger.change(
+            row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
+        ) or self._ledger.read(row.key)
+        if moved is not None:
+            self._ledger.send_next(moved)
+        return Cancel(f"the firing of {left_out.isoformat()} is later than its schedule allows")
+
+    def _move(self, move: Move) -> None:
+        row = move.row
+        for _ in range(TRIES):
+            moved = self._ledger.change(move.onto(row))
+            if moved is not None:
+                self._ledger.send_next(moved)
+                return
+            stored = self._ledger.read(row.key)
+            if stored is None or stored.generation != row.generation:
+                return  # replaced or resumed while this ran: another chain goes on
+            if stored.fired >= move.number:  # by another holder of the same firing, who may have died since
+                self._ledger.send_next(stored)
+                return
+            row = stored
+        raise NotDone(f"schedule {row.key!r} is being changed by too many at once")
+
+
+def _beside(ticket: Ticket, row: ScheduleRow | None) -> Begun:
+    """A firing that moves no schedule."""
+    return Begun(
+        key=ticket.key,
+        fired_at=to_datetime(ticket.time_ms),
+        execution_count=ticket.number,
+        previous=_moment(ticket.previous_ms),
+        next_trigger=_moment(row.next_at) if row is not None else None,
+        manual=ticket.is_manual,
+    )
+
+
+def _repeat(ticket: Ticket, row: ScheduleRow) -> Begun:
+    """A firing that has moved its schedule before: its handler runs again."""
+    # The time that it was fired for, while the row knows it: a later one than its own after a misfire.
+    time_ms = row.previous if ticket.number == row.fired else ticket.time_ms
+    return Begun(
+        key=ticket.key,
+        fired_at=to_datetime(time_ms),
+        execution_count=ticket.number,
+        previous=_moment(ticket.previous_ms),
+        next_trigger=_moment(row.next_at),
+    )
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return to_datetime(ms) if ms else None
+
+
+class ScheduleStep:
+    """The stages of several queues, as a step around the handlers of a dispatcher."""
+
+    def __init__(self, ledgers: Iterable[Ledger]) -> None:
+        self._stages: Mapping[str, FiringStage] = {ledger.queue: FiringStage(ledger) for ledger in ledgers}
+
+    @staticmethod
+    def wants(message: ReceivedMessage) -> bool:
+        """Whether the message may be a firing."""
+        return message.trigger is not None
+
+    def before(self, message: ReceivedMessage, context: Context) -> Cancel | Snooze | None:
+        """Tell the handler which firing it is; or why it is not called."""
+        begun = self._stages[context.queue].begin(message)
+        if not isinstance(begun, Begun):
+            return begun
+        context.firing = begun
+        return None
+
+    def after(self, message: ReceivedMessage, context: Context, settlement: Settlement) -> Settlement:
+        """Move the schedule on. Where that fails the firing comes again, whatever its handler said."""
+        if not isinstance(context.firing, Begun):
+            return settlement
+        stage = self._stages[context.queue]
+        try:
+            stage.commit(context.firing)
+        except (NotDone, OutcomeUnknown) as exc:
+            reason = f"its schedule could not be moved on: {describe(exc)}"
+            return Settlement(Verb.SNOOZE, "snoozed", AGAIN, reason=reason)
+        return settlement

@@ -1,0 +1,99 @@
+"""Notices schedules whose next firing is gone: purged, buried, taken by somebody else, or never sent.
+
+Nothing else would: a schedule goes on because its firing is delivered. Every dispatcher looks, and all do the
+same, so it matters little who is first. Sending the firing again comes before every other remedy: it is the
+same message, so that this helps where it was never sent and does nothing where it was acked or purged.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+from cqueue.dispatcher.definition import Definition
+from cqueue.dispatcher.events import describe, logger
+from cqueue.dispatcher.ledger import Ledger
+from cqueue.dispatcher.ticket import ACTIVE, DONE, next_ticket
+from cqueue.errors import BadInput, CqueueError
+from cqueue.store.control import ScheduleRow
+
+INTERVAL_S: Final = 30.0
+MARGIN_MS: Final = 10_000
+"""A firing may be so late before anybody asks where it is."""
+
+
+def look(ledger: Ledger) -> list[str]:
+    """Look at all schedules of a queue once; the keys of those that had stopped.
+
+    Raises:
+        NotDone, OutcomeUnknown: Cassandra does not answer; the next look goes on.
+    """
+    return [row.key for row in ledger.rows() if is_overdue(ledger, row) and _help(ledger, row.key)]
+
+
+def is_overdue(ledger: Ledger, row: ScheduleRow) -> bool:
+    """Whether its firing should have moved the row on already."""
+    try:
+        return next_ticket(row) is not None and ledger.now_us() // 1000 > ledger.due_ms(row) + MARGIN_MS
+    except BadInput:  # of a newer version: its dispatchers look after it
+        return False
+
+
+def _help(ledger: Ledger, key: str) -> bool:
+    """Get a schedule going if it has stopped; where a queue is paused or behind, its firing is there."""
+    row = ledger.read(key)
+    if row is None or not is_overdue(ledger, row) or ledger.is_live(row):
+        return False
+    if ledger.read(key) != row:  # it fired, and was acked, between the two reads
+        return False
+    ledger.send_next(row)
+    if ledger.is_live(row):
+        return True
+    moved = ledger.change(_passed(row))  # that firing has been, in some way: it will not come again
+    if moved is None:
+        return False
+    ledger.send_next(moved)
+    return True
+
+
+def _passed(row: ScheduleRow) -> ScheduleRow:
+    next_ms = Definition.from_json(row.definition).timetable.next_after(row.next_at)
+    return row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
+
+
+class Watcher:
+    """A thread that looks at the schedules of some queues twice a minute."""
+
+    def __init__(self, ledgers: Iterable[Ledger], *, interval_s: float = INTERVAL_S) -> None:
+        self._ledgers = tuple(ledgers)
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
+        self._log = logger()
+        self._thread = threading.Thread(target=self._run, name="cqueue-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End; waits for a look under way."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s * random.uniform(0.75, 1.25)):
+            self.look()
+
+    def look(self) -> None:
+        """Look at all queues once."""
+        for ledger in self._ledgers:
+            try:
+                for key in look(ledger):
+                    self._log.warning("schedule_restarted", queue=ledger.queue, schedule=key)
+            except CqueueError as exc:
+                self._log.warning("schedules_unwatched", queue=ledger.queue, error=describe(exc))
+            except Exception as exc:  # noqa: BLE001 - the thread must outlive whatever one look meets
+                self._log.exception("schedules_unwatched", queue=ledger.queue, error=describe(exc))

@@ -237,7 +237,8 @@ class Consumer:
             while True:
                 failure: CqueueError | None = None
                 try:
-                    messages = self._round(max_messages)
+                    with self._driver.limited():
+                        messages = self._round(max_messages)
                 except Closed:
                     raise
                 except (NotDone, OutcomeUnknown) as exc:

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(600)
 SKEW_S = 0.5  # ε
 LATE_S = SKEW_S + 2.5  # a taker acts at due + ε, polls once a second, and this machine is busy
 WAIT_S = 5
+BUSY_S = 2.0  # what three nodes on this machine may add
 
 
 @pytest.mark.parametrize("offset_s", [0.005, -0.005, 5, -5, 600, -600])
@@ -51,7 +52,7 @@ def _judge(run, row, what, waits_s=0.0):
     """waits_s: how long a client may have waited for a node that never answers."""
     report = run.finish()
     assert report.clean, str(report)
-    assert waits_s or not report.duplicated, str(report)
+    assert waits_s > BUSY_S or not report.duplicated, str(report)
     assert report.early_s <= SKEW_S, f"{report.early_s:.3f} s early"
     assert report.late_s <= LATE_S + waits_s, f"{report.late_s:.3f} s late"
     early, late = f"{report.early_s * 1000:.0f} ms", f"{report.late_s:.2f} s"
@@ -93,4 +94,4 @@ def test_one_node_with_a_wrong_clock_breaks_nothing(  # noqa: PLR0917 - fixtures
         clock.set(0)  # to count and drain through any coordinator
         run.await_empty(limit_s=60)
         what = f"{offset_s:+} s, the node {'takes part' if yaml else 'is refused by the others'}"
-        _judge(run, row, what, waits_s=0 if yaml else 2 * WAIT_S)
+        _judge(run, row, what, waits_s=BUSY_S if yaml else 2 * WAIT_S)

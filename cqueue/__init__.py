@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer, ReceivedMessage
     from cqueue.dispatcher.app import App
-    from cqueue.dispatcher.context import Context, Firing
+    from cqueue.dispatcher.context import Binding, Context, Firing
     from cqueue.dispatcher.current import current_context, current_message
+    from cqueue.dispatcher.dispatcher import Dispatcher
     from cqueue.dispatcher.inline import InlineRun
     from cqueue.dispatcher.middleware import Middleware
     from cqueue.dispatcher.tasks import Task
@@ -57,6 +58,7 @@ __all__ = [
     "BadArguments",
     "BadInput",
     "BatchTooLarge",
+    "Binding",
     "BodyTooLarge",
     "Cancel",
     "Client",
@@ -68,6 +70,7 @@ __all__ = [
     "Dead",
     "DelayOutOfRange",
     "DevError",
+    "Dispatcher",
     "Firing",
     "HeadersTooLarge",
     "InlineRun",
@@ -108,8 +111,9 @@ _HOMES = {
     "config": ("QueueConfig",),
     "consumer": ("Consumer", "ReceivedMessage"),
     "dispatcher.app": ("App",),
-    "dispatcher.context": ("Context", "Firing"),
+    "dispatcher.context": ("Binding", "Context", "Firing"),
     "dispatcher.current": ("current_context", "current_message"),
+    "dispatcher.dispatcher": ("Dispatcher",),
     "dispatcher.inline": ("InlineRun",),
     "dispatcher.middleware": ("Middleware",),
     "dispatcher.tasks": ("Task",),

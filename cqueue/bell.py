@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from threading import Event, Lock
 
 from cqueue.store.operations import WideRow
 
 
 class Sleeper:
-    """One consumer's side: what it was told since it last looked, and an event to wait on."""
+    """One consumer's side: what it was told since it last looked, and an event to wait on.
 
-    def __init__(self) -> None:
+    wake: called as well, on the sending thread, for a caller that waits for many consumers at once.
+    """
+
+    def __init__(self, wake: Callable[[], None] | None = None) -> None:
         self.event = Event()
+        self.wake = wake
         self.told: deque[tuple[WideRow, frozenset[int]]] = deque(maxlen=1000)
         self.waiting = False
 
@@ -33,9 +38,9 @@ class Bell:
         self._mutex = Lock()
         self._sleepers: list[Sleeper] = []
 
-    def join(self) -> Sleeper:
+    def join(self, wake: Callable[[], None] | None = None) -> Sleeper:
         """A new consumer."""
-        sleeper = Sleeper()
+        sleeper = Sleeper(wake)
         with self._mutex:
             self._sleepers.append(sleeper)
         return sleeper
@@ -46,11 +51,18 @@ class Bell:
             self._sleepers.remove(sleeper)
 
     def ring(self, wide_row: WideRow, priorities: frozenset[int]) -> None:
-        """Messages that are due were stored there: tell one consumer that waits, or else the first."""
+        """Messages that are due were stored there: tell one consumer that waits.
+
+        If none does, one that polls on being woken, or else the first.
+        """
         with self._mutex:
             sleepers = self._sleepers
             if not sleepers:
                 return
-            chosen = next((sleeper for sleeper in sleepers if sleeper.waiting), sleepers[0])
+            chosen = next((sleeper for sleeper in sleepers if sleeper.waiting), None) or next(
+                (sleeper for sleeper in sleepers if sleeper.wake is not None), sleepers[0]
+            )
             chosen.told.append((wide_row, priorities))
             chosen.event.set()
+        if chosen.wake is not None:
+            chosen.wake()

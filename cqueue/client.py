@@ -125,7 +125,9 @@ class Client:
         producer = Producer(name, self._catalog, self._driver, bell)
         return Queue(name, self._catalog, self._driver, producer, self._make_consumer)
 
-    def _make_consumer(self, name: str, intervals: PollIntervals) -> Consumer:
+    def _make_consumer(
+        self, name: str, intervals: PollIntervals, wake: Callable[[], None] | None = None
+    ) -> Consumer:
         with self._mutex:
             bell = self._bells.setdefault(name, Bell())
             gate = self._gates.setdefault(name, SharedGate())
@@ -137,6 +139,7 @@ class Client:
             gate=gate,
             executor=self._executor,
             intervals=intervals,
+            wake=wake,
         )
 
     def close(self) -> None:

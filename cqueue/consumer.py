@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,9 +27,17 @@ from cqueue.errors import (
     NotDone,
     OutcomeUnknown,
 )
-from cqueue.message import MAX_RECEIVE, MessageId, check_duration, delay_us, to_datetime
+from cqueue.message import (
+    MAX_HEADERS,
+    MAX_HEADERS_BYTES,
+    MAX_RECEIVE,
+    MessageId,
+    check_duration,
+    delay_us,
+    to_datetime,
+)
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury
+from cqueue.protocol.dead import bury, dead_headers
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.poll import Poll, Share
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
@@ -82,10 +90,11 @@ class ReceivedMessage:
         body: bytes.
     """
 
-    __slots__ = ("_consumer", "_taken", "body")
+    __slots__ = ("_consumer", "_owner", "_taken", "body")
 
     def __init__(self, consumer: Consumer, taken: Taken, body: bytes) -> None:
-        self._consumer = consumer
+        self._consumer = consumer  # whom its own methods call: a recorder puts itself there
+        self._owner = consumer
         self._taken = taken
         self.body = body
 
@@ -140,6 +149,22 @@ class ReceivedMessage:
         return self._taken.lease.attempt
 
     @property
+    def suspect(self) -> bool:
+        """Whether its last holder let it expire, and may have been killed by it: it comes alone."""
+        return self._taken.lease.suspect
+
+    @property
+    def lease(self) -> Lease:
+        """Used inside: what it is held by, together with those that it was received with."""
+        return self._taken.lease
+
+    @property
+    def is_held(self) -> bool:
+        """Whether, as far as this process knows, it is still held: neither settled nor lost."""
+        lease = self._taken.lease
+        return not lease.lost and self._taken.row.id in lease.outstanding
+
+    @property
     def fence(self) -> int:
         """A fencing token: of two claims on one wide row, the later has the higher one."""
         return self._taken.lease.fence
@@ -165,9 +190,9 @@ class ReceivedMessage:
         """See `Consumer.extend`."""
         self._consumer.extend(self, duration)
 
-    def dead(self, reason: str) -> None:
+    def dead(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""
-        self._consumer.dead(self, reason)
+        self._consumer.dead(self, reason, headers)
 
     def __repr__(self) -> str:
         return f"<message {self.id} attempt={self.attempt} bytes={len(self.body)}>"
@@ -195,6 +220,7 @@ class Consumer:
         gate: SuspectGate,
         executor: Executor,
         intervals: PollIntervals,
+        wake: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
         self._catalog = catalog
@@ -209,7 +235,7 @@ class Consumer:
         self._away_s = STAY_IF_BACK_S
         self._receiving = RLock()
         self._stripes = [Lock() for _ in range(STRIPES)]
-        self._sleeper = bell.join()
+        self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
         self._leases: set[Lease] = set()
         self._shared = acks.Shared()
@@ -352,10 +378,15 @@ class Consumer:
         with suppress(CqueueError):
             self._run_bury(taken, spec, f"not acked in {taken.lease.attempt} attempts")
 
-    def _run_bury(self, taken: Taken, spec: QueueSpec, reason: str) -> None:
+    def _run_bury(
+        self, taken: Taken, spec: QueueSpec, reason: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
         id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
-        self._settled(self._driver.run(bury(spec, dead, taken, reason, id_)))
+        if headers:
+            own = dead_headers(taken.row.headers, reason, spec.name, taken.lease.attempt, id_)
+            headers = fitting(own, headers)
+        self._settled(self._driver.run(bury(spec, dead, taken, reason, id_, headers)))
 
     def _settled(self, finished: Iterable[Lease]) -> None:
         """Leases of which nothing is outstanding: their slots can be freed."""
@@ -369,17 +400,23 @@ class Consumer:
     def ack(self, messages: Messages) -> None:
         """Delete messages; returns when that is stored. Acking again, or too late, does no harm.
 
+        Messages of other consumers of the same client may be among them, whatever their queues.
+
         Raises:
             NotDone: nothing was deleted.
             AckUnknown: it may be; what is not comes again after its timeout.
         """
-        taken = [message._taken for message in _listed(messages)]  # noqa: SLF001
-        if not taken:
+        listed = _listed(messages)
+        if not listed:
             return
         try:
-            self._settled(self._driver.run(acks.ack(taken)))
+            emptied = self._driver.run(acks.ack([message._taken for message in listed]))  # noqa: SLF001
         except OutcomeUnknown as exc:
-            raise AckUnknown(f"it is not known whether {len(taken)} ack(s) are stored: {exc}") from exc
+            raise AckUnknown(f"it is not known whether {len(listed)} ack(s) are stored: {exc}") from exc
+        if emptied:
+            owners = {message._taken.lease: message._owner for message in listed}  # noqa: SLF001
+            for lease in emptied:
+                owners[lease]._settled((lease,))  # noqa: SLF001 - the same class
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """As `ack`, on a thread of the client; the future gives its error.
@@ -438,8 +475,11 @@ class Consumer:
 
         _each({message._taken.lease for message in _listed(messages)}, extend)  # noqa: SLF001
 
-    def dead(self, messages: Messages, reason: str) -> None:
+    def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """Move messages to the dead-letter queue, with the reason in a header.
+
+        headers: more of them for the dead letters. Where they and the message's own are too long
+            together, they keep their ends; where they are too many, the last are left out.
 
         Raises:
             LeaseLost: the timeout passed; the message belongs to somebody else.
@@ -454,7 +494,7 @@ class Consumer:
 
         def bury_one(taken: Taken) -> None:
             with self._stripe(taken.lease):
-                self._run_bury(taken, spec, reason)
+                self._run_bury(taken, spec, reason, headers)
 
         _each([message._taken for message in _listed(messages)], bury_one)  # noqa: SLF001
 
@@ -513,6 +553,20 @@ class Consumer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """As much of `more` as fits beside `own` into the limits of headers; of each text the end."""
+    left = MAX_HEADERS_BYTES - sum(len(name.encode()) + len(text.encode()) for name, text in own.items())
+    fits: dict[str, str] = {}
+    for name, text in list(more.items())[: max(0, MAX_HEADERS - len(own))]:
+        left -= len(name.encode())
+        if left <= 0:
+            break
+        encoded = text.encode(errors="replace")[-left:]
+        fits[name] = encoded.decode(errors="ignore")
+        left -= len(encoded)
+    return fits
 
 
 def _listed(messages: Messages) -> list[ReceivedMessage]:

@@ -74,7 +74,7 @@ class Queue:
         catalog: Catalog,
         driver: BlockingDriver,
         producer: Producer,
-        make_consumer: Callable[[str, PollIntervals], Consumer],
+        make_consumer: Callable[[str, PollIntervals, Callable[[], None] | None], Consumer],
     ) -> None:
         self.name = name
         self._catalog = catalog
@@ -91,6 +91,15 @@ class Queue:
     def paused(self) -> bool:
         """Whether consumers are told to wait."""
         return self._catalog.entry(self.name).row.state == PAUSED
+
+    @property
+    def now(self) -> datetime:
+        """The cluster's time, which due times and timeouts are measured by, in UTC.
+
+        Raises:
+            NotDone: no coordinator has told it yet.
+        """
+        return to_datetime(self._driver.clock.now_us() // 1000)
 
     @property
     def dead_letter_name(self) -> str:
@@ -127,19 +136,23 @@ class Queue:
         *,
         poll_interval: timedelta = timedelta(milliseconds=5),
         max_poll_interval: timedelta | None = None,
+        wake: Callable[[], None] | None = None,
     ) -> Consumer:
         """A consumer, to be used in a `with` block.
 
         After a poll that found nothing it waits `poll_interval` (1 ms to 1 min), then twice as long each
         time up to `max_poll_interval` (by default 1 s, or `poll_interval` if that is longer). A send in
         the same process wakes it at once.
+
+        wake: called on the sending thread whenever this consumer is told of a message, for a caller that
+            waits for several consumers at once; it must return at once.
         """
         shortest = check_duration("poll_interval", poll_interval, MIN_POLL, MAX_POLL)
         if max_poll_interval is None:
             max_poll_interval = max(poll_interval, DEFAULT_MAX_POLL)
         longest = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
         self._catalog.entry(self.name)
-        return self._make_consumer(self.name, PollIntervals(shortest, longest))
+        return self._make_consumer(self.name, PollIntervals(shortest, longest), wake)
 
     # ── look ──
 

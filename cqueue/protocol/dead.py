@@ -32,12 +32,22 @@ HEADER_REASON = "cqueue-dead-reason"
 HEADER_QUEUE = "cqueue-dead-queue"
 HEADER_ATTEMPTS = "cqueue-dead-attempts"
 HEADER_ID = "cqueue-dead-id"
+HEADER_TRACEBACK = "cqueue-dead-traceback"
 MAX_REASON = 2000
 PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 
 
-def bury(spec: QueueSpec, dead: QueueSpec, taken: Taken, reason: str, message_id: str) -> Proto[list[Lease]]:
+def bury(  # noqa: PLR0917 - all of it makes up one letter
+    spec: QueueSpec,
+    dead: QueueSpec,
+    taken: Taken,
+    reason: str,
+    message_id: str,
+    more: Mapping[str, str] | None = None,
+) -> Proto[list[Lease]]:
     """Move one message to the dead-letter queue; the leases that have become empty.
+
+    more: headers of the dead letter beside the message's own and those that say why it died.
 
     Raises:
         LeaseLost: the message belongs to somebody else.
@@ -49,7 +59,10 @@ def bury(spec: QueueSpec, dead: QueueSpec, taken: Taken, reason: str, message_id
     source = identity(lease.wide_row, row)
     copy = row._replace(
         id=ids.derived(died_at_us, source),
-        headers=dead_headers(row.headers, reason, spec.name, lease.attempt, message_id),
+        headers={
+            **dead_headers(row.headers, reason, spec.name, lease.attempt, message_id),
+            **(more or {}),
+        },
         expires=None,
     )
     yield from _insert(dead, open_row(dead, died_at_us, source), copy, (yield from _body(lease, row)))

@@ -255,10 +255,10 @@ class RecordedConsumer:
         listed = _listed(messages)
         self._settle("extend", listed, lambda: self._consumer.extend(listed, duration))
 
-    def dead(self, messages: Messages, reason: str) -> None:
+    def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """As `Consumer.dead`."""
         listed = _listed(messages)
-        self._settle("dead", listed, lambda: self._consumer.dead(listed, reason))
+        self._settle("dead", listed, lambda: self._consumer.dead(listed, reason, headers))
 
     def close(self, *, give_back: bool = True) -> None:
         """As `Consumer.close`."""

@@ -1,0 +1,170 @@
+"""What a dispatcher says: stable names with fields, made in one place, never with a payload.
+
+Where structlog is not configured, lines go to the standard library's logger, so that a program that
+only uses the dispatcher finds nothing on its standard output.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.delivery import Delivery
+
+LOGGER: Final = "cqueue.dispatcher"
+REPEAT_S: Final = 30.0
+"""A trouble that goes on is told again after so long."""
+
+OnEvent = Callable[[str, Mapping[str, Any]], None]
+
+
+class Event(StrEnum):
+    """The names."""
+
+    STARTED = "dispatcher_started"
+    STOPPING = "dispatcher_stopping"
+    STOPPED = "dispatcher_stopped"
+    RETRIED = "message_retried"
+    DEAD = "message_dead"
+    CANCELLED = "message_cancelled"
+    SNOOZED = "message_snoozed"
+    LEFT = "message_left"
+    INTERRUPTED = "message_interrupted"
+    LOST = "message_lost"
+    TIMED_OUT = "handler_timed_out"
+    STUCK = "handler_stuck"
+    ABANDONED = "handler_abandoned"
+    RELEASED = "messages_released"
+    SETTLE_FAILED = "settle_failed"
+    SETTLE_RESUMED = "settle_resumed"
+    RECEIVE_FAILED = "receive_failed"
+    RECEIVE_RESUMED = "receive_resumed"
+    EXTEND_FAILED = "extend_failed"
+    HOOK_FAILED = "middleware_failed"
+    BROKEN = "dispatcher_error"
+
+
+_LEVELS: Final = {
+    Event.STARTED: "info",
+    Event.STOPPING: "info",
+    Event.STOPPED: "info",
+    Event.SNOOZED: "debug",
+    Event.LEFT: "debug",
+    Event.RELEASED: "info",
+    Event.CANCELLED: "info",
+    Event.SETTLE_RESUMED: "info",
+    Event.RECEIVE_RESUMED: "info",
+    Event.DEAD: "error",
+    Event.HOOK_FAILED: "error",
+    Event.BROKEN: "error",
+}
+
+
+def logger() -> Any:
+    """A structlog logger of this package."""
+    if structlog.is_configured():
+        return structlog.get_logger(LOGGER)
+    return structlog.wrap_logger(
+        logging.getLogger(LOGGER),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+
+
+class Events:
+    """Where a dispatcher says what happens."""
+
+    def __init__(self, on_event: OnEvent | None = None) -> None:
+        self.log = logger()
+        self._on_event = on_event
+
+    def say(self, event: Event, *, error: BaseException | None = None, **fields: Any) -> None:
+        """Log one event. error: with its traceback where that is an error of this code."""
+        level = _LEVELS.get(event, "warning")
+        if error is not None:
+            fields["error"] = describe(error)
+        trace = {"exc_info": error} if event in {Event.BROKEN, Event.HOOK_FAILED} and error else {}
+        with suppress(Exception):  # a full disk under the log must not lose a message
+            getattr(self.log, level)(event.value, **fields, **trace)
+        if self._on_event is not None:
+            with suppress(Exception):
+                self._on_event(event.value, fields)
+
+    def of(self, event: Event, delivery: Delivery, **fields: Any) -> None:
+        """Log one event of a message."""
+        self.say(event, **about(delivery), **fields)
+
+
+def about(delivery: Delivery) -> dict[str, Any]:
+    """The fields that say which message it is."""
+    message = delivery.message
+    return {
+        "queue": delivery.lane.name,
+        "task": delivery.name,
+        "message_id": str(message.id),
+        "attempt": message.attempt,
+    }
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
+
+
+class MessageLog:
+    """A logger that carries which message it is about, bound only if it is used."""
+
+    __slots__ = ("_bound", "_delivery", "_log")
+
+    def __init__(self, log: Any, delivery: Delivery) -> None:
+        self._log = log
+        self._delivery = delivery
+        self._bound: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._bound is None:
+            self._bound = self._log.bind(**about(self._delivery))
+        return getattr(self._bound, name)
+
+
+class Trouble:
+    """Tells of something that goes on failing once, again every 30 s, and when it is over."""
+
+    def __init__(
+        self, events: Events, failed: Event, resumed: Event, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._events = events
+        self._failed, self._resumed = failed, resumed
+        self._clock = clock
+        self._since: dict[str, tuple[float, int]] = {}  # by subject: when told last, failures since then
+
+    def failed(self, subject: str, error: BaseException, **fields: Any) -> None:
+        """It failed."""
+        now = self._clock()
+        told_s, count = self._since.get(subject, (float("-inf"), 0))
+        if now - told_s >= REPEAT_S:
+            self._events.say(self._failed, error=error, failures=count + 1, **fields)
+            told_s, count = now, -1
+        self._since[subject] = (told_s, count + 1)
+
+    def succeeded(self, subject: str, **fields: Any) -> None:
+        """It went well."""
+        if self._since and self._since.pop(subject, None) is not None:
+            self._events.say(self._resumed, **fields)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """What fails at the moment."""
+        return tuple(self._since.copy())

@@ -1,0 +1,115 @@
+"""Threads that receive: from whichever lane is due, as much as there is room for, into the hand-over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.delivery import Delivery, Hold
+from cqueue.dispatcher.events import Event, Events, Trouble
+from cqueue.dispatcher.handlers import Resolver
+from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.lanes import Lane, Roster
+from cqueue.dispatcher.tally import Tallies, Tally
+from cqueue.errors import CqueueError
+
+
+class Feeders:
+    """The receiving threads of a dispatcher.
+
+    Args:
+        give_back: called with deliveries that came too late to be started.
+        hold: told of every lease that is held from now on.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        handover: Handover,
+        resolver: Resolver,
+        *,
+        tallies: Tallies,
+        events: Events,
+        hold: Callable[[Hold], None],
+        give_back: Callable[[Sequence[Delivery]], None],
+    ) -> None:
+        self._roster = roster
+        self._handover = handover
+        self._resolver = resolver
+        self._tallies = tallies
+        self._events = events
+        self._hold = hold
+        self._give_back = give_back
+        self.trouble = Trouble(events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
+        self._threads: list[threading.Thread] = []
+
+    def start(self, count: int) -> None:
+        """Start so many threads."""
+        self._threads = [
+            threading.Thread(target=self._run, name=f"cqueue-feeder-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Wait for a receive that is under way, after the roster was closed."""
+        share_s = seconds / max(1, len(self._threads))
+        for thread in self._threads:
+            thread.join(share_s)
+
+    def _run(self) -> None:
+        tally = self._tallies.new()
+        while (lane := self._roster.next()) is not None:
+            self._poll(lane, tally)
+
+    def _poll(self, lane: Lane, tally: Tally) -> None:
+        """One receive. Whatever happens, the lane is due again some time."""
+        try:
+            messages = lane.consumer.receive(lane.want)
+            if messages:
+                lane.learn()
+                tally.add(lane.name, "received", len(messages))
+                self._admit(lane, messages)
+        except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
+            self._failed(lane, tally, exc)
+        else:
+            self.trouble.succeeded(lane.name, queue=lane.name)
+            self._roster.found(lane, len(messages))
+
+    def _failed(self, lane: Lane, tally: Tally, error: Exception) -> None:
+        tally.add(lane.name, "receive_failures")
+        if isinstance(error, CqueueError):
+            self.trouble.failed(lane.name, error, queue=lane.name)
+        else:
+            self._events.say(Event.BROKEN, error=error, queue=lane.name)
+        self._roster.failed(lane)
+
+    def _admit(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> None:
+        deliveries = [self._delivery(lane, message) for message in messages]
+        by_lease: dict[int, list[Delivery]] = {}
+        for delivery in deliveries:
+            by_lease.setdefault(id(delivery.message.lease), []).append(delivery)
+        for together in by_lease.values():
+            self._hold(Hold(lane, together[0].message.lease, together))
+        if late := self._handover.put(deliveries):
+            self._give_back(late)
+
+    def _delivery(self, lane: Lane, message: ReceivedMessage) -> Delivery:
+        """The message with what handles it, or with why nothing does."""
+        delivery = Delivery(message, lane)
+        try:
+            delivery.binding = self._resolver.resolve(message)
+            delivery.is_async = delivery.binding.is_async
+            lane.kinds.add(delivery.is_async)
+        except Exception as exc:  # noqa: BLE001 - a resolver may be anybody's; its error is the message's
+            delivery.error = exc
+        return delivery
+
+    def close_lanes(self) -> None:
+        """Let go of the wide rows; what is held stays held."""
+        for lane in self._roster.lanes:
+            with suppress(CqueueError):
+                lane.consumer.close(give_back=False)

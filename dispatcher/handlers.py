@@ -1,0 +1,121 @@
+"""What may handle messages, and which of it handles this one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Binding, Context
+from cqueue.dispatcher.retry import DEFAULT_POLICY
+from cqueue.errors import ConfigError, UnknownTask
+
+
+@runtime_checkable
+class Resolver(Protocol):
+    """Knows what to call for a message, by any rule of its own. Called from many threads."""
+
+    def resolve(self, message: ReceivedMessage) -> Binding:
+        """What to call.
+
+        Raises:
+            UnknownTask: nothing is known for it.
+        """
+        ...
+
+
+class One:
+    """The same handler for every message."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+
+    def resolve(self, message: ReceivedMessage) -> Binding:
+        """That one."""
+        return self.binding
+
+
+class ByTask:
+    """Handlers by task name; under None that of messages that name none."""
+
+    def __init__(self, bindings: Mapping[str | None, Binding]) -> None:
+        self.bindings = dict(bindings)
+
+    def resolve(self, message: ReceivedMessage) -> Binding:
+        """The one of the message's task."""
+        try:
+            return self.bindings[message.task]
+        except KeyError:
+            raise UnknownTask(unknown_task(message.task, self.bindings)) from None
+
+
+def unknown_task(task: str | None, known: Mapping[str | None, Any]) -> str:
+    """What to say about a message that nothing here handles."""
+    what = "messages that name no task" if task is None else f"task {task!r}"
+    names = ", ".join(sorted(name for name in known if name is not None)) or "none"
+    return f"no handler for {what} is known to this process; it knows {names}. Deploy it, or stop sending it"
+
+
+def resolver_of(handler: Any) -> Resolver:
+    """A resolver of whatever a dispatcher is given as its handler.
+
+    Raises:
+        ConfigError: it is no handler, or an empty mapping.
+    """
+    if isinstance(handler, Mapping):
+        if not handler:
+            raise ConfigError("the mapping of handlers is empty")
+        for name in handler:
+            if name is not None and not isinstance(name, str):
+                raise ConfigError(f"{name!r} is no task name; the handlers' keys are text, or None")
+        return ByTask({name: bind(one, name) for name, one in handler.items()})
+    if isinstance(handler, Resolver) and not inspect.isclass(handler):
+        return handler
+    return One(bind(handler))
+
+
+def bind(handler: Any, name: str | None = None) -> Binding:
+    """A function, coroutine function, callable object, or class as a `Binding` with the default policy.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if isinstance(handler, Binding):
+        return handler
+    if not callable(handler):
+        raise ConfigError(f"{handler!r} is no handler; give a function (message, context), or a class")
+    name = name or str(getattr(handler, "__name__", type(handler).__name__))
+    if inspect.isclass(handler):
+        return _bind_class(handler, name)
+    return Binding(name, handler, DEFAULT_POLICY, is_async=is_async(handler))
+
+
+def _bind_class(cls: Any, name: str) -> Binding:
+    """A new instance for each message, and its `handle`, or else the instance itself, called."""
+    method = getattr(cls, "handle", None) or cls.__dict__.get("__call__") or _inherited_call(cls)
+    if method is None:
+        raise ConfigError(
+            f"{cls!r} has neither `handle` nor `__call__`; one of them takes (message, context)"
+        )
+    return Binding(name, _instance_call(cls), DEFAULT_POLICY, is_async=is_async(method))
+
+
+def _instance_call(cls: Any) -> Callable[[ReceivedMessage, Context], Any]:
+    handled = hasattr(cls, "handle")
+
+    def call(message: ReceivedMessage, context: Context) -> Any:
+        instance = cls()
+        return (instance.handle if handled else instance)(message, context)
+
+    return call
+
+
+def _inherited_call(cls: Any) -> Any:
+    return next((base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__), None)
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it gives a coroutine."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

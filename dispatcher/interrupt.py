@@ -1,0 +1,74 @@
+"""Ends a handler on a thread from outside, and never anything else that the thread does.
+
+Python can raise an exception in another thread, but only "at its next bytecode", whatever that is by then.
+So there is one right to interrupt a run, taken either by who interrupts or by the worker when the
+handler has returned; a list's `pop` decides, because it needs no lock in which the worker could be hit.
+If the worker comes too late, it waits until the exception has been raised, and takes back what has not
+arrived.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+_set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_set_async_exc.argtypes = (ctypes.c_ulong, ctypes.py_object)
+_clear_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+_SPIN_S: Final = 0.0005
+
+
+class Interrupted(BaseException):
+    """Raised in a handler whose time is up; no `Exception`, so that fewer handlers swallow it."""
+
+
+class Interruptible:
+    """One run of a handler on the calling thread, which another thread may interrupt once."""
+
+    __slots__ = ("_fired", "_right", "_thread")
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._right = [True]
+        self._fired = False
+
+    def interrupt(self) -> bool:
+        """Raise `Interrupted` in the handler; False if it has returned, or was interrupted before."""
+        try:
+            self._right.pop()
+        except IndexError:
+            return False
+        _set_async_exc(self._thread, Interrupted)
+        self._fired = True
+        return True
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call, on the thread that made this object. When it returns, no exception is under way any more.
+
+        Raises:
+            Interrupted: and whatever the function raises.
+        """
+        try:
+            try:
+                return function(*args)
+            finally:
+                self._end()
+        except Interrupted:
+            self._end()  # it may have come between the handler's end and ours
+            raise
+
+    def _end(self) -> None:
+        """Take the right to interrupt back; or, if it is gone, see that no exception is still to come."""
+        try:
+            self._right.pop()
+        except IndexError:
+            while not self._fired:
+                time.sleep(_SPIN_S)
+            _clear_async_exc(self._thread, None)  # it was swallowed, or has not arrived
+        else:
+            self._fired = True

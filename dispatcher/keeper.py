@@ -1,0 +1,166 @@
+"""Keeps what is held: extends the timeouts of what runs, and gives back what waits too long.
+
+At half of a lease's timeout it is decided what becomes of it. What is running, or whose ack is not yet
+stored, has the lease extended, for the whole lease because that is one row. What waits to be started is
+given back before, so that an idle process elsewhere may have it.
+The decisions are `judge`, a function of a hold and the time; what they cost is paid by threads of a pool,
+as each may wait long for Cassandra.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from datetime import timedelta
+from enum import Enum
+
+from cqueue.dispatcher.delivery import Delivery, Hold, Stage
+from cqueue.dispatcher.events import Event, Events, Trouble
+from cqueue.dispatcher.tally import Tally
+from cqueue.errors import CqueueError
+
+TICK_S = 0.1
+TICK_MS = 100
+RETRY_MS = 1000
+"""Pause after an extension that failed."""
+
+
+class Care(Enum):
+    """What a hold needs."""
+
+    NOTHING = "nothing"
+    FORGET = "forget"  # nothing of it is ours any more
+    LOST = "lost"
+    HALF = "half"  # of its timeout has passed
+
+
+def judge(hold: Hold, visibility_ms: int, now_ms: int) -> Care:
+    """What a hold needs at this moment."""
+    lease = hold.lease
+    if lease.lost:
+        return Care.LOST
+    if lease.given or not lease.outstanding:
+        return Care.FORGET
+    if hold.busy or now_ms < max(hold.again_ms, lease.due_ms - visibility_ms // 2):
+        return Care.NOTHING
+    return Care.HALF
+
+
+class Keeper:
+    """Looks through all holds ten times a second, on a thread of its own.
+
+    Args:
+        withdraw: takes back those of some deliveries that nobody has started.
+        release: gives deliveries back to their queues.
+        watch: called at each tick, for handlers that take too long.
+        executor: where extensions are sent from.
+    """
+
+    def __init__(
+        self,
+        *,
+        withdraw: Callable[[Sequence[Delivery]], list[Delivery]],
+        release: Callable[[Sequence[Delivery]], None],
+        watch: Callable[[], None],
+        executor: Executor,
+        events: Events,
+        tally: Tally,
+    ) -> None:
+        self._withdraw = withdraw
+        self._release = release
+        self._watch = watch
+        self._executor = executor
+        self._events = events
+        self._trouble = Trouble(events, Event.EXTEND_FAILED, Event.SETTLE_RESUMED)
+        self._tally = tally
+        self._new: deque[Hold] = deque()
+        self.holds: list[Hold] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cqueue-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Keep nothing from now on."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def keep(self, hold: Hold) -> None:
+        """Look after it from now on. Called on any thread."""
+        self._new.append(hold)
+
+    def _run(self) -> None:
+        while not self._stop.wait(TICK_S):
+            try:
+                self._watch()
+                self.tick()
+            except Exception as exc:  # noqa: BLE001 - a keeper that ends would lose every long handler's lease
+                self._events.say(Event.BROKEN, error=exc)
+
+    def tick(self) -> None:
+        """One look at everything that is held."""
+        while self._new:
+            self.holds.append(self._new.popleft())
+        now_ms: dict[str, int] = {}
+        self.holds = [hold for hold in self.holds if self._look(hold, now_ms)]
+
+    def _look(self, hold: Hold, clock_ms: dict[str, int]) -> bool:
+        """Do what a hold needs; whether to go on with it."""
+        lane = hold.lane
+        if lane.name not in clock_ms:
+            clock_ms[lane.name] = lane.now_ms()
+        match judge(hold, round(lane.visibility_s * 1000), clock_ms[lane.name]):
+            case Care.LOST:
+                self._lost(hold)
+                return False
+            case Care.FORGET:
+                return False
+            case Care.HALF:
+                self._halftime(hold, clock_ms[lane.name])
+        return True
+
+    def _halftime(self, hold: Hold, now_ms: int) -> None:
+        waiting = hold.of(Stage.WAITING)
+        stale = self._withdraw(waiting) if waiting else []
+        if stale:
+            self._release(stale)
+        hold.deliveries = [one for one in hold.deliveries if one.stage is not Stage.DONE]
+        hold.again_ms = now_ms + TICK_MS
+        if hold.of(Stage.RUNNING, Stage.SETTLING):
+            hold.busy = True
+            self._executor.submit(self.extend, hold)
+
+    def extend(self, hold: Hold) -> None:
+        """Extend the timeout of a hold, on a thread of the pool. Never raises."""
+        lane = hold.lane
+        try:
+            lane.consumer.extend(hold.deliveries[0].message, timedelta(seconds=lane.visibility_s))
+        except CqueueError as exc:
+            self._failed(hold, exc)
+        except Exception as exc:  # noqa: BLE001 - nobody looks at the future
+            self._events.say(Event.BROKEN, error=exc)
+        else:
+            self._trouble.succeeded(lane.name, queue=lane.name)
+        finally:
+            hold.busy = False
+
+    def _failed(self, hold: Hold, error: CqueueError) -> None:
+        """The next look tells a lost lease, and one that is settled meanwhile; else it is tried again."""
+        if hold.lease.outstanding and not hold.lease.lost:
+            self._trouble.failed(hold.lane.name, error, queue=hold.lane.name)
+        try:
+            hold.again_ms = hold.lane.now_ms() + RETRY_MS
+        except CqueueError:
+            return
+
+    def _lost(self, hold: Hold) -> None:
+        """Start nothing of it, and tell handlers that run; acks are sent all the same."""
+        for delivery in [*self._withdraw(hold.of(Stage.WAITING)), *hold.of(Stage.RUNNING)]:
+            delivery.lose()
+            self._tally.add(hold.lane.name, "lost")
+            self._events.of(Event.LOST, delivery)

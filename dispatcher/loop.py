@@ -1,0 +1,177 @@
+"""The event loop that coroutine handlers run on: one thread, started when the first of them comes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cqueue.dispatcher.delivery import Delivery, Settlement, Stage
+from cqueue.dispatcher.events import Event, Events
+from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.pace import Pace
+from cqueue.dispatcher.running import Run, Runner
+from cqueue.dispatcher.tally import Tallies, Tally
+from cqueue.dispatcher.workers import timed_out
+
+
+class Loop:
+    """Runs coroutine handlers, `limit` at a time."""
+
+    def __init__(
+        self,
+        limit: int,
+        handover: Handover,
+        runner: Runner,
+        *,
+        settle: Callable[[Delivery, Settlement], None],
+        events: Events,
+        tallies: Tallies,
+        backlog: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = limit
+        self._handover = handover
+        self._runner = runner
+        self._settle = settle
+        self._events = events
+        self._tally = tallies.new()
+        self._clock = clock
+        self.pace = Pace(limit, backlog, self._ages)
+        self._mutex = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: dict[asyncio.Task[None], tuple[Delivery, float]] = {}
+        self._done = 0  # finished since the hand-over was asked last
+        self._stopping = False
+        self._closed = False
+
+    # ── called from other threads ──
+
+    def call(self) -> None:
+        """Something waits."""
+        with self._mutex:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
+                self._thread.start()
+            if not self._closed:
+                self._loop.call_soon_threadsafe(self._pump)
+
+    def deliveries(self) -> list[Delivery]:
+        """What runs now."""
+        return [delivery for delivery, _ in self._tasks.copy().values()]
+
+    def _ages(self) -> list[float]:
+        now_s = self._clock()
+        return [now_s - at_s for _, at_s in self._tasks.copy().values()]
+
+    def interrupt_all(self) -> None:
+        """Cancel all coroutines, as the dispatcher stops."""
+        with self._mutex:
+            if self._loop is not None and not self._closed:
+                self._loop.call_soon_threadsafe(self._cancel_all)
+
+    def close(self, seconds: float) -> None:
+        """End the thread. What still runs is not waited for."""
+        with self._mutex:
+            if self._loop is None or self._closed:
+                return
+            self._closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    # ── on the loop's thread ──
+
+    def _run(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        asyncio.set_event_loop(loop)
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started
+                self._events.say(Event.BROKEN, error=exc)
+            if self._closed:
+                break
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        if not asyncio.all_tasks(loop):
+            loop.close()
+
+    def _pump(self) -> None:
+        """Start as many as may run."""
+        while True:
+            done, self._done = self._done, 0
+            delivery = self._handover.take_now(done=done, idle=self._limit - len(self._tasks))
+            if delivery is None:
+                return
+            task = asyncio.get_running_loop().create_task(self._handle(delivery))
+            self._tasks[task] = (delivery, self._clock())
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        self._done += 1
+        self._pump()
+
+    def _cancel_all(self) -> None:
+        self._stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _handle(self, delivery: Delivery) -> None:
+        try:
+            self._settle(delivery, await self._run_one(delivery))
+        except BaseException as exc:  # noqa: BLE001 - as in a worker
+            self._events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
+            delivery.stage = Stage.LEFT
+
+    async def _run_one(self, delivery: Delivery) -> Settlement:
+        begun_s = self._clock()
+        run = self._runner.prepare(delivery)
+        self._tally.add(delivery.lane.name, "started")
+        answer: Any = None
+        error: BaseException | None = None
+        try:
+            await self._enter(run)
+            if run.is_to_be_called:
+                answer = await self._call(run)
+        except BaseException as exc:  # noqa: BLE001 - as in a worker
+            error = exc
+        self.pace.observe(self._clock() - begun_s)
+        if self._stopping and isinstance(error, asyncio.CancelledError):
+            return self._runner.stop(run, error, self._tally)
+        if not run.steps:
+            return self._runner.leave(run, answer, error, self._tally)
+        aside = Tally()
+        settlement = await asyncio.to_thread(self._runner.leave, run, answer, error, aside)
+        self._tally.merge(aside)
+        return settlement
+
+    async def _enter(self, run: Run) -> None:
+        """Steps may block, so they run elsewhere, and with them the hooks."""
+        if run.steps:
+            await asyncio.to_thread(self._runner.enter, run)
+        else:
+            self._runner.enter(run)
+
+    async def _call(self, run: Run) -> Any:
+        delivery, binding = run.delivery, run.delivery.binding
+        if binding is None:
+            return None
+        limit_s = None if binding.timeout is None else binding.timeout.total_seconds()
+        try:
+            async with asyncio.timeout(limit_s) as scope:
+                return await binding.call(delivery.message, run.context)
+        except TimeoutError as exc:
+            if not scope.expired():
+                raise
+            self._events.of(Event.TIMED_OUT, delivery, limit_s=limit_s)
+            raise timed_out(delivery, exc) from exc

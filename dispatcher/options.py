@@ -1,0 +1,86 @@
+"""How a dispatcher works: one object, validated whole when it is made.
+
+The defaults suit handlers of some milliseconds to some seconds on a few queues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cqueue.errors import ConfigError
+from cqueue.message import MAX_RECEIVE
+
+SECOND: Final = timedelta(seconds=1)
+MS: Final = timedelta(milliseconds=1)
+IDLE_POLL_S: Final = 0.02
+"""What `max_poll_interval` allows every queue if it is not given: 50 polls a second of all idle queues."""
+
+_NUMBERS: Final = (
+    ("batch_size", 1, MAX_RECEIVE),
+    ("consumers", 1, 64),
+    ("threads", 1, 1000),
+    ("coroutines", 1, 100_000),
+    ("backlog", 1, 100_000),
+    ("ack_batch", 1, 10_000),
+)
+_DURATIONS: Final = (
+    ("poll_interval", MS, 60 * SECOND),
+    ("ack_interval", timedelta(), 10 * SECOND),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How many of everything, and how often.
+
+    Raises:
+        ConfigError: a value is out of its range, or does not fit another one.
+    """
+
+    # Messages of one receive, 1 to 1,000.
+    batch_size: int = 100
+    # Threads that receive, 1 to 64: at most as many as `threads`.
+    consumers: int = 2
+    # Threads that run handlers, 1 to 1,000.
+    threads: int = 8
+    # Coroutine handlers that run at a time, 1 to 100,000.
+    coroutines: int = 100
+    # Pause after a poll that found nothing, 1 ms to 1 min; doubled each time up to max_poll_interval.
+    poll_interval: timedelta = 5 * MS
+    # Up to 1 h. None: 1 s, or with more than 50 queues 20 ms a queue.
+    max_poll_interval: timedelta | None = None
+    # How long acks are collected, 0 to 10 s.
+    ack_interval: timedelta = 100 * MS
+    # So many collected acks are sent at once, 1 to 10,000.
+    ack_batch: int = 500
+    # Messages that wait in this process to be started, 1 to 100,000; fewer where handlers are slow.
+    backlog: int = 1000
+
+    def __post_init__(self) -> None:
+        """Check every field, then how they fit together."""
+        for name, low, high in _NUMBERS:
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                raise ConfigError(f"{name} is {value!r}; it takes a whole number from {low:,} to {high:,}")
+        for name, least, most in _DURATIONS:
+            self._check_duration(name, least, most)
+        if self.max_poll_interval is not None:
+            self._check_duration("max_poll_interval", self.poll_interval, 3600 * SECOND)
+        if self.consumers > self.threads:
+            raise ConfigError(
+                f"consumers is {self.consumers} and threads {self.threads}; more threads that receive than "
+                "threads that run handlers would only claim what cannot be started"
+            )
+
+    def _check_duration(self, name: str, low: timedelta, high: timedelta) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, timedelta) or not low <= value <= high:
+            raise ConfigError(f"{name} is {value!r}; it takes a timedelta from {low} to {high}")
+
+    def longest_poll_s(self, queues: int) -> float:
+        """The longest pause between two polls of an idle queue, in seconds."""
+        if self.max_poll_interval is not None:
+            return self.max_poll_interval.total_seconds()
+        return max(1.0, self.poll_interval.total_seconds(), IDLE_POLL_S * queues)

@@ -1,0 +1,273 @@
+"""One run of a handler: what comes before it, what after it, and what its answer means for the message.
+
+Threads and the event loop share all of it but the call itself.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher import retry
+from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.events import Event, Events, MessageLog
+from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.tally import Tally
+from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, is_answer
+
+NEVER_DIES: Final = timedelta(minutes=10)
+"""When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""
+INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
+"""Ended at a stop: due again at once, and the attempt counts."""
+_TRACE: Final = "\nTraceback (most recent call last)"
+_HERE: Final = str(Path(__file__).parent) + os.sep
+_MS: Final = timedelta(milliseconds=1)
+
+
+class Step(Protocol):
+    """Something of the dispatcher's own around handlers, such as schedules.
+
+    Called on a worker thread, or for coroutine handlers on a thread of a pool; it may block. What it
+    raises is as if the handler had raised it.
+    """
+
+    def wants(self, message: ReceivedMessage) -> bool:
+        """Whether the message is of its kind; asked for every message, so to be answered at once."""
+        ...
+
+    def before(self, message: ReceivedMessage, context: Context) -> Verdict | None:
+        """Before the handler, which is not called if this gives a verdict."""
+        ...
+
+    def after(self, message: ReceivedMessage, context: Context, settlement: Settlement) -> Settlement:
+        """After the handler and before anything is told to the queue: what to tell it.
+
+        Not called if `before` gave a verdict.
+        """
+        ...
+
+
+class Run:
+    """A run under way, between `Runner.prepare` and `Runner.conclude`."""
+
+    __slots__ = ("context", "delivery", "early", "error", "steps")
+
+    def __init__(self, delivery: Delivery, context: Context, steps: list[Step]) -> None:
+        self.delivery = delivery
+        self.context = context
+        self.steps = steps
+        self.error: BaseException | None = delivery.error
+        self.early: Verdict | None = None  # a step's, instead of the handler's
+
+    @property
+    def is_to_be_called(self) -> bool:
+        """Whether the handler's turn comes."""
+        return self.error is None and self.early is None
+
+
+class Runner:
+    """Makes contexts, calls hooks and steps, and decides."""
+
+    def __init__(
+        self,
+        events: Events,
+        middleware: Sequence[Middleware],
+        steps: Sequence[Step],
+        stopping: threading.Event,
+    ) -> None:
+        self._events = events
+        self._before: Final = _overriding(middleware, "before_run")
+        self._after: Final = _overriding(middleware, "after_run")[::-1]
+        self._steps = steps
+        self._stopping = stopping
+
+    # ── before ──
+
+    def prepare(self, delivery: Delivery) -> Run:
+        """The context; no code of others is called."""
+        message, lane, binding = delivery.message, delivery.lane, delivery.binding
+        limit = binding.timeout if binding is not None else None
+        own = binding.retry.max_attempts if binding is not None else None
+        context = Context(
+            lane.name,
+            delivery.name,
+            message.attempt,
+            retry.attempt_limit(lane.max_attempts, own),
+            MessageLog(self._events.log, delivery),
+            stopping=self._stopping,
+            deadline=None if limit is None else datetime.now(UTC) + limit,
+        )
+        delivery.context = context
+        return Run(delivery, context, [step for step in self._steps if step.wants(message)])
+
+    def enter(self, run: Run) -> None:
+        """What comes before the handler: steps, then hooks. Never raises."""
+        if run.error is not None:
+            return
+        message = run.delivery.message
+        try:
+            for step in run.steps:
+                run.early = step.before(message, run.context)
+                if run.early is not None:
+                    return
+            for before in self._before:
+                before(message, run.context)
+        except BaseException as exc:  # noqa: BLE001 - others' code; nothing of it may end a worker
+            run.error = exc
+
+    # ── after ──
+
+    def leave(self, run: Run, answer: Any, error: BaseException | None, tally: Tally) -> Settlement:
+        """What becomes of the message, once its handler has answered or failed. Never raises."""
+        if run.early is not None:
+            return self._counted(run, self._of_verdict(run, run.early), None, tally)
+        error = error or run.error
+        if error is None and answer is not None and answer is not True and not is_answer(answer):
+            error = TypeError(
+                f"handler {run.delivery.name!r} returned {type(answer).__name__}; it returns None or True, "
+                "False, Retry, Snooze, Cancel, or Dead"
+            )
+        self._hooks(run, answer, error)
+        settlement, error = self._decide(run, answer, error)
+        for step in reversed(run.steps):
+            try:
+                settlement = step.after(run.delivery.message, run.context, settlement)
+            except BaseException as exc:  # noqa: BLE001 - as above
+                error = exc
+                settlement = self._after_error(run, exc)
+        return self._counted(run, settlement, error, tally)
+
+    def stop(self, run: Run, error: BaseException, tally: Tally) -> Settlement:
+        """What becomes of a message whose handler was ended because the dispatcher stops. Never raises."""
+        self._hooks(run, None, error)
+        return self._counted(run, INTERRUPTED, None, tally)
+
+    def _hooks(self, run: Run, answer: Answer, error: BaseException | None) -> None:
+        for after in self._after:
+            try:
+                after(run.delivery.message, run.context, answer, error)
+            except BaseException as exc:  # noqa: BLE001 - as above
+                self._events.of(Event.HOOK_FAILED, run.delivery, error=exc, hook="after_run")
+
+    def _decide(
+        self, run: Run, answer: Answer, error: BaseException | None
+    ) -> tuple[Settlement, BaseException | None]:
+        if error is not None:
+            return self._after_error(run, error), error
+        if answer is None or answer is True:
+            return SUCCEEDED, None
+        try:
+            return self._of_answer(run, answer), None
+        except Exception as exc:  # noqa: BLE001 - a policy is the application's
+            return self._after_error(run, exc), exc
+
+    def _of_answer(self, run: Run, answer: Answer) -> Settlement:
+        if isinstance(answer, Retry) and run.delivery.binding is not None:
+            answer = retry.answered(
+                run.delivery.binding.retry,
+                answer,
+                attempt=run.context.attempt,
+                max_attempts=run.delivery.lane.max_attempts,
+                first_seen_s=self._age_s(run),
+            )
+        if answer is False:
+            return Settlement(Verb.NACK, "left", self._until_timeout(run.delivery))
+        return self._of_verdict(run, answer)  # type: ignore[arg-type]
+
+    def _after_error(self, run: Run, error: BaseException) -> Settlement:
+        """What the policy says about an error; what it cannot say, the default one does."""
+        binding = run.delivery.binding
+        for policy in (binding.retry if binding is not None else retry.DEFAULT_POLICY, retry.DEFAULT_POLICY):
+            try:
+                verdict = retry.decide(
+                    policy,
+                    attempt=run.context.attempt,
+                    max_attempts=run.delivery.lane.max_attempts,
+                    first_seen_s=self._age_s(run),
+                    error=error,
+                )
+            except Exception as exc:  # noqa: BLE001 - as above
+                self._events.of(Event.HOOK_FAILED, run.delivery, error=exc, hook="retry")
+            else:
+                if isinstance(verdict, Dead):  # its reason ends in a traceback, too, but in less of it
+                    return self._of_verdict(run, Dead(verdict.reason.partition(_TRACE)[0]), trace_of(error))
+                return self._of_verdict(run, verdict)
+        return Settlement(Verb.NACK, "retried", timedelta(minutes=1))
+
+    def _of_verdict(self, run: Run, verdict: Verdict, trace: str = "") -> Settlement:
+        match verdict:
+            case Snooze(delay):
+                return Settlement(Verb.SNOOZE, "snoozed", delay)
+            case Cancel(reason):
+                return Settlement(Verb.ACK, "cancelled", reason=reason)
+            case Dead(reason):
+                if run.delivery.lane.is_dead_letter:
+                    return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
+                return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace)
+        delay = (
+            verdict.delay if verdict.delay is not None else retry.resolved_delay(verdict, run.context.attempt)
+        )
+        return Settlement(Verb.NACK, "retried", delay)
+
+    def _counted(
+        self, run: Run, settlement: Settlement, error: BaseException | None, tally: Tally
+    ) -> Settlement:
+        """Count and log it."""
+        tally.add(run.delivery.lane.name, settlement.outcome)
+        if (event := _EVENTS.get(settlement.outcome)) is not None:
+            fields: dict[str, Any] = (
+                {"reason": settlement.reason.partition("\n")[0]} if settlement.reason else {}
+            )
+            if error is not None:
+                fields["error"] = error
+            if settlement.verb in {Verb.NACK, Verb.SNOOZE}:
+                fields["delay_s"] = settlement.delay.total_seconds()
+            self._events.of(event, run.delivery, **fields)
+        return settlement
+
+    def _age_s(self, run: Run) -> float:
+        """How long the message has been due, in seconds."""
+        return max(0.0, (run.delivery.lane.queue.now - run.delivery.message.due).total_seconds())
+
+    @staticmethod
+    def _until_timeout(delivery: Delivery) -> timedelta:
+        left_ms = delivery.message.lease.due_ms - delivery.lane.now_ms()
+        return max(0, left_ms) * _MS
+
+
+def released(tally: Tally, deliveries: Sequence[Delivery]) -> Settlement:
+    """Nobody has started them."""
+    for delivery in deliveries:
+        tally.add(delivery.lane.name, RELEASED.outcome)
+    return RELEASED
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback, from where the dispatcher called the handler on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+
+
+_EVENTS: Final = {
+    "retried": Event.RETRIED,
+    "dead": Event.DEAD,
+    "cancelled": Event.CANCELLED,
+    "snoozed": Event.SNOOZED,
+    "left": Event.LEFT,
+    "interrupted": Event.INTERRUPTED,
+}
+
+
+def _overriding(middleware: Sequence[Middleware], name: str) -> list[Callable[..., Any]]:
+    """The hooks of that name that do something: most middlewares need not be called most of the time."""
+    base = getattr(Middleware, name)
+    return [getattr(one, name) for one in middleware if getattr(type(one), name, None) is not base]

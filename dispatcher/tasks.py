@@ -115,7 +115,7 @@ class Task(Generic[P, R]):
         self.queue = definition.queue
         self.retry = definition.retry
         self.timeout = definition.timeout
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = _is_async(function)
         self._definition = definition
         self._sender = sender
         self._options = options or SendOptions()
@@ -233,6 +233,13 @@ class Task(Generic[P, R]):
             raise PayloadMismatch(
                 f"task {self.name!r}: {exc}; was it enqueued for another version of the function?"
             ) from exc
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine; an object may have a coroutine function as its `__call__`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
+    )
 
 
 def _check_function(function: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 """Tasks: functions that stay functions, and messages that are checked before they are written."""
 
 import asyncio
+import functools
 import importlib.util
 import inspect
 import json
@@ -58,6 +59,35 @@ def test_calling_a_coroutine_task_gives_its_coroutine(app):
 
     assert later.is_async
     assert asyncio.run(later(1)) == 2
+
+
+class Adder:
+    """A task may be an object."""
+
+    def __init__(self, step):
+        self.step = step
+
+    async def __call__(self, number: int) -> int:
+        return number + self.step
+
+
+def test_a_callable_object_may_be_a_task(app, sent):
+    """Its `__call__` has the signature, and may be a coroutine function."""
+    task = app.task(queue="mail")(Adder(2))
+    assert task.is_async
+    assert task.name == f"{__name__}:Adder"
+    assert asyncio.run(task(1)) == 3
+    task.enqueue(number=1)
+    with pytest.raises(cqueue.BadArguments):
+        task.enqueue("1", 2)
+    assert len(sent()) == 1
+
+
+def test_a_partial_function_may_be_a_task(app):
+    """With the arguments that are left."""
+    task = app.task(name="welcome")(functools.partial(send, subject="welcome"))
+    assert task("a@b") == "welcome, a@b"
+    assert json.loads(task.message("a@b").body) == {"args": ["a@b"], "kwargs": {}}
 
 
 def test_a_task_looks_like_its_function(app):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from importlib import import_module
 from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
@@ -31,6 +30,7 @@ from cqueue.producer import SendResult
 from cqueue.queue import Queue
 
 if TYPE_CHECKING:
+    from cqueue.dispatcher.dispatcher import Dispatcher
     from cqueue.dispatcher.inline import InlineRun
 
 P = ParamSpec("P")
@@ -204,18 +204,24 @@ class App:
 
     def dispatcher(
         self, queues: Iterable[str] | None = None, *, middleware: Sequence[Middleware] = (), **options: Any
-    ) -> Any:
-        """A dispatcher of these queues, by default of all that tasks have; not started. See `Dispatcher`.
+    ) -> Dispatcher:
+        """A dispatcher for the tasks, not started; the queues have been set up.
 
-        middleware: more of it, after that of the application.
+        Args:
+            queues: names of those to receive from; by default all that tasks have.
+            middleware: more of it, after that of the application.
+            options: as `Dispatcher` takes them.
 
         Raises:
-            ConfigError: as `setup`; or an option is wrong.
+            ConfigError: as `setup`; or an option is wrong, or there are no queues.
+            QueueNotFound: one that no task has does not exist.
         """
-        module = import_module("cqueue.dispatcher.dispatcher")  # only here: enqueueing needs no threads
+        from cqueue.dispatcher.dispatcher import Dispatcher  # noqa: PLC0415 - enqueueing needs no threads
+
         opened = self.setup()
-        wanted = opened if queues is None else [self.client.queue(name) for name in queues]
-        return module.Dispatcher(wanted, self, middleware=(*self.middleware, *middleware), **options)
+        names = [queues] if isinstance(queues, str) else queues
+        wanted = opened if names is None else [self.client.queue(name) for name in names]
+        return Dispatcher(wanted, self, middleware=(*self.middleware, *middleware), **options)
 
     # ── The client ──
 

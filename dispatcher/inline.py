@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import structlog
-
 from cqueue.consumer import Consumer, ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
+from cqueue.dispatcher.events import logger
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.retry import DEFAULT_POLICY, answered, attempt_limit, decide
 from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, is_answer
 from cqueue.message import MessageId
+from cqueue.protocol.dead import HEADER_TRACEBACK
 from cqueue.queue import Queue
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
         answer = decide(policy, first_seen_s=first_seen_s, error=exc, **limits)
     if isinstance(answer, Retry) and error is None:
         answer = answered(policy, answer, first_seen_s=first_seen_s, **limits)
-    _settle(app.middleware, message, answer)
+    _settle(app.middleware, message, answer, error)
     return InlineRun(message.task or "", message.id, message.attempt, answer, error)
 
 
@@ -148,19 +149,21 @@ def _logged(hook: str) -> Iterator[None]:
 
 
 def _context(queue: Queue, binding: Binding, message: ReceivedMessage) -> Context:
-    logger = structlog.wrap_logger(_log, wrapper_class=structlog.stdlib.BoundLogger)
-    log = logger.bind(queue=queue.name, task=binding.name, message_id=message.id, attempt=message.attempt)
+    log = logger().bind(queue=queue.name, task=binding.name, message_id=message.id, attempt=message.attempt)
     limit = attempt_limit(queue.config.max_attempts, binding.retry.max_attempts)
     return Context(queue.name, binding.name, message.attempt, limit, log)
 
 
-def _settle(middleware: Sequence[Middleware], message: ReceivedMessage, answer: Answer) -> None:
+def _settle(
+    middleware: Sequence[Middleware], message: ReceivedMessage, answer: Answer, error: Exception | None
+) -> None:
     if isinstance(answer, Retry):
         message.nack(answer.delay or timedelta())
     elif isinstance(answer, Snooze):
         message.snooze(answer.delay)
     elif isinstance(answer, Dead):
-        message.dead(answer.reason)
+        trace = {HEADER_TRACEBACK: "".join(traceback.format_exception(error))} if error else None
+        message.dead(answer.reason, trace)
     elif answer is None or answer is True or isinstance(answer, Cancel):
         for each in middleware:
             with _logged("before_ack"):

@@ -378,7 +378,8 @@ def test_a_task_is_retried_until_it_is_dead(app):
     runs = app.run_inline(reraise=False)
     assert [run.attempt for run in runs] == [1, 2, 3]
     (letter,) = app.client.queue("default.dead").peek()
-    assert letter.headers["cqueue-dead-reason"].startswith("attempt 3 of 3: LookupError: gone")
+    assert letter.headers["cqueue-dead-reason"] == "attempt 3 of 3: LookupError: gone"
+    assert "in fail" in letter.headers["cqueue-dead-traceback"]
 
 
 @pytest.mark.parametrize(
@@ -529,3 +530,69 @@ def test_the_contexts_logger_says_which_run_it_is(app, caplog):
     app.run_inline()
     assert "talked" in caplog.text
     assert id_ in caplog.text
+
+
+# ── With a dispatcher ──
+
+
+def test_a_dispatcher_runs_the_tasks(app):
+    """Plain ones and coroutines, by their names, with their own policies, from all their queues."""
+    seen = []
+
+    @app.task(queue="mail", retry=cqueue.Retry(timedelta(), max_attempts=3))
+    def fail(to: str) -> None:
+        seen.append((to, cqueue.current_context().attempt))
+        raise ValueError(to)
+
+    @app.task(name="fetch")
+    async def fetch(url: str) -> None:
+        seen.append((url, cqueue.current_context().task))
+
+    with app.dispatcher(threads=2) as dispatcher:
+        assert isinstance(dispatcher, cqueue.Dispatcher)
+        fail.enqueue("a@b")
+        fetch.enqueue("url")
+        assert dispatcher.drain(MINUTE)
+    assert sorted(seen) == [("a@b", 1), ("a@b", 2), ("a@b", 3), ("url", "fetch")]
+    (letter,) = app.client.queue("mail.dead").peek()
+    assert letter.headers["cqueue-dead-reason"] == "attempt 3 of 3: ValueError: a@b"
+
+
+def test_a_dispatcher_has_the_middleware_and_the_queues_asked_for(watched, notes):
+    """That of the application first; queues of other tasks stay as they are."""
+    mail, audit = (watched.task(queue=name, name=name)(send) for name in ("mail", "audit"))
+    more = []
+    with watched.dispatcher("mail", middleware=[Recorder("more", more)]) as dispatcher:
+        mail.enqueue("a@b")
+        audit.enqueue("a@b")
+        notes.clear()
+        assert dispatcher.drain(MINUTE)
+    assert ("outer", "before_run", "was here", 1) in notes
+    assert ("more", "before_run", "was here", 1) in more
+    assert watched.client.queue("mail").stats(exact=True).live == 0
+    assert watched.client.queue("audit").stats(exact=True).ready == 1
+
+
+def test_a_dispatcher_starts_with_queues_that_are_right(app):
+    """They are set up before, and checked; without any there is nothing to do."""
+    with pytest.raises(cqueue.ConfigError):
+        app.dispatcher()
+    app.client.create_queue("mail")
+    app.task(queue="mail", retry=cqueue.Retry(max_attempts=20))(send)
+    with pytest.raises(cqueue.ConfigError, match="--max-attempts 20"):
+        app.dispatcher()
+    with pytest.raises(cqueue.ConfigError, match="--max-attempts 20"):
+        app.dispatcher(["mail"])
+
+
+@pytest.mark.parametrize("fields", [{"task": "snd"}, {"task": "send", "body": b"{"}, {}])
+def test_a_dispatcher_loses_nothing_that_it_does_not_know(app, fields):
+    """Unknown tasks and arguments come again later, and are dead-lettered at the queue's limit."""
+    app.task(name="send", retry=cqueue.Retry(max_attempts=1))(send)
+    events = []
+    dispatcher = app.dispatcher(on_event=lambda name, more: events.append((name, more.get("attempt"))))
+    with dispatcher:
+        app.send("default", cqueue.Message(fields.get("body", b"{}"), task=fields.get("task")))
+        assert dispatcher.drain(MINUTE)
+    assert ("message_retried", 1) in events
+    assert app.client.queue("default").stats(exact=True).waiting == 1

@@ -26,9 +26,12 @@ with cqueue.App() as entered:
 assert_type(app.client, cqueue.Client)
 assert_type(app.setup(), list[cqueue.Queue])
 assert_type(app.tasks, Mapping[str, cqueue.Task[..., Any]])
+assert_type(app.dispatcher(["mail"], threads=8, middleware=[cqueue.Middleware()]), cqueue.Dispatcher)
 assert_type(app.run_inline(reraise=False), list[cqueue.InlineRun])
 cqueue.App(5)  # type: ignore[arg-type]
 cqueue.App(middleware=[cqueue.Middleware])  # type: ignore[list-item]
+
+app.dispatcher([b"mail"])  # type: ignore[list-item]
 
 # ── Defining ──
 

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.clusters import longest_silence_s, p99, recovery_s, running_cluster, sends_of, url_of
 from tests.faults.lengths import full
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(900)]
 
 VISIBILITY = timedelta(seconds=8)
 

@@ -30,7 +30,7 @@ def test_injected_timeouts_break_no_promise(start_run, row, tmp_path, percent):
         time_shard=timedelta(seconds=1),
         shards=2,
     )
-    count = full(2000, 300)
+    count = full(2000, 200)
     told = [tmp_path / f"fates-{number}" for number in range(4)]
     for file in told[:2]:
         run.start("consume", batch=20, mix=0.1, flaky=percent / 100, fates=str(file))

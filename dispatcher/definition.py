@@ -22,7 +22,8 @@ _TEXTS = ("task", "codec", "message_key")
 class Definition:
     """When to fire, and the message to fire.
 
-    start_ms: when the schedule was made; times without a date of their own count from it.
+    start_ms: when the schedule was made; times without a date of their own count from it. due_ms: when the
+    next firing is due, where its time had passed already as the schedule moved on to it; else 0.
     """
 
     trigger: Trigger
@@ -33,12 +34,15 @@ class Definition:
     message_key: str | None = None
     headers: Mapping[str, str] | None = None
     priority: int = 0
+    due_ms: int = 0
 
     def __post_init__(self) -> None:
         """Check what the message's own checks do not."""
         if not isinstance(self.trigger, Trigger):
             raise BadInput(f"a trigger is RunOnce, Repeating or Cron, not {type(self.trigger).__name__}")
-        if isinstance(self.body, bytes) and len(self.body) > MAX_BODY:
+        if not isinstance(self.body, bytes):
+            raise BadInput(f"a body is bytes, not {type(self.body).__name__}; encode it first")
+        if len(self.body) > MAX_BODY:
             raise BodyTooLarge(
                 f"the body has {len(self.body):,} bytes; a schedule's has at most {MAX_BODY:,}"
             )
@@ -54,7 +58,8 @@ class Definition:
 
     def to_json(self) -> str:
         """As stored in the row."""
-        return json.dumps({"start": self.start_ms, **self._values()}, sort_keys=True)
+        due = {"due": self.due_ms} if self.due_ms else {}
+        return json.dumps({"start": self.start_ms, **due, **self._values()}, sort_keys=True)
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
@@ -75,7 +80,7 @@ class Definition:
             values = json.loads(text)
             values["trigger"] = triggers.from_json(json.dumps(values["trigger"]))
             values["body"] = base64.b64decode(values.get("body", ""))
-            return cls(start_ms=values.pop("start"), **values)
+            return cls(start_ms=values.pop("start"), due_ms=values.pop("due", 0), **values)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise ConfigError(
                 f"this version of cqueue cannot read the schedule {text[:200]!r}: {exc}"

@@ -18,9 +18,9 @@ from cqueue.dispatcher.context import Context, Firing
 from cqueue.dispatcher.definition import Definition
 from cqueue.dispatcher.delivery import Settlement, Verb
 from cqueue.dispatcher.events import describe, logger
-from cqueue.dispatcher.ledger import TRIES, Ledger
+from cqueue.dispatcher.ledger import TRIES, Ledger, jitter_of
 from cqueue.dispatcher.ticket import ACTIVE, DONE, Standing, Ticket, standing
-from cqueue.dispatcher.triggers import RunOnce, choose, jitter_ms
+from cqueue.dispatcher.triggers import RunOnce, choose
 from cqueue.dispatcher.verdicts import Cancel, Snooze
 from cqueue.errors import BadInput, NotDone, OutcomeUnknown
 from cqueue.message import to_datetime
@@ -101,9 +101,8 @@ class FiringStage:
 
     def _current(self, ticket: Ticket, row: ScheduleRow) -> Begun | Cancel:
         definition = Definition.from_json(row.definition)
-        jitter = jitter_ms(definition.trigger, f"{row.key}|{row.generation}|{row.next_at}")
-        now_ms = self._ledger.now_us() // 1000
-        choice = choose(definition.timetable, row.next_at, now_ms - jitter)
+        now_ms = self._ledger.now_us() // 1000 - jitter_of(row, definition)
+        choice = choose(definition.timetable, row.next_at, now_ms)
         if choice.fire_ms is None:
             return self._pass_over(row, choice.next_ms)
         count = None if isinstance(definition.trigger, RunOnce) else definition.trigger.count
@@ -123,9 +122,8 @@ class FiringStage:
     def _pass_over(self, row: ScheduleRow, next_ms: int | None) -> Cancel:
         """Leave a time out that is too late to be fired."""
         left_out = to_datetime(row.next_at)
-        moved = self._ledger.change(
-            row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
-        ) or self._ledger.read(row.key)
+        wanted = row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
+        moved = self._ledger.change(self._ledger.dated(wanted)) or self._ledger.read(row.key)
         if moved is not None:
             self._ledger.send_next(moved)
         return Cancel(f"the firing of {left_out.isoformat()} is later than its schedule allows")
@@ -133,7 +131,7 @@ class FiringStage:
     def _move(self, move: Move) -> None:
         row = move.row
         for _ in range(TRIES):
-            moved = self._ledger.change(move.onto(row))
+            moved = self._ledger.change(self._ledger.dated(move.onto(row)))
             if moved is not None:
                 self._ledger.send_next(moved)
                 return

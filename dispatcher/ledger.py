@@ -6,7 +6,7 @@ ends whatever was under way, so what it does not show will not happen any more.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
 from typing import Final
 
 from cqueue import ids
@@ -32,6 +32,8 @@ from cqueue.store.operations import ReadMessages
 
 TRIES: Final = 20
 """Conditional changes of one row by one caller, before it gives up for the others."""
+LATE_MS: Final = 500
+"""A firing sent so long after it was due is due now: well below W, for which consumers look back."""
 
 
 class Ledger:
@@ -100,6 +102,16 @@ class Ledger:
             return stored is None or stored.generation != row.generation
         return removed
 
+    def dated(self, row: ScheduleRow) -> ScheduleRow:
+        """A row that is about to wait for another firing, with the time when that is due.
+
+        Consumers look for late arrivals of the last seconds at each poll, and for older ones only now and
+        then. So a firing whose time has passed is due now; the row says so, that each who sends it agrees.
+        """
+        definition, now_ms = Definition.from_json(row.definition), self.now_us() // 1000
+        is_late = bool(row.next_at) and now_ms - _own_due_ms(row, definition) > LATE_MS
+        return row._replace(definition=replace(definition, due_ms=now_ms if is_late else 0).to_json())
+
     # ── firings ──
 
     def send_next(self, row: ScheduleRow) -> None:
@@ -108,16 +120,23 @@ class Ledger:
         Raises:
             NotDone, SendUnknown: it is not stored, or may not be.
         """
+        if next_ticket(row) is not None and self._is_forgotten(row):
+            changed = self.change(self.dated(row))
+            if changed is None:
+                return  # whoever changed it sends it
+            row = changed
         ticket = next_ticket(row)
         if ticket is not None:
-            definition = Definition.from_json(row.definition)
-            self._producer.send(_message(definition, ticket, self._due_us(row, definition)[0]))
+            self._producer.send(_message(row, ticket, due_ms(row)))
+
+    def _is_forgotten(self, row: ScheduleRow) -> bool:
+        """Whether the firing is so long past that an id derived from its due time may be forgotten."""
+        return self.now_us() - due_ms(row) * 1000 > self.spec.gc_grace_us // 2
 
     def send_now(self, row: ScheduleRow) -> MessageId:
         """Send a firing beside the schedule's own."""
-        definition = Definition.from_json(row.definition)
         ticket = Ticket(row.key, 0, row.fired, self.now_us() // 1000, row.previous)
-        return self._producer.send(_message(definition, ticket, None))
+        return self._producer.send(_message(row, ticket, None))
 
     def check(self, row: ScheduleRow) -> None:
         """See whether the row's firing could be sent.
@@ -125,53 +144,48 @@ class Ledger:
         Raises:
             BadInput: what is wrong with its body, headers, or the like.
         """
-        ticket, definition = next_ticket(row), Definition.from_json(row.definition)
+        ticket = next_ticket(row)
         if ticket is not None:
-            outgoing(_message(definition, ticket, self._due_us(row, definition)[0]), self.now_us())
+            outgoing(_message(row, ticket, due_ms(row)), self.now_us())
 
     def is_live(self, row: ScheduleRow) -> bool:
         """Whether the message of the firing that the row waits for stands where it was, or would be, sent."""
-        ticket, definition = next_ticket(row), Definition.from_json(row.definition)
+        ticket = next_ticket(row)
         if ticket is None:
             return False
-        for due_us in self._due_us(row, definition):
-            message = outgoing(_message(definition, ticket, due_us), self.now_us())
-            source, at_us = message.source or b"", message.due_us or 0
-            place = open_row(self.spec, at_us, source)
-            if self._driver.ask(ReadMessages(place, message.priority, (ids.derived(at_us, source),))):
-                return True
-        return False
-
-    def due_ms(self, row: ScheduleRow) -> int:
-        """When the row's next firing is due: its time, and its jitter."""
-        return self._due_us(row, Definition.from_json(row.definition))[-1] // 1000
-
-    def _due_us(self, row: ScheduleRow, definition: Definition) -> list[int]:
-        """Due times that the firing's id may be derived from: first the one to send now, last its own.
-
-        A time that is long past cannot be one: the id might be forgotten already. Then it is the beginning of
-        a stretch of the present, so that repeats agree mostly; where they do not, a firing comes twice.
-        """
-        jitter = jitter_ms(definition.trigger, f"{row.key}|{row.generation}|{row.next_at}")
-        own_us, now_us = (row.next_at + jitter) * 1000, self.now_us()
-        stretch_us = self.spec.gc_grace_us // 4
-        if now_us - own_us <= 2 * stretch_us:
-            return [own_us]
-        start_us = now_us // stretch_us * stretch_us
-        return [start_us, start_us - stretch_us, start_us - 2 * stretch_us, own_us]
+        message = outgoing(_message(row, ticket, due_ms(row)), self.now_us())
+        source, due_us = message.source or b"", message.due_us or 0
+        place = open_row(self.spec, due_us, source)
+        return bool(self._driver.ask(ReadMessages(place, message.priority, (ids.derived(due_us, source),))))
 
 
-def _message(definition: Definition, ticket: Ticket, due_us: int | None) -> Message:
-    """The message of a firing; without a due time one to be sent now, under an id of its own."""
-    source = None if due_us is None else f"{ticket.generation}|{ticket.time_ms}|cqueue-schedule|{ticket.key}"
+def due_ms(row: ScheduleRow) -> int:
+    """When the firing that the row waits for is due."""
+    definition = Definition.from_json(row.definition)
+    return definition.due_ms or _own_due_ms(row, definition)
+
+
+def _own_due_ms(row: ScheduleRow, definition: Definition) -> int:
+    return row.next_at + jitter_of(row, definition)
+
+
+def jitter_of(row: ScheduleRow, definition: Definition) -> int:
+    """How much later than its time the row's firing is due, in ms."""
+    return jitter_ms(definition.trigger, f"{row.key}|{row.generation}|{row.next_at}")
+
+
+def _message(row: ScheduleRow, ticket: Ticket, due: int | None) -> Message:
+    """The message of a firing; without a due time (ms) one to be sent now, under an id of its own."""
+    definition = Definition.from_json(row.definition)
+    source = f"{ticket.generation}|{ticket.time_ms}|cqueue-schedule|{ticket.key}"
     return Message(
         definition.body,
-        due=None if due_us is None else to_datetime(0) + timedelta(microseconds=due_us),
+        due=None if due is None else to_datetime(due),
         priority=definition.priority,
         headers=definition.headers,
         task=definition.task,
         key=definition.message_key,
         codec=definition.codec,
         trigger=ticket.to_json(),
-        source=source,
+        source=None if due is None else source,
     )

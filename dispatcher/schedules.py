@@ -136,11 +136,12 @@ class Schedules:
         first_ms = definition.timetable.first()
         if first_ms is None:
             raise ConfigError(f"this trigger never fires within ten years: {definition.trigger}")
-        return ScheduleRow(
+        row = ScheduleRow(
             queue=self.ledger.spec.partition, key=key, version=1, state=ACTIVE,
             generation=self.ledger.now_us(), definition=definition.to_json(), next_at=first_ms,
             previous=0, fired=0,
         )  # fmt: skip
+        return self.ledger.dated(row)
 
     def _store(
         self, fresh: ScheduleRow, definition: Definition, *, exist_ok: bool, replace: bool
@@ -220,11 +221,12 @@ class Schedules:
         next_ms = definition.timetable.next_after(max(now_us // 1000, row.previous))
         if isinstance(definition.trigger, RunOnce):
             next_ms = row.next_at
-        return row._replace(
+        resumed = row._replace(
             state=ACTIVE if next_ms else DONE,
             next_at=next_ms or 0,
             generation=max(now_us, row.generation + 1),
         )
+        return self.ledger.dated(resumed)
 
     def run_now(self, key: str) -> MessageId:
         """Fire it now, beside its own times, which stay as they are, whatever its state.

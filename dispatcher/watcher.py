@@ -14,7 +14,7 @@ from typing import Final
 
 from cqueue.dispatcher.definition import Definition
 from cqueue.dispatcher.events import describe, logger
-from cqueue.dispatcher.ledger import Ledger
+from cqueue.dispatcher.ledger import Ledger, due_ms
 from cqueue.dispatcher.ticket import ACTIVE, DONE, next_ticket
 from cqueue.errors import BadInput, CqueueError
 from cqueue.store.control import ScheduleRow
@@ -36,7 +36,7 @@ def look(ledger: Ledger) -> list[str]:
 def is_overdue(ledger: Ledger, row: ScheduleRow) -> bool:
     """Whether its firing should have moved the row on already."""
     try:
-        return next_ticket(row) is not None and ledger.now_us() // 1000 > ledger.due_ms(row) + MARGIN_MS
+        return next_ticket(row) is not None and ledger.now_us() // 1000 > due_ms(row) + MARGIN_MS
     except BadInput:  # of a newer version: its dispatchers look after it
         return False
 
@@ -51,7 +51,9 @@ def _help(ledger: Ledger, key: str) -> bool:
     ledger.send_next(row)
     if ledger.is_live(row):
         return True
-    moved = ledger.change(_passed(row))  # that firing has been, in some way: it will not come again
+    moved = ledger.change(
+        ledger.dated(_passed(row))
+    )  # that firing has been, in some way: it will not come again
     if moved is None:
         return False
     ledger.send_next(moved)

@@ -1,0 +1,414 @@
+"""Firings: each time is fired, and the schedule goes on once, whoever dies where."""
+
+import random
+import threading
+from datetime import timedelta
+
+import pytest
+
+from cqueue import Message
+from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.delivery import SUCCEEDED, Verb
+from cqueue.dispatcher.firing import FiringStage, ScheduleStep
+from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
+from cqueue.dispatcher.verdicts import Cancel
+from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
+from tests.fix_schedules import NOON, Died, World
+
+SECOND = timedelta(seconds=1)
+EVERY_TEN = Repeating(10 * SECOND)
+
+
+def test_a_schedule_fires_at_its_times(process, world):
+    process.schedules.add("k", EVERY_TEN, b"body")
+    process.run(35)
+    assert world.seconds == [10, 20, 30]
+    assert process.live() == 1
+    first, second, _ = world.fired
+    assert (first.key, first.execution_count, first.previous) == ("k", 1, None)
+    assert first.next_trigger == second.fired_at == NOON + 20 * SECOND
+    assert (second.execution_count, second.previous) == (2, first.fired_at)
+    assert not first.manual
+
+
+# ── Deaths ──
+
+WRITES = {"InsertMessages", "RegisterShard", "ChangeSchedule", "Mutate", "DeleteMessages"}
+
+
+class DiesAt:
+    """Kills its process at the n-th write after `armed`: before it is made, or just after."""
+
+    def __init__(self, number, *, after):
+        self.left, self.after, self.armed, self.dead = number, after, False, False
+
+    def __call__(self, operation, do):
+        assert not self.dead, "nothing runs after a death"
+        if not self.armed or type(operation).__name__ not in WRITES:
+            return do()
+        self.left -= 1
+        if self.left:
+            return do()
+        self.dead = True
+        if self.after:
+            do()
+        raise Died
+
+
+def run_with_a_death(trigger, number, *, after):
+    """One worker dies at its n-th write; another goes on. The world, and whether there was an n-th write."""
+    world = World()
+    fault = DiesAt(number, after=after)
+    first = world.process(fault)
+    first.schedules.add("k", trigger)
+    fault.armed = True
+    try:
+        first.run(45, step=2.5)
+    except Died:
+        world.advance(31)  # its messages come again
+    second = world.process()
+    second.run(60, step=2.5)
+    second.watch()
+    second.run(5, step=2.5)
+    return world, second, fault.dead
+
+
+POLICIES = [
+    Repeating(10 * SECOND, misfire="all"),
+    Repeating(10 * SECOND, misfire="all", auto_commit=True),
+    Repeating(10 * SECOND),
+    Repeating(10 * SECOND, auto_commit=True),
+    Repeating(10 * SECOND, misfire="skip", grace=3 * SECOND),
+    Cron("*/10 * * * * *", jitter=2 * SECOND, misfire="all"),
+]
+
+
+@pytest.mark.parametrize("trigger", POLICIES, ids=repr)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_death_at_any_write_repeats_a_firing_at_most(trigger, after):
+    """It loses no time, doubles at most the one in hand, and leaves one chain of firings."""
+    number, met = 0, True
+    while met:
+        number += 1
+        world, survivor, met = run_with_a_death(trigger, number, after=after)
+        judge(world, survivor, trigger)
+    assert number > 15
+
+
+def judge(world, survivor, trigger, duplicates=1):
+    fired = world.seconds
+    expected = list(range(10, int((world.now - NOON).total_seconds()) - 5, 10))
+    numbers = {firing.execution_count for firing in world.fired}
+    assert len(fired) - len(numbers) <= duplicates, fired
+    assert numbers == set(range(1, len(numbers) + 1)), "each counted firing has been run"
+    assert set(fired) <= {*expected, expected[-1] + 10}, fired
+    if trigger.misfire == "all":
+        assert set(expected) <= set(fired)
+    assert fired[-1] >= expected[-1], "it stopped"
+    assert survivor.live() == 1, "one chain"
+    (row,) = survivor.schedules.ledger.rows()
+    assert row.fired == len(numbers)
+    assert survivor.schedules.ledger.is_live(row)
+
+
+# ── Answers that do not come ──
+
+
+class Silent:
+    """From the n-th write after `armed`, some writes have an unknown outcome: made, or not."""
+
+    def __init__(self, number, *, made, times):
+        self.number, self.made, self.times, self.armed, self.met = number, made, times, False, False
+
+    def __call__(self, operation, do):
+        name = type(operation).__name__
+        if not self.armed or name not in {"ChangeSchedule", "InsertMessages"}:
+            return do()
+        self.number -= 1
+        if self.number >= 0 or self.number < -self.times:
+            return do()
+        self.met = True
+        if self.made:
+            do()
+        raise OutcomeUnknown("the coordinator says nothing")
+
+
+@pytest.mark.parametrize("trigger", POLICIES[:4], ids=repr)
+@pytest.mark.parametrize("made", [False, True], ids=["not made", "made"])
+@pytest.mark.parametrize("times", [1, 30])
+def test_unknown_outcomes_lose_and_double_nothing(trigger, made, times):
+    """Once, and for so long that the firing is given up and comes again."""
+    for number in range(6):
+        world = World()
+        fault = Silent(number, made=made, times=times)
+        process = world.process(fault)
+        process.schedules.add("k", trigger)
+        fault.armed = True
+        process.run(120, step=2.5)
+        assert fault.met
+        judge(world, process, trigger, duplicates=0 if times == 1 else 20)
+
+
+# ── Two at once ──
+
+
+class Turns:
+    """Threads that run one at a time, and hand over at operations: the order is the seed's."""
+
+    def __init__(self, seed):
+        self.random, self.changed = random.Random(seed), threading.Condition()
+        self.alive, self.turn = set(), None
+
+    def __call__(self, operation, do):
+        self.hand_over()
+        return do()
+
+    def hand_over(self):
+        me = threading.current_thread().name
+        if me not in self.alive:
+            return
+        with self.changed:
+            self.turn = self.random.choice(sorted(self.alive))
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.turn == me, timeout=20)
+
+    def run(self, *functions):
+        threads = [
+            threading.Thread(target=self._run, args=(function,), name=f"worker-{n}")
+            for n, function in enumerate(functions)
+        ]
+        self.errors = []
+        self.alive = {thread.name for thread in threads}
+        self.turn = "worker-0"
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert self.errors == []
+
+    def _run(self, function):
+        me = threading.current_thread().name
+        with self.changed:
+            self.changed.wait_for(lambda: self.turn == me, timeout=20)
+        try:
+            function()
+        except BaseException as exc:
+            self.errors.append(exc)
+            raise
+        finally:
+            with self.changed:
+                self.alive.discard(me)
+                self.turn = min(self.alive, default=None)
+                self.changed.notify_all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_holders_of_one_firing_move_the_schedule_once(seed):
+    """A handler outlives its timeout, so another worker has the same firing: one chain goes on."""
+    world, turns = World(), Turns(seed)
+    trigger = Repeating(10 * SECOND, misfire="all", auto_commit=seed % 2 == 1)
+    workers = [world.process(turns), world.process(turns)]
+    workers[0].schedules.add("k", trigger)
+    slow = iter([True] * 2)
+
+    def handler(_):
+        if next(slow, False):
+            world.advance(31)
+            turns.hand_over()
+
+    def work(worker):
+        for _ in range(20):
+            try:
+                worker.work()
+            except LeaseLost:
+                continue
+            world.advance(1)
+
+    for worker in workers:
+        worker.handler = handler
+    turns.run(*(lambda worker=worker: work(worker) for worker in workers))
+    survivor = world.process()
+    survivor.run(80, step=2.5)
+    judge(world, survivor, trigger, duplicates=6)
+
+
+# ── What a firing says, and when the schedule ends ──
+
+
+def test_a_count_ends_the_schedule(process, world):
+    process.schedules.add("k", Repeating(10 * SECOND, count=2))
+    process.run(60)
+    assert world.seconds == [10, 20]
+    assert [firing.next_trigger for firing in world.fired] == [NOON + 20 * SECOND, None]
+    done = process.schedules.get("k")
+    assert (done.state, done.next_at, done.fired, done.previous) == ("done", None, 2, NOON + 20 * SECOND)
+    assert process.live() == 0
+
+
+def test_until_ends_the_schedule_and_once_is_once(process, world):
+    process.schedules.add("a", Repeating(10 * SECOND, until=NOON + 25 * SECOND))
+    process.schedules.add("b", RunOnce(at=NOON + 5 * SECOND))
+    process.run(60)
+    assert world.seconds == [5, 10, 20]
+    assert {schedule.state for schedule in process.schedules.list()} == {"done"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"misfire": "latest"}, [10, 50, 60]),
+        ({"misfire": "all"}, [10, 20, 30, 40, 50, 60]),
+        ({"misfire": "all", "grace": 20 * SECOND}, [10, 40, 50, 60]),
+        ({"misfire": "skip"}, [10, 50, 60]),  # that one is not ten seconds late
+        ({"misfire": "skip", "grace": SECOND}, [10, 60]),
+        ({"misfire": "latest", "grace": SECOND}, [10, 60]),
+    ],
+)
+def test_misfires_after_an_outage(process, world, options, expected):
+    """No dispatcher runs from second 12 to second 55."""
+    process.schedules.add("k", Repeating(10 * SECOND, **options))
+    process.run(12)
+    world.advance(43)
+    process.run(10)
+    assert world.seconds == expected
+    assert world.fired[-1].execution_count == len(expected)
+    assert process.live() == 1
+
+
+def test_catching_up_is_not_slow(process, world):
+    """Firings of times long past are found at once, not when somebody looks for late arrivals."""
+    process.schedules.add("k", Repeating(SECOND, misfire="all"))
+    world.advance(600)
+    for _ in range(700):
+        process.work()
+        world.advance(0.1)
+    assert world.seconds[:600] == list(range(1, 601))
+    assert len(world.fired) > 660
+
+
+def test_a_slow_handler_delays_the_next_firing_unless_it_is_sent_before(process):
+    """With `auto_commit` the next firing stands, and another worker has it, while the handler still runs."""
+    for key, auto_commit in (("after", False), ("before", True)):
+        process.schedules.add(key, Repeating(10 * SECOND, auto_commit=auto_commit))
+    live = {}
+    process.handler = lambda firing: live.setdefault(
+        firing.key, process.schedules.ledger.read(firing.key).fired
+    )
+    process.run(12)
+    assert live == {"after": 0, "before": 1}
+
+
+def test_a_firing_that_is_retried_runs_again_though_others_have_fired_since(process, world):
+    """What was begun is a message like any other: only its schedule has gone on without it."""
+    process.schedules.add("k", Repeating(SECOND))
+    world.advance(1)
+    (message,) = process.consumer.receive(10)
+    process.stage.commit(process.stage.begin(message))
+    message.nack(5 * SECOND)
+    process.run(4)
+    assert world.seconds == [2, 3, 4, 5]
+    process.run(2)
+    assert world.seconds == [2, 3, 4, 5, 1, 6, 7]
+    assert world.fired[4].execution_count == 1
+    assert process.dropped == []
+
+
+def test_a_manual_firing_leaves_the_schedule_alone(process, world):
+    process.schedules.add("k", EVERY_TEN)
+    world.advance(3)
+    process.schedules.run_now("k")
+    process.run(10)
+    assert world.seconds == [3, 10]
+    manual, first = world.fired
+    assert manual.manual
+    assert not first.manual
+    assert (first.execution_count, first.previous) == (1, None)
+    assert process.schedules.get("k").fired == 1
+
+
+def test_what_only_looks_like_a_firing_is_an_ordinary_message(process):
+    """Applications may write into `trigger` what they like."""
+    for trigger in ("mine", '{"schedule": 7}', '{"schedule": "k", "firing": [1, "x", 2, 3]}'):
+        process.queue.send_many([Message(b"x", trigger=trigger)])
+    found = process.consumer.receive(10)
+    assert [process.stage.begin(message) for message in found] == [None] * 3
+
+
+def test_a_firing_waits_while_its_schedule_cannot_be_read(world):
+    """It is neither run nor dropped, and uses no attempt."""
+
+    def fault(operation, do):
+        if type(operation).__name__ == "ReadSchedule" and fault.broken:
+            raise Unavailable("no replica")
+        return do()
+
+    fault.broken = False
+    process = world.process(fault)
+    process.schedules.add("k", EVERY_TEN)
+    fault.broken = True
+    process.run(15)
+    assert world.fired == []
+    fault.broken = False
+    process.run(4)
+    assert world.seconds == [10]
+
+
+def test_a_dead_letter_is_handled_on_its_own(process, world):
+    """A dispatcher of dead letters runs what died of a schedule, whatever became of that."""
+    process.schedules.add("k", EVERY_TEN)
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    message.dead("bad")
+    process.schedules.remove("k")
+    dead = process.client.queue("q.dead")
+    (letter,) = dead.consumer().receive(10)
+    begun = FiringStage(dead.schedules.ledger).begin(letter)
+    assert (begun.key, begun.fired_at, begun.move) == ("k", NOON + 10 * SECOND, None)
+
+
+# ── As a step of a dispatcher ──
+
+
+def context():
+    return Context("q", "task", 1, 5, log=None)
+
+
+def test_the_step_tells_the_handler_which_firing_it_is(process, world):
+    step = ScheduleStep([process.schedules.ledger])
+    process.schedules.add("k", EVERY_TEN)
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    told = context()
+    assert step.wants(message)
+    assert step.before(message, told) is None
+    assert (told.firing.key, told.firing.fired_at) == ("k", NOON + 10 * SECOND)
+    assert step.after(message, told, SUCCEEDED) is SUCCEEDED
+    assert process.schedules.get("k").fired == 1
+
+
+def test_the_step_brings_a_firing_again_whose_schedule_could_not_be_moved(world):
+    """Acked, it would be the last one."""
+
+    def fault(operation, do):
+        if type(operation).__name__ == "ChangeSchedule":
+            raise Unavailable("no replica")
+        return do()
+
+    process = world.process(fault)
+    step = ScheduleStep([process.schedules.ledger])
+    process.schedules.add("k", EVERY_TEN)
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    told = context()
+    step.before(message, told)
+    settlement = step.after(message, told, SUCCEEDED)
+    assert (settlement.verb, settlement.delay) == (Verb.SNOOZE, 2 * SECOND)
+
+
+def test_the_step_drops_what_its_schedule_has_left_behind(process, world):
+    step = ScheduleStep([process.schedules.ledger])
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.remove("k")
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    assert isinstance(step.before(message, context()), Cancel)

@@ -1,0 +1,288 @@
+"""Schedules as people and applications use them: made, looked at and changed while everything runs."""
+
+from datetime import timedelta
+
+import pytest
+
+from cqueue.dispatcher.definition import Definition
+from cqueue.dispatcher.ticket import Standing, Ticket, standing
+from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
+from cqueue.errors import (
+    BadInput,
+    BodyTooLarge,
+    ConfigError,
+    HeadersTooLarge,
+    NotDone,
+    OutcomeUnknown,
+    PriorityOutOfRange,
+    ScheduleExists,
+    ScheduleNotFound,
+)
+from cqueue.store.control import ScheduleRow
+from tests.fix_schedules import NOON
+
+SECOND = timedelta(seconds=1)
+EVERY_TEN = Repeating(10 * SECOND)
+
+
+def test_what_is_added_is_sent_as_it_was_said(process, world):
+    """Body, headers, priority, task, codec and key are those of each message; nothing had to be prepared."""
+    assert not process.queue.config.derived_sends
+    process.schedules.add(
+        "report", EVERY_TEN, b"{}", task="report", codec="json", message_key="user-7",
+        headers={"lang": "de"}, priority=3,
+    )  # fmt: skip
+    assert process.queue.config.derived_sends
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    assert (message.body, message.task, message.codec, message.key) == (b"{}", "report", "json", "user-7")
+    assert (message.headers, message.priority, message.due) == ({"lang": "de"}, 3, NOON + 10 * SECOND)
+
+
+def test_a_schedule_shows_how_it_stands(process):
+    made = process.schedules.add("k", Repeating(10 * SECOND, count=4), b"x")
+    assert process.schedules.get("k") == made
+    assert (made.queue, made.key, made.state, made.fired) == ("q", "k", "active", 0)
+    assert (made.next_at, made.previous, made.body) == (NOON + 10 * SECOND, None, b"x")
+    assert made.upcoming() == [NOON + n * SECOND for n in (10, 20, 30, 40)]
+    process.run(15)
+    shown = process.schedules.get("k")
+    assert (shown.fired, shown.previous) == (1, NOON + 10 * SECOND)
+    assert shown.upcoming(2) == [NOON + n * SECOND for n in (20, 30)]
+    assert process.schedules.add("once", RunOnce(SECOND)).upcoming() == [NOON + 16 * SECOND]
+    assert [schedule.key for schedule in process.schedules.list()] == ["k", "once"]
+    with pytest.raises(BadInput, match="count"):
+        shown.upcoming(0)
+
+
+def test_a_key_is_taken_once(process):
+    process.schedules.add("k", EVERY_TEN)
+    with pytest.raises(ScheduleExists, match="already"):
+        process.schedules.add("k", EVERY_TEN)
+    with pytest.raises(ScheduleExists, match="another definition"):
+        process.schedules.add("k", EVERY_TEN, b"other", exist_ok=True)
+
+
+def test_the_same_again_changes_nothing(process, world):
+    """A deployment that says the same again does not begin anew, not even with times that count from now."""
+    process.schedules.add("k", EVERY_TEN)
+    world.advance(5)
+    process.schedules.add("k", EVERY_TEN, exist_ok=True)
+    process.schedules.add("k", EVERY_TEN, replace=True)
+    process.run(10)
+    assert world.seconds == [10]
+    assert process.live() == 1
+
+
+def test_a_replaced_schedule_begins_anew(process, world):
+    """What was sent for the old definition is dropped when it comes."""
+    process.schedules.add("k", EVERY_TEN, b"old")
+    process.run(15)
+    process.schedules.add("k", Repeating(7 * SECOND), b"new", replace=True)
+    process.run(16)
+    assert world.seconds == [10, 22, 29]  # made at 15
+    assert len(process.dropped) == 1
+    assert process.schedules.get("k").fired == 2
+    assert process.live() == 1
+
+
+def test_a_removed_schedule_fires_no_more_and_its_key_is_free(process, world):
+    """Made again at once with the same times, it is another schedule."""
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.remove("k")
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.remove("k")
+    assert process.schedules.list() == []
+    process.schedules.add("k", EVERY_TEN)
+    process.run(25)
+    assert world.seconds == [10, 20]
+
+
+def test_pause_and_resume(process, world):
+    """What falls into the pause is left out. Either may be said twice."""
+    process.schedules.add("k", EVERY_TEN)
+    process.run(12)
+    assert process.schedules.pause("k").state == "paused"
+    process.schedules.pause("k")
+    process.run(33)
+    resumed = process.schedules.resume("k")
+    assert (resumed.state, resumed.next_at) == ("active", NOON + 50 * SECOND)
+    process.schedules.resume("k")
+    process.run(20)
+    assert world.seconds == [10, 50, 60]
+
+
+def test_a_short_pause_fires_each_time_once(process, world):
+    """The firing that was sent before the pause does not count beside the one sent after it."""
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.pause("k")
+    process.schedules.resume("k")
+    process.run(25)
+    assert world.seconds == [10, 20]
+    assert process.live() == 1
+
+
+def test_a_once_whose_time_passes_in_a_pause_fires_at_the_end_of_it(process, world):
+    process.schedules.add("k", RunOnce(5 * SECOND))
+    process.schedules.pause("k")
+    process.run(60)
+    assert world.seconds == []
+    process.schedules.resume("k")
+    process.run(3)
+    assert world.seconds == [5]
+
+
+def test_a_pause_during_a_firing_stays(process, world):
+    """The handler that runs moves the schedule on, and does not wake it."""
+    process.schedules.add("k", EVERY_TEN)
+    process.handler = lambda _: process.schedules.pause("k")
+    process.run(40)
+    assert world.seconds == [10]
+    schedule = process.schedules.get("k")
+    assert (schedule.state, schedule.fired) == ("paused", 1)
+    process.schedules.resume("k")
+    process.handler = lambda _: None
+    process.run(15)
+    assert world.seconds == [10, 50]
+
+
+def test_a_replacement_during_a_firing_stays(process, world):
+    process.schedules.add("k", EVERY_TEN)
+    process.handler = lambda _: process.schedules.add("k", Repeating(7 * SECOND), replace=True)
+    process.run(20)
+    assert world.seconds == [10, 17]
+    assert process.live() == 1
+
+
+def test_a_paused_schedule_that_is_replaced_stays_paused(process, world):
+    """A deployment does not undo what an operator did."""
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.pause("k")
+    assert process.schedules.add("k", Repeating(SECOND), replace=True).state == "paused"
+    process.run(15)
+    assert world.seconds == []
+
+
+def test_a_schedule_goes_with_its_queue(process):
+    process.schedules.add("k", EVERY_TEN)
+    process.client.delete_queue("q")
+    again = process.client.create_queue("q")
+    assert again.schedules.list() == []
+
+
+@pytest.mark.parametrize("call", ["get", "pause", "resume", "run_now", "remove"])
+def test_a_mistyped_key_is_answered_with_the_nearest(process, call):
+    process.schedules.add("report", EVERY_TEN)
+    with pytest.raises(ScheduleNotFound, match="did you mean 'report'"):
+        getattr(process.schedules, call)("repotr")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "complaint"),
+    [
+        (("", EVERY_TEN), {}, BadInput, "printable"),
+        (("a\nb", EVERY_TEN), {}, BadInput, "printable"),
+        (("k" * 201, EVERY_TEN), {}, BadInput, "printable"),
+        (("k", "*/5 * * * *"), {}, BadInput, "not str"),
+        (("k", EVERY_TEN, b"x" * 65_537), {}, BodyTooLarge, "65,536"),
+        (("k", EVERY_TEN), {"priority": 10}, PriorityOutOfRange, "priority"),
+        (("k", EVERY_TEN), {"headers": {"a": "x" * 20_000}}, HeadersTooLarge, "headers"),
+        (("k", EVERY_TEN), {"task": ""}, BadInput, "task"),
+        (("k", EVERY_TEN, "text"), {}, BadInput, "body"),
+        (("k", Cron("0 0 31 2 *")), {}, ConfigError, "never fires"),
+        (("k", Repeating(SECOND, until=NOON)), {}, ConfigError, "never fires"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_stored(process, arguments, options, error, complaint):
+    with pytest.raises(error, match=complaint):
+        process.schedules.add(*arguments, **options)
+    assert process.schedules.list() == []
+
+
+def test_a_dead_letter_queue_takes_no_schedule(process):
+    with pytest.raises(BadInput, match="dead-letter"):
+        process.client.queue("q.dead").schedules.add("k", EVERY_TEN)
+
+
+def test_what_is_done_cannot_be_paused(process):
+    process.schedules.add("k", RunOnce(SECOND))
+    process.run(3)
+    with pytest.raises(BadInput, match="done"):
+        process.schedules.pause("k")
+
+
+def test_a_definition_of_a_newer_version_is_a_clear_error():
+    with pytest.raises(ConfigError, match="cannot read the schedule"):
+        Definition.from_json(
+            '{"start": 1, "trigger": {"kind": "cron", "expression": "* * * * *"}, "moon": 1}'
+        )
+
+
+# ── Unknown outcomes ──
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_change_of_unknown_outcome_is_read_back(world, made):
+    """Each call does what it says, once, or raises: whatever happened to the first try."""
+
+    def fault(operation, do):
+        name = type(operation).__name__
+        if name in {"CreateSchedule", "ChangeSchedule", "RemoveSchedule"} and name not in fault.seen:
+            fault.seen.add(name)
+            if made:
+                do()
+            raise OutcomeUnknown("the coordinator says nothing")
+        return do()
+
+    fault.seen = set()
+    process = world.process(fault)
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.pause("k")
+    assert process.schedules.get("k").state == "paused"
+    process.schedules.resume("k")
+    assert process.schedules.ledger.read("k").version == 3
+    process.schedules.remove("k")
+    assert process.schedules.list() == []
+    assert fault.seen == {"CreateSchedule", "ChangeSchedule", "RemoveSchedule"}
+
+
+def test_a_row_that_never_holds_still_is_given_up(world):
+    def fault(operation, do):
+        return False if type(operation).__name__ in {"ChangeSchedule", "RemoveSchedule"} else do()
+
+    process = world.process(fault)
+    process.schedules.add("k", EVERY_TEN)
+    for call in (process.schedules.pause, process.schedules.remove):
+        with pytest.raises(NotDone, match="too many at once"):
+            call("k")
+    with pytest.raises(NotDone, match="too many at once"):
+        process.schedules.add("k", RunOnce(SECOND), replace=True)
+
+
+# ── What a message is worth beside its row ──
+
+ROW = ScheduleRow("q@1", "k", 9, "active", 5, "{}", 4_000, 3_000, 3)
+
+
+@pytest.mark.parametrize(
+    ("ticket", "row", "expected"),
+    [
+        (Ticket("k", 5, 4, 4_000), ROW, Standing.CURRENT),
+        (Ticket("k", 5, 3, 3_000), ROW, Standing.REPEAT),
+        (Ticket("k", 5, 3, 2_000), ROW, Standing.REPEAT),  # fired for a later time, after a misfire
+        (Ticket("k", 5, 1, 1_000), ROW, Standing.REPEAT),
+        (Ticket("k", 5, 3, 3_500), ROW, Standing.OVER),  # passed over
+        (Ticket("k", 5, 4, 3_500), ROW, Standing.OVER),
+        (Ticket("k", 5, 5, 5_000), ROW, Standing.OVER),
+        (Ticket("k", 4, 4, 4_000), ROW, Standing.OVER),
+        (Ticket("k", 4, 1, 1_000), ROW, Standing.OVER),
+        (Ticket("k", 5, 4, 4_000), ROW._replace(state="paused"), Standing.OVER),
+        (Ticket("k", 5, 3, 3_000), ROW._replace(state="paused"), Standing.REPEAT),
+        (Ticket("k", 5, 3, 3_000), ROW._replace(state="done", next_at=0), Standing.REPEAT),
+        (Ticket("k", 5, 4, 4_000), None, Standing.OVER),
+    ],
+)
+def test_standing(ticket, row, expected):
+    """The row is the authority: by generation, number and time a message is current, a repeat, or over."""
+    assert standing(ticket, row) is expected
+    assert Ticket.parse(ticket.to_json()) == ticket

@@ -14,6 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 WORKERS ?= 2
 N ?= 2000
 SEED ?= 1
+FAULTS ?= tests/faults
 
 .PHONY: faults help setup jars demo test lint unit simulate coverage bench clean
 
@@ -67,7 +68,7 @@ bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an em
 	@echo "The Cassandra goes on; stop it with: $(BIN)/cqueue dev stop"
 
 faults: setup  ## Kill, stop and cut real processes and nodes, and write docs/reference/faults.md (long).
-	@CQUEUE_FAULTS=1 CQUEUE_FAULTS_PAGE=docs/reference/faults.md $(BIN)/python -m pytest -q tests/faults
+	@CQUEUE_FAULTS=1 CQUEUE_FAULTS_PAGE=docs/reference/faults.md $(BIN)/python -m pytest -q $(FAULTS)
 
 clean:  ## Remove what set-up and tests made here; the jars and the embedded Cassandra's data stay.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info

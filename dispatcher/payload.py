@@ -148,15 +148,21 @@ def decode(body: bytes, name: str | None) -> Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value stands: its path for people, and the identities of what it stands in."""
+    """Where a value stands: under which name or key, and the identities of what it stands in."""
 
     codec: Codec
-    path: str
+    key: Any
     above: tuple[int, ...] = ()
+    outer: Place | None = None
 
     def inside(self, container: Any, key: Any) -> Place:
         """The place of one of the container's values."""
-        return Place(self.codec, f"{self.path}[{key!r}]", (*self.above, id(container)))
+        return Place(self.codec, key, (*self.above, id(container)), self)
+
+    @property
+    def path(self) -> str:
+        """For people, as Python writes it; made only when something is wrong there."""
+        return str(self.key) if self.outer is None else f"{self.outer.path}[{self.key!r}]"
 
 
 def _tagged(value: Any, place: Place) -> Any:
@@ -183,14 +189,21 @@ def _int(value: int, _place: Place) -> Any:
 
 
 def _list(value: Iterable[Any], place: Place) -> Any:
-    return [_tagged(each, place.inside(value, i)) for i, each in enumerate(value)]
+    plain = place.codec.plain  # most values are; they need no place
+    return [
+        each if type(each) in plain else _tagged(each, place.inside(value, i)) for i, each in enumerate(value)
+    ]
 
 
 def _dict(value: dict[Any, Any], place: Place) -> Any:
     for key in value:
         if type(key) is not str:
             raise _Refused(place.path, f"has the key {key!r}; keys are text")
-    tree = {key: _tagged(each, place.inside(value, key)) for key, each in value.items()}
+    plain = place.codec.plain
+    tree = {
+        key: each if type(each) in plain else _tagged(each, place.inside(value, key))
+        for key, each in value.items()
+    }
     return {"$dict": tree} if _looks_tagged(tree) else tree
 
 

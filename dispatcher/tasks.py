@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property, update_wrapper
@@ -101,14 +102,7 @@ class Task(Generic[P, R]):
         is_async: whether it is a coroutine function.
     """
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        definition: Definition,
-        sender: Sender,
-        *,
-        options: SendOptions | None = None,
-    ) -> None:
+    def __init__(self, function: Callable[P, R], definition: Definition, sender: Sender) -> None:
         _check_function(function)
         self.function = function
         self.name = definition.name
@@ -116,9 +110,8 @@ class Task(Generic[P, R]):
         self.retry = definition.retry
         self.timeout = definition.timeout
         self.is_async = _is_async(function)
-        self._definition = definition
         self._sender = sender
-        self._options = options or SendOptions()
+        self._options = SendOptions()
         self._codec = codec(definition.codec)
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters.values()
@@ -196,8 +189,9 @@ class Task(Generic[P, R]):
             changes.setdefault("due", None)
         if "due" in changes:
             changes.setdefault("delay", None)
-        options = replace(self._options, **changes)
-        return Task(self.function, self._definition, self._sender, options=options)
+        other = copy(self)
+        other._options = replace(self._options, **changes)  # noqa: SLF001 - the same class
+        return other
 
     # ── Running ──
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
     from cqueue.dispatcher.inline import InlineRun
     from cqueue.dispatcher.middleware import Middleware
+    from cqueue.dispatcher.schedules import Schedule, Schedules
     from cqueue.dispatcher.tasks import Task
+    from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
     from cqueue.dispatcher.verdicts import Cancel, Dead, Retry, Snooze
     from cqueue.errors import (
         AckUnknown,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
         PriorityOutOfRange,
         QueueExists,
         QueueNotFound,
+        ScheduleExists,
+        ScheduleNotFound,
         SchemaMismatch,
         SendUnknown,
         Unavailable,
@@ -67,6 +71,7 @@ __all__ = [
     "Consumer",
     "Context",
     "CqueueError",
+    "Cron",
     "Dead",
     "DelayOutOfRange",
     "DevError",
@@ -91,7 +96,13 @@ __all__ = [
     "QueueNotFound",
     "QueueStats",
     "ReceivedMessage",
+    "Repeating",
     "Retry",
+    "RunOnce",
+    "Schedule",
+    "ScheduleExists",
+    "ScheduleNotFound",
+    "Schedules",
     "SchemaMismatch",
     "SendResult",
     "SendUnknown",
@@ -116,7 +127,9 @@ _HOMES = {
     "dispatcher.dispatcher": ("Dispatcher",),
     "dispatcher.inline": ("InlineRun",),
     "dispatcher.middleware": ("Middleware",),
+    "dispatcher.schedules": ("Schedule", "Schedules"),
     "dispatcher.tasks": ("Task",),
+    "dispatcher.triggers": ("Cron", "Repeating", "RunOnce"),
     "dispatcher.verdicts": ("Cancel", "Dead", "Retry", "Snooze"),
     "message": ("Message", "MessageId"),
     "producer": ("SendResult",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cqueue import ids
 from cqueue.catalog import ACTIVE, PAUSED, Catalog
@@ -18,6 +18,9 @@ from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, WideRow
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.schedules import Schedules
 
 MAX_PEEK = 10_000
 DEFAULT_MAX_POLL = timedelta(seconds=1)
@@ -153,6 +156,13 @@ class Queue:
         longest = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
         self._catalog.entry(self.name)
         return self._make_consumer(self.name, PollIntervals(shortest, longest), wake)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Its schedules: make, look at, and change them."""
+        from cqueue.dispatcher.schedules import Schedules  # noqa: PLC0415 - only where there are some
+
+        return Schedules(self.name, self._catalog, self._driver, self._producer)
 
     # ── look ──
 

@@ -1,4 +1,4 @@
-"""Processes with schedules on one store in memory, with a clock that stands still; any operation may kill one.
+"""Processes with schedules on one store in memory and a clock that stands still; any operation may kill one.
 
 A `Process` is a client of its own with a mini-dispatcher: it receives, runs the stage of firings around a
 handler that only takes notes, and acks.

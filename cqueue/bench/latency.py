@@ -1,14 +1,17 @@
-"""Latency at a steady rate, and what an idle consumer costs."""
+"""Latency from send to handler at a steady rate, and what an idle consumer costs."""
 
 from __future__ import annotations
 
 import struct
-import threading
 import time
 from datetime import timedelta
 from typing import Any
 
 from cqueue.bench.setup import Bench, Options, Progress, percentile, silent
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.errors import NotDone
 from cqueue.queue import Queue
 from cqueue.store.operations import Operation, Store
 
@@ -16,29 +19,24 @@ RATE_PER_S = 200
 SECONDS = 20
 IDLE_SECONDS = 10
 SETTLE_SECONDS = 5
+PATIENCE = timedelta(minutes=1)
 
 
 def latency(
     bench: Bench, options: Options, progress: Progress = silent, seconds: int = SECONDS
 ) -> dict[str, Any]:
-    """Send 200 messages a second one by one, receive them on another thread: send to receive, in ms."""
+    """Send 200 messages a second one by one to a dispatcher in this process: send to handler, in ms."""
     count = RATE_PER_S * seconds
     took_s: list[float] = []
-    sends_s: list[float] = []
-    failure: list[BaseException] = []
-    with bench.queue(options) as queue:
-        receiver = threading.Thread(target=_receive_all, args=(queue, count, took_s, failure), daemon=True)
-        receiver.start()
-        begin = time.perf_counter()
-        for index in range(count):
-            time.sleep(max(0.0, begin + index / RATE_PER_S - time.perf_counter()))
-            sent = time.perf_counter()
-            queue.send(struct.pack(">d", sent) + bytes(max(0, options.size - 8)))
-            sends_s.append(time.perf_counter() - sent)
-            progress((index + 1) / count)
-        receiver.join(timeout=60)
-    if failure:
-        raise failure[0]
+
+    def handle(message: ReceivedMessage, _context: Context) -> None:
+        took_s.append(time.perf_counter() - struct.unpack(">d", message.body[:8])[0])
+
+    with bench.queue(options) as queue, Dispatcher(queue, handle) as dispatcher:
+        sends_s = _send_all(queue, options, count, progress)
+        dispatcher.drain(PATIENCE)
+    if len(took_s) < count:
+        raise NotDone(f"only {len(took_s):,} of {count:,} messages were handled")
     return {
         "bench": "latency",
         "rate_per_s": RATE_PER_S,
@@ -51,18 +49,17 @@ def latency(
     }
 
 
-def _receive_all(queue: Queue, count: int, took_s: list[float], failure: list[BaseException]) -> None:
-    try:
-        with queue.consumer() as consumer:
-            while len(took_s) < count:
-                messages = consumer.receive(100, wait=timedelta(seconds=30))
-                now = time.perf_counter()
-                took_s.extend(now - struct.unpack(">d", message.body[:8])[0] for message in messages)
-                consumer.ack(messages)
-                if not messages:
-                    return
-    except BaseException as exc:  # noqa: BLE001 - raised by the thread that started this one
-        failure.append(exc)
+def _send_all(queue: Queue, options: Options, count: int, progress: Progress) -> list[float]:
+    """Send at the rate; how long each send took, in seconds. Its message carries when it began."""
+    sends_s: list[float] = []
+    begin = time.perf_counter()
+    for index in range(count):
+        time.sleep(max(0.0, begin + index / RATE_PER_S - time.perf_counter()))
+        sent = time.perf_counter()
+        queue.send(struct.pack(">d", sent) + bytes(max(0, options.size - 8)))
+        sends_s.append(time.perf_counter() - sent)
+        progress((index + 1) / count)
+    return sends_s
 
 
 class CountingStore:

@@ -65,7 +65,7 @@ class _Bare:
 
     def insert_all(self, progress: Progress) -> list[float]:
         took_s: list[float] = []
-        for turn, batch in enumerate(_bodies(self.options)):
+        for turn, batch in enumerate(bodies(self.options)):
             start = time.perf_counter()
             statement = BatchStatement(BatchType.UNLOGGED)
             for body in batch:
@@ -126,7 +126,7 @@ def burndown(
 def _burn(queue: Queue | Recorder, options: Options, progress: Progress) -> tuple[list[float], list[float]]:
     """The seconds that each send took, and each receive with its ack."""
     sends_s: list[float] = []
-    for batch in _bodies(options):
+    for batch in bodies(options):
         start = time.perf_counter()
         result = queue.send_many([Message(body) for body in batch])
         sends_s.append(time.perf_counter() - start)
@@ -178,7 +178,7 @@ def _part(progress: Progress, at: int, steps: int, done: float) -> None:
     progress((at + done) / steps)
 
 
-def _bodies(options: Options) -> Iterator[list[bytes]]:
+def bodies(options: Options) -> Iterator[list[bytes]]:
     """Batches of random bodies."""
     left = options.messages
     while left:

@@ -21,6 +21,7 @@ Size = Annotated[int, typer.Option(help="Bytes of a body.")]
 Batch = Annotated[int, typer.Option(help="Messages a send.")]
 Receive = Annotated[int, typer.Option(help="Messages a receive.")]
 Shards = Annotated[int, typer.Option(help="Concurrency shards.")]
+Threads = Annotated[int, typer.Option(min=1, max=1000, help="Threads of the dispatcher.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Pairs measured after one to warm up.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and check the history.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -91,8 +92,30 @@ def ratio(
 
 
 @app.command()
+def dispatch(
+    ctx: typer.Context,
+    messages: Messages = MESSAGES,
+    size: Size = SIZE,
+    batch: Batch = BATCH,
+    receive: Receive = RECEIVE,
+    shards: Shards = SHARDS,
+    threads: Threads = 8,
+    rounds: Rounds = 3,
+    *,
+    json: Json = False,
+) -> None:
+    """Burndown and a dispatcher whose handler does nothing in turn: medians, and dispatcher / burndown."""
+    from cqueue.bench import dispatch as module  # noqa: PLC0415 - as above
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return module.dispatch(bench, options, rounds, threads, progress)
+
+    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+
+
+@app.command()
 def latency(ctx: typer.Context, size: Size = SIZE, shards: Shards = SHARDS, *, json: Json = False) -> None:
-    """Send 200 messages a second for 20 s: from send to receive, in ms."""
+    """Send 200 messages a second for 20 s: from send to handler, through a dispatcher, in ms."""
     from cqueue.bench import latency as module  # noqa: PLC0415 - as above
 
     _run(ctx, module.latency, _options(module.RATE_PER_S * module.SECONDS, size, 1, 100, shards), json=json)

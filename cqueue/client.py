@@ -14,6 +14,8 @@ from cqueue.clock import ClusterClock
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals, SharedGate
 from cqueue.drive.blocking import BlockingDriver
+from cqueue.log import Log, LogConfig
+from cqueue.log.catalog import LogCatalog
 from cqueue.producer import Producer
 from cqueue.queue import Queue
 from cqueue.settings import Settings, load
@@ -79,6 +81,7 @@ class Client:
         self._clock = ClusterClock(store.sample_time_us)
         self._driver = BlockingDriver(store, self._clock)
         self._catalog = Catalog(self._driver)
+        self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._executor = ThreadPoolExecutor(ACK_THREADS, thread_name_prefix="cqueue-ack")
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
@@ -118,6 +121,42 @@ class Client:
     def queues(self) -> list[str]:
         """The names of all queues in order, dead-letter queues among them."""
         return [entry.row.name for entry in self._catalog.all()]
+
+    # ── logs ──
+
+    def log(self, name: str) -> Log:
+        """Open a log.
+
+        Raises:
+            LogNotFound: there is none of that name.
+        """
+        self._logs.entry(name)
+        return Log(name, self._logs, self._driver)
+
+    def create_log(self, name: str, config: LogConfig | None = None, *, exist_ok: bool = False) -> Log:
+        """Create a log, and open it.
+
+        Raises:
+            InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`.
+            LogExists: it exists; with `exist_ok`, only if its configuration is another one.
+            OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
+        """
+        self._logs.create(name, config or LogConfig(), exist_ok=exist_ok)
+        return Log(name, self._logs, self._driver)
+
+    def delete_log(self, name: str) -> None:
+        """Delete a log with all its records.
+
+        If it fails in the middle nobody finds the log any more; called again, it goes on.
+
+        Raises:
+            LogNotFound: there is none of that name.
+        """
+        self._logs.delete(name)
+
+    def logs(self) -> list[str]:
+        """The names of all logs in order."""
+        return [entry.row.name for entry in self._logs.all()]
 
     def _open(self, name: str) -> Queue:
         with self._mutex:

@@ -11,6 +11,7 @@ A caller acts on the second level: it says what is known about the effect of the
     │   └── DevError            the embedded Cassandra could not do what was asked
     ├── OutcomeUnknown          it may or may not have happened
     │   ├── SendUnknown         the messages may be stored; `ids` names them
+    │   ├── AppendUnknown       the records may be stored; `ids` names them
     │   └── AckUnknown          the ack may be stored; the messages may come again
     ├── OwnershipLost           what the caller held belongs to somebody else now
     │   └── LeaseLost           the visibility timeout passed; the message was given up
@@ -19,6 +20,11 @@ A caller acts on the second level: it says what is known about the effect of the
         ├── ConfigError         a queue's or client's configuration
         ├── InvalidQueueName
         ├── InvalidMessageId
+        ├── InvalidLogId
+        ├── LogNotFound
+        ├── LogExists
+        ├── PartitionOutOfRange
+        ├── PositionExpired     a reader's start lies before what the log remembers
         ├── BodyTooLarge
         ├── HeadersTooLarge
         ├── DelayOutOfRange
@@ -82,6 +88,18 @@ class SendUnknown(OutcomeUnknown):
         self.ids = tuple(ids)
 
 
+class AppendUnknown(OutcomeUnknown):
+    """The records may be stored, now or a little later.
+
+    Attributes:
+        ids: the record ids, as strings; appending again makes new ids and may store a second copy.
+    """
+
+    def __init__(self, text: str, ids: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.ids = tuple(ids)
+
+
 class AckUnknown(OutcomeUnknown):
     """The ack may be stored. If it is not, the messages come again when their timeout passes."""
 
@@ -112,6 +130,26 @@ class InvalidQueueName(BadInput):
 
 class InvalidMessageId(BadInput):
     """The text is no message id of this library."""
+
+
+class InvalidLogId(BadInput):
+    """The text is no record id of this library."""
+
+
+class LogNotFound(BadInput):
+    """There is no log of that name."""
+
+
+class LogExists(BadInput):
+    """A log of that name exists already, with another configuration or without `exist_ok`."""
+
+
+class PartitionOutOfRange(BadInput):
+    """The log has no partition of that number."""
+
+
+class PositionExpired(BadInput):
+    """Records behind the position may be forgotten already: their time to live is over."""
 
 
 class BodyTooLarge(BadInput):

@@ -13,7 +13,7 @@ from cqueue import ids
 from cqueue.protocol.fresh import together
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.spec import Proto
-from cqueue.store.log_operations import LogShard, ReadLogShards, ReadRecords, RecordRow
+from cqueue.store.log_operations import LogShard, PeekRecords, ReadLogShards, ReadRecords, RecordRow
 from cqueue.store.operations import Operation
 
 SHARDS_AT_ONCE = 64
@@ -66,13 +66,14 @@ class Record(NamedTuple):
 class Source:
     """One partition, read up to `position`: forwards, or with `reverse` backwards."""
 
-    __slots__ = ("_limit", "_shard", "_width", "buffer", "partition", "position", "reverse")
+    __slots__ = ("_limit", "_shard", "_width", "buffer", "partition", "position", "quiet", "reverse")
 
     def __init__(self, spec: LogSpec, partition: int, position: int, *, reverse: bool = False) -> None:
         self.partition = partition
         self.position = position  # forwards: the last id passed; backwards: ids above it are passed
         self.reverse = reverse
         self.buffer: list[RecordRow] = []  # read, and not handed out
+        self.quiet = False  # the last read found nothing
         self._limit = FIRST_ROWS
         self._width = spec.width_ms
         self._shard = self._floor(position)
@@ -114,11 +115,19 @@ class Source:
     def feed(self, rows: list[RecordRow], end: int) -> None:
         """Take what was read."""
         self.buffer += rows
+        self.quiet = not rows
         if len(rows) == self._limit:
             self.position = rows[-1].id - 1 if self.reverse else rows[-1].id
         else:
             self._leave_shard(end)
         self._learn(rows)
+
+    def peeked(self, first: int | None, end: int) -> None:
+        """Take note of the first id that stands there, if any does."""
+        if first is None:
+            self._leave_shard(end)
+        else:
+            self.quiet = False
 
     def _leave_shard(self, end: int) -> None:
         if self.reverse:
@@ -147,6 +156,13 @@ class Source:
     def seek(self, position: int) -> None:
         """Go on from another position."""
         self.position, self._shard, self.buffer = position, self._floor(position), []
+
+
+def _peek(group: list[tuple[Source, ReadRecords]]) -> PeekRecords:
+    partitions = tuple(source.partition for source, _ in group)
+    shard, upto = group[0][1].shard, group[0][1].upto
+    after = min(read.after for _, read in group)
+    return PeekRecords(shard.log, partitions, shard.time_shard, after, upto)
 
 
 class Merge:
@@ -189,11 +205,24 @@ class Merge:
             yield from self._known.load(spec, sorted(missing), began_us)
             return []
         asked = [(source, source.request(spec, self._known, end, began_us)) for source in behind]
-        reads = [(source, read) for source, read in asked if read is not None]
-        answers: list[list[RecordRow]] = yield from together(*(read for _, read in reads))
-        for (source, _), rows in zip(reads, answers, strict=True):
-            source.feed(rows, end)
+        yield from self._perform([(source, read) for source, read in asked if read is not None], end)
         return self._hand_out(end)
+
+    def _perform(self, reads: list[tuple[Source, ReadRecords]], end: int) -> Proto[None]:
+        """Read; partitions that were quiet lately are first asked together whether they have anything."""
+        quiet: dict[int, list[tuple[Source, ReadRecords]]] = {}
+        for source, read in reads:
+            if source.quiet and not self._reverse:
+                quiet.setdefault(read.shard.time_shard, []).append((source, read))
+        groups = [group for group in quiet.values() if len(group) > 1]
+        grouped = {id(source) for group in groups for source, _ in group}
+        single = [(source, read) for source, read in reads if id(source) not in grouped]
+        answers = yield from together(*map(_peek, groups), *(read for _, read in single))
+        for group, found in zip(groups, answers, strict=False):
+            for source, _ in group:
+                source.peeked(found.get(source.partition), end)
+        for (source, _), rows in zip(single, answers[len(groups) :], strict=True):
+            source.feed(rows, end)
 
     def _behind(self, end: int) -> list[Source]:
         """The sources to read: those that hold the others back first."""

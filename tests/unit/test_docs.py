@@ -259,6 +259,13 @@ def test_every_public_name_is_documented():
         "SendResult",
         "QueueStats",
         "StoredMessage",
+        "Log",
+        "LogConfig",
+        "LogRecord",
+        "Record",
+        "AppendResult",
+        "Scanner",
+        "Follower",
     ):
         public = {member for member in _members(getattr(cqueue, name)) if not member.startswith("_")}
         assert public - documented == set(), name

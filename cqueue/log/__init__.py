@@ -1,0 +1,8 @@
+"""The log: records that every subscriber sees, each at its own position."""
+
+from cqueue.log.config import LogConfig
+from cqueue.log.log import AppendResult, Log
+from cqueue.log.records import LogId, LogRecord, Record
+from cqueue.log.scanner import Scanner
+
+__all__ = ["AppendResult", "Log", "LogConfig", "LogId", "LogRecord", "Record", "Scanner"]

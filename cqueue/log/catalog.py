@@ -1,0 +1,205 @@
+"""Which logs exist and how they are configured; each is read again every few seconds while it is used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any, NamedTuple
+
+from cqueue.catalog import ACTIVE, DELETING
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import ConfigError, LogExists, LogNotFound, NotDone, OutcomeUnknown
+from cqueue.log.config import LogConfig
+from cqueue.message import check_queue_name
+from cqueue.protocol.logs import LogSpec
+from cqueue.protocol.scan import SHARDS_AT_ONCE
+from cqueue.protocol.spec import Proto
+from cqueue.store.log_operations import (
+    ChangeLog,
+    CreateLog,
+    DropRecords,
+    ListLogs,
+    LogRow,
+    LogShard,
+    ReadLog,
+    ReadLogShards,
+    RemoveLog,
+    UnregisterLogShard,
+)
+from cqueue.store.operations import DeploymentRow, Now, RandomBits, Together
+
+FRESH_S = 5.0
+"""How old a configuration may be: so soon everybody knows of new partitions."""
+TRIES = 20
+DROPPED_AT_ONCE = 32
+
+
+class LogEntry(NamedTuple):
+    """A log as it is stored, and as the protocol sees it."""
+
+    row: LogRow
+    config: LogConfig
+    spec: LogSpec
+
+
+class LogCatalog:
+    """All logs of a keyspace. Thread-safe. deployment: what all clients agree on."""
+
+    def __init__(self, driver: BlockingDriver, deployment: Callable[[], DeploymentRow]) -> None:
+        self._driver = driver
+        self._deployment = deployment
+        self._mutex = Lock()
+        self._entries: dict[str, tuple[LogEntry, float]] = {}
+
+    def entry(self, name: str) -> LogEntry:
+        """The log's configuration, at most a few seconds old; older while Cassandra does not answer.
+
+        Raises:
+            LogNotFound: there is none of that name.
+            NotDone: it is not known yet, and cannot be read.
+        """
+        known = self._entries.get(name)
+        if known is not None and time.monotonic() - known[1] < FRESH_S:
+            return known[0]
+        try:
+            row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name)))
+        except NotDone:
+            if known is None:
+                raise
+            return known[0]
+        if row is None or row.state == DELETING:
+            with self._mutex:
+                self._entries.pop(name, None)
+            raise LogNotFound(f"there is no log {name!r}; create it with create_log or `cqueue log create`")
+        return self._remember(row)
+
+    def _remember(self, row: LogRow) -> LogEntry:
+        entry = self._entry_of(row)
+        with self._mutex:
+            self._entries[row.name] = (entry, time.monotonic())
+        return entry
+
+    def _entry_of(self, row: LogRow) -> LogEntry:
+        config, deployment = LogConfig.from_json(row.config), self._deployment()
+        spec = LogSpec(
+            name=row.name,
+            incarnation=row.incarnation,
+            partitions=config.partitions,
+            width_ms=config.time_shard_ms,
+            ttl_s=config.ttl_s,
+            created_ms=row.created,
+            settle_us=deployment.settle_ms * 1000,
+            skew_us=deployment.skew_ms * 1000,
+        )
+        return LogEntry(row, config, spec)
+
+    def all(self) -> list[LogEntry]:
+        """All logs by name, such as are being deleted left out."""
+        rows = self._driver.ask(ListLogs())
+        return [self._entry_of(row) for row in sorted(rows) if row.state != DELETING]
+
+    def create(self, name: str, config: LogConfig, *, exist_ok: bool) -> LogEntry:
+        """Create a log.
+
+        Raises:
+            InvalidQueueName: logs are named as queues are.
+            LogExists: it exists, and not (`exist_ok` and with an equal configuration).
+            OutcomeUnknown: it may exist now.
+        """
+        check_queue_name(name)
+        if not isinstance(config, LogConfig):
+            raise ConfigError(f"config is {config!r}; it takes a LogConfig")
+        row = self._driver.run(_new_row(name, config))
+        if not self._insert(row):
+            stored = self._driver.ask(ReadLog(name))
+            same = stored is not None and LogConfig.from_json(stored.config) == config
+            if stored is not None and (stored.state == DELETING or not (exist_ok and same)):
+                how = "with another configuration" if exist_ok and not same else "already"
+                how = "no more, but is being deleted" if stored.state == DELETING else how
+                raise LogExists(f"log {name!r} exists {how}")
+        self._entries.pop(name, None)
+        return self.entry(name)
+
+    def _insert(self, row: LogRow) -> bool:
+        try:
+            created: bool = self._driver.ask(CreateLog(row))
+        except OutcomeUnknown:
+            stored = self._driver.ask(ReadLog(row.name))
+            return stored is not None and stored.incarnation == row.incarnation
+        return created
+
+    def alter(self, name: str, changes: Mapping[str, Any]) -> LogEntry:
+        """Change settings, on top of what others change meanwhile.
+
+        Raises:
+            ConfigError: a value is out of range, or fixed.
+            LogNotFound: there is no such log.
+        """
+
+        def altered(row: LogRow) -> LogRow:
+            return row._replace(config=LogConfig.from_json(row.config).altered(changes).to_json())
+
+        return self._remember(self._change(name, altered))
+
+    def _change(self, name: str, change: Callable[[LogRow], LogRow]) -> LogRow:
+        for _ in range(TRIES):
+            row = self._driver.ask(ReadLog(name))
+            if row is None or row.state == DELETING:
+                raise LogNotFound(f"there is no log {name!r}")
+            wanted = change(row)
+            if self._apply(wanted, row.version):
+                return wanted._replace(version=row.version + 1)
+        raise NotDone(f"log {name!r} is being changed by too many at once; try again")
+
+    def _apply(self, wanted: LogRow, expect_version: int) -> bool:
+        try:
+            applied: bool = self._driver.ask(ChangeLog(wanted, expect_version))
+        except OutcomeUnknown:
+            stored = self._driver.ask(ReadLog(wanted.name))
+            return stored is not None and (stored.config, stored.state) == (wanted.config, wanted.state)
+        return applied
+
+    def delete(self, name: str) -> None:
+        """Delete a log and all its records. Called again after a failure, it goes on where it stopped.
+
+        Raises:
+            LogNotFound: there is none of that name.
+        """
+        row = self._driver.ask(ReadLog(check_queue_name(name)))
+        if row is None:
+            raise LogNotFound(f"there is no log {name!r}")
+        if row.state != DELETING:
+            row = self._change(name, lambda row: row._replace(state=DELETING))
+        with self._mutex:
+            self._entries.pop(name, None)
+        self._driver.run(_drop_all(self._entry_of(row).spec))
+        self._driver.ask(RemoveLog(name, row.incarnation))
+
+
+def _new_row(name: str, config: LogConfig) -> Proto[LogRow]:
+    now_us = yield from Now()
+    random_bits = yield from RandomBits(32)
+    incarnation = f"{now_us // 1000:x}{random_bits:08x}"
+    return LogRow(name, incarnation, 1, ACTIVE, config.to_json(), now_us // 1000)
+
+
+def _drop_all(spec: LogSpec) -> Proto[None]:
+    """Drop every Cassandra partition that the registry lists, the oldest first."""
+    now_us = yield from Now()
+    first = spec.oldest_us(now_us) // 1000 // spec.width_ms * spec.width_ms
+    last = now_us // 1000 + spec.width_ms
+    step = spec.width_ms * SHARDS_AT_ONCE
+    for start in range(first - spec.width_ms, last, step):
+        chunk = tuple(range(start, min(last, start + step), spec.width_ms))
+        found = yield from ReadLogShards(spec.partition, chunk)
+        shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
+        for begin in range(0, len(shards), DROPPED_AT_ONCE):
+            yield from _drop(shards[begin : begin + DROPPED_AT_ONCE])
+
+
+def _drop(shards: list[LogShard]) -> Proto[None]:
+    for operations in ([DropRecords(each) for each in shards], [UnregisterLogShard(each) for each in shards]):
+        for result in (yield from Together(tuple(operations))):
+            if isinstance(result, Exception):
+                raise result

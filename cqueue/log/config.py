@@ -1,0 +1,98 @@
+"""A log's configuration: validated whole when it is made, stored as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import timedelta
+from typing import Any
+
+from cqueue.config import HOUR_MS, to_ms
+from cqueue.errors import ConfigError
+
+MAX_PARTITIONS = 32_767
+DEFAULT_TTL = timedelta(days=7)
+DEFAULT_TIME_SHARD = timedelta(minutes=10)
+LONGEST_TTL = timedelta(days=3650)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """How a log is laid out, and how long it remembers.
+
+    Raises:
+        ConfigError: a value is out of its range, or does not fit another one.
+    """
+
+    # Partitions, 1 to 32,767: as many members of a subscription can read side by side. Only ever more.
+    partitions: int = 16
+    # How long records are kept, 1 min to 10 years; None for ever. Altered, it holds for new records.
+    ttl: timedelta | None = DEFAULT_TTL
+    # Width of a time shard, 1 s to 30 days: divides an hour, or is a multiple of one. Fixed.
+    time_shard: timedelta = DEFAULT_TIME_SHARD
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if type(self.partitions) is not int or not 1 <= self.partitions <= MAX_PARTITIONS:
+            raise ConfigError(f"partitions is {self.partitions!r}; it takes 1 to {MAX_PARTITIONS:,}")
+        if self.ttl is not None and (
+            not isinstance(self.ttl, timedelta) or not timedelta(minutes=1) <= self.ttl <= LONGEST_TTL
+        ):
+            raise ConfigError(f"ttl is {self.ttl!r}; it takes a timedelta from 1 minute to 10 years, or None")
+        self._check_time_shard()
+
+    def _check_time_shard(self) -> None:
+        if not isinstance(self.time_shard, timedelta) or self.time_shard % timedelta(milliseconds=1):
+            raise ConfigError(f"time_shard is {self.time_shard!r}; it takes a timedelta in whole ms")
+        width = self.time_shard_ms
+        if not 1000 <= width <= 30 * 24 * HOUR_MS or (HOUR_MS % width and width % HOUR_MS):
+            raise ConfigError(
+                f"time_shard is {self.time_shard}; it divides an hour or is a multiple of one, "
+                "from 1 second to 30 days"
+            )
+
+    @property
+    def time_shard_ms(self) -> int:
+        """Width of a time shard in ms."""
+        return to_ms(self.time_shard)
+
+    @property
+    def ttl_s(self) -> int:
+        """Time to live in s; 0 for ever."""
+        return 0 if self.ttl is None else max(1, int(self.ttl.total_seconds()))
+
+    def altered(self, changes: Mapping[str, Any]) -> LogConfig:
+        """This configuration with some values changed.
+
+        Raises:
+            ConfigError: unknown, fixed or out of range; or fewer partitions.
+        """
+        known = {each.name for each in fields(self)}
+        for name, value in changes.items():
+            if name not in known:
+                raise ConfigError(f"no such setting: {name}; there are {', '.join(sorted(known))}")
+            if name == "time_shard" and value != self.time_shard:
+                raise ConfigError("time_shard is fixed when a log is made; make a new log and move over")
+        new = replace(self, **changes)
+        if new.partitions < self.partitions:
+            raise ConfigError(f"the log has {self.partitions} partitions; they can only become more")
+        return new
+
+    def to_json(self) -> str:
+        """As stored: durations in ms under `<name>_ms`."""
+        values = asdict(self)
+        for name in ("ttl", "time_shard"):
+            value = values.pop(name)
+            values[f"{name}_ms"] = None if value is None else to_ms(value)
+        return json.dumps(values, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> LogConfig:
+        """What `to_json` wrote; settings of a newer version that this one does not know are left out."""
+        values = json.loads(text)
+        for name in ("ttl", "time_shard"):
+            value = values.pop(f"{name}_ms")
+            values[name] = None if value is None else timedelta(milliseconds=value)
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})

@@ -1,0 +1,230 @@
+"""A log: appending, scanning, following, and changing its configuration."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone
+from cqueue.log.catalog import LogCatalog
+from cqueue.log.config import LogConfig
+from cqueue.log.positions import Start
+from cqueue.log.records import LogId, Record, entry_of
+from cqueue.log.scanner import Follower, Scanner
+from cqueue.message import MAX_BATCH
+from cqueue.protocol.append import AppenderState, Entry, Write, append
+
+
+class AppendResult:
+    """What became of the entries of one `append_many`.
+
+    Attributes:
+        failed: (index, error) of each entry that was not stored (`NotDone`, `BadInput`) or may not have
+            been (`AppendUnknown`), in order.
+        remade: how many entries were stored a second time, under a new id, because the first answer came
+            too late to count; both copies may be read.
+    """
+
+    def __init__(
+        self, log: str, size: int, writes: list[Write], failed: list[tuple[int, CqueueError]]
+    ) -> None:
+        self._log = log
+        self._size = size
+        self._writes = writes
+        self.failed = sorted(failed, key=lambda pair: pair[0])
+        self.remade = sum(len(write.rows) for write in writes if write.remade)
+
+    @cached_property
+    def ids(self) -> list[LogId | None]:
+        """Ids in the order of the entries; None for one that failed."""
+        found: list[LogId | None] = [None] * self._size
+        for write in self._writes:
+            if write.error is None:
+                for index, row in zip(write.indexes, write.rows, strict=True):
+                    found[index] = LogId.of(self._log, write.shard.partition, row.id)
+        return found
+
+
+class Log:
+    """One log of a client. Cheap to make; thread-safe."""
+
+    def __init__(self, name: str, catalog: LogCatalog, driver: BlockingDriver) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._driver = driver
+        self._states: list[AppenderState] = []  # one for each call under way
+
+    @property
+    def config(self) -> LogConfig:
+        """The configuration, at most five seconds old."""
+        return self._catalog.entry(self.name).config
+
+    def alter(self, **changes: Any) -> LogConfig:
+        """Change settings of `LogConfig` by name, while the log is used; all clients follow in 5 s.
+
+        Raises:
+            ConfigError: out of range, unknown, fixed (time_shard), or fewer partitions.
+        """
+        return self._catalog.alter(self.name, changes).config
+
+    # ── append ──
+
+    def append(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        partition: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> LogId:
+        """Store one record (see `Record` for ranges); its id once it is acknowledged.
+
+        Raises:
+            BadInput: a limit is passed; nothing was stored.
+            NotDone: it was not stored; appending again is safe.
+            AppendUnknown: it may be stored; appending again may make a second copy.
+        """
+        result = self.append_many([Record(topic, body, key, partition, headers)])
+        for _, error in result.failed:
+            raise error
+        id_ = result.ids[0]
+        if id_ is None:
+            raise AssertionError("an append without error has an id")
+        return id_
+
+    def append_many(self, records: Iterable[Record]) -> AppendResult:
+        """Store up to 10,000 records; entries fail one by one, and the result says which.
+
+        Records without key and partition that are written together go to one partition; so do records of
+        one key, in the order given.
+
+        Raises:
+            BatchTooLarge: more than 10,000 entries.
+            LogNotFound: there is no such log.
+            Closed: the client has been closed.
+        """
+        if isinstance(records, Record) or not isinstance(records, Iterable):
+            raise BadInput(f"append_many takes several records, not one {type(records).__name__}")
+        listed = records if isinstance(records, list) else list(records)
+        if len(listed) > MAX_BATCH:
+            raise BatchTooLarge(f"{len(listed):,} entries; at most {MAX_BATCH:,} in one append_many")
+        spec = self._catalog.entry(self.name).spec
+        entries, places, failed = _check(listed, spec.partitions)
+        writes = self._append(entries) if entries else []
+        for write in writes:
+            write.indexes = [places[index] for index in write.indexes]
+            if write.error is not None:
+                failed += _failures(spec.partition, write)
+        return AppendResult(spec.partition, len(listed), writes, failed)
+
+    def _append(self, entries: list[Entry]) -> list[Write]:
+        spec = self._catalog.entry(self.name).spec
+        try:
+            state = self._states.pop()
+        except IndexError:
+            state = AppenderState(turn=random.randrange(1 << 16))
+        try:
+            return self._driver.run(append(spec, state, entries))
+        finally:
+            self._states.append(state)
+
+    # ── read ──
+
+    def scan(
+        self,
+        start: Start = "earliest",
+        end: datetime | LogId | None = None,
+        *,
+        partitions: Sequence[int] | None = None,
+        topics: Iterable[str] | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        on_expired: str = "error",
+    ) -> Scanner:
+        """Read records in the order of their ids, up to what is stable now; a context manager.
+
+        start: "earliest", an aware datetime, a record's id (from the record after it), or for each
+        partition one of these. end: a datetime (exclusive) or id (inclusive); None for all that is
+        stable: what was acknowledged in the last 2.5 s or so may be missing. reverse: from `end` back to
+        `start`. on_expired: "error" or "earliest", for a start that the log no longer remembers.
+
+        Raises:
+            PartitionOutOfRange, BadInput: what cannot be read.
+            PositionExpired: the start lies before what the log remembers.
+        """
+        return Scanner(
+            self._catalog,
+            self._driver,
+            self.name,
+            start=start,
+            end=end,
+            partitions=partitions,
+            topics=topics,
+            limit=limit,
+            reverse=reverse,
+            on_expired=on_expired,
+        )
+
+    def follow(
+        self,
+        start: Start = "latest",
+        *,
+        partitions: Sequence[int] | None = None,
+        topics: Iterable[str] | None = None,
+        low_latency: bool = False,
+        poll_interval: timedelta = timedelta(milliseconds=100),
+        on_expired: str = "error",
+    ) -> Follower:
+        """As `scan`, and then on for ever, as records become stable; new partitions are read as well.
+
+        low_latency: hand records out as soon as they can be read, each once, in order only as far as they
+        come in order. poll_interval: 1 ms to 1 min.
+        """
+        return Follower(
+            self._catalog,
+            self._driver,
+            self.name,
+            start=start,
+            partitions=partitions,
+            topics=topics,
+            low_latency=low_latency,
+            poll_interval=poll_interval,
+            on_expired=on_expired,
+        )
+
+
+def _check(
+    records: list[Record], partitions: int
+) -> tuple[list[Entry], list[int], list[tuple[int, CqueueError]]]:
+    """Records within all limits, their places, and (place, error) of the others."""
+    entries: list[Entry] = []
+    places: list[int] = []
+    failed: list[tuple[int, CqueueError]] = []
+    for place, record in enumerate(records):
+        try:
+            entries.append(entry_of(record, partitions))
+            places.append(place)
+        except BadInput as exc:
+            failed.append((place, exc))
+    return entries, places, failed
+
+
+def _failures(log: str, write: Write) -> list[tuple[int, CqueueError]]:
+    """The write's error for each of its entries: an unknown outcome with the ids that may be stored."""
+    error = write.error
+    if error is None or isinstance(error, NotDone):
+        return [(index, error) for index in write.indexes if error is not None]
+    failures: list[tuple[int, CqueueError]] = []
+    for index, row in zip(write.indexes, write.rows, strict=True):
+        unknown = AppendUnknown(
+            f"it is not known whether the record was stored: {error}",
+            [LogId.of(log, write.shard.partition, row.id)],
+        )
+        unknown.__cause__ = error
+        failures.append((index, unknown))
+    return failures

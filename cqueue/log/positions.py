@@ -1,0 +1,79 @@
+"""Where a reader starts: what callers may say, as ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from cqueue import ids
+from cqueue.errors import BadInput, PositionExpired
+from cqueue.log.records import LogId, check_partition
+from cqueue.message import to_datetime
+from cqueue.protocol.logs import LogSpec
+
+Point = str | datetime
+"""A record's id, "earliest", "latest", or an aware datetime."""
+Start = Point | Mapping[int, Point]
+
+EARLIEST, LATEST = "earliest", "latest"
+ON_EXPIRED = ("error", EARLIEST)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def starts(
+    spec: LogSpec, start: Start, partitions: Sequence[int], now_us: int, on_expired: str
+) -> dict[int, int]:
+    """For each partition the id behind which to read.
+
+    Raises:
+        BadInput, InvalidLogId: it is no position of this log.
+        PositionExpired: records behind it may be forgotten already.
+    """
+    if on_expired not in ON_EXPIRED:
+        raise BadInput(f"on_expired is {on_expired!r}; it takes 'error' or 'earliest'")
+    if isinstance(start, Mapping):
+        for partition in start:
+            check_partition(partition, spec.partitions)
+        points = {partition: start.get(partition, EARLIEST) for partition in partitions}
+    else:
+        points = dict.fromkeys(partitions, start)
+    return {
+        partition: _after(spec, point, partition, now_us, on_expired) for partition, point in points.items()
+    }
+
+
+def _after(spec: LogSpec, point: Point, partition: int, now_us: int, on_expired: str) -> int:
+    earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+    if point == EARLIEST:
+        return earliest
+    if point == LATEST:
+        return spec.horizon(now_us)
+    after = id_at(spec, point)
+    if after < earliest:
+        if spec.ttl_s and now_us - spec.ttl_s * 1_000_000 > spec.created_ms * 1000 and on_expired == "error":
+            forgotten = to_datetime(spec.oldest_us(now_us) // 1000)
+            raise PositionExpired(
+                f"partition {partition}: {point!r} lies before {forgotten}, and what is older is forgotten; "
+                "start at 'earliest', or give on_expired='earliest'"
+            )
+        return earliest
+    return after
+
+
+def id_at(spec: LogSpec, point: Point) -> int:
+    """A datetime as the last id before it; a record's id as itself.
+
+    Raises:
+        BadInput, InvalidLogId: it is neither, or of another log.
+    """
+    if isinstance(point, datetime):
+        if point.tzinfo is None:
+            raise BadInput(f"{point} has no time zone; give an aware datetime")
+        return ids.lowest_at((point - _EPOCH) // timedelta(microseconds=1)) - 1
+    if not isinstance(point, str):
+        raise BadInput(f"{point!r} is no position: give a datetime, a record's id, 'earliest' or 'latest'")
+    log, _, id_ = LogId(point).locate()
+    if log != spec.partition:
+        raise BadInput(f"the record is not one of log {spec.name!r}")
+    return id_

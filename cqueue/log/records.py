@@ -1,0 +1,135 @@
+"""Records as applications see them: what they append, the ids they get, what they read."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from cqueue import ids
+from cqueue.errors import BadInput, BodyTooLarge, InvalidLogId, PartitionOutOfRange
+from cqueue.message import MAX_BODY, MAX_TEXT, check_headers, to_datetime
+from cqueue.protocol.append import Entry
+from cqueue.store.log_operations import RecordRow
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record to append.
+
+    topic: 1 to 1,000 characters. body: bytes, at most 1 MiB. key: records of one key go to one partition,
+    in order. partition: go to this one (0 up to the log's `partitions`), whatever the key.
+    headers: at most 64 strings by name, 16 KiB together.
+    """
+
+    topic: str
+    body: bytes
+    key: str | None = None
+    partition: int | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class LogId(str):
+    """An opaque, URL-safe string that names one record of one log. Keep it whole; do not parse it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, log: str, partition: int, id_: int) -> LogId:
+        """The id of the record at this place. log: the log's name in partition keys."""
+        packed = struct.pack(">BH", 1, partition) + ids.to_bytes(id_) + log.encode()
+        return cls(base64.urlsafe_b64encode(packed).decode().rstrip("="))
+
+    def locate(self) -> tuple[str, int, int]:
+        """(log's name in partition keys, partition, id).
+
+        Raises:
+            InvalidLogId: the text was not made by this library.
+        """
+        try:
+            packed = base64.urlsafe_b64decode(self + "=" * (-len(self) % 4))
+            version, partition = struct.unpack_from(">BH", packed)
+            id_, log = ids.from_bytes(packed[3:19]), packed[19:].decode("ascii")
+        except (ValueError, struct.error) as exc:
+            raise InvalidLogId(f"{str(self)!r} is no record id") from exc
+        if version != 1 or "@" not in log or self.of(log, partition, id_) != str(self):
+            raise InvalidLogId(f"{str(self)!r} is no record id")
+        return log, partition, id_
+
+
+class LogRecord:
+    """A record that was read.
+
+    Attributes:
+        topic, key, headers, body: as appended.
+        partition: from 0.
+    """
+
+    __slots__ = ("_id", "_log", "body", "headers", "key", "partition", "topic")
+
+    def __init__(self, log: str, partition: int, row: RecordRow) -> None:
+        self._log = log
+        self.partition = partition
+        self._id, self.topic, self.key, headers, self.body = row
+        self.headers = headers or {}
+
+    @property
+    def id(self) -> LogId:
+        """Names the record, and a position in its partition."""
+        return LogId.of(self._log, self.partition, self._id)
+
+    @property
+    def time(self) -> datetime:
+        """When it was appended, in UTC, by the cluster's clock."""
+        return to_datetime(ids.time_us(self._id) // 1000)
+
+    def __repr__(self) -> str:
+        return f"<record {self.id} partition={self.partition} topic={self.topic!r} bytes={len(self.body)}>"
+
+
+def entry_of(record: Record, partitions: int) -> Entry:
+    """The record as the protocol takes it, all limits checked.
+
+    Raises:
+        BadInput: one of its kinds, for what is wrong.
+    """
+    if not isinstance(record, Record):
+        raise BadInput(f"an entry is a Record, not {type(record).__name__}: Record(topic, body, ...)")
+    body = record.body
+    if type(body) is not bytes:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise BadInput(f"a body is bytes, not {type(body).__name__}; encode it first")
+        body = bytes(body)
+    if len(body) > MAX_BODY:
+        raise BodyTooLarge(f"the body has {len(body):,} bytes; at most {MAX_BODY:,} are allowed")
+    check_text("topic", record.topic)
+    if record.key is not None:
+        check_text("key", record.key)
+    if record.partition is not None:
+        check_partition(record.partition, partitions)
+    headers = dict(check_headers(record.headers)) if record.headers else None
+    return Entry(record.topic, body, record.key, record.partition, headers)
+
+
+def check_text(name: str, text: str) -> str:
+    """The text, if it is 1 to 1,000 characters.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
+        raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
+    return text
+
+
+def check_partition(partition: int, partitions: int) -> int:
+    """The partition, if the log has it.
+
+    Raises:
+        PartitionOutOfRange: it has not.
+    """
+    if type(partition) is not int or not 0 <= partition < partitions:
+        raise PartitionOutOfRange(f"partition is {partition!r}; the log has 0 to {partitions - 1}")
+    return partition

@@ -1,0 +1,438 @@
+"""The log through its public API, on both stores where it matters."""
+
+import threading
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import cqueue
+from cqueue.client import Client
+from cqueue.errors import (
+    AppendUnknown,
+    Closed,
+    ConfigError,
+    InvalidLogId,
+    LogExists,
+    LogNotFound,
+    NotDone,
+    OutcomeUnknown,
+    PartitionOutOfRange,
+    PositionExpired,
+)
+from cqueue.log import LogConfig, LogId, Record
+from cqueue.store.log_operations import AppendRecords
+from cqueue.store.memory import MemoryStore
+
+SHARD = timedelta(seconds=10)
+
+
+class Movable(MemoryStore):
+    """A store, and all clocks with it, whose time is told; `trouble` may raise before an operation."""
+
+    def __init__(self):
+        self.time_us = 1_800_000_000_000_000
+        self.trouble = lambda _: None
+        super().__init__(lambda: self.time_us)
+
+    def execute(self, operation):
+        self.trouble(operation)
+        return super().execute(operation)
+
+    def together(self, operations):
+        results = []
+        for operation in operations:
+            try:
+                results.append(self.execute(operation))
+            except (NotDone, OutcomeUnknown) as exc:
+                results.append(exc)
+        return results
+
+    def pass_time(self, **duration):
+        self.time_us += timedelta(**duration) // timedelta(microseconds=1)
+
+    @property
+    def now(self):
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.time_us)
+
+
+@pytest.fixture
+def store():
+    return Movable()
+
+
+@pytest.fixture
+def client(store):
+    with Client(store) as client:
+        client._clock._local_us = lambda: store.time_us
+        client._clock._wall_us = lambda: store.time_us
+        yield client
+
+
+@pytest.fixture
+def log(client):
+    return client.create_log("events", LogConfig(partitions=4, time_shard=SHARD))
+
+
+def bodies(records):
+    return [record.body for record in records]
+
+
+def fill(log, store, count, step_ms=700, **values):
+    """Records a moment apart; their ids."""
+    found = []
+    for number in range(count):
+        found.append(log.append(f"t{number % 3}", b"%d" % number, **values))
+        store.pass_time(milliseconds=step_ms)
+    store.pass_time(seconds=5)
+    return found
+
+
+# ── logs ──
+
+
+def test_a_log_is_created_altered_listed_and_deleted(client, log, store):
+    assert client.logs() == ["events"]
+    assert client.create_log("events", log.config, exist_ok=True).config == log.config
+    with pytest.raises(LogExists, match="another configuration"):
+        client.create_log("events", exist_ok=True)
+    assert log.alter(partitions=8).partitions == 8
+    with pytest.raises(ConfigError, match="only become more"):
+        log.alter(partitions=4)
+    fill(log, store, 20)
+    client.delete_log("events")
+    with pytest.raises(LogNotFound):
+        client.log("events")
+    assert client.logs() == []
+    assert not any(shard.rows for shard in store._handlers[AppendRecords].__self__._shards.values())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"partitions": 0},
+        {"partitions": 32_768},
+        {"partitions": True},
+        {"ttl": timedelta(seconds=1)},
+        {"ttl": 7},
+        {"time_shard": timedelta(seconds=7)},
+        {"time_shard": timedelta(microseconds=1)},
+    ],
+)
+def test_a_configuration_out_of_range_is_refused(values):
+    with pytest.raises(ConfigError):
+        LogConfig(**values)
+
+
+@pytest.mark.parametrize("config", [LogConfig(), LogConfig(partitions=32_767, ttl=None, time_shard=SHARD)])
+def test_a_configuration_survives_its_json(config):
+    assert LogConfig.from_json(config.to_json()) == config
+
+
+# ── append ──
+
+
+def test_what_is_wrong_fails_alone_before_anything_is_written(log):
+    wrong = [
+        Record("", b"x"),
+        Record("t", "text"),
+        Record("t", b"x" * (1 << 20) + b"x"),
+        Record("t", b"x", partition=4),
+        Record("t", b"x", key=""),
+        Record("t", b"x", headers={"a": 1}),
+        b"no record",
+    ]
+    result = log.append_many([*wrong, Record("t", b"good")])
+    assert [index for index, _ in result.failed] == list(range(len(wrong)))
+    assert result.ids[-1] is not None
+    assert isinstance(result.failed[3][1], PartitionOutOfRange)
+    with pytest.raises(cqueue.BatchTooLarge):
+        log.append_many([Record("t", b"")] * 10_001)
+
+
+def test_an_append_without_an_answer_is_unknown_and_names_its_id(log, store):
+    """Three answers, not two: what may be stored is reported with the id under which it would be."""
+
+    def lost(operation):
+        if type(operation) is AppendRecords:
+            store.pass_time(seconds=3)
+            raise OutcomeUnknown("no answer")
+
+    store.trouble = lost
+    with pytest.raises(AppendUnknown) as raised:
+        log.append("t", b"x")
+    assert LogId(raised.value.ids[0]).locate()[0].startswith("events@")
+
+
+# ── scan ──
+
+
+def test_a_scan_gives_everything_in_order_once(log, store):
+    """Over several time shards and all partitions."""
+    ids = fill(log, store, 60)
+    with log.scan() as scanner:
+        records = list(scanner)
+    assert [record.id for record in records] == ids
+    assert {record.partition for record in records} == {0, 1, 2, 3}
+    assert records[3].time < records[4].time
+    assert bodies(log.scan(reverse=True)) == bodies(records)[::-1]
+
+
+def test_a_scan_is_bounded_by_time_id_topic_partition_and_limit(log, store):
+    began = store.now
+    ids = fill(log, store, 60, step_ms=1000)
+    records = list(log.scan())
+    assert bodies(log.scan(began + timedelta(seconds=10), began + timedelta(seconds=20))) == [
+        b"%d" % number for number in range(10, 20)
+    ]
+    assert [record.id for record in log.scan(ids[9], ids[19])] == ids[10:20]
+    assert [record.id for record in log.scan(ids[9], ids[19], reverse=True)] == ids[19:9:-1]
+    assert bodies(log.scan(topics=["t1"])) == [b"%d" % number for number in range(1, 60, 3)]
+    assert [r.id for r in log.scan(partitions=[2])] == [r.id for r in records if r.partition == 2]
+    assert bodies(log.scan(limit=7)) == bodies(records)[:7]
+    assert bodies(log.scan(limit=7, reverse=True)) == bodies(records)[:-8:-1]
+    assert bodies(log.scan(topics=["t2"], limit=3)) == [b"2", b"5", b"8"]
+    per_partition = {0: ids[30], 1: "latest", 2: "earliest"}
+    expected = [r.id for r in records if r.partition in (2, 3) or (r.partition == 0 and ids.index(r.id) > 30)]
+    assert [r.id for r in log.scan(per_partition)] == expected
+
+
+def test_a_scan_ends_at_the_stable_horizon(log, store):
+    """What was acknowledged a moment ago may still have neighbours on their way."""
+    log.append("t", b"old")
+    store.pass_time(seconds=3)
+    log.append("t", b"young")
+    assert bodies(log.scan()) == [b"old"]
+    store.pass_time(seconds=3)
+    assert bodies(log.scan()) == [b"old", b"young"]
+
+
+def test_a_scan_can_be_moved(log, store):
+    ids = fill(log, store, 40)
+    with log.scan() as scanner:
+        first = next(iter(scanner))
+        assert first.id == ids[0]
+        scanner.seek(ids[29])
+        assert [record.id for record in scanner] == ids[30:]
+        scanner.seek("earliest")
+        assert next(iter(scanner)).id == ids[0]
+
+
+def test_a_closed_scan_says_so(log, store):
+    fill(log, store, 3)
+    scanner = log.scan()
+    scanner.close()
+    with pytest.raises(Closed):
+        list(scanner)
+
+
+def test_a_failing_read_loses_no_record(log, store):
+    """Iterating again goes on where it stopped."""
+    ids = fill(log, store, 40)
+    failing = [3]
+
+    def trouble(operation):
+        if type(operation).__name__ == "ReadRecords" and failing[0]:
+            failing[0] -= 1
+            raise NotDone("no")
+
+    client_pause = log._driver._pause
+    log._driver._pause = lambda _: None
+    try:
+        found, scanner = [], log.scan()
+        store.trouble = trouble
+        for _ in range(5):
+            try:
+                found += [record.id for record in scanner]
+            except NotDone:
+                continue
+            break
+    finally:
+        log._driver._pause = client_pause
+    assert found == ids
+
+
+def test_a_start_that_is_forgotten_is_an_error_or_the_earliest(client, store):
+    """A reader must know that records may be missing, unless it has said that it does not mind."""
+    log = client.create_log("short", LogConfig(ttl=timedelta(minutes=1), time_shard=SHARD))
+    old = log.append("t", b"old")
+    store.pass_time(minutes=5)
+    young = log.append("t", b"young")
+    store.pass_time(seconds=5)
+    for start in (old, store.now - timedelta(minutes=4), {0: old}):
+        with pytest.raises(PositionExpired, match="on_expired"):
+            log.scan(start)
+        assert [record.id for record in log.scan(start, on_expired="earliest")] == [young]
+    assert [record.id for record in log.scan()] == [young]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"start": "yesterday"}, InvalidLogId),
+        ({"start": datetime(2026, 1, 1)}, cqueue.BadInput),  # noqa: DTZ001
+        ({"start": 17}, cqueue.BadInput),
+        ({"start": {9: "earliest"}}, PartitionOutOfRange),
+        ({"partitions": [4]}, PartitionOutOfRange),
+        ({"partitions": []}, cqueue.BadInput),
+        ({"partitions": 1}, cqueue.BadInput),
+        ({"topics": "t1"}, cqueue.BadInput),
+        ({"topics": []}, cqueue.BadInput),
+        ({"limit": 0}, cqueue.BadInput),
+        ({"on_expired": "ignore"}, cqueue.BadInput),
+    ],
+)
+def test_a_scan_of_what_cannot_be_is_refused(log, arguments, error):
+    with pytest.raises(error):
+        log.scan(**arguments)
+
+
+def test_the_id_of_another_log_is_no_position(client, log):
+    other = client.create_log("other")
+    with pytest.raises(cqueue.BadInput, match="not one of log"):
+        log.scan(other.append("t", b"x"))
+
+
+def test_arrow_batches_hold_what_was_appended(log, store):
+    """Whole batches, every one of the same schema, empty columns or not."""
+    arrow = pytest.importorskip("cqueue.log.arrow")
+    fill(log, store, 10)
+    fill(log, store, 10, key="k", headers={"a": "1"})
+    batches = list(log.scan().to_arrow())
+    assert all(batch.schema == arrow.SCHEMA for batch in batches)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    records = list(log.scan())
+    assert [(row["partition"], row["topic"], row["key"], row["body"]) for row in rows] == [
+        (record.partition, record.topic, record.key, record.body) for record in records
+    ]
+    assert dict(rows[-1]["headers"]) == {"a": "1"}
+    assert [row["time"].replace(microsecond=0) for row in rows] == [
+        record.time.replace(microsecond=0) for record in records
+    ]
+
+
+# ── follow ──
+
+
+@pytest.mark.parametrize("low_latency", [False, True])
+def test_a_follower_misses_nothing_and_repeats_nothing(log, store, low_latency):
+    """However appends and polls lie in time."""
+    follower = log.follow("earliest", low_latency=low_latency)
+    found, sent = [], []
+    for number in range(100):
+        sent.append(log.append("t", b"%d" % number))
+        store.pass_time(milliseconds=310 if number % 7 else 4000)
+        if number % 3 == 0:
+            found += [record.id for record in follower.poll()]
+        if low_latency and number % 3 == 0:
+            assert sent[-1] in found or found[-1:] == [] or len(sent) - len(found) < 10
+    store.pass_time(seconds=10)
+    for _ in range(20):
+        found += [record.id for record in follower.poll()]
+    assert sorted(found) == sorted(sent)
+    assert len(found) == len(sent)
+    if not low_latency:
+        assert found == sent
+
+
+def drained(follower):
+    """All that can be read now."""
+    return [body for _ in range(4) for body in bodies(follower.poll())]
+
+
+def test_low_latency_hands_out_at_once_and_goes_back(log, store):
+    """A record that lands behind one that was handed out already is handed out as well."""
+    follower = log.follow("earliest", low_latency=True, partitions=[0])
+    appended = []
+    store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
+    log.append("t", b"first", partition=0)
+    store.pass_time(milliseconds=100)
+    log.append("t", b"second", partition=0)
+    assert drained(follower) == [b"first", b"second"]
+    late = appended[0].rows[0]._replace(id=appended[0].rows[0].id + 1, body=b"between")
+    store.execute(AppendRecords(appended[0].shard, (late,), 0))
+    store.pass_time(seconds=5)
+    assert drained(follower) == [b"between"]
+    assert drained(follower) == []
+
+
+def test_a_follower_reads_partitions_that_are_added(log, store):
+    follower = log.follow("earliest")
+    log.alter(partitions=6)
+    log._catalog._entries.clear()
+    log.append("t", b"new", partition=5)
+    store.pass_time(seconds=5)
+    found = []
+    for _ in range(5):
+        found += bodies(follower.poll())
+    assert found == [b"new"]
+
+
+def test_a_follower_goes_on_for_another_from_its_positions(log, store):
+    fill(log, store, 10)
+    follower = log.follow("earliest")
+    while not follower.poll():
+        pass
+    fill(log, store, 10)
+    assert len(list(log.scan(follower.positions()))) >= 10
+
+
+def test_closing_ends_a_follower_that_waits(log):
+    """From another thread, at once."""
+    follower = log.follow()
+    ended = threading.Event()
+
+    def read():
+        list(follower)
+        ended.set()
+
+    threading.Thread(target=read).start()
+    follower.close()
+    assert ended.wait(5)
+
+
+def test_an_idle_follower_costs_one_read_a_poll(log, store):
+    """Quiet partitions are asked together."""
+    reads = []
+    follower = log.follow("latest")
+    for _ in range(5):
+        store.pass_time(milliseconds=100)
+        follower.poll()
+    store.trouble = lambda operation: reads.append(type(operation).__name__)
+    for _ in range(20):
+        store.pass_time(milliseconds=100)
+        follower.poll()
+    assert len(reads) <= 22, reads
+
+
+# ── on Cassandra ──
+
+
+@pytest.mark.cassandra
+def test_a_log_on_cassandra(cassandra_url):
+    """Appends of several threads are read once each, in the order of each key."""
+    with cqueue.connect(cassandra_url) as client:
+        log = client.create_log(f"log-{uuid.uuid4().hex[:8]}", LogConfig(partitions=4, time_shard=SHARD))
+
+        def append(worker):
+            for start in range(0, 300, 100):
+                records = [
+                    Record("t", b"%d-%d" % (worker, start + n), key=f"w{worker}", headers={"n": str(n)})
+                    for n in range(100)
+                ]
+                assert not log.append_many(records).failed
+
+        threads = [threading.Thread(target=append, args=(worker,)) for worker in range(3)]
+        for thread in threads:
+            thread.start()
+        found = []
+        deadline = time.monotonic() + 60
+        with log.follow("earliest") as follower:
+            while len(found) < 900 and time.monotonic() < deadline:
+                found += follower.poll(timedelta(seconds=1))
+        for worker in range(3):
+            mine = [record.body for record in found if record.key == f"w{worker}"]
+            assert mine == [b"%d-%d" % (worker, n) for n in range(300)]
+        assert bodies(log.scan(reverse=True, limit=5)) == bodies(list(log.scan())[:-6:-1])
+        client.delete_log(log.name)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tests.simulation.sim import Simulation
 
 FAILED = (NotDone, OutcomeUnknown)
-LONGEST_IDLE_S = 1.2
 ACTIONS = ("ack", "nack", "snooze", "extend", "bury", "release", "abandon", "both")
 
 
@@ -57,7 +56,7 @@ class Consumer:
         """When to look again: when all is quiet, as soon as something can have changed."""
         sim = self.sim
         if not sim.quiet:
-            return sim.rng.random() * min(LONGEST_IDLE_S, sim.poll_s * 2 ** min(idle, 5))
+            return sim.rng.random() * min(sim.params.longest_idle_s, sim.poll_s * 2 ** min(idle, 5))
         now_us = sim.world.now_us
         views = poll.registry.views.values()
         rests = [max(view.rest_until_us, view.wide_row.time_shard * 1000) for view in views]

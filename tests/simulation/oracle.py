@@ -62,6 +62,7 @@ class Oracle:
         self.promised_keys: dict[WideRow, dict[Key, bytes]] = {}
         self.written: set[Key] = set()
         self.deleted: set[Key] = set()  # a delete was executed
+        self.emptied: set[Key] = set()  # by somebody who empties the queue
         self.acked: dict[Key, int] = {}  # ack acknowledged → step
         self.settled: set[bytes] = set()  # a handler was through with it
         self.buried: set[bytes] = set()
@@ -115,6 +116,8 @@ class Oracle:
         for row in flush.rows:
             key, name = (flush.wide_row, row.priority, row.id), body_of(row)
             self.promised.add(name)
+            if key in self.emptied:
+                self.through(name)
             if name not in self.settled:
                 self.unsettled.add(name)
             if row.expires is not None:
@@ -175,6 +178,7 @@ class Oracle:
         if name is not None:
             self.through(name)
         self.deleted.add((wide_row, priority, id_))
+        self.emptied.add((wide_row, priority, id_))
 
     def ack_confirmed(self, taken: Taken) -> None:
         """A handler's ack was acknowledged."""

@@ -45,6 +45,7 @@ class Params:
     batches: int = 2
     batch: int = 4
     gap_s: float = 1.5
+    at_the_edge: bool = False  # sends are made when a time shard ends, and take about W
     delayed: float = 0.3
     derived: bool = False  # sends have sources, and are repeated by others
     longest_delay_us: int = 2_000_000
@@ -54,6 +55,7 @@ class Params:
     poison: float = 0.0
     purges: bool = False
     poll_s: float = 0.4
+    longest_idle_s: float = 1.2
     want: int = 5
     work_s: float = 3.0
     serial: bool = False  # a consumer handles its messages before it asks for more
@@ -66,11 +68,11 @@ LATE_SENDS = Params(
     longest_pause_us=900_000, crashes=0, consumers=1, producers=3, batch=1, batches=3, delayed=0.0,
     gap_s=0.7, priorities=(0,), poll_s=0.1, extreme=True, large=0.0, actions=ONLY_ACKS, work_s=0.1,
 )  # fmt: skip
-SHORT_SHARDS = Params(
-    profile="short shards", settle_ms=300, skew_ms=50, width_ms=400, epoch_widths=3, faults=0.03,
-    pauses=0.15, longest_pause_us=700_000, crashes=0, consumers=1, producers=3, batch=1, batches=3,
-    delayed=0.0, gap_s=0.5, priorities=(0,), poll_s=0.03, large=0.0, actions=ONLY_ACKS, work_s=0.05,
-    busy_us=2_000_000,
+SHARD_ENDS = Params(
+    profile="shard ends", settle_ms=100, skew_ms=30, width_ms=350, epoch_widths=3, visibility_ms=500,
+    faults=0.01, pauses=0.05, longest_pause_us=120_000, crashes=0, consumers=1, producers=5, batch=1,
+    batches=4, at_the_edge=True, extreme=True, delayed=0.0, priorities=(0,), poll_s=0.02,
+    longest_idle_s=0.02, large=0.0, actions=ONLY_ACKS, work_s=0.02, busy_us=1_500_000,
 )  # fmt: skip
 BURIALS = Params(
     profile="burials", settle_ms=200, skew_ms=50, visibility_ms=500, width_ms=200, epoch_widths=10,
@@ -92,10 +94,11 @@ STOLEN_LOCKS = Params(
     priorities=(0,), work_s=0.5, actions=(60, 10, 10, 10, 0, 0, 10, 0),
 )  # fmt: skip
 DERIVED = Params(
-    profile="derived sends", derived=True, settle_ms=200, skew_ms=50, width_ms=500, gc_grace_s=10,
-    faults=0.03, pauses=0.05, longest_pause_us=1_000_000, crashes=0, consumers=3, producers=2, batch=3,
-    batches=2, delayed=0.0, gap_s=0.7, priorities=(0,), poll_s=0.03, work_s=0.05, large=0.0, want=3,
-    actions=(80, 10, 0, 0, 0, 0, 0, 10), busy_us=2_000_000,
+    profile="derived sends", derived=True, settle_ms=500, skew_ms=20, width_ms=500, gc_grace_s=10,
+    faults=0.01, pauses=0.2, longest_pause_us=150_000, crashes=0, consumers=4, producers=2, batch=2,
+    batches=5, delayed=0.0, gap_s=0.3, priorities=(0,), poll_s=0.02,
+    longest_idle_s=0.04, work_s=0.02, large=0.0, want=1,
+    actions=(90, 0, 0, 0, 0, 0, 0, 10), busy_us=1_500_000,
 )  # fmt: skip
 AWAY = Params(
     profile="node away", faults=0.0, pauses=0.0, crashes=0.0, away=True, gc_grace_s=4, width_ms=20_000,
@@ -111,9 +114,9 @@ KILLERS = Params(
     work_s=0.5, gap_s=0.5, serial=False, priorities=(0,), actions=(8, 0, 0, 0, 0, 0, 2, 0),
 )  # fmt: skip
 SHARES = {
-    "mixed": (20, None), "late sends": (3, LATE_SENDS), "short shards": (3, SHORT_SHARDS),
+    "mixed": (20, None), "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
     "burials": (2, BURIALS), "slow burials": (2, SLOW_BURIALS), "nacks": (2, NACKS),
-    "stolen locks": (2, STOLEN_LOCKS), "derived sends": (2, DERIVED), "node away": (1, AWAY),
+    "stolen locks": (2, STOLEN_LOCKS), "derived sends": (3, DERIVED), "node away": (1, AWAY),
     "sleepers": (1, SLEEPERS), "killers": (2, KILLERS),
 }  # fmt: skip
 """Of so many seeds, so many draw a profile; the others draw a mixture."""
@@ -153,6 +156,7 @@ def _mixed(rng: Random) -> Params:
         priorities=rng.choice(((0,), (0,), (0, 0, 5))),
         poison=rng.choice((0.0, 0.0, 0.05)),
         ttl=rng.choice((0.0, 0.0, 0.2)),
+        purges=rng.random() < 0.1,
         poll_s=rng.choice((0.1, 0.4, 0.8)),
         want=rng.choice((1, 3, 5)),
         work_s=rng.choice((0.1, 2.0)),

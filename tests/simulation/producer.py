@@ -32,12 +32,22 @@ class Producer:
         """Send, now and then, until the quota is used up."""
         sim, rng = self.sim, self.sim.rng
         for _ in range(sim.params.batches):
-            yield Pause(rng.random() * sim.params.gap_s)
+            yield from self._wait()
             if rng.random() < 0.5:
                 self.spec = sim.spec
             outgoing = yield from self._batch()
             yield from self._send(outgoing)
         sim.producing -= 1
+
+    def _wait(self) -> Script:
+        """For some time; or until shortly before a time shard ends, which is when sending is delicate."""
+        sim, rng = self.sim, self.sim.rng
+        wait_s = rng.random() * sim.params.gap_s
+        if sim.params.at_the_edge:
+            width_us, settle_us = self.spec.width_ms * 1000, sim.params.settle_ms * 1000
+            at_us = rng.random() * settle_us if rng.random() < 0.4 else width_us - rng.random() * settle_us
+            wait_s = (at_us - sim.world.now_us) % width_us / 1e6
+        yield Pause(wait_s)
 
     def _batch(self) -> Script:
         sim, rng = self.sim, self.sim.rng

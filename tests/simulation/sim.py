@@ -100,7 +100,10 @@ class Simulation:
     def client(self, kind: str) -> Client:
         """A new program with a clock of its own."""
         self.clients += 1
-        client = Client(f"{kind}{self.clients}")
+        p = self.params
+        client = Client(f"{kind}{self.clients}", p.pauses)
+        if p.at_the_edge:
+            client.slow, client.slow_us = 0.5 if kind == "p" else 0.1, p.settle_ms * 1000
         self.world.sync(client)
         return client
 
@@ -217,7 +220,7 @@ class Simulation:
         """Trouble, then quiet; raises Violation."""
         p, world, cluster = self.params, self.world, self.cluster
         self.senders = [Producer(self, self.client("p")) for _ in range(p.producers)]
-        world.faults, world.pauses, world.torn = p.faults, p.pauses, p.torn
+        world.faults, world.pausing, world.torn = p.faults, p.pauses > 0, p.torn
         cluster.lag, cluster.lost_hints = p.lag, p.lost_hints
         for sender in self.senders:
             world.spawn(sender.client, sender.main())
@@ -259,7 +262,8 @@ class Simulation:
         self.quiet = True
         self.poll_s = QUIET_POLL_S
         world = self.world
-        world.faults = world.pauses = world.torn = 0.0
+        world.faults = world.torn = 0.0
+        world.pausing = False
         world.swift, world.swift_else = {}, SWIFT_WHEN_QUIET
         if not self.params.away:
             self.cluster.come_back()
@@ -270,6 +274,7 @@ class Simulation:
             for consumer in [one for one in awake if one.spec.name == spec.name][1:]:
                 consumer.client.dead = True
         for program in (*self.consumers, *self.senders):
+            program.client.slow = 0.0
             world.sync(program.client)
 
     def _only(self, spec: QueueSpec) -> None:

@@ -49,10 +49,13 @@ REPLAYED_US = 60_000_000
 class Client:
     """A program on some machine: it has one clock, and dies as a whole."""
 
-    __slots__ = ("dead", "frozen_us", "name", "offset_us", "stopped_us")
+    __slots__ = ("dead", "frozen_us", "name", "offset_us", "pauses", "slow", "slow_us", "stopped_us")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pauses: float = 0.0) -> None:
         self.name = name
+        self.pauses = pauses  # how likely it pauses before an operation
+        self.slow = 0.0  # how likely an operation takes about slow_us
+        self.slow_us = 0
         self.offset_us = 0
         self.frozen_us = 0  # how far its clock lags until the next synchronisation
         self.stopped_us = 0  # all its threads stand still until then
@@ -84,7 +87,7 @@ class World:
         self.cluster: Cluster
         self.faults = 0.0  # how likely an operation goes wrong
         self.replays = False  # whether batches are replayed up to a minute later
-        self.pauses = 0.0  # how likely a process pauses before an operation
+        self.pausing = False  # whether programs pause
         self.torn = 0.0  # how likely the replicas serve an operation at two instants
         self.longest_pause_us = 4_000_000
         self.swift: dict[type, float] = {}  # how likely an operation takes no time at all, by kind
@@ -162,7 +165,7 @@ class World:
             if kind is RandomBits:
                 value = rng.getrandbits(operation.bits)
             elif kind is Now:
-                if self.pauses and rng.random() < self.pauses:
+                if self.pausing and rng.random() < client.pauses:
                     self.at(self.now_us + self.pause_us(), self._tell_time, (process, operation))
                     return
                 value = self._time(client, operation)
@@ -213,9 +216,11 @@ class World:
             process.queue = [(0, operation)]
             process.answers = None
         wait_us, slow = 200 + int(rng.random() * 3000), True
-        if self.pauses and rng.random() < self.pauses:
+        if self.pausing and rng.random() < process.client.pauses:
             wait_us = self.pause_us()
             slow = rng.random() < 0.5  # the request is slow, not the client
+        elif process.client.slow and rng.random() < process.client.slow:
+            wait_us = int(process.client.slow_us * (0.3 + 0.9 * rng.random()))
         if self.torn and slow:
             self._look(process)
         self.at(self.now_us + wait_us, self._perform, process)
@@ -250,7 +255,7 @@ class World:
                 return
             process.tries = REPEATS
             if self.rng.random() < 0.3:
-                pause = self.pauses and self.rng.random() < self.pauses * 3
+                pause = self.pausing and self.rng.random() < client.pauses * 3
                 wait_us = self.pause_us() if pause else int(self.rng.random() * 3000)
                 self.at(self.now_us + wait_us, self._perform, process)
                 return

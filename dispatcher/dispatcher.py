@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 from cqueue.dispatcher.delivery import Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Event, Events, OnEvent
 from cqueue.dispatcher.feeder import Feeders
+from cqueue.dispatcher.firing import ScheduleStep
 from cqueue.dispatcher.handlers import One, resolver_of
 from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.keeper import Keeper
@@ -30,6 +31,7 @@ from cqueue.dispatcher.options import Options
 from cqueue.dispatcher.running import INTERRUPTED, Runner, Step, released
 from cqueue.dispatcher.settler import Settler
 from cqueue.dispatcher.tally import Stats, Tallies, total
+from cqueue.dispatcher.watcher import Watcher
 from cqueue.dispatcher.workers import Crew
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
@@ -93,7 +95,10 @@ class Dispatcher:
         self._executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
         self._settler = Settler(self.options, middleware, events=events, tallies=tallies)
         self._handover = Handover(self._call_loop, self._feed)
-        runner = Runner(events, middleware, steps, self._stopping)
+        ledgers = [queue_of(source).schedules.ledger for source in self._sources]
+        # Last: a step that keeps a handler from being called keeps its schedule from moving on as well.
+        runner = Runner(events, middleware, (*steps, ScheduleStep(ledgers)), self._stopping)
+        self._watcher = Watcher(ledgers)
         shared: dict[str, Any] = {
             "settle": self._settler.settle,
             "events": events,
@@ -145,6 +150,7 @@ class Dispatcher:
         self._conductor.start()
         self._crew.start()
         self._keeper.start()
+        self._watcher.start()
         for lane in lanes:
             self._roster.enter(lane)
         self._feeders.start(self.options.consumers)
@@ -307,6 +313,7 @@ class Dispatcher:
         self._events.say(Event.STOPPING, running=running, waiting=waiting)
         self._stopping.set()
         self._roster.close()
+        self._watcher.close()
         self._give_back(self._handover.close())
         deadline_s = self._wait_calm(deadline_s)
         if self._handover.running:

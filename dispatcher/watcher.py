@@ -16,7 +16,7 @@ from cqueue.dispatcher.definition import Definition
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import Ledger, due_ms
 from cqueue.dispatcher.ticket import ACTIVE, DONE, next_ticket
-from cqueue.errors import BadInput, CqueueError
+from cqueue.errors import BadInput, Closed, CqueueError
 from cqueue.store.control import ScheduleRow
 
 INTERVAL_S: Final = 30.0
@@ -79,11 +79,9 @@ class Watcher:
         """Begin."""
         self._thread.start()
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """End; waits for a look under way."""
+    def close(self) -> None:
+        """End; a look under way is not waited for, as it may end at any of its operations."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s * random.uniform(0.75, 1.25)):
@@ -95,6 +93,8 @@ class Watcher:
             try:
                 for key in look(ledger):
                     self._log.warning("schedule_restarted", queue=ledger.queue, schedule=key)
+            except Closed:
+                return
             except CqueueError as exc:
                 self._log.warning("schedules_unwatched", queue=ledger.queue, error=describe(exc))
             except Exception as exc:  # noqa: BLE001 - the thread must outlive whatever one look meets

@@ -148,4 +148,4 @@ def test_the_thread_looks_again_and_again(process):
     watcher.look = looks.release
     watcher.start()
     assert all(looks.acquire(timeout=10) for _ in range(3))
-    watcher.stop()
+    watcher.close()

@@ -410,9 +410,9 @@ def test_an_idle_follower_costs_one_read_a_poll(log, store):
 
 
 @pytest.mark.cassandra
-def test_a_log_on_cassandra(cassandra_url):
+def test_a_log_on_cassandra(keyspace):
     """Appends of several threads are read once each, in the order of each key."""
-    with cqueue.connect(cassandra_url) as client:
+    with cqueue.connect(keyspace.url) as client:
         log = client.create_log(f"log-{uuid.uuid4().hex[:8]}", LogConfig(partitions=4, time_shard=SHARD))
 
         def append(worker):

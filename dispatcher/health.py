@@ -2,7 +2,7 @@
 
 `/livez` fails only for what a restart can cure: threads that have died, or that have not moved for a
 minute. A Cassandra that is away is no such thing: restarting every worker then would only add to its load
-when it comes back. So `/livez` stays 200, and `/readyz` says 503 until a round has succeeded again.
+when it comes back. So `/livez` stays 200, and `/readyz` says 503 until a poll has succeeded again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from cqueue.errors import ConfigError
 
 STALLED_AFTER_S: Final = 60.0
-"""A thread that waits for nobody and has not moved for so long will not move again."""
-READY_WITHIN_S: Final = 15.0
-"""A dispatcher is ready while its last successful round is no older; idle ones poll every second."""
+"""Every call in a poll has a time limit well below; one that takes so long will not end."""
 REQUEST_TIMEOUT_S: Final = 5
 LOOPBACK: Final = "127.0.0.1"
 
@@ -47,16 +45,16 @@ class Signs:
     """What a dispatcher shows of itself.
 
     Attributes:
-        state: starting, running, paused, stopping.
+        state: new, running, stopping, stopped.
         dead_threads: names of threads that have ended though they should not.
-        stalled_s: for how long the slowest of the threads that wait for nobody has not moved.
-        since_success_s: since the last round that Cassandra answered; None if there was none yet.
+        stalled_s: for how long the slowest poll has been under way.
+        failing: the last poll of every queue has failed.
     """
 
     state: str
     dead_threads: tuple[str, ...] = ()
     stalled_s: float = 0.0
-    since_success_s: float | None = None
+    failing: bool = False
 
 
 def judge(signs: Signs) -> Health:
@@ -64,16 +62,13 @@ def judge(signs: Signs) -> Health:
     if signs.dead_threads:
         return Health(alive=False, ready=False, reason=f"ended: {', '.join(signs.dead_threads)}")
     if signs.stalled_s > STALLED_AFTER_S:
-        return Health(alive=False, ready=False, reason=f"no thread has moved for {signs.stalled_s:.0f} s")
-    if signs.state in {"starting", "stopping"}:
-        return Health(alive=True, ready=False, reason=signs.state)
-    if signs.since_success_s is None:
-        return Health(alive=True, ready=False, reason="Cassandra has not answered yet")
-    if signs.since_success_s > READY_WITHIN_S:
-        return Health(
-            alive=True, ready=False, reason=f"Cassandra has not answered for {signs.since_success_s:.0f} s"
-        )
-    return Health(alive=True, ready=True, reason=signs.state)
+        return Health(alive=False, ready=False, reason=f"a poll has not ended for {signs.stalled_s:.0f} s")
+    if signs.failing:
+        return Health(alive=True, ready=False, reason="Cassandra does not answer")
+    return Health(alive=True, ready=signs.state == "running", reason=signs.state)
+
+
+STARTING: Final = Health(alive=True, ready=False, reason="starting")
 
 
 def together(parts: Mapping[str, Health]) -> Health:

@@ -41,6 +41,7 @@ class Event:
     CHILD_STARTED = "child_started"
     CHILD_READY = "child_ready"
     CHILD_ENDED = "child_ended"
+    CHILD_FAILED = "child_failed"
     CHILD_STALLED = "child_stalled"
     RELOADING = "reloading"
 

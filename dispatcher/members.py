@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from threading import Event, Thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher import logs
 from cqueue.errors import CqueueError
 from cqueue.protocol.poll import Share
 from cqueue.store.control import Heartbeat, ReadWorkers, RemoveWorker, WorkerRow
 from cqueue.store.operations import WideRow
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
 
 BEAT_EVERY_S: Final = 5.0
 TTL_S: Final = 15
@@ -123,6 +126,13 @@ def parse(row: WorkerRow) -> Worker:
     )
 
 
+def listed(client: Client) -> tuple[list[Worker], float]:
+    """Who is at work, by name; and the cluster's time now, in seconds since 1970."""
+    driver = client._driver  # noqa: SLF001 - the library's own
+    rows: list[WorkerRow] = driver.ask(ReadWorkers())
+    return [parse(row) for row in rows], driver.clock.now_us() / 1e6
+
+
 def _number(value: Any) -> int:
     return int(value) if isinstance(value, int | float) else 0
 
@@ -165,6 +175,7 @@ class Members:
         self._now_s = now_s
         self._fleets: dict[str, frozenset[str]] = {}
         self._stop = Event()
+        self._wake = Event()
         self._log = logs.logger()
         self._failing = False
         self._thread = Thread(target=self._run, name="cqueue-members", daemon=True)
@@ -173,9 +184,14 @@ class Members:
         """Begin to tell."""
         self._thread.start()
 
+    def hurry(self) -> None:
+        """What there is to say has changed: say it now."""
+        self._wake.set()
+
     def stop(self) -> None:
         """Say good-bye. If that fails the row goes by itself, after 15 s."""
         self._stop.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(BEAT_EVERY_S)
         try:
@@ -185,8 +201,10 @@ class Members:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            self._wake.clear()
             self.beat()
-            self._stop.wait(BEAT_EVERY_S)
+            if not self._stop.is_set():
+                self._wake.wait(BEAT_EVERY_S)
 
     def beat(self) -> None:
         """Say that this worker lives, and see who else does; a failure changes nothing until the next."""

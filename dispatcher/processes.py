@@ -171,6 +171,7 @@ class Supervisor:
     ) -> None:
         self.slots = [Slot(index) for index in range(count)]
         self.stopping: int | None = None  # the signal that said so
+        self.failure = ""  # what a child said that could not be started
         self.on_report: Callable[[int, dict[str, Any]], None] = lambda _child, _report: None
         self.on_end: Callable[[int], None] = lambda _child: None
         self.on_tick: Callable[[], None] = lambda: None
@@ -263,6 +264,9 @@ class Supervisor:
         slot = self._slot_of(news.child)
         if slot is None:
             return
+        if "failed" in news.report:
+            self._failed(slot, str(news.report["failed"]))
+            return
         if news.report.get("ready") and not slot.was_ready:
             self._was_ready = slot.was_ready = True
             self._log.info(logs.Event.CHILD_READY, child=slot.index, pid=news.child)
@@ -270,6 +274,12 @@ class Supervisor:
         self.on_report(slot.index, news.report)
         if news.report.get("alive") is False:
             self._kill_stalled(slot, str(news.report.get("reason")))
+
+    def _failed(self, slot: Slot, why: str) -> None:
+        """It could not be started: told once by whoever asked for it, or logged where work goes on."""
+        self.failure = why
+        if self._was_ready or self._patient:
+            self._log.error(logs.Event.CHILD_FAILED, child=slot.index, error=why)
 
     def _ended(self, news: Ended) -> None:
         slot = self._slot_of(news.child)

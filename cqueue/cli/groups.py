@@ -31,6 +31,9 @@ ENTRIES: Final = (
     Entry("receive", "cqueue.cli.receive", "Receive messages, print them, ack them."),
     Entry("peek", "cqueue.cli.peek", "Look at the first messages without receiving them."),
     Entry("stats", "cqueue.cli.stats", "Show what queues hold."),
+    Entry("dispatch", "cqueue.cli.dispatch", "Run the handlers of an application, as a daemon."),
+    Entry("workers", "cqueue.cli.workers", "Show which processes run handlers of which queues."),
+    Entry("schedule", "cqueue.cli.schedule", "Make, look at, change and remove schedules."),
     Entry("demo", "cqueue.cli.demo", "Send and consume 10,000 messages, and account for each."),
     Entry("bench", "cqueue.cli.bench", "Measure throughput, latency and idle cost."),
 )

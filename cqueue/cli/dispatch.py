@@ -1,0 +1,167 @@
+"""`cqueue dispatch`: run the handlers of an application, for as long as the machine runs."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.values import parse_duration
+from cqueue.errors import BadInput
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.daemon import Settings
+
+app = typer.Typer()
+
+DEFAULT_GRACE = timedelta(seconds=30)
+LOOPBACK = "127.0.0.1"
+
+
+class Log(Enum):
+    """How log lines look."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+@app.command()
+def dispatch(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:APP",
+            help="A cqueue.App or Dispatcher; a function that makes one; or a handler, with --queues.",
+            show_default=False,
+        ),
+    ],
+    *,
+    queues: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Only these queues; by default all that the tasks have."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Threads that run handlers; by default 8.")
+    ] = None,
+    consumers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Threads that receive; by default 2.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Messages of one receive; by default 100.")
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            metavar="N",
+            help="Run N processes, and replace one that dies; by default only this.",
+        ),
+    ] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="End when nothing is due any more.")] = False,
+    watch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Start afresh when a .py file under DIR changes; implies --processes 1.",
+        ),
+    ] = None,
+    grace: Annotated[
+        timedelta | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=parse_duration,
+            help="How long running handlers may go on after a signal; by default 30s.",
+        ),
+    ] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="N",
+            help="Answer /livez, /readyz and /metrics there; 0 takes any free port.",
+        ),
+    ] = None,
+    health_host: Annotated[
+        str, typer.Option(metavar="HOST", help="The address for that; other machines reach only another one.")
+    ] = LOOPBACK,
+    log: Annotated[
+        Log | None, typer.Option(help="By default console on a terminal, json elsewhere.", show_default=False)
+    ] = None,
+) -> None:
+    """Run the handlers of an application until a signal comes.
+
+    SIGTERM, SIGINT (Ctrl-C) and SIGHUP end it: it receives no more, gives back what was not started, and
+    waits for running handlers up to --grace. A second signal ends it at once. With --processes, SIGHUP
+    replaces the processes one after the other instead.
+
+    Exit code 0: drained. 1: the grace passed with handlers running. 2: there is nothing to run. 128 and the
+    signal's number: a second signal.
+    """
+    cli: CliContext = ctx.obj
+    if cli.url is not None:
+        os.environ["CQUEUE_URL"] = cli.url  # for applications, and children, that name no URL themselves
+    from cqueue.dispatcher.daemon import Settings  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+    options = {"threads": threads, "consumers": consumers, "batch_size": batch_size}
+    settings = Settings(
+        target=target,
+        queues=_names(queues),
+        options={name: value for name, value in options.items() if value is not None},
+        grace_s=(DEFAULT_GRACE if grace is None else grace).total_seconds(),
+        drain=drain,
+        log=_log_of(cli, log).value,
+        verbose=cli.verbose,
+    )
+    address = None if health_port is None else (health_host, health_port)
+    code = _run(settings, processes or (1 if watch else None), watch, address)
+    _exit(code)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise BadInput("--queues names no queue. Write --queues mail,invoices, or leave it out.")
+    return names
+
+
+def _log_of(cli: CliContext, log: Log | None) -> Log:
+    if log is not None:
+        return log
+    return Log.CONSOLE if sys.stderr.isatty() and not cli.json else Log.JSON
+
+
+def _run(
+    settings: Settings, processes: int | None, watch: Path | None, address: tuple[str, int] | None
+) -> int:
+    from cqueue.dispatcher import daemon, fleet, logs  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.notify import Notifier  # noqa: PLC0415 - as above
+
+    logs.configure(logs.Format(settings.log), verbose=settings.verbose)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    told: dict[str, Any] = {"notifier": Notifier.from_environment(), "health_address": address}
+    with daemon.signals_to(inbox):
+        if processes is None:
+            return daemon.Daemon(settings, inbox, **told).run()
+        return fleet.Fleet(settings, processes, inbox, watch=watch, **told).run()
+
+
+def _exit(code: int) -> None:
+    """A handler that cannot be ended must not keep the process, so those codes end it without asking."""
+    if code:
+        from cqueue.dispatcher.daemon import leave  # noqa: PLC0415 - as above
+
+        leave(code)

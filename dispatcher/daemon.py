@@ -1,0 +1,412 @@
+"""A process that runs a dispatcher for months: its start, its signals, its end, and what it says of itself.
+
+The main thread does nothing but take news, from signals, from a parent, from helper threads, and act on
+them one by one; so nothing here is done in a signal handler, and nothing twice.
+
+`python -m cqueue.dispatcher.daemon FD` is a child of `cqueue dispatch --processes N`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue._version import __version__
+from cqueue.dispatcher import health, logs, members, target
+from cqueue.dispatcher.health import Health, HealthServer
+from cqueue.dispatcher.members import Members, Worker
+from cqueue.dispatcher.metrics import Meter, Metrics, exposition
+from cqueue.dispatcher.notify import Notifier
+from cqueue.dispatcher.processes import TICK_S, Exit, Signalled
+from cqueue.dispatcher.pulse import Pulse
+from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.dispatcher import Dispatcher
+    from cqueue.dispatcher.launch import Launched
+    from cqueue.protocol.poll import Share
+
+FIRST_RETRY_S: Final = 0.5
+LONGEST_RETRY_S: Final = 10.0
+"""Between two attempts to connect at the start."""
+GOODBYE_S: Final = 2.0
+"""How long the end may take to say good-bye to the other workers."""
+BUG: Final = 70
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a process is to do; JSON between parent and child.
+
+    Attributes:
+        target: `module:name`.
+        queues: of an application all if empty; for a handler function at least one.
+        options: of the dispatcher: threads, consumers, batch_size.
+        grace_s: how long running handlers are waited for at the end.
+        drain: end when nothing is due.
+    """
+
+    target: str
+    queues: tuple[str, ...] = ()
+    options: Mapping[str, int] = field(default_factory=dict)
+    grace_s: float = 30.0
+    drain: bool = False
+    log: str = logs.Format.CONSOLE.value
+    verbose: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As a child gets it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Settings:
+        """As a child reads it."""
+        return cls(**{**value, "queues": tuple(value["queues"])})
+
+
+# ── News of this process, besides signals ──
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Nothing is due any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The dispatcher has stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """The parent wants this process to stop, or has gone."""
+
+    why: str
+
+
+News = Signalled | Drained | Stopped | Ordered
+Inbox = queue.SimpleQueue[Any]
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Daemon:
+    """Runs one dispatcher in this process.
+
+    Args:
+        settings: what to do.
+        inbox: news of signals and of the parent.
+        notifier: to systemd.
+        tell: to a parent, once a second.
+        health_address: where to answer probes; None for nowhere.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        inbox: Inbox,
+        *,
+        notifier: Notifier | None = None,
+        tell: Tell | None = None,
+        health_address: tuple[str, int] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._notifier = notifier or Notifier()
+        self._tell = tell
+        self._address = health_address
+        self._log = logs.logger()
+        self._started_s = time.time()
+        self._stopping = False
+        self._metrics = Metrics(settings.target)
+        self._pulse: Pulse | None = None
+        self._members: Members | None = None
+        self._name = members.new_name(members.host_name(), os.getpid())
+
+    # ── the whole life ──
+
+    def run(self) -> int:
+        """From the start to the end; the exit code.
+
+        Raises:
+            TargetError, ConfigError, QueueNotFound, SchemaMismatch: there is nothing that could be run.
+        """
+        with ExitStack() as stack:
+            if self._address is not None:
+                stack.callback(self._listen(*self._address).close)
+            launched = self._launch()
+            if launched is None:
+                return Exit.DRAINED
+            code = self._work(launched.dispatcher)
+            if code == Exit.DRAINED:
+                launched.close()
+            return code
+
+    def _listen(self, host: str, port: int) -> HealthServer:
+        server = HealthServer(self.health, self.exposition, port, host)
+        server.start()
+        self._log.info(logs.Event.HEALTH, host=host, port=server.port)
+        return server
+
+    def _launch(self) -> Launched | None:
+        """The dispatcher, started; None if a signal came first. An outage at the start is waited out."""
+        from cqueue.dispatcher import launch  # noqa: PLC0415 - the health server answers while this imports
+
+        self._log.info(
+            logs.Event.STARTING, target=self._settings.target, version=__version__, pid=os.getpid()
+        )
+        found = target.load(self._settings.target)
+        pause_s = FIRST_RETRY_S
+        while True:
+            try:
+                return launch.launch(found, self._settings, self._meter)
+            except (NotDone, OutcomeUnknown) as exc:
+                self._log.warning(logs.Event.NOT_CONNECTED, error=str(exc), again_in_s=pause_s)
+            if self._is_told_to_stop(pause_s):
+                return None
+            pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+
+    def _meter(self, now_us: Callable[[], int]) -> Meter:
+        return Meter(self._metrics, now_us)
+
+    def _is_told_to_stop(self, seconds: float) -> bool:
+        """Wait so long for a reason not to start at all."""
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            if self._take(min(TICK_S, left_s)) is not None:
+                return True
+            self._tick()
+        return False
+
+    def _work(self, dispatcher: Dispatcher) -> int:
+        self._metrics.watch(dispatcher.stats)
+        self._pulse = Pulse(dispatcher)
+        self._members = Members(
+            dispatcher.lanes[0].sender.ask,
+            lambda: self._described(dispatcher),
+            lambda name, share: _give_share(dispatcher, name, share),
+            now_s=lambda: dispatcher.lanes[0].now_ms() / 1000,
+        )
+        self._members.start()
+        self._notifier.ready()
+        self._log.info(logs.Event.READY, worker=self._name, queues=list(_queues(dispatcher)))
+        self._expect(dispatcher)
+        return self._loop(dispatcher)
+
+    def _expect(self, dispatcher: Dispatcher) -> None:
+        """Threads that wait for what the main thread must not wait for."""
+
+        def stopped() -> None:
+            dispatcher.join()
+            self._inbox.put(Stopped())
+
+        def drained() -> None:
+            if dispatcher.drain():
+                self._inbox.put(Drained())
+
+        waiting = [stopped, drained] if self._settings.drain else [stopped]
+        for target_ in waiting:
+            threading.Thread(target=target_, name=f"cqueue-{target_.__name__}", daemon=True).start()
+
+    # ── news ──
+
+    def _loop(self, dispatcher: Dispatcher) -> int:
+        interrupted = 0
+        while True:
+            news = self._take(min(TICK_S, self._notifier.alive_every_s or TICK_S))
+            if isinstance(news, Stopped):
+                return self._end(dispatcher, interrupted)
+            if isinstance(news, Signalled) and self._stopping:
+                self._log.warning(logs.Event.LEFT, signal=signal.Signals(news.number).name)
+                return 128 + news.number
+            if news is not None and not self._stopping:
+                interrupted = dispatcher.stats().total.interrupted
+                self._stop(dispatcher, news)
+            self._tick()
+
+    def _take(self, seconds: float) -> News | None:
+        try:
+            news: News = self._inbox.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        return news
+
+    def _stop(self, dispatcher: Dispatcher, news: News) -> None:
+        """What was not started is given back at once, in the dispatcher's own thread."""
+        self._stopping = True
+        self._notifier.stopping()
+        dispatcher.stop(timedelta(seconds=self._settings.grace_s), wait=False)
+        self._log.info(logs.Event.STOPPING, why=_why(news), grace_s=self._settings.grace_s)
+        if self._members is not None:
+            self._members.hurry()
+
+    def _end(self, dispatcher: Dispatcher, interrupted_before: int) -> int:
+        if self._members is not None:
+            ending = threading.Thread(target=self._members.stop, name="cqueue-goodbye", daemon=True)
+            ending.start()
+            ending.join(GOODBYE_S)
+        stats = dispatcher.stats()
+        self._report()
+        abandoned = stats.total.interrupted - interrupted_before
+        if abandoned:
+            self._log.warning(logs.Event.GRACE_PASSED, handlers=abandoned)
+            return Exit.GRACE_PASSED
+        self._log.info(logs.Event.STOPPED, **_counted(stats.total))
+        return Exit.DRAINED
+
+    # ── what it says of itself ──
+
+    def health(self) -> Health:
+        """How it is, for probes, systemd, and the parent."""
+        return health.STARTING if self._pulse is None else health.judge(self._pulse.signs())
+
+    def exposition(self) -> bytes:
+        """The text for Prometheus."""
+        return exposition(self._metrics.families())
+
+    def _tick(self) -> None:
+        now = self.health()
+        if now.alive:
+            self._notifier.alive()
+        else:
+            self._log.error(logs.Event.STALLED, reason=now.reason)
+        self._notifier.status(now.reason)
+        self._report(now)
+
+    def _report(self, now: Health | None = None) -> None:
+        if self._tell is not None:
+            self._tell({**asdict(now or self.health()), "metrics": self._metrics.families()})
+
+    def _described(self, dispatcher: Dispatcher) -> Worker:
+        stats = dispatcher.stats()
+        return Worker(
+            name=self._name,
+            host=members.host_name(),
+            pid=os.getpid(),
+            app=self._settings.target,
+            queues=_queues(dispatcher),
+            threads=dispatcher.options.threads,
+            version=__version__,
+            started=self._started_s,
+            state=members.STOPPING if self._stopping else stats.state,
+            running=stats.running,
+            waiting=stats.waiting,
+            counters=_counted(stats.total),
+        )
+
+
+def _queues(dispatcher: Dispatcher) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(lane.name for lane in dispatcher.lanes))
+
+
+def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:
+    for lane in dispatcher.lanes:
+        if lane.name == name:
+            lane.consumer.share = share
+
+
+def _counted(counts: Any) -> dict[str, int]:
+    return {name: count for name, count in asdict(counts).items() if count}
+
+
+def _why(news: News) -> str:
+    if isinstance(news, Signalled):
+        return signal.Signals(news.number).name
+    return news.why if isinstance(news, Ordered) else "drained"
+
+
+# ── Signals ──
+
+OBEYED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def signals_to(inbox: Inbox) -> Iterator[None]:
+    """Put signals into the inbox while this lasts. One that is ignored, as under nohup, stays so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wanted = [number for number in OBEYED if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda n, _: inbox.put(Signalled(n))) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ── A child ──
+
+
+class Parent:
+    """A child's line to its parent."""
+
+    def __init__(self, fd: int, inbox: Inbox) -> None:
+        os.set_inheritable(fd, False)  # no process of a handler keeps it open
+        self._socket = socket.socket(fileno=fd)
+        self._lines = self._socket.makefile("rb")
+        self._inbox = inbox
+        self._mutex = threading.Lock()
+
+    def settings(self) -> Settings:
+        """What to do: the first line."""
+        return Settings.from_json(json.loads(self._lines.readline()))
+
+    def listen(self) -> None:
+        """Obey from now on; without a parent there is nobody to work for."""
+        threading.Thread(target=self._listen, name="cqueue-parent", daemon=True).start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._lines:
+                self._inbox.put(Ordered(json.loads(line)["order"]))
+        self._inbox.put(Ordered("the parent has gone"))
+
+    def tell(self, report: dict[str, Any]) -> None:
+        """Send a report."""
+        with contextlib.suppress(OSError), self._mutex:
+            self._socket.sendall(json.dumps(report).encode() + b"\n")
+
+
+def child(fd: int) -> int:
+    """The life of a child process; its exit code."""
+    inbox: Inbox = queue.SimpleQueue()
+    parent = Parent(fd, inbox)
+    settings = parent.settings()
+    logs.configure(logs.Format(settings.log), verbose=settings.verbose)
+    # What a terminal or systemd sends to all is the parent's to obey; SIGTERM may be meant for this one.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
+    parent.listen()
+    try:
+        return Daemon(settings, inbox, tell=parent.tell).run()
+    except CqueueError as exc:
+        parent.tell({"failed": str(exc)})
+        return Exit.USAGE
+    except Exception:  # noqa: BLE001 - the place where all errors of a child end
+        parent.tell({"failed": traceback.format_exc()})
+        return BUG
+
+
+def leave(code: int) -> None:
+    """End the process though handlers may still be running: threads that nobody can end hold up no exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(child(int(sys.argv[1])))

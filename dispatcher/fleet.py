@@ -1,0 +1,151 @@
+"""The parent of `--processes N` and of `--watch`: what it is told by its children, it tells the world.
+
+It counts nothing itself and knows no queue, so it needs no connection; it stays up whatever its children do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from cqueue.dispatcher import health, logs
+from cqueue.dispatcher.daemon import Settings
+from cqueue.dispatcher.health import Health, HealthServer
+from cqueue.dispatcher.metrics import Families, Sum, added, exposition, packed
+from cqueue.dispatcher.notify import Notifier
+from cqueue.dispatcher.processes import Changed, Child, Exit, Inbox, Process, Supervisor
+from cqueue.dispatcher.reload import LOOK_EVERY_S, Files
+from cqueue.dispatcher.target import TargetError
+
+CHILD_MODULE: Final = "cqueue.dispatcher.daemon"
+
+
+class Fleet:
+    """Several processes that do the same.
+
+    Args:
+        settings: what each of them does.
+        count: how many.
+        inbox: news of signals, and of children.
+        watch: replace all when a `.py` file under this directory changes.
+        notifier, health_address: as for `Daemon`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        count: int,
+        inbox: Inbox,
+        *,
+        watch: Path | None = None,
+        notifier: Notifier | None = None,
+        health_address: tuple[str, int] | None = None,
+        start: Callable[[int], Child] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._watch = watch
+        self._notifier = notifier or Notifier()
+        self._address = health_address
+        self._log = logs.logger()
+        self._sum = Sum()
+        self._healths: dict[int, Health] = {}
+        self._mutex = threading.Lock()  # the threads of the health server look at what children said
+        self._told_ready = self._told_stopping = False
+        self._registry = CollectorRegistry()
+        self._restarts = Counter("cqueue_restarts", "Children that were replaced.", registry=self._registry)
+        self._processes = Gauge("cqueue_processes", "Children that run.", registry=self._registry)
+        self._supervisor = Supervisor(
+            start or self._start,
+            count,
+            inbox,
+            grace_s=settings.grace_s,
+            drain=settings.drain,
+            patient=watch is not None,
+        )
+        self._supervisor.on_report = self._said
+        self._supervisor.on_end = self._ended
+        self._supervisor.on_tick = self._tick
+
+    def run(self) -> int:
+        """Until all have ended; the exit code.
+
+        Raises:
+            TargetError: no child could be started at all; with what it said.
+            ConfigError: the health port is taken.
+        """
+        with ExitStack() as stack:
+            if self._address is not None:
+                stack.callback(self._listen(*self._address).close)
+            if self._watch is not None:
+                threading.Thread(
+                    target=self._look, args=(Files(self._watch),), name="cqueue-watch", daemon=True
+                ).start()
+            self._log.info(
+                logs.Event.STARTING, target=self._settings.target, processes=len(self._supervisor.slots)
+            )
+            code = self._supervisor.run()
+        if code == Exit.USAGE:
+            raise TargetError(self._supervisor.failure)
+        return code
+
+    def _start(self, _index: int) -> Child:
+        return Process(CHILD_MODULE, self._settings.to_json(), self._inbox)
+
+    def _listen(self, host: str, port: int) -> HealthServer:
+        server = HealthServer(self.health, self.exposition, port, host)
+        server.start()
+        self._log.info(logs.Event.HEALTH, host=host, port=server.port)
+        return server
+
+    def _look(self, files: Files) -> None:
+        pause = threading.Event()
+        while not pause.wait(LOOK_EVERY_S):
+            if changed := files.changed():
+                self._inbox.put(Changed(tuple(map(str, changed))))
+
+    # ── what children say ──
+
+    def _said(self, index: int, report: dict[str, Any]) -> None:
+        if "alive" not in report:
+            return
+        with self._mutex:
+            self._healths[index] = Health(report["alive"], report["ready"], str(report.get("reason", "")))
+            self._sum.put(index, report.get("metrics") or [])
+
+    def _ended(self, index: int) -> None:
+        with self._mutex:
+            self._healths.pop(index, None)
+            self._sum.gone(index)
+        if self._supervisor.stopping is None:
+            self._restarts.inc()
+
+    def _tick(self) -> None:
+        now = self.health()
+        if now.ready and not self._told_ready:
+            self._told_ready = True
+            self._notifier.ready()
+        if self._supervisor.stopping is not None and not self._told_stopping:
+            self._told_stopping = True
+            self._notifier.stopping()
+        self._notifier.alive()
+        self._notifier.status(now.reason)
+
+    # ── what the world asks ──
+
+    def health(self) -> Health:
+        """Of all together."""
+        with self._mutex:
+            return health.together({str(index): one for index, one in sorted(self._healths.items())})
+
+    def exposition(self) -> bytes:
+        """The text for Prometheus."""
+        with self._mutex:
+            self._processes.set(len(self._healths))
+            own: Families = packed(self._registry.collect())
+            return exposition(added([self._sum.families(), own]))

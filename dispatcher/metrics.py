@@ -1,0 +1,203 @@
+"""What a daemon counts, for Prometheus, and how the counts of several processes become one.
+
+prometheus_client's own way of several processes shares files between them, which a killed process leaves
+behind. Here children send their samples to the parent, and what a dead child had counted stays counted.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from cqueue._version import __version__
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.tally import Stats
+from cqueue.dispatcher.verdicts import Answer
+
+OUTCOMES: Final = (
+    "succeeded", "retried", "snoozed", "cancelled", "dead", "lost", "left", "released", "interrupted",
+)  # fmt: skip
+"""As `QueueCounts` has them."""
+FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+"""Seconds: from a handler that does nothing to one that takes minutes."""
+LARGEST: Final = frozenset({"cqueue_lag_seconds", "cqueue_build_info", "process_start_time_seconds"})
+"""Of these the largest of several processes counts; all else is added up."""
+
+Families = list[Any]
+"""Samples as JSON knows them: [name, text, type, [[sample, labels, value], …]] for each family."""
+
+
+class Metrics:
+    """The instruments of one process.
+
+    Args:
+        app: its name, in the build info.
+    """
+
+    def __init__(self, app: str) -> None:
+        self.registry = CollectorRegistry()
+        self.handling = self._histogram("handler_seconds", "How long handlers ran.", "queue", "task")
+        self.starting = self._histogram("start_seconds", "From due to the handler's start.", "queue")
+        self.lag = self._gauge("lag_seconds", "How late the last message was started; 0 when idle.")
+        build = self._gauge("build_info", "Versions.", "version", "python", "app")
+        build.labels(__version__, platform.python_version(), app).set(1)
+        ProcessCollector(registry=self.registry)
+
+    def watch(self, stats: Callable[[], Stats]) -> None:
+        """Show what a dispatcher counts as well; asked when somebody wants to know."""
+        self.registry.register(_Counted(stats))
+
+    def families(self) -> Families:
+        """All samples as they are now."""
+        return packed(self.registry.collect())
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"cqueue_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"cqueue_{name}", text, labels, registry=self.registry, buckets=BUCKETS)
+
+
+class _Counted(Collector):
+    """What the dispatcher counts anyway."""
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        received = CounterMetricFamily("cqueue_received", "Messages taken from queues.", labels=["queue"])
+        messages = CounterMetricFamily(
+            "cqueue_messages", "Messages by what became of them.", labels=["queue", "outcome"]
+        )
+        failures = CounterMetricFamily(
+            "cqueue_failures", "Calls to Cassandra that are repeated.", labels=["queue", "call"]
+        )
+        for queue, counts in stats.queues.items():
+            received.add_metric([queue], counts.received)
+            for outcome in OUTCOMES:
+                messages.add_metric([queue, outcome], getattr(counts, outcome))
+            for call, name in FAILURES.items():
+                failures.add_metric([queue, call], getattr(counts, name))
+        yield from (received, messages, failures)
+        yield GaugeMetricFamily("cqueue_running", "Handlers that run now.", stats.running)
+        yield GaugeMetricFamily("cqueue_waiting", "Messages held here and not yet started.", stats.waiting)
+        yield GaugeMetricFamily("cqueue_unsettled", "Decided, and not yet stored.", stats.unsettled)
+
+
+class Meter(Middleware):
+    """Times every run of a handler.
+
+    Args:
+        now_us: the cluster's time, by which messages are due.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        now_us: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._metrics = metrics
+        self._now_us = now_us
+        self._clock = clock
+        self._began: dict[int, float] = {}
+
+    def before_run(self, message: ReceivedMessage, context: Context) -> None:
+        """Note how late it starts. A repeated attempt was due later than its message, and is not counted."""
+        if message.attempt == 1:
+            late_s = max(0.0, self._now_us() / 1e6 - message.due.timestamp())
+            self._metrics.starting.labels(context.queue).observe(late_s)
+            self._metrics.lag.set(late_s)
+        self._began[id(context)] = self._clock()
+
+    def after_run(
+        self, message: ReceivedMessage, context: Context, answer: Answer, error: BaseException | None
+    ) -> None:
+        """Note how long it took."""
+        began = self._began.pop(id(context), None)
+        if began is not None:
+            self._metrics.handling.labels(context.queue, context.task).observe(self._clock() - began)
+
+
+# ── Several processes ──
+
+
+class Sum:
+    """The samples of children, those that have ended among them."""
+
+    def __init__(self) -> None:
+        self._living: dict[int, Families] = {}
+        self._gone: Families = []
+
+    def put(self, child: int, families: Families) -> None:
+        """What a child has counted so far."""
+        self._living[child] = families
+
+    def gone(self, child: int) -> None:
+        """A child has ended: its counts stay, its gauges do not."""
+        last = [family for family in self._living.pop(child, []) if family[2] in {"counter", "histogram"}]
+        self._gone = added([self._gone, last])
+
+    def families(self) -> Families:
+        """All together."""
+        return added([self._gone, *self._living.values()])
+
+
+def added(parts: Iterable[Families]) -> Families:
+    """Samples of the same name and labels added up."""
+    found: dict[str, tuple[Any, dict[tuple[Any, ...], list[Any]]]] = {}
+    for name, text, kind, samples in (family for part in parts for family in part):
+        _, values = found.setdefault(name, ((name, text, kind), {}))
+        for sample, labels, value in samples:
+            if str(sample).endswith("_created"):
+                continue
+            key = (sample, *sorted(labels.items()))
+            kept = values.setdefault(key, [sample, labels, 0.0])
+            kept[2] = max(kept[2], value) if name in LARGEST else kept[2] + value
+    return [[*head, list(values.values())] for head, values in found.values()]
+
+
+def exposition(families: Families) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry()
+    registry.register(_Packed(families))
+    return generate_latest(registry)
+
+
+class _Packed(Collector):
+    """Gives samples back that another process has collected."""
+
+    def __init__(self, families: Families) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        for name, text, kind, samples in self._families:
+            metric = Metric(name, text, kind)
+            for sample, labels, value in samples:
+                metric.add_sample(sample, labels, value)
+            yield metric
+
+
+def packed(metrics: Iterable[Metric]) -> Families:
+    """What instruments say, as JSON."""
+    return [
+        [
+            metric.name,
+            metric.documentation,
+            metric.type,
+            [[sample.name, dict(sample.labels), sample.value] for sample in metric.samples],
+        ]
+        for metric in metrics
+    ]

@@ -1,0 +1,417 @@
+"""A daemon starts, obeys signals, drains, and says how it is. Its own thread here, real processes below."""
+
+import os
+import queue
+import signal
+import socket
+import sys
+import textwrap
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+import structlog
+
+from cqueue import client as clients
+from cqueue.dispatcher import daemon, members, pulse
+from cqueue.dispatcher.daemon import Daemon, Ordered, Settings, signals_to
+from cqueue.dispatcher.fleet import Fleet
+from cqueue.dispatcher.notify import Notifier
+from cqueue.dispatcher.processes import Signalled
+from cqueue.dispatcher.target import TargetError
+from cqueue.errors import ConfigError, QueueNotFound, Unavailable
+
+pytestmark = pytest.mark.timeout(60)
+
+APP = """
+    import secrets, threading
+    import cqueue
+
+    URL = f"memory://daemon-{secrets.token_hex(4)}"
+    app = cqueue.App(URL)
+    began, go_on, seen = threading.Semaphore(0), threading.Event(), []
+
+    @app.task(queue="mail", name="send")
+    def send(to):
+        seen.append(to)
+        began.release()
+
+    @app.task(queue="slow", name="slow")
+    def slow(to):
+        began.release()
+        while not go_on.wait(0.01):
+            pass
+        seen.append(to)
+
+    def handle(message, context):
+        seen.append(message.body)
+        began.release()
+
+    def make():
+        return app
+
+    number = 7
+"""
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """A module with an application on a store of its own; what it defines."""
+    (tmp_path / "daemon_shop.py").write_text(textwrap.dedent(APP))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    import daemon_shop
+
+    daemon_shop.app.setup()
+    yield daemon_shop
+    daemon_shop.go_on.set()
+    del sys.modules["daemon_shop"]
+
+
+class Running:
+    """A daemon on a thread of its own, and what it reports."""
+
+    def __init__(self, target="daemon_shop:app", *, notifier=None, address=None, **settings):
+        self.inbox, self.reports, self.end = queue.SimpleQueue(), queue.SimpleQueue(), queue.SimpleQueue()
+        self.daemon = Daemon(
+            Settings(target=target, **settings),
+            self.inbox,
+            notifier=notifier,
+            tell=self.reports.put,
+            health_address=address,
+        )
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        try:
+            self.end.put(self.daemon.run())
+        except Exception as exc:  # noqa: BLE001 - raised again where the test waits
+            self.end.put(exc)
+
+    def signal(self, number=signal.SIGTERM):
+        self.inbox.put(Signalled(number))
+
+    def until(self, **wanted):
+        """The next report that says so."""
+        while True:
+            report = self.reports.get(timeout=20)
+            if wanted.items() <= report.items():
+                return report
+
+    @property
+    def code(self):
+        """What it ends with."""
+        end = self.end.get(timeout=20)
+        self.thread.join()
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+
+@pytest.fixture
+def run(shop):
+    """Start daemons; all have ended after the test."""
+    started = []
+
+    def start(*args, **options):
+        started.append(Running(*args, **options))
+        return started[-1]
+
+    yield start
+    shop.go_on.set()
+    for running in started:
+        running.signal()
+        running.thread.join(30)
+        assert not running.thread.is_alive()
+
+
+# ── Signals ──
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_drains_what_runs_and_the_code_is_0(shop, run, number):
+    shop.app.tasks["slow"].enqueue("a")
+    running = run()
+    shop.began.acquire()
+    running.signal(number)
+    running.until(reason="stopping")
+    shop.go_on.set()
+    assert running.code == 0
+    assert shop.seen == ["a"]
+
+
+def test_what_was_not_started_is_given_back_without_using_an_attempt(shop, run):
+    """At the first signal, so that others may have it while handlers here go on."""
+    slow = shop.app.tasks["slow"]
+    for number in range(6):
+        slow.enqueue(str(number))
+    running = run(options={"threads": 2, "consumers": 1})
+    shop.began.acquire()
+    shop.began.acquire()
+    running.signal()
+    with clients.connect(shop.URL) as other, other.queue("slow").consumer() as consumer:
+        received = []
+        while len(received) < 4:
+            received += consumer.receive(10)
+        assert {message.attempt for message in received} == {1}
+    shop.go_on.set()
+    assert running.code == 0
+
+
+def test_handlers_that_outlive_the_grace_cost_code_1(shop, run):
+    shop.app.tasks["slow"].enqueue("a")
+    running = run(grace_s=0.1)
+    shop.began.acquire()
+    running.signal()
+    assert running.code == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_leaves_at_once(shop, run, number, code):
+    shop.app.tasks["slow"].enqueue("a")
+    running = run()
+    shop.began.acquire()
+    running.signal()
+    running.signal(number)
+    assert running.code == code
+    assert not shop.seen
+
+
+def test_a_parents_order_drains_and_a_second_one_changes_nothing(shop, run):
+    shop.app.tasks["slow"].enqueue("a")
+    running = run()
+    shop.began.acquire()
+    running.inbox.put(Ordered("stop"))
+    running.inbox.put(Ordered("the parent has gone"))
+    running.until(reason="stopping")
+    shop.go_on.set()
+    assert running.code == 0
+
+
+def test_signals_of_the_process_come_into_the_inbox():
+    """Real ones; one that is ignored, as under nohup, stays ignored."""
+    inbox = queue.SimpleQueue()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_to(inbox):
+            for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), number)
+            assert inbox.get(timeout=5) == Signalled(signal.SIGTERM)
+            assert inbox.get(timeout=5) == Signalled(signal.SIGINT)
+        assert inbox.empty()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# ── What is run ──
+
+
+def test_drain_ends_when_nothing_is_due(shop, run):
+    for number in range(20):
+        shop.app.tasks["send"].enqueue(number)
+    assert run(drain=True).code == 0
+    assert sorted(shop.seen) == list(range(20))
+
+
+def test_only_the_queues_that_are_named_are_received_from(shop, run):
+    shop.app.tasks["send"].enqueue("a")
+    shop.app.tasks["slow"].enqueue("b")
+    assert run(queues=("mail",), drain=True).code == 0
+    assert shop.seen == ["a"]
+
+
+def test_a_handler_function_runs_with_queues(shop, run, monkeypatch):
+    monkeypatch.setenv("CQUEUE_URL", shop.URL)
+    shop.app.client.queue("mail").send(b"x")
+    assert run("daemon_shop:handle", queues=("mail",), drain=True).code == 0
+    assert shop.seen == [b"x"]
+
+
+def test_a_function_that_makes_an_application_runs(shop, run):
+    shop.app.tasks["send"].enqueue("a")
+    assert run("daemon_shop:make", drain=True).code == 0
+    assert shop.seen == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "error", "said"),
+    [
+        ("daemon_shop:handle", {}, TargetError, "--queues"),
+        ("daemon_shop:number", {}, TargetError, "is int; it takes a cqueue.App"),
+        ("daemon_shop:app", {"queues": ("mial",)}, QueueNotFound, "Did you mean mail"),
+        ("daemon_shop:app", {"options": {"threads": 1, "consumers": 2}}, ConfigError, "consumers"),
+    ],
+)
+def test_what_cannot_run_is_said(run, target, settings, error, said):
+    with pytest.raises(error, match=said):
+        _ = run(target, **settings).code
+
+
+# ── Outages ──
+
+
+def test_an_outage_at_the_start_is_waited_out(shop, run, monkeypatch):
+    """A machine that boots starts Cassandra and its clients together."""
+    monkeypatch.setattr(daemon, "FIRST_RETRY_S", 0.01)
+    connect, failures = clients.connect, iter([Unavailable("away")] * 3)
+
+    def unsteady(url=None):
+        for failure in failures:
+            raise failure
+        return connect(url)
+
+    shop.app.tasks["send"].enqueue("a")
+    shop.app._client = None
+    monkeypatch.setattr(clients, "connect", unsteady)
+    assert run(drain=True).code == 0
+    assert shop.seen == ["a"]
+
+
+def test_a_signal_ends_that_wait(shop, run, monkeypatch):
+    def away(_url=None):
+        raise Unavailable("away")
+
+    shop.app._client = None
+    monkeypatch.setattr(clients, "connect", away)
+    running = run()
+    assert running.until(reason="starting")["alive"] is True
+    running.signal()
+    assert running.code == 0
+
+
+# ── What it says of itself ──
+
+
+def test_systemd_hears_of_start_life_and_end(run, tmp_path):
+    """READY when messages are received, the watchdog at half its interval, STOPPING when a signal came."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(20)
+        running = run(notifier=Notifier(str(tmp_path / "notify"), watchdog_s=0.1))
+        heard = [systemd.recv(1000)]
+        while b"WATCHDOG=1" not in heard:
+            heard.append(systemd.recv(1000))
+        assert heard[0] == b"READY=1"
+        running.signal()
+        while heard[-1] != b"STOPPING=1":
+            heard.append(systemd.recv(1000))
+        assert b"STATUS=running" in heard
+        assert running.code == 0
+
+
+def test_the_watchdog_is_not_fed_while_a_thread_has_ended(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(pulse.Pulse, "signs", lambda _: daemon.health.Signs("running", ("cqueue-feeder-0",)))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        running = run(notifier=Notifier(str(tmp_path / "notify"), watchdog_s=0.02))
+        for _ in range(3):
+            assert running.until(alive=False)["reason"] == "ended: cqueue-feeder-0"
+        running.signal()
+        assert running.code == 0
+        heard = []
+        while not heard or heard[-1] != b"STOPPING=1":
+            heard.append(systemd.recv(1000))
+        assert b"READY=1" in heard
+        assert b"WATCHDOG=1" not in heard
+
+
+def test_its_row_tells_who_runs_what_and_is_gone_at_the_end(shop, run):
+    running = run(queues=("mail",), options={"threads": 3})
+    running.until(ready=True)
+    with clients.connect(shop.URL) as client:
+        while not (found := members.listed(client)[0]):
+            running.until(ready=True)
+        (worker,) = found
+        assert (worker.app, worker.queues, worker.threads) == ("daemon_shop:app", ("mail",), 3)
+        assert (worker.pid, worker.state) == (os.getpid(), "running")
+        running.signal()
+        assert running.code == 0
+        assert members.listed(client)[0] == []
+
+
+def test_probes_are_answered_from_the_start_to_the_end(shop, run):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shop.app.tasks["send"].enqueue("a")
+    running = run(address=("127.0.0.1", port))
+    running.until(ready=True)
+    shop.began.acquire()
+    running.until(ready=True)
+    assert get(port, "/livez")[0] == get(port, "/readyz")[0] == 200
+    assert b'cqueue_messages_total{outcome="succeeded",queue="mail"}' in get(port, "/metrics")[1]
+    assert b'cqueue_handler_seconds_count{queue="mail",task="send"} 1.0' in get(port, "/metrics")[1]
+    shop.app.tasks["slow"].enqueue("b")
+    shop.began.acquire()
+    running.signal()
+    running.until(reason="stopping")
+    assert (get(port, "/livez")[0], get(port, "/readyz")[0]) == (200, 503)
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code, exc.read()
+
+
+def test_events_have_stable_names(shop, run):
+    with structlog.testing.capture_logs() as lines:
+        shop.app.tasks["send"].enqueue("a")
+        assert run(drain=True).code == 0
+    names = [line["event"] for line in lines]
+    for name in ("daemon_starting", "daemon_ready", "daemon_stopping", "daemon_stopped"):
+        assert name in names
+    assert not any("'a'" in str(line) for line in lines)
+
+
+# ── Processes ──
+
+
+@pytest.fixture
+def seeded(tmp_path, monkeypatch):
+    """An application whose every process has a store of its own, with messages in it."""
+    (tmp_path / "seeded_shop.py").write_text(
+        textwrap.dedent("""
+        import os, pathlib
+        import cqueue
+
+        app = cqueue.App("memory://seeded")
+
+        @app.task(queue="mail", name="send")
+        def send(number):
+            with open("journal", "a") as out:
+                out.write(f"{os.getpid()} {number}\\n")
+            if number == 2 and not pathlib.Path("killed").exists():
+                pathlib.Path("killed").touch()
+                os.kill(os.getpid(), 9)
+
+        app.setup()
+        for number in range(3):
+            send.enqueue(number)
+    """)
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_children_are_real_processes_that_are_replaced_and_drained(seeded):
+    """One is killed by its own message; another takes its place, and all end by themselves."""
+    inbox = queue.SimpleQueue()
+    settings = Settings(target="seeded_shop:app", drain=True, log="json", options={"threads": 2})
+    fleet = Fleet(settings, 2, inbox)
+    assert fleet.run() == 0
+    lines = (seeded / "journal").read_text().split("\n")[:-1]
+    assert len({line.split()[0] for line in lines}) == 3
+    assert b"cqueue_restarts_total" in fleet.exposition()
+
+
+def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypatch):
+    (tmp_path / "broken_shop.py").write_text("import missing_library\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TargetError, match="missing_library"):
+        Fleet(Settings(target="broken_shop:app", log="json"), 2, queue.SimpleQueue()).run()

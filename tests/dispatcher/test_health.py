@@ -1,0 +1,97 @@
+"""What probes are answered: restart what a restart cures, and nothing else."""
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from cqueue.dispatcher.health import Health, HealthServer, Signs, judge, together
+from cqueue.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("signs", "alive", "ready"),
+    [
+        (Signs("running"), True, True),
+        (Signs("stopping"), True, False),
+        (Signs("stopped"), True, False),
+        (Signs("running", failing=True), True, False),  # Cassandra is away: no restart helps
+        (Signs("running", stalled_s=59), True, True),
+        (Signs("running", stalled_s=61), False, False),
+        (Signs("running", dead_threads=("cqueue-feeder-0",)), False, False),
+        (Signs("running", dead_threads=("cqueue-keeper",), failing=True), False, False),
+    ],
+)
+def test_an_outage_is_not_a_reason_to_restart_and_a_dead_thread_is(signs, alive, ready):
+    health = judge(signs)
+    assert (health.alive, health.ready) == (alive, ready)
+    assert health.reason
+
+
+def test_several_processes_are_ready_if_one_is_and_the_parent_cares_for_the_rest():
+    health = together(
+        {"0": Health(alive=False, ready=False, reason="ended"), "1": Health(True, True, "running")}
+    )
+    assert health == Health(alive=True, ready=True, reason="0 ended, 1 running")
+    assert together({}) == Health(alive=True, ready=False, reason="no process")
+
+
+class Answers:
+    def __init__(self):
+        self.health = Health(alive=True, ready=True, reason="running")
+        self.server = HealthServer(lambda: self.health, lambda: b"cqueue_running 1.0\n", 0)
+        self.server.start()
+
+    def get(self, path):
+        """Status, content type, and body."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.server.port}{path}", timeout=5) as answer:
+                return answer.status, answer.headers["Content-Type"], answer.read()
+        except urllib.error.HTTPError as exc:
+            with exc:
+                return exc.code, exc.headers["Content-Type"], exc.read()
+
+
+@pytest.fixture
+def answers():
+    answers = Answers()
+    yield answers
+    answers.server.close()
+
+
+def test_a_process_at_work_is_live_and_ready(answers):
+    for path in ("/livez", "/readyz", "/readyz?verbose=1"):
+        status, kind, body = answers.get(path)
+        assert (status, kind) == (200, "application/json")
+        assert json.loads(body) == {"alive": True, "ready": True, "reason": "running"}
+
+
+def test_in_an_outage_it_is_live_and_not_ready(answers):
+    answers.health = judge(Signs("running", failing=True))
+    assert answers.get("/livez")[0] == 200
+    assert answers.get("/readyz")[0] == 503
+
+
+def test_a_process_that_hangs_is_neither(answers):
+    answers.health = judge(Signs("running", stalled_s=100))
+    assert answers.get("/livez")[0] == answers.get("/readyz")[0] == 503
+    assert b"100 s" in answers.get("/livez")[2]
+
+
+def test_metrics_are_text_for_prometheus(answers):
+    status, kind, body = answers.get("/metrics")
+    assert status == 200
+    assert kind.startswith("text/plain")
+    assert body == b"cqueue_running 1.0\n"
+
+
+def test_another_path_says_what_there_is(answers):
+    status, _, body = answers.get("/healthz")
+    assert status == 404
+    assert b"/livez" in body
+
+
+def test_a_port_that_is_taken_is_an_error_of_configuration(answers):
+    with pytest.raises(ConfigError, match=str(answers.server.port)):
+        HealthServer(lambda: answers.health, lambda: b"", answers.server.port)

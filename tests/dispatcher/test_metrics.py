@@ -1,0 +1,121 @@
+"""What a daemon counts, and how the counts of several processes become one."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cqueue.dispatcher.metrics import Meter, Metrics, Sum, added, exposition
+from cqueue.dispatcher.tally import QueueCounts, Stats
+
+
+def stats(**counts):
+    queue = QueueCounts(**counts)
+    return Stats(queue, {"mail": queue}, running=2, waiting=3, unsettled=1, state="running")
+
+
+def samples(families):
+    """What Prometheus reads: values by name and labels."""
+    text = exposition(families).decode()
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def metrics_of(**counts):
+    metrics = Metrics("shop:app")
+    metrics.watch(lambda: stats(**counts))
+    return metrics
+
+
+def test_counters_and_gauges_of_the_dispatcher_are_shown():
+    found = samples(metrics_of(received=9, succeeded=5, retried=1, dead=1, lost=1).families())
+    assert found["cqueue_received_total", ("queue", "mail")] == 9
+    assert found["cqueue_messages_total", ("outcome", "succeeded"), ("queue", "mail")] == 5
+    assert found["cqueue_messages_total", ("outcome", "lost"), ("queue", "mail")] == 1
+    assert (found["cqueue_running",], found["cqueue_waiting",], found["cqueue_unsettled",]) == (2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "outcome", ["succeeded", "retried", "snoozed", "cancelled", "dead", "lost", "left", "released"]
+)
+def test_every_outcome_is_there_from_the_beginning(outcome):
+    """A rate over a counter that appears with its first event misses that event."""
+    found = samples(metrics_of().families())
+    assert found["cqueue_messages_total", ("outcome", outcome), ("queue", "mail")] == 0
+
+
+def test_there_is_a_build_info():
+    names = {key[0]: dict(key[1:]) for key in samples(metrics_of().families())}
+    assert names["cqueue_build_info"]["app"] == "shop:app"
+    assert names["process_resident_memory_bytes"] == {}
+
+
+def message(due_s, attempt=1):
+    return SimpleNamespace(due=datetime.fromtimestamp(due_s, UTC), attempt=attempt)
+
+
+def test_the_meter_times_handlers_and_the_way_from_due_to_start():
+    metrics, clock = metrics_of(), iter([10.0, 10.5])
+    meter = Meter(metrics, lambda: 1_000_250_000, lambda: next(clock))
+    context = SimpleNamespace(queue="mail", task="send")
+    meter.before_run(message(1000.0), context)
+    meter.after_run(message(1000.0), context, None, None)
+    found = samples(metrics.families())
+    assert found["cqueue_handler_seconds_sum", ("queue", "mail"), ("task", "send")] == 0.5
+    assert found["cqueue_start_seconds_sum", ("queue", "mail")] == pytest.approx(0.25)
+    assert found["cqueue_lag_seconds",] == pytest.approx(0.25)
+
+
+def test_later_attempts_say_nothing_about_lateness():
+    """They were due again, at a time that the message does not tell."""
+    metrics = metrics_of()
+    meter = Meter(metrics, lambda: 5_000_000_000)
+    meter.before_run(message(1000.0, attempt=2), SimpleNamespace(queue="mail", task="send"))
+    assert not any(key[0].startswith("cqueue_start_seconds") for key in samples(metrics.families()))
+
+
+def test_a_run_that_was_never_begun_is_not_timed():
+    """Another middleware stopped it before."""
+    metrics = metrics_of()
+    Meter(metrics, lambda: 0).after_run(message(0.0), SimpleNamespace(), None, ValueError())
+    assert not any(key[0].startswith("cqueue_handler") for key in samples(metrics.families()))
+
+
+# ── Several processes ──
+
+
+def test_samples_of_processes_are_added_up_but_ages_and_versions_are_not():
+    one, two = metrics_of(received=1), metrics_of(received=2)
+    one.lag.set(3)
+    two.lag.set(7)
+    found = samples(added([one.families(), two.families()]))
+    assert found["cqueue_received_total", ("queue", "mail")] == 3
+    assert found["cqueue_running",] == 4
+    assert found["cqueue_lag_seconds",] == 7
+    assert [value for key, value in found.items() if key[0] == "cqueue_build_info"] == [1]
+
+
+def test_what_a_dead_child_had_counted_stays_counted_and_its_gauges_go():
+    total = Sum()
+    total.put(0, metrics_of(received=5).families())
+    total.gone(0)
+    total.put(0, metrics_of(received=1).families())
+    total.gone(0)
+    found = samples(total.families())
+    assert found["cqueue_received_total", ("queue", "mail")] == 6
+    assert ("cqueue_running",) not in found
+
+
+def test_a_later_report_replaces_an_earlier_one():
+    total = Sum()
+    total.put(0, metrics_of(received=5).families())
+    total.put(0, metrics_of(received=6).families())
+    assert samples(total.families())["cqueue_received_total", ("queue", "mail")] == 6
+
+
+def test_no_samples_are_an_empty_page():
+    assert exposition([]) == b""

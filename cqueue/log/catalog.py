@@ -195,11 +195,12 @@ def _drop_all(spec: LogSpec) -> Proto[None]:
         found = yield from ReadLogShards(spec.partition, chunk)
         shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
         for begin in range(0, len(shards), DROPPED_AT_ONCE):
-            yield from _drop(shards[begin : begin + DROPPED_AT_ONCE])
+            yield from _drop(shards[begin : begin + DROPPED_AT_ONCE], now_us)
 
 
-def _drop(shards: list[LogShard]) -> Proto[None]:
-    for operations in ([DropRecords(each) for each in shards], [UnregisterLogShard(each) for each in shards]):
+def _drop(shards: list[LogShard], now_us: int) -> Proto[None]:
+    drops = [DropRecords(each, now_us) for each in shards]
+    for operations in (drops, [UnregisterLogShard(each) for each in shards]):
         for result in (yield from Together(tuple(operations))):
             if isinstance(result, Exception):
                 raise result

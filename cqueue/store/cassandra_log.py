@@ -35,7 +35,7 @@ class CassandraLogs:
             ops.DeleteRecords: self._delete,
             ops.ReadRecords: self._read,
             ops.PeekRecords: self._peek,
-            ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, op.shard),
+            ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, (op.at_us, *op.shard)),
             ops.RegisterLogShard: lambda op: self._plain(cql.REGISTER_LOG_SHARD, (*op.shard, op.ttl_s)),
             ops.ReadLogShards: self._read_shards,
             ops.UnregisterLogShard: lambda op: self._plain(cql.UNREGISTER_LOG_SHARD, op.shard),

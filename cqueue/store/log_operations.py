@@ -99,9 +99,10 @@ class ReadLogShards(Operation[dict[int, frozenset[int]]]):
 
 @dataclass(frozen=True, slots=True)
 class DropRecords(Operation[None]):
-    """Delete a whole Cassandra partition of a deleted log."""
+    """Delete a whole Cassandra partition of a deleted log, up to `at_us` (never beyond now)."""
 
     shard: LogShard
+    at_us: int
 
 
 @dataclass(frozen=True, slots=True)

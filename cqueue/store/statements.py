@@ -313,7 +313,7 @@ PEEK_RECORDS = Statement(
 DROP_RECORDS = Statement(
     "drop records",
     "Of a log that was deleted: a partition at a time.",
-    f"DELETE FROM {{keyspace}}.log WHERE {_LOG_SHARD}",
+    f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD}",
     Kind.WRITE,
 )
 REGISTER_LOG_SHARD = Statement(

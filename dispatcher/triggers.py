@@ -168,11 +168,12 @@ def _check_end(count: Any, until: Any) -> None:
 def to_json(trigger: Trigger) -> str:
     """The trigger as JSON: durations and times in ms, values that are as by default left out."""
     kind = next(name for name, cls in _KINDS.items() if cls is type(trigger))
-    stored = {name: _stored(name, value) for name, value in _given(trigger).items()}
+    stored = {name: _stored(name, value) for name, value in given(trigger).items()}
     return json.dumps({"kind": kind, **stored}, sort_keys=True)
 
 
-def _given(trigger: Trigger) -> dict[str, Any]:
+def given(trigger: Trigger) -> dict[str, Any]:
+    """Its values by name, without those that are as by default."""
     values = {each.name: (getattr(trigger, each.name), each.default) for each in fields(trigger)}
     return {name: value for name, (value, default) in values.items() if value != default}
 

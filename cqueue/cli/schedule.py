@@ -1,0 +1,236 @@
+"""`cqueue schedule`: list, add, show, pause, resume, run-now, remove; while everything runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.opening import open_queue
+from cqueue.cli.options import Json, QueueName
+from cqueue.cli.schedule_view import UPCOMING, described, listing, sheet
+from cqueue.cli.values import parse_duration, parse_headers, parse_moment
+from cqueue.errors import BadInput
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.schedules import Schedule, Schedules
+    from cqueue.dispatcher.triggers import Trigger
+
+app = typer.Typer(help="Make, look at, change and remove schedules.", no_args_is_help=True)
+
+Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="The schedule's key in its queue.", show_default=False)
+]
+
+
+def _duration(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, metavar="DURATION", parser=parse_duration, show_default=False)
+
+
+def _moment(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, metavar="TIME", parser=parse_moment, show_default=False)
+
+
+@contextmanager
+def _schedules(ctx: typer.Context, queue: str) -> Iterator[Schedules]:
+    with open_queue(ctx.obj, queue) as opened:
+        yield opened.schedules
+
+
+@app.command("list")
+def list_schedules(ctx: typer.Context, queue: QueueName, *, _json: Json = False) -> None:
+    """List the schedules of a queue."""
+    cli: CliContext = ctx.obj
+    with _schedules(ctx, queue) as schedules:
+        found = schedules.list()
+    if found or cli.json:
+        cli.emit([described(schedule) for schedule in found], lambda: listing(found))
+    else:
+        cli.remark(f"Queue {queue} has no schedule yet. `cqueue schedule add {queue} KEY …` makes one.")
+
+
+@app.command()
+def add(
+    ctx: typer.Context,
+    queue: QueueName,
+    key: Key,
+    *,
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION", help="When: 5 fields, or 6 with seconds first, such as '*/5 * * * *'."
+        ),
+    ] = None,
+    every: Annotated[timedelta | None, _duration("When: every so often, 100ms or more.", "--every")] = None,
+    at: Annotated[datetime | None, _moment("When: once, then: ISO 8601 with a zone.", "--at")] = None,
+    in_: Annotated[timedelta | None, _duration("When: once, so much later.", "--in")] = None,
+    timezone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Of --cron, such as Europe/Berlin; by default UTC.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The task that the messages are for.")
+    ] = None,
+    body: Annotated[
+        str | None, typer.Option(metavar="TEXT|-", help="The messages' body; - reads standard input.")
+    ] = None,
+    args: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="The task's arguments: an array, or an object of them by name."),
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = None,
+    priority: Annotated[int, typer.Option(metavar="N", help="0, the most urgent, to 9.")] = 0,
+    count: Annotated[int | None, typer.Option(metavar="N", help="So many firings, then it is done.")] = None,
+    until: Annotated[datetime | None, _moment("No firing later than this.", "--until")] = None,
+    misfire: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Of missed times fire the latest, all, or none: latest, all, skip; by default latest.",
+        ),
+    ] = None,
+    grace: Annotated[
+        timedelta | None, _duration("Fire nothing that is later than this; 10s with skip.", "--grace")
+    ] = None,
+    jitter: Annotated[timedelta | None, _duration("Fire up to so much later, at random.", "--jitter")] = None,
+    auto_commit: Annotated[
+        bool, typer.Option("--auto-commit", help="Send the next firing before the handler runs, not after.")
+    ] = False,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="It may exist already, with the same definition.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace one of another definition; a paused one stays paused.")
+    ] = False,
+    _json: Json = False,
+) -> None:
+    """Make a schedule: give one of --cron, --every, --at and --in.
+
+    It fires while a dispatcher serves the queue; nothing needs to be restarted.
+    """
+    shared = _given(misfire=misfire, grace=grace, jitter=jitter, auto_commit=auto_commit or None)
+    repeated = _given(count=count, until=until)
+    whens = {"--cron": cron, "--every": every, "--at": at, "--in": in_}
+    given = [name for name, value in whens.items() if value is not None]
+    if len(given) != 1:
+        raise BadInput(f"Say when: one of {', '.join(whens)}; {', '.join(given) or 'none'} is given.")
+    if timezone is not None and cron is None:
+        raise BadInput("--timezone belongs to --cron; --at carries its own zone.")
+    if repeated and cron is None and every is None:
+        raise BadInput("--count and --until belong to --cron and --every.")
+    trigger = _trigger(cron, every, at, in_, timezone, {**shared, **repeated})
+    content, codec = _body(body, args, task)
+    with _schedules(ctx, queue) as schedules:
+        schedule = schedules.add(
+            key, trigger, content, task=task, codec=codec, headers=parse_headers(header or ()) or None,
+            priority=priority, exist_ok=exist_ok, replace=replace,
+        )  # fmt: skip
+        _emit(ctx, schedule, f"Schedule {key} is there; it fires at {_next(schedule)}.")
+
+
+def _trigger(
+    cron: str | None,
+    every: timedelta | None,
+    at: datetime | None,
+    in_: timedelta | None,
+    timezone: str | None,
+    options: dict[str, Any],
+) -> Trigger:
+    from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce  # noqa: PLC0415 - not for --help
+
+    if cron is not None:
+        return Cron(cron, timezone or "UTC", **options)
+    if every is not None:
+        return Repeating(every, **options)
+    return RunOnce(in_, at, **options)
+
+
+def _body(body: str | None, args: str | None, task: str | None) -> tuple[bytes, str | None]:
+    """The body and its codec."""
+    if args is None:
+        if body == "-":
+            return sys.stdin.buffer.read(), None
+        if task is not None and body is None:
+            return _arguments("[]")
+        return (body or "").encode("utf-8", "surrogateescape"), None
+    if body is not None:
+        raise BadInput("Give --body or --args, not both.")
+    if task is None:
+        raise BadInput("--args are those of a task: give --task as well.")
+    return _arguments(args)
+
+
+def _arguments(text: str) -> tuple[bytes, str]:
+    """A task's arguments, as `enqueue` would write them."""
+    import json  # noqa: PLC0415 - only here
+
+    from cqueue.dispatcher.payload import Arguments, codec, encode  # noqa: PLC0415 - not for --help
+
+    try:
+        values = json.loads(text)
+    except ValueError as exc:
+        raise BadInput(f'--args takes JSON such as \'["a@b", 3]\' or \'{{"to": "a@b"}}\': {exc}') from exc
+    if not isinstance(values, list | dict):
+        raise BadInput("--args takes a JSON array, or a JSON object of arguments by name.")
+    arguments = Arguments(tuple(values), {}) if isinstance(values, list) else Arguments((), values)
+    return encode(arguments, codec("json")), "json"
+
+
+@app.command()
+def show(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+    """Show one schedule, and its next five times."""
+    with _schedules(ctx, queue) as schedules:
+        _emit(ctx, schedules.get(key))
+
+
+@app.command()
+def pause(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+    """Let a schedule fire no more until `resume`. A firing that has begun goes on."""
+    with _schedules(ctx, queue) as schedules:
+        _emit(ctx, schedules.pause(key), f"Schedule {key} is paused.")
+
+
+@app.command()
+def resume(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+    """Undo `pause`: it goes on with the next time from now."""
+    with _schedules(ctx, queue) as schedules:
+        schedule = schedules.resume(key)
+        _emit(ctx, schedule, f"Schedule {key} is {schedule.state}; it fires at {_next(schedule)}.")
+
+
+@app.command("run-now")
+def run_now(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+    """Fire a schedule now, beside its own times, whatever its state. Prints the message's id."""
+    cli: CliContext = ctx.obj
+    with _schedules(ctx, queue) as schedules:
+        id_ = schedules.run_now(key)
+    cli.emit({"queue": queue, "key": key, "id": id_}, id_)
+
+
+@app.command()
+def remove(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+    """Remove a schedule. A firing that has begun runs to its end."""
+    cli: CliContext = ctx.obj
+    with _schedules(ctx, queue) as schedules:
+        schedules.remove(key)
+    cli.emit({"queue": queue, "removed": key}, f"Schedule {key} is removed.")
+
+
+def _emit(ctx: typer.Context, schedule: Schedule, text: str | None = None) -> None:
+    cli: CliContext = ctx.obj
+    description = described(schedule, upcoming=UPCOMING)
+    cli.emit(description, text or (lambda: sheet(description)))
+
+
+def _next(schedule: Schedule) -> str:
+    return "no time any more" if schedule.next_at is None else schedule.next_at.isoformat()
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,110 @@
+"""How a schedule looks: as a line of a table, as a sheet, as JSON."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from cqueue.cli.values import body_text, safe_for_terminal, show_duration, show_moment
+from cqueue.config import to_ms
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cqueue.dispatcher.schedules import Schedule
+
+_COLUMNS = ("key", "state", "when", "task", "next", "previous", "fired")
+UPCOMING = 5
+
+
+def described(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:
+    """What --json shows of a schedule: times in ISO 8601, durations in ms."""
+    body, encoding = body_text(schedule.body)
+    fields: dict[str, Any] = {
+        "queue": schedule.queue,
+        "key": schedule.key,
+        "state": schedule.state,
+        "when": when(schedule),
+        "trigger": _trigger(schedule),
+        "task": schedule.task,
+        "body": body,
+        "encoding": encoding,
+        "headers": dict(schedule.headers),
+        "priority": schedule.priority,
+        "next": _iso(schedule.next_at),
+        "previous": _iso(schedule.previous),
+        "fired": schedule.fired,
+    }
+    if upcoming:
+        fields["upcoming"] = [_iso(time) for time in schedule.upcoming(upcoming)]
+    return fields
+
+
+def when(schedule: Schedule) -> str:
+    """The trigger in a few words."""
+    from cqueue.dispatcher.triggers import Cron, Repeating  # noqa: PLC0415 - not needed for --help
+
+    match schedule.trigger:
+        case Cron(expression=expression, timezone=timezone):
+            return f"{expression} {timezone}"
+        case Repeating(interval=interval):
+            return f"every {show_duration(interval)}"
+    return "once"
+
+
+def _trigger(schedule: Schedule) -> dict[str, Any]:
+    from cqueue.dispatcher.triggers import given  # noqa: PLC0415 - not needed for --help
+
+    values: dict[str, Any] = {"kind": type(schedule.trigger).__name__}
+    for name, value in given(schedule.trigger).items():
+        if isinstance(value, timedelta):
+            values[f"{name}_ms"] = to_ms(value)
+        else:
+            values[name] = _iso(value) if isinstance(value, datetime) else value
+    return values
+
+
+def listing(schedules: list[Schedule]) -> Table:
+    """All schedules: a line each."""
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table(box=None, pad_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold", justify="right" if column == "fired" else "left")
+    for schedule in schedules:
+        times = (show_moment(schedule.next_at), show_moment(schedule.previous))
+        texts = (
+            schedule.key,
+            schedule.state,
+            when(schedule),
+            schedule.task or "–",
+            *times,
+            str(schedule.fired),
+        )
+        table.add_row(*map(safe_for_terminal, texts))
+    return table
+
+
+def sheet(description: dict[str, Any]) -> Table:
+    """One schedule: a line a field."""
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in description.items():
+        if name not in {"encoding", "upcoming"}:
+            table.add_row(name, _shown(value))
+    for number, time in enumerate(description.get("upcoming", ())):
+        table.add_row("" if number else "upcoming", time)
+    return table
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_shown(one)}" for name, one in value.items()) or "–"
+    return "–" if value is None or value == "" else safe_for_terminal(str(value))
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,164 @@
+"""`cqueue schedule`: each command, its JSON, and what it says to mistakes."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cqueue import Cron, Repeating, RunOnce, connect
+from cqueue.dispatcher.payload import decode
+
+SOON = timedelta(seconds=5)
+
+
+@pytest.fixture(autouse=True)
+def _queue(cli):
+    cli("queue", "create", "q")
+
+
+def added(cli, *options):
+    said = cli("--json", "schedule", "add", "q", "k", *options)
+    assert said.code == 0, said.err
+    return said.json
+
+
+@pytest.mark.parametrize(
+    ("options", "trigger"),
+    [
+        (("--cron", "*/5 * * * *"), Cron("*/5 * * * *")),
+        (
+            ("--cron", "0 30 2 ? * MON", "--timezone", "Europe/Berlin", "--count", 3, "--jitter", "1m"),
+            Cron("0 30 2 ? * MON", "Europe/Berlin", count=3, jitter=timedelta(minutes=1)),
+        ),
+        (
+            ("--every", "90s", "--misfire", "skip", "--grace", "5s", "--auto-commit"),
+            Repeating(
+                timedelta(seconds=90), misfire="skip", grace=timedelta(seconds=5), auto_commit=True
+            ),
+        ),
+        (
+            ("--every", "1h", "--until", "2096-01-01T00:00Z"),
+            Repeating(timedelta(hours=1), until=datetime(2096, 1, 1, tzinfo=UTC)),
+        ),
+        (("--at", "2030-01-31T08:00+01:00"), RunOnce(at=datetime(2030, 1, 31, 7, tzinfo=UTC))),
+        (("--in", "30s"), RunOnce(timedelta(seconds=30))),
+    ],
+)  # fmt: skip
+def test_add_takes_every_trigger(cli, cli_url, options, trigger):
+    """Whatever a trigger knows can be given, and arrives."""
+    shown = added(cli, *options)
+    with connect(cli_url) as client:
+        assert client.queue("q").schedules.get("k").trigger == trigger
+    assert shown["trigger"]["kind"] == type(trigger).__name__
+    assert (shown["key"], shown["state"], shown["fired"]) == ("k", "active", 0)
+    assert shown["upcoming"][0] == shown["next"]
+
+
+def test_what_is_sent(cli):
+    """Body, headers and priority are those of the messages; of a task it is its arguments."""
+    added(cli, "--in", "0s", "--body", "hello", "--header", "a=b", "--priority", 3)
+    (received,) = cli("--json", "receive", "q", "--wait", "5s").json_lines
+    assert (received["body"], received["headers"], received["priority"]) == ("hello", {"a": "b"}, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ((), ((), {})),
+        (("--args", '["a@b", 3]'), (("a@b", 3), {})),
+        (("--args", '{"to": "a@b"}'), ((), {"to": "a@b"})),
+    ],
+)
+def test_a_task_gets_its_arguments(cli, cli_url, options, arguments):
+    """Written as `enqueue` writes them."""
+    added(cli, "--in", "0s", "--task", "mail", *options)
+    with connect(cli_url) as client, client.queue("q").consumer() as consumer:
+        (message,) = consumer.receive(1, wait=SOON)
+        assert message.task == "mail"
+        assert tuple(decode(message.body, message.codec)) == arguments
+
+
+def test_a_body_comes_from_standard_input(cli):
+    assert cli("schedule", "add", "q", "k", "--in", "1h", "--body", "-", stdin=b"hi").code == 0
+    assert cli("--json", "schedule", "show", "q", "k").json["body"] == "hi"
+
+
+def test_show_says_when_it_fires_next(cli):
+    added(cli, "--every", "1h", "--body", "x", "--count", 3)
+    shown = cli("--json", "schedule", "show", "q", "k").json
+    times = [datetime.fromisoformat(time) for time in shown["upcoming"]]
+    assert [time - times[0] for time in times] == [n * timedelta(hours=1) for n in range(3)]
+    assert (shown["queue"], shown["when"], shown["previous"]) == ("q", "every 1h", None)
+    sheet = cli("schedule", "show", "q", "k").out
+    assert "every 1h" in sheet
+    assert shown["upcoming"][2] in sheet
+
+
+def test_list(cli):
+    assert cli("--json", "schedule", "list", "q").json == []
+    assert "no schedule yet" in cli("schedule", "list", "q").err
+    added(cli, "--cron", "@daily", "--timezone", "Asia/Kolkata", "--task", "report")
+    cli("schedule", "add", "q", "another", "--in", "1h")
+    assert [schedule["key"] for schedule in cli("--json", "schedule", "list", "q").json] == ["another", "k"]
+    lines = cli("schedule", "list", "q").out
+    assert "0 0 * * * Asia/Kolkata" in lines
+    assert "report" in lines
+
+
+def test_pause_resume_run_now_remove(cli):
+    added(cli, "--every", "1h", "--body", "x")
+    assert cli("schedule", "pause", "q", "k", "--json").json["state"] == "paused"
+    assert cli("schedule", "resume", "q", "k", "--json").json["state"] == "active"
+    id_ = cli("schedule", "run-now", "q", "k").out.strip()
+    (received,) = cli("--json", "receive", "q", "--wait", "5s").json_lines
+    assert (received["id"], received["body"]) == (id_, "x")
+    assert cli("schedule", "remove", "q", "k", "--json").json == {"queue": "q", "removed": "k"}
+    assert cli("--json", "schedule", "list", "q").json == []
+
+
+def test_what_people_see(cli):
+    """One line that says what is so now."""
+    assert "it fires at 2" in cli("schedule", "add", "q", "k", "--every", "1h").out
+    assert "paused" in cli("schedule", "pause", "q", "k").out
+    assert "active; it fires at 2" in cli("schedule", "resume", "q", "k").out
+    assert "removed" in cli("schedule", "remove", "q", "k").out
+
+
+def test_adding_again(cli):
+    """A script may be run twice, and a changed one replaces what it made."""
+    added(cli, "--every", "1h")
+    again = cli("schedule", "add", "q", "k", "--every", "1h")
+    assert (again.code, "already" in again.err) == (2, True)
+    added(cli, "--every", "1h", "--exist-ok")
+    assert cli("schedule", "add", "q", "k", "--every", "2h", "--exist-ok").code == 2
+    assert added(cli, "--every", "2h", "--replace")["when"] == "every 2h"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("add", "q", "k"), "Say when"),
+        (("add", "q", "k", "--in", "1s", "--every", "1s"), "--every, --in"),
+        (("add", "q", "k", "--every", "1s", "--timezone", "UTC"), "--timezone"),
+        (("add", "q", "k", "--in", "1s", "--count", 2), "--count"),
+        (("add", "q", "k", "--cron", "* * *"), "3 field"),
+        (("add", "q", "k", "--cron", "* * * * *", "--timezone", "Europe/Berlni"), "Europe/Berlin"),
+        (("add", "q", "k", "--every", "1ms"), "interval"),
+        (("add", "q", "k", "--every", "often"), "no duration"),
+        (("add", "q", "k", "--at", "2030-01-31T08:00"), "no time zone"),
+        (("add", "q", "k", "--in", "1s", "--misfire", "lates"), "'latest', 'all', 'skip'"),
+        (("add", "q", "k", "--in", "1s", "--args", "[]"), "--task"),
+        (("add", "q", "k", "--in", "1s", "--task", "t", "--args", "a@b"), "JSON"),
+        (("add", "q", "k", "--in", "1s", "--task", "t", "--args", "3"), "JSON"),
+        (("add", "q", "k", "--in", "1s", "--task", "t", "--args", "[]", "--body", "x"), "not both"),
+        (("show", "q", "reprot"), "did you mean 'report'"),
+        (("remove", "q", "reprot"), "did you mean 'report'"),
+        (("list", "qq"), "Did you mean 'q'"),
+    ],
+)
+def test_mistakes_are_explained(cli, arguments, complaint):
+    """Exit code 2, one line that says what is wrong, and nothing is changed."""
+    cli("schedule", "add", "q", "report", "--in", "1h")
+    said = cli("schedule", *arguments)
+    assert said.code == 2
+    assert complaint in " ".join(said.err.replace("│", " ").split())
+    assert [schedule["key"] for schedule in cli("--json", "schedule", "list", "q").json] == ["report"]

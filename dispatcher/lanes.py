@@ -142,7 +142,7 @@ class Roster:
             return
         with self._changed:
             lane.rung = True
-            if lane.ticket:
+            if lane.ticket and not lane.failures:
                 self._put(lane, self.clock())
 
     def feed(self) -> None:

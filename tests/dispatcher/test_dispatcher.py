@@ -1,0 +1,752 @@
+"""What a dispatcher promises about each message, on the store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue.config import QueueConfig
+from cqueue.dispatcher import workers
+from cqueue.dispatcher.delivery import SUCCEEDED
+from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.retry import DEFAULT_POLICY
+from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.store.operations import DeleteMessages, ReadMessages
+from tests.fix_dispatcher import SOON, SOON_S, Gate, until
+
+HOUR = timedelta(hours=1)
+NOW = timedelta()
+
+
+def fail(_message, _context):
+    raise ValueError("no such customer")
+
+
+def dead_letters(client, queue):
+    return client.queue(queue.dead_letter_name).peek()
+
+
+def run_all(queue, handler, **options):
+    with Dispatcher(queue, handler, **{"ack_interval": timedelta(milliseconds=5), **options}) as dispatcher:
+        assert dispatcher.drain(SOON)
+    return dispatcher.stats().total
+
+
+# ── what a handler says ──
+
+
+@pytest.mark.parametrize(
+    ("answer", "counter", "state", "attempt"),
+    [
+        (None, "succeeded", None, None),
+        (True, "succeeded", None, None),
+        (cqueue.Cancel("old"), "cancelled", None, None),
+        (cqueue.Retry(HOUR), "retried", "waiting", 2),
+        (cqueue.Snooze(HOUR), "snoozed", "waiting", 1),
+        (False, "left", "waiting", 2),
+    ],
+)
+def test_what_a_handler_answers(work, clock, answer, counter, state, attempt):  # noqa: PLR0917 - a table
+    """Each answer does what the table of the design says, and is counted."""
+    work.send(b"x")
+    total = run_all(work, lambda *_: answer)
+    assert getattr(total, counter) == 1
+    assert [stored.state for stored in work.peek()] == ([state] if state else [])
+    if state:
+        clock.advance(2 * 3600)
+        with work.consumer() as consumer:
+            (message,) = consumer.receive(wait=SOON)
+        assert message.attempt == attempt
+
+
+def test_false_leaves_a_message_until_its_timeout_would_have_passed(work, clock):
+    """Neither earlier, nor later because others share its lease, nor as a suspect."""
+    work.send(b"x")
+    run_all(work, lambda *_: False)
+    with work.consumer() as consumer:
+        clock.advance(3.8)
+        assert consumer.receive() == []
+        clock.advance(0.3)
+        (message,) = consumer.receive(wait=SOON)
+        assert not message.suspect
+
+
+def test_dead_goes_to_the_dead_letter_queue(shop, work):
+    """At once, with the reason."""
+    work.send(b"x", headers={"a": "b"})
+    assert run_all(work, lambda *_: cqueue.Dead("not JSON")).dead == 1
+    (letter,) = dead_letters(shop, work)
+    assert letter.headers["cqueue-dead-reason"] == "not JSON"
+    assert letter.headers["a"] == "b"
+
+
+def test_an_exception_uses_attempts_then_the_message_dies_with_its_traceback(shop, work):
+    """It begins where the handler was called; what the dispatcher does around it is of no interest."""
+    work.send(b"x")
+    policy = cqueue.Retry(NOW)
+    total = run_all(work, {None: cqueue.Binding("task", fail, policy)})
+    assert (total.started, total.retried, total.dead) == (3, 2, 1)
+    (letter,) = dead_letters(shop, work)
+    trace = letter.headers["cqueue-dead-traceback"]
+    assert trace.endswith("ValueError: no such customer\n")
+    assert "in fail" in trace
+    assert "workers.py" not in trace
+    assert "attempt 3" in letter.headers["cqueue-dead-reason"]
+
+
+def test_a_traceback_is_cut_to_what_the_headers_leave(shop, work):
+    """A message with nearly all the headers there may be can die as well; the end of the traceback stays."""
+
+    def deep(message, context, left=200):
+        if left:
+            return deep(message, context, left - 1)
+        raise ValueError("x" * 20_000 + "end")
+
+    work.send(b"x", headers={f"h{i}": "v" * 200 for i in range(55)})
+    run_all(work, {None: cqueue.Binding("task", deep, cqueue.Retry(NOW, max_attempts=1))})
+    (letter,) = dead_letters(shop, work)
+    assert sum(len(k) + len(v) for k, v in letter.headers.items()) <= 16 << 10
+    assert letter.headers["cqueue-dead-traceback"].endswith("xend\n")
+    assert letter.headers["h54"] == "v" * 200
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_handler_ends_a_worker(work, error, is_async):
+    """Whatever it raises is a failure of the message; the next message is handled on the same thread."""
+
+    def handle(message, _context):
+        if message.body == b"bad":
+            raise error
+
+    async def handle_async(message, context):
+        handle(message, context)
+
+    work.send_many([cqueue.Message(body) for body in (b"bad", b"good")])
+    call = handle_async if is_async else handle
+    bound = cqueue.Binding("task", call, cqueue.Retry(HOUR), is_async=is_async)
+    total = run_all(work, {None: bound}, threads=1, consumers=1)
+    assert (total.retried, total.succeeded) == (1, 1)
+
+
+def test_an_answer_that_is_none_is_an_error(work):
+    """A handler that returns something else is told what it may return, and its message is not acked."""
+    work.send(b"x")
+    total = run_all(work, {None: cqueue.Binding("task", lambda *_: 42, cqueue.Retry(HOUR))})
+    assert (total.retried, total.succeeded) == (1, 0)
+
+
+def test_a_retry_that_no_attempt_is_left_for_is_a_death(shop, work):
+    """It need not come again only to be buried."""
+    work.send(b"x")
+    assert run_all(work, lambda *_: cqueue.Retry(NOW)).dead == 1
+    assert len(dead_letters(shop, work)) == 1
+
+
+def test_a_dead_letter_cannot_die_again(shop, work):
+    """In a dispatcher of the dead-letter queue it comes again later, and is never lost."""
+    work.send(b"x")
+    run_all(work, lambda *_: cqueue.Dead("bad"))
+    letters = shop.queue(work.dead_letter_name)
+    assert run_all(letters, lambda *_: cqueue.Dead("still bad")).retried == 1
+    assert len(letters.peek()) == 1
+
+
+# ── which handler ──
+
+
+def test_handlers_by_task_name_of_every_kind(work):
+    """A function, a coroutine function, a class with `handle`, one that is called, a callable object."""
+    done, instances = [], []
+
+    def plain(_message, context):
+        done.append(("plain", context.task))
+
+    async def coroutine(_message, context):
+        await asyncio.sleep(0)
+        done.append(("coroutine", context.task))
+
+    class Handle:
+        def __init__(self):
+            instances.append(self)
+
+        def handle(self, message, context):
+            done.append(("handle", context.task))
+
+    class Call:
+        async def __call__(self, message, context):
+            done.append(("call", context.task))
+
+    handlers = {"a": plain, "b": coroutine, "c": Handle, "d": Call, "e": Call(), None: plain}
+    names = [*"abcdec", None]
+    tasks = [*"abcdec", "plain"]  # of a message without a task, the handler's own name
+    work.send_many([cqueue.Message(b"x", task=name) for name in names])
+    assert run_all(work, handlers).succeeded == len(names)
+    expected = ["plain", "coroutine", "handle", "call", "call", "handle", "plain"]
+    assert sorted(done, key=str) == sorted(zip(expected, tasks, strict=True), key=str)
+    assert len({id(one) for one in instances}) == 2
+
+
+def test_an_unknown_task_is_retried_and_dead_lettered_at_the_limit(shop, work, clock, dispatch):
+    """Never lost, and the letter says which task nobody knew."""
+    work.send(b"x", headers={})
+    work.send_many([cqueue.Message(b"x", task="resize"), cqueue.Message(b"x", task="known")])
+    dispatcher = dispatch(work, {"known": lambda *_: None, None: lambda *_: None})
+
+    def tick():
+        clock.advance(5)
+        return dispatcher.stats().total.dead == 1
+
+    until(tick)
+    dispatcher.stop()
+    assert dispatcher.stats().total.succeeded == 2
+    assert dispatcher.stats().total.retried == 2
+    (letter,) = dead_letters(shop, work)
+    assert "resize" in letter.headers["cqueue-dead-reason"]
+
+
+def test_a_resolver_that_fails_costs_no_message(work):
+    """Its error is as one of the handler."""
+
+    class Broken:
+        def resolve(self, message):
+            raise RuntimeError("no database")
+
+    work.send(b"x")
+    assert run_all(work, Broken()).retried == 1
+    assert len(work.peek()) == 1
+
+
+# ── leases ──
+
+
+def test_a_handler_five_times_longer_than_the_timeout_runs_once(work, clock, dispatch):
+    """Its lease is extended for as long as it runs, and so are those of neighbours it came with."""
+    gate = Gate()
+    work.send_many([cqueue.Message(b"%d" % i) for i in range(3)])
+    dispatcher = dispatch(work, gate)
+    gate.wait_begun(3)
+    until(lambda: dispatcher._keeper.holds)
+    leases = {hold.lease for hold in dispatcher._keeper.holds}
+    with work.consumer() as other:
+        for _ in range(20):
+            clock.advance(1)
+            until(lambda: all(lease.due_ms * 1000 > clock.us + 1_900_000 for lease in leases))
+            assert other.receive() == []
+    gate.open.set()
+    assert dispatcher.drain(SOON)
+    assert len(gate.bodies) == 3
+    assert work.peek() == []
+
+
+def test_what_waits_half_its_timeout_is_given_back_without_using_an_attempt(work, clock, dispatch):
+    """So an idle process elsewhere can start it; what runs stays."""
+    gate = Gate()
+    work.send_many([cqueue.Message(b"%d" % i) for i in range(4)])
+    dispatcher = dispatch(work, gate, threads=2, consumers=1)
+    gate.wait_begun(2)
+    until(lambda: dispatcher.stats().waiting == 2)
+    dispatcher._roster.close()  # this process would take them again
+    clock.advance(2.1)
+    until(lambda: dispatcher.stats().total.released == 2 and not dispatcher.stats().unsettled)
+    with work.consumer() as other:
+        taken = other.receive(10, wait=SOON)
+    assert sorted(message.body for message in taken) == sorted({b"0", b"1", b"2", b"3"} - set(gate.bodies))
+    assert {message.attempt for message in taken} == {1}
+    gate.open.set()
+
+
+def test_a_lost_lease_is_told_and_nothing_but_an_ack_is_sent(work, clock, dispatch):
+    """Somebody else has the message then: a nack would give away what is theirs."""
+    gate = Gate(answer=cqueue.Retry(NOW))
+    work.send(b"x")
+    dispatcher = dispatch(work, gate, threads=1, consumers=1)
+    gate.wait_begun()
+    dispatcher._roster.close()
+    until(lambda: dispatcher._keeper.holds)
+    hold = dispatcher._keeper.holds[0]
+    hold.busy = True  # as if the extension hung, while this process is cut off
+    clock.advance(10)
+    with work.consumer() as other:
+        (theirs,) = other.receive(wait=SOON)
+        hold.busy = False
+        context = gate.contexts[0]
+        assert context.lost.wait(SOON_S)
+        gate.open.set()
+        until(lambda: dispatcher.stats().total.lost >= 1 and not dispatcher.stats().unsettled)
+        assert theirs.is_held
+        theirs.extend(timedelta(seconds=10))  # still theirs
+
+
+def test_suspects_start_before_what_waits(work, clock, dispatch):
+    """While one is held no other suspect of its queue can be."""
+    work.send(b"suspect")
+    killed = work.consumer()
+    assert killed.receive(wait=SOON)
+    killed.close(give_back=False)
+    work.send_many([cqueue.Message(b"first"), cqueue.Message(b"x"), cqueue.Message(b"x")])
+    gate = Gate()
+    dispatcher = dispatch(work, gate, threads=1, consumers=1)
+    gate.wait_begun()
+    until(lambda: dispatcher.stats().waiting)
+    first = gate.bodies[0]
+    clock.advance(5)
+    until(
+        lambda: any(d.message.suspect for d in dispatcher._handover.threads._suspects) or first == b"suspect"
+    )
+    gate.open.set()
+    gate.wait_begun(1)
+    assert b"suspect" in gate.bodies[:2]
+
+
+# ── time limits ──
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_past_its_time_limit_is_ended_and_has_failed(work, is_async):
+    """With a TimeoutError, by its policy; the worker goes on with the next message."""
+    ended, errors = threading.Event(), []
+
+    def spin(message, _context):
+        try:
+            while message.body == b"long":
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    async def wait(message, _context):
+        try:
+            if message.body == b"long":
+                await asyncio.sleep(100)
+        finally:
+            ended.set()
+
+    class Errors(Middleware):
+        def after_run(self, message, context, answer, error):
+            errors.append(type(error))
+
+    call = wait if is_async else spin
+    bound = cqueue.Binding("t", call, cqueue.Retry(HOUR), is_async=is_async, timeout=timedelta(seconds=0.2))
+    work.send_many([cqueue.Message(b"long"), cqueue.Message(b"short")])
+    total = run_all(work, {None: bound}, threads=1, consumers=1, middleware=[Errors()])
+    assert ended.is_set()
+    assert (total.retried, total.succeeded) == (1, 1)
+    assert sorted(errors, key=str) == sorted([TimeoutError, type(None)], key=str)
+
+
+def test_a_thread_that_cannot_be_ended_is_replaced(work, dispatch, monkeypatch):
+    """Its message is left to its timeout, and other messages are handled meanwhile."""
+    monkeypatch.setattr(workers, "STUCK_S", 0.2)
+    stuck = threading.Event()
+    events = []
+
+    def handle(message, _context):
+        if message.body == b"stuck":
+            assert stuck.wait(SOON_S)  # in C code: no exception arrives
+
+    bound = cqueue.Binding("t", handle, DEFAULT_POLICY, timeout=timedelta(seconds=0.1))
+    work.send(b"stuck")
+    dispatcher = dispatch(
+        work, {None: bound}, threads=1, consumers=1, on_event=lambda name, _: events.append(name)
+    )
+    until(lambda: "handler_stuck" in events)
+    work.send(b"next")
+    until(lambda: dispatcher.stats().total.succeeded == 1)
+    until(lambda: not dispatcher.stats().unsettled)
+    assert [stored.body for stored in work.peek()] == [b"stuck"]
+    stuck.set()
+
+
+# ── stopping ──
+
+
+def test_a_stop_lets_handlers_end_and_gives_back_the_rest(work, dispatch):
+    """Nothing is started any more; what was not started has used no attempt."""
+    gate = Gate()
+    work.send_many([cqueue.Message(b"%d" % i) for i in range(5)])
+    dispatcher = dispatch(work, gate, threads=2, consumers=1)
+    gate.wait_begun(2)
+    until(lambda: dispatcher.stats().waiting)
+    dispatcher.stop(SOON, wait=False)
+    assert gate.contexts[0].stopping.wait(SOON_S)
+    gate.open.set()
+    assert dispatcher.join(SOON)
+    assert len(gate.bodies) == 2
+    with work.consumer() as other:
+        taken = other.receive(10, wait=SOON)
+    assert sorted([*(message.body for message in taken), *gate.bodies]) == [b"0", b"1", b"2", b"3", b"4"]
+    assert {message.attempt for message in taken} == {1}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_when_the_grace_is_over_handlers_are_ended_and_their_attempt_counts(work, dispatch, is_async):
+    """A second stop without grace does not wait for the first one's."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def spin(_message, _context):
+        begun.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    async def wait(_message, _context):
+        begun.set()
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.set()
+
+    work.send(b"x")
+    dispatcher = dispatch(work, wait if is_async else spin)
+    assert begun.wait(SOON_S)
+    dispatcher.stop(HOUR, wait=False)
+    dispatcher.stop(NOW)
+    assert ended.is_set()
+    with work.consumer() as other:
+        (message,) = other.receive(wait=SOON)
+    assert message.attempt == 2
+    assert dispatcher.stats().total.interrupted == 1
+
+
+def test_a_stop_does_not_wait_for_what_cannot_be_ended(work, dispatch):
+    """Its message is given back, as the process is about to end the handler anyway."""
+    gate = Gate()
+    work.send(b"x")
+    dispatcher = dispatch(work, gate)
+    gate.wait_begun()
+    dispatcher.stop(NOW)
+    assert gate.contexts[0].lost.is_set()
+    with work.consumer() as other:
+        (message,) = other.receive(wait=SOON)
+        assert message.attempt == 2
+        gate.open.set()
+
+
+def test_what_handlers_decided_is_stored_before_a_stop_returns(work):
+    """Though acks would have been collected for ten seconds."""
+    work.send_many([cqueue.Message(b"x") for _ in range(20)])
+    done = threading.Semaphore(0)
+    with Dispatcher(work, lambda *_: done.release(), ack_interval=timedelta(seconds=10)):
+        for _ in range(20):
+            assert done.acquire(timeout=SOON_S)
+    assert work.peek() == []
+
+
+def test_a_dispatcher_is_started_once(work):
+    """And one that was never started can be stopped."""
+    dispatcher = Dispatcher(work, fail)
+    dispatcher.stop()
+    assert dispatcher.join(NOW)
+    with pytest.raises(cqueue.Closed):
+        dispatcher.start()
+
+
+def test_a_handler_may_stop_its_dispatcher(work, dispatch):
+    """Without waiting for itself."""
+    work.send(b"x")
+    dispatchers = []
+    ready = threading.Event()
+
+    def handle(*_):
+        ready.wait(SOON_S)
+        dispatchers[0].stop(wait=False)
+
+    dispatchers.append(dispatch(work, handle))
+    ready.set()
+    assert dispatchers[0].join(SOON)
+    assert work.peek() == []
+
+
+# ── trouble ──
+
+
+def test_an_ack_is_repeated_until_it_is_known_and_the_handler_runs_once(troubled, work, clock, dispatch):
+    """The timeout is extended meanwhile; no attempt to ack is given up."""
+    runs, fails = [], []
+
+    def trouble(operation):
+        if isinstance(operation, DeleteMessages) and len(fails) < 12:
+            fails.append(1)
+            return OutcomeUnknown("timed out")
+        return None
+
+    troubled.trouble = trouble
+    work.send(b"x")
+    dispatcher = dispatch(work, lambda *_: runs.append(1))
+    until(lambda: (clock.advance(0.02), dispatcher.stats().total.acked == 1)[1])
+    assert (len(runs), dispatcher.stats().total.ack_failures > 0) == (1, True)
+    assert work.peek() == []
+
+
+def test_a_cluster_that_does_not_answer_is_asked_little_and_work_resumes_alone(troubled, work, dispatch):
+    """Neither a busy loop nor a flood of log lines; nothing is to be done when it is back."""
+    events, failing = [], threading.Event()
+    dispatcher = dispatch(work, lambda *_: None, on_event=lambda name, _: events.append(name))
+    until(lambda: dispatcher._roster.lanes[0].empty_since_s)
+    troubled.trouble = lambda _: Unavailable("no node") if failing.is_set() else None
+    failing.set()
+    until(lambda: dispatcher.stats().total.receive_failures >= 3)
+    before, begin = troubled.asked, time.monotonic()
+    until(lambda: dispatcher.stats().total.receive_failures >= 5)
+    assert (troubled.asked - before) / (time.monotonic() - begin) < 200
+    assert events.count("receive_failed") == 1
+    assert dispatcher.stats().failing == ("work",)
+    failing.clear()
+    work.send(b"x")
+    until(lambda: dispatcher.stats().total.succeeded == 1)
+    assert dispatcher.stats().failing == ()
+    assert "receive_resumed" in events
+
+
+def test_a_queue_without_a_dead_letter_queue_loses_nothing(shop, work, dispatch):
+    """What cannot be buried comes again, much later."""
+    work.send(b"x")
+    real = shop._catalog.entry
+    shop._catalog.entry = lambda name: real("gone" if name.endswith(".dead") else name)
+    dispatcher = dispatch(work, lambda *_: cqueue.Dead("bad"))
+    until(lambda: dispatcher.stats().total.dead == 1)
+    until(lambda: [stored.state for stored in work.peek()] == ["waiting"])
+
+
+def test_one_wide_row_that_cannot_be_reached_delays_no_other(troubled, work, dispatch):
+    """Its acks are repeated on their own."""
+    for _ in range(12):
+        work._producer._states.clear()
+        work.send(b"x")
+    broken = next(iter(row for row in troubled._partitions if row.queue.startswith("work@")))
+    in_it = len(troubled._partitions[broken].of(0).live)
+    bad = threading.Event()
+    bad.set()
+    troubled.trouble = lambda op: (
+        Unavailable("away")
+        if bad.is_set() and isinstance(op, DeleteMessages) and op.wide_row == broken
+        else None
+    )
+    dispatcher = dispatch(work, lambda *_: None)
+    until(lambda: dispatcher.stats().total.acked == 12 - in_it)
+    bad.clear()
+    until(lambda: dispatcher.stats().total.acked == 12)
+
+
+def test_an_unreadable_message_does_not_stop_the_feeder(troubled, work, dispatch):
+    """A receive that fails is tried again, and the message comes."""
+    work.send(b"x")
+    fails = []
+
+    def trouble(operation):
+        if isinstance(operation, ReadMessages) and not fails:
+            fails.append(1)
+            raise RuntimeError("a bug")
+
+    troubled.trouble = trouble
+    dispatcher = dispatch(work, lambda *_: None)
+    until(lambda: dispatcher.stats().total.succeeded == 1)
+
+
+# ── many queues ──
+
+
+def test_a_full_queue_keeps_no_other_waiting(shop, work, dispatch):
+    """Its share is what the others leave; a single message elsewhere is handled among the first."""
+    small = shop.create_queue("small")
+    order, gate = [], threading.Event()
+
+    def handle(_message, context):
+        order.append(context.queue)
+        gate.wait(SOON_S)
+        time.sleep(0.001)
+
+    work.send_many([cqueue.Message(b"x") for _ in range(1000)])
+    dispatcher = dispatch([work, small], handle, threads=2, consumers=2)
+    until(lambda: len(order) == 2)
+    small.send(b"y")
+    gate.set()
+    until(lambda: "small" in order)
+    assert order.index("small") < 500
+    dispatcher.stop(NOW)
+
+
+def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
+    """A hundred of them are polled at most fifty times a second together; nobody waits for a poll."""
+    queues = [shop.create_queue(f"q{number}") for number in range(100)]
+    seen = threading.Semaphore(0)
+    dispatcher = dispatch(queues, lambda *_: seen.release())
+    until(lambda: all(lane.pause_s >= 1 for lane in dispatcher.lanes))
+    polled = sum(lane.pause_s >= 1 for lane in dispatcher.lanes)
+    assert polled == 100
+    begin = time.monotonic()
+    for queue in queues[::10]:
+        queue.send(b"x")
+        assert seen.acquire(timeout=SOON_S)
+    assert time.monotonic() - begin < 5
+    assert dispatcher.stats().queues["q10"].received == 1
+    assert dispatcher.stats().queues["q11"].received == 0
+
+
+# ── around the handler ──
+
+
+def test_hooks_surround_runs_and_acks_in_order(work):
+    """`before_` in the order given, `after_` in the opposite; one that fails later changes nothing."""
+    calls = []
+
+    class Noting(Middleware):
+        def __init__(self, name):
+            self.name = name
+
+        def before_run(self, message, context):
+            calls.append(f"before {self.name}")
+
+        def after_run(self, message, context, answer, error):
+            calls.append(f"after {self.name}")
+            raise RuntimeError("of no consequence")
+
+        def after_ack(self, messages):
+            calls.append(f"acked {len(messages)}")
+
+    work.send(b"x")
+    total = run_all(work, lambda *_: calls.append("run"), middleware=[Noting("a"), Noting("b")])
+    assert total.acked == 1
+    assert calls == ["before a", "before b", "run", "after b", "after a", "acked 1", "acked 1"]
+
+
+def test_a_hook_before_the_run_that_fails_is_a_failed_run(work):
+    """The handler is not called."""
+
+    class No(Middleware):
+        def before_run(self, message, context):
+            raise PermissionError("closed")
+
+    work.send(b"x")
+    total = run_all(work, {None: cqueue.Binding("t", pytest.fail, cqueue.Retry(HOUR))}, middleware=[No()])
+    assert total.retried == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_step_comes_before_the_handler_and_before_the_settlement(work, is_async):
+    """It may answer instead of the handler, and change what is told to the queue."""
+    calls = []
+
+    class Step:
+        def wants(self, message):
+            return message.trigger is not None
+
+        def before(self, message, context):
+            calls.append("before")
+            return cqueue.Cancel("stale") if message.body == b"stale" else None
+
+        def after(self, message, context, settlement):
+            calls.append(settlement)
+            return settlement
+
+    async def handle_async(*_):
+        calls.append("run")
+
+    handler = handle_async if is_async else lambda *_: calls.append("run")
+    work.send_many([cqueue.Message(b"stale", trigger="{}"), cqueue.Message(b"plain")])
+    total = run_all(work, handler, steps=[Step()])
+    assert (total.cancelled, total.succeeded) == (1, 1)
+    assert calls.count("run") == 1
+    work.send_many([cqueue.Message(b"due", trigger="{}")])
+    calls.clear()
+    assert run_all(work, handler, steps=[Step()]).succeeded == 1
+    assert calls == ["before", "run", SUCCEEDED]
+
+
+def test_events_name_the_message_and_never_its_body(work):
+    """Stable names, with queue, task, message id and attempt."""
+    events = []
+    work.send(b"secret")
+    run_all(work, lambda *_: cqueue.Retry(HOUR), on_event=lambda name, fields: events.append((name, fields)))
+    fields = dict(events)["message_retried"]
+    assert fields.keys() >= {"queue", "task", "message_id", "attempt"}
+    assert b"secret" not in repr(events).encode()
+    assert [name for name, _ in events if name.startswith("dispatcher")] == [
+        "dispatcher_started",
+        "dispatcher_stopping",
+        "dispatcher_stopped",
+    ]
+
+
+# ── configuration ──
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"consumers": 3, "threads": 2},
+        {"threads": 0},
+        {"batch_size": 1001},
+        {"backlog": 0},
+        {"coroutines": True},
+        {"poll_interval": timedelta(0)},
+        {"poll_interval": timedelta(seconds=2), "max_poll_interval": timedelta(seconds=1)},
+        {"ack_interval": 0.1},
+        {"no_such_option": 1},
+    ],
+)
+def test_options_are_checked_whole_when_it_is_made(work, options):
+    """Before any thread is started."""
+    with pytest.raises(cqueue.ConfigError):
+        Dispatcher(work, fail, **options)
+
+
+@pytest.mark.parametrize("queues", [[], ["work"], None])
+def test_queues_are_checked(queues):
+    """They are queues, and there is one at least."""
+    with pytest.raises((cqueue.ConfigError, TypeError)):
+        Dispatcher(queues, fail)
+
+
+@pytest.mark.parametrize("handler", [None, 3, {}, {3: fail}, object()])
+def test_handlers_are_checked(work, handler):
+    """What cannot be called is refused at once."""
+    with pytest.raises(cqueue.ConfigError):
+        Dispatcher(work, handler)
+
+
+def test_a_queue_is_given_once(shop, work):
+    """Two consumers of one queue come from the option, not from naming it twice."""
+    with pytest.raises(cqueue.ConfigError):
+        Dispatcher([work, shop.queue("work")], fail)
+
+
+@pytest.mark.cassandra
+def test_on_cassandra_every_message_is_handled_and_settled(keyspace):
+    """Several consumers of one queue, failures, retries, snoozes and deaths among them."""
+    with cqueue.connect(keyspace.url) as client:
+        queue = client.create_queue("all", QueueConfig(max_attempts=3))
+        seen = {}
+        mutex = threading.Lock()
+
+        def handle(message, _context):
+            number = int(message.body)
+            with mutex:
+                seen.setdefault(number, []).append(message.attempt)
+            if number % 10 == 1 and message.attempt == 1:
+                return cqueue.Retry(NOW)
+            if number % 10 == 2 and len(seen[number]) == 1:
+                return cqueue.Snooze(NOW)
+            if number % 50 == 3:
+                raise ValueError(number)
+            return None
+
+        queue.send_many([cqueue.Message(b"%d" % number) for number in range(500)])
+        bound = cqueue.Binding("t", handle, cqueue.Retry(NOW))
+        with Dispatcher(queue, {None: bound}, consumers=3) as dispatcher:
+            assert dispatcher.drain(timedelta(minutes=2))
+        total = dispatcher.stats().total
+        assert (total.dead, total.snoozed, total.succeeded) == (10, 50, 490)
+        assert set(seen) == set(range(500))
+        assert queue.peek() == []
+        assert len(client.queue("all.dead").peek(100)) == 10

@@ -1,0 +1,196 @@
+"""The hand-over: whose turn it is, how much may wait, and who is told."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from cqueue.dispatcher.delivery import Delivery, Stage
+from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.pace import Pace
+
+
+def delivery(queue="q", *, suspect=False, is_async=False):
+    one = Delivery(SimpleNamespace(suspect=suspect), SimpleNamespace(name=queue))
+    one.is_async = is_async
+    return one
+
+
+class Told:
+    def __init__(self):
+        self.fed = self.called = 0
+
+    def feed(self):
+        self.fed += 1
+
+    def call(self):
+        self.called += 1
+
+
+@pytest.fixture
+def told():
+    return Told()
+
+
+@pytest.fixture
+def handover(told):
+    return Handover(told.call, told.feed)
+
+
+def taken(handover, count):
+    return [handover.take(done=number > 0) for number in range(count)]
+
+
+def test_queues_take_turns(handover):
+    """One that has much keeps one that has little waiting for one message only."""
+    a, b = [delivery("a") for _ in range(5)], [delivery("b") for _ in range(2)]
+    handover.put(a)
+    handover.put(b)
+    assert [one.lane.name for one in taken(handover, 7)] == list("ababaaa")
+
+
+def test_within_a_queue_the_order_is_kept(handover):
+    """Urgent messages were received first."""
+    ones = [delivery() for _ in range(4)]
+    handover.put(ones[:2])
+    handover.put(ones[2:])
+    assert taken(handover, 4) == ones
+
+
+def test_suspects_go_first(handover):
+    """Whatever waits."""
+    ones, suspect = [delivery() for _ in range(3)], delivery(suspect=True)
+    handover.put(ones)
+    handover.put([suspect])
+    assert taken(handover, 4) == [suspect, *ones]
+
+
+def test_coroutines_wait_in_a_line_of_their_own(handover, told):
+    """Neither kind of runner takes what is the other's."""
+    plain, coroutine = delivery(), delivery(is_async=True)
+    handover.put([coroutine, plain])
+    assert told.called == 1
+    assert handover.take(done=False) is plain
+    assert handover.take_now(done=0, idle=1) is coroutine
+    assert handover.take_now(done=1, idle=1) is None
+
+
+def test_running_and_waiting_are_counted_exactly(handover):
+    """At no moment is a message in neither count."""
+    handover.put([delivery() for _ in range(3)])
+    assert (handover.waiting, handover.running) == (3, 0)
+    one = handover.take(done=False)
+    assert one.stage is Stage.RUNNING
+    assert (handover.waiting, handover.running) == (2, 1)
+    handover.take(done=True)
+    assert (handover.waiting, handover.running) == (1, 1)
+
+
+def test_withdrawn_is_only_what_nobody_has_started(handover):
+    """And the others keep their order."""
+    ones = [delivery() for _ in range(5)]
+    handover.put(ones)
+    handover.take(done=False)
+    assert handover.withdraw(ones[:3]) == ones[1:3]
+    assert taken(handover, 2) == ones[3:]
+
+
+def test_close_gives_back_what_waits_and_ends_the_workers(handover):
+    """What comes later is given back as well."""
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(handover.take(done=False)))
+    thread.start()
+    handover.put([delivery(is_async=True)])
+    assert len(handover.close()) == 1
+    thread.join(10)
+    assert ended == [None]
+    late = delivery()
+    assert handover.put([late]) == [late]
+    assert handover.wait_calm(0)
+
+
+def test_calm_is_when_nothing_runs(handover):
+    """A worker that cannot be ended is not waited for, once it is abandoned."""
+    handover.put([delivery()])
+    handover.take(done=False)
+    handover.close()
+    assert not handover.wait_calm(0)
+    handover.abandon()
+    assert handover.wait_calm(0)
+
+
+# ── room ──
+
+
+def room(handover, name="a", batch=100, capacity=100, most=200):
+    return handover.room(handover.threads, name, batch, capacity=capacity, most=most)
+
+
+def test_room_is_what_is_left_of_the_capacity(handover):
+    """And never more than a batch."""
+    assert room(handover) == 100
+    handover.put([delivery("a") for _ in range(40)])
+    assert room(handover) == 60
+    assert room(handover, batch=10) == 10
+
+
+def test_a_queue_that_comes_late_has_its_share(handover):
+    """Though another has filled everything."""
+    handover.put([delivery("a") for _ in range(100)])
+    assert room(handover, "a") == 0
+    assert room(handover, "b") == 50
+
+
+def test_a_receive_of_little_use_is_put_off_and_asked_for_later(handover, told):
+    """Claims cost the same whatever they bring; the feeder is told when half a batch fits."""
+    handover.put([delivery("a") for _ in range(70)])
+    assert room(handover, "a") == 0
+    taken(handover, 19)
+    assert told.fed == 0
+    handover.take(done=True)
+    assert told.fed == 1
+    assert room(handover, "a") == 50
+
+
+def test_an_idle_worker_is_room_for_one(handover, told):
+    """Where handlers are so slow that nothing should wait."""
+    assert room(handover, "a", capacity=0, most=0) == 0
+    thread = threading.Thread(target=lambda: handover.take(done=False))
+    thread.start()
+    while not handover.threads.idle:
+        pass
+    handover.close()
+    thread.join(10)
+    assert told.fed == 1
+
+
+# ── pace ──
+
+
+def test_before_anything_is_known_little_may_wait():
+    """Two messages a thread."""
+    assert Pace(4, 1000, list).capacity(30, 4) == 8
+
+
+def test_quick_handlers_fill_the_backlog_and_slow_ones_leave_it():
+    """What waits is started within a quarter of its timeout."""
+    pace = Pace(4, 1000, list)
+    pace.observe(0.001)
+    assert pace.capacity(30, 0) == 1000
+    for _ in range(200):
+        pace.observe(3.0)
+    assert pace.capacity(30, 0) == 10
+    for _ in range(200):
+        pace.observe(60.0)
+    assert pace.capacity(30, 0) == 0
+    assert pace.capacity(30, 3) == 3
+
+
+def test_handlers_that_have_not_returned_count():
+    """Or a hundred quick ones would hide that all threads hang."""
+    ages = []
+    pace = Pace(2, 1000, lambda: ages)
+    pace.observe(0.001)
+    assert pace.capacity(30, 0) == 1000
+    ages[:] = [100.0, 100.0]
+    assert pace.capacity(30, 0) == 0

@@ -1,0 +1,99 @@
+"""Interrupting a handler: it alone is hit, and never the worker around it."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from cqueue.dispatcher.interrupt import Interrupted, Interruptible
+
+
+def test_a_handler_is_interrupted_where_it_is():
+    """Its own `finally` blocks run."""
+    run, cleaned = Interruptible(), []
+    timer = threading.Timer(0.02, run.interrupt)
+
+    def handler():
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            cleaned.append(1)
+
+    timer.start()
+    with pytest.raises(Interrupted):
+        run.call(handler)
+    assert cleaned
+    assert not run.interrupt()  # once is enough
+
+
+def test_a_handler_that_has_returned_is_not_interrupted():
+    """Whoever comes too late is told so."""
+    run = Interruptible()
+    assert run.call(lambda: 7) == 7
+    assert not run.interrupt()
+
+
+def test_a_handler_may_swallow_it():
+    """What it then returns counts, and nothing comes later."""
+    run = Interruptible()
+    timer = threading.Timer(0.02, run.interrupt)
+
+    def handler():
+        try:
+            while True:
+                time.sleep(0.001)
+        except BaseException:  # noqa: BLE001 - as a careless handler would
+            return "stubborn"
+
+    timer.start()
+    assert run.call(handler) == "stubborn"
+    for _ in range(1000):
+        pass
+
+
+def test_what_it_raises_itself_is_raised():
+    """And counts as its end."""
+    run = Interruptible()
+    with pytest.raises(KeyError):
+        run.call({}.__getitem__, "x")
+    assert not run.interrupt()
+
+
+def test_no_interrupt_ever_leaves_the_call():
+    """However the two race: the exception comes out of `call`, or nowhere."""
+    escaped, inside, runs = [], [], 0
+    chance = random.Random(1)
+    current: list[Interruptible] = []
+    over = threading.Event()
+
+    def shoot():
+        while not over.is_set():
+            if current:
+                current[0].interrupt()
+            time.sleep(chance.random() * 2e-4)
+
+    shooter = threading.Thread(target=shoot)
+    shooter.start()
+    deadline = time.monotonic() + 2
+    try:
+        while time.monotonic() < deadline:
+            run = Interruptible()
+            current[:] = [run]
+            try:
+                try:
+                    run.call(sum, range(chance.randrange(1, 3000)))
+                except Interrupted:
+                    inside.append(1)
+                runs += 1
+                for _ in range(50):  # the worker's own code
+                    pass
+            except Interrupted:
+                escaped.append(1)
+    finally:
+        over.set()
+        shooter.join()
+    assert not escaped
+    assert inside
+    assert runs > 100

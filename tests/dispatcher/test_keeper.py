@@ -1,0 +1,183 @@
+"""The keeper: what is done about a hold, as a function of the hold and the time."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from cqueue.dispatcher.delivery import Delivery, Hold, Stage
+from cqueue.dispatcher.events import Events
+from cqueue.dispatcher.keeper import RETRY_MS, Care, Keeper, judge
+from cqueue.dispatcher.tally import Tally
+from cqueue.errors import LeaseLost, Unavailable
+
+VISIBILITY_MS = 10_000
+
+
+class FakeLane:
+    """A lane whose time and consumer are the test's."""
+
+    name = "q"
+    visibility_s = VISIBILITY_MS / 1000
+
+    def __init__(self):
+        self.now = 0
+        self.error = None
+        self.extended = 0
+        self.consumer = SimpleNamespace(extend=self.extend)
+        self.lease = SimpleNamespace(due_ms=VISIBILITY_MS, outstanding={1, 2, 3}, lost=False, given=False)
+
+    def now_ms(self):
+        return self.now
+
+    def extend(self, _message, _duration):
+        self.extended += 1
+        if self.error is not None:
+            raise self.error
+        self.lease.due_ms = self.now + VISIBILITY_MS
+
+
+class Inline:
+    """An executor that runs at once."""
+
+    def submit(self, function, *args):
+        function(*args)
+        return Future()
+
+
+@pytest.fixture
+def lane():
+    return FakeLane()
+
+
+@pytest.fixture
+def hold(lane):
+    message = SimpleNamespace(id="id", task=None, attempt=1)
+    return Hold(lane, lane.lease, [Delivery(message, lane) for _ in range(3)])
+
+
+@pytest.fixture
+def released():
+    return []
+
+
+@pytest.fixture
+def keeper(hold, released):
+    def withdraw(deliveries):
+        return [one for one in deliveries if one.stage is Stage.WAITING]
+
+    def release(deliveries):
+        released.extend(deliveries)
+        for delivery in deliveries:
+            delivery.stage = Stage.SETTLING
+
+    made = Keeper(
+        withdraw=withdraw,
+        release=release,
+        watch=lambda: None,
+        executor=Inline(),
+        events=Events(),
+        tally=Tally(),
+    )
+    made.keep(hold)
+    return made
+
+
+def tick_at(keeper, lane, *times):
+    for time in times:
+        lane.now = time
+        keeper.tick()
+
+
+@pytest.mark.parametrize(
+    ("now", "change", "care"),
+    [
+        (0, {}, Care.NOTHING),
+        (4_999, {}, Care.NOTHING),
+        (5_000, {}, Care.HALF),
+        (99_999, {}, Care.HALF),  # too late, perhaps: nobody need have taken it
+        (0, {"lost": True}, Care.LOST),
+        (9_000, {"given": True}, Care.FORGET),
+        (9_000, {"outstanding": set()}, Care.FORGET),
+    ],
+)
+def test_care(hold, now, change, care):
+    """Half of the timeout decides, unless the lease is over already."""
+    for name, value in change.items():
+        setattr(hold.lease, name, value)
+    assert judge(hold, VISIBILITY_MS, now) is care
+
+
+def test_one_extension_at_a_time(hold):
+    """While it is under way, nothing is decided."""
+    hold.busy = True
+    assert judge(hold, VISIBILITY_MS, 9_000) is Care.NOTHING
+
+
+@pytest.mark.parametrize("stage", [Stage.RUNNING, Stage.SETTLING])
+def test_what_runs_or_is_not_yet_settled_is_extended(keeper, lane, hold, stage):
+    """Again and again, at each half of its timeout."""
+    hold.deliveries[0].stage = stage
+    for one in hold.deliveries[1:]:
+        one.stage = Stage.DONE
+    tick_at(keeper, lane, *range(0, 60_000, 100))
+    assert 10 <= lane.extended <= 12
+    assert lane.lease.due_ms > 60_000
+
+
+def test_what_waits_is_released_and_not_extended(keeper, lane, released):
+    """Once."""
+    tick_at(keeper, lane, 4_900)
+    assert released == []
+    lane.lease.outstanding = {1}
+    tick_at(keeper, lane, 5_000, 5_100)
+    assert len(released) == 3
+
+
+@pytest.mark.parametrize("stage", [Stage.LEFT, Stage.DONE])
+def test_what_is_left_to_its_timeout_is_not_extended(keeper, lane, hold, stage):
+    """That is what it was left for."""
+    for one in hold.deliveries:
+        one.stage = stage
+    tick_at(keeper, lane, *range(0, 30_000, 100))
+    assert lane.extended == 0
+
+
+def test_an_extension_that_fails_is_tried_again_each_second(keeper, lane, hold):
+    """Not at each tick; and even after the timeout, because nobody need have taken the message."""
+    hold.deliveries[0].stage = Stage.RUNNING
+    lane.error = Unavailable("no node")
+    tick_at(keeper, lane, *range(0, 25_000, 100))
+    assert 18 <= lane.extended <= 25_000 // RETRY_MS
+    lane.error = None
+    tick_at(keeper, lane, 26_100)
+    assert lane.lease.due_ms == 26_100 + VISIBILITY_MS
+
+
+def test_a_lost_lease_is_told_to_handlers_and_forgotten(keeper, lane, hold):
+    """`context.lost` of each that runs."""
+    lost = []
+    for one in hold.deliveries:
+        one.stage = Stage.RUNNING
+        one.context = SimpleNamespace(lost=SimpleNamespace(set=lambda: lost.append(1)))
+    lane.error = LeaseLost("gone")
+
+    def extend(_message, _duration):
+        lane.lease.lost = True
+        raise LeaseLost("gone")
+
+    lane.consumer.extend = extend
+    tick_at(keeper, lane, 5_000, 5_100)
+    assert len(lost) == 3
+    assert keeper.holds == []
+
+
+def test_bodies_of_settled_messages_are_let_go(keeper, lane, hold):
+    """Though a neighbour runs for hours."""
+    hold.deliveries[0].stage = Stage.RUNNING
+    for one in hold.deliveries[1:]:
+        one.stage = Stage.DONE
+    tick_at(keeper, lane, 5_000)
+    assert len(hold.deliveries) == 1

@@ -1,0 +1,203 @@
+"""The roster: which queue is polled next, and how seldom an idle one is."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from cqueue.dispatcher.lanes import LONGEST_FAILED_S, QUIET_S, Lane, Roster
+from cqueue.dispatcher.options import Options
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class FakeSource:
+    """A queue whose consumers are never asked."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def consumer(self, *, wake, **_options):
+        return SimpleNamespace(wake=wake)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def rooms():
+    """Room by queue; 100 where nothing is said."""
+    return {}
+
+
+@pytest.fixture
+def roster(clock, rooms):
+    return Roster(lambda lane, _coming: rooms.get(lane.name, 100), 0.005, 1.0, clock)
+
+
+def enter(roster, name, *, helper=False):
+    lane = Lane(FakeSource(name), roster, Options(), helper=helper)
+    roster.enter(lane)
+    return lane
+
+
+def due(roster):
+    """The lanes that are due now, each polled in vain."""
+    names = []
+    while (lane := next_of(roster)) is not None:
+        names.append(lane.name)
+        roster.found(lane, 0)
+    return names
+
+
+def next_of(roster):
+    with roster._changed:
+        lane = roster._next_due()
+        if lane is not None:
+            lane.ticket, lane.rung, lane.began_s, lane.is_polled = 0, False, roster.clock(), True
+            roster._polled.append(lane)
+        return lane
+
+
+def test_polls_in_vain_become_seldom(roster, clock):
+    """Each pause is twice as long, up to the longest."""
+    enter(roster, "q")
+    polls = []
+    while clock.now < 10:
+        if due(roster):
+            polls.append(clock.now)
+        clock.now += 0.001
+    pauses = [later - earlier for earlier, later in pairwise(polls)]
+    assert pauses[0] == pytest.approx(0.005, abs=0.002)
+    assert pauses[-1] == pytest.approx(1.0, abs=0.002)
+    assert len(polls) < 20
+
+
+def test_the_longest_due_comes_first(roster, clock):
+    """A queue that always has something comes behind those that wait."""
+    lanes = [enter(roster, name) for name in "abc"]
+    busy = next_of(roster)
+    clock.now += 0.001
+    roster.found(busy, 100)
+    assert busy is lanes[0]
+    assert [next_of(roster).name for _ in range(3)] == ["b", "c", "a"]
+
+
+def test_a_full_batch_is_followed_by_another_at_once(roster):
+    """And helpers join in, which only then are of use."""
+    lane, helper = enter(roster, "q"), enter(roster, "q", helper=True)
+    lane.helpers = [helper]
+    assert next_of(roster) is lane
+    assert next_of(roster) is None
+    roster.found(lane, 100)
+    assert {next_of(roster), next_of(roster)} == {lane, helper}
+
+
+def test_a_ring_makes_a_queue_due(roster, clock):
+    """At once if it waits, and right after the poll that is under way."""
+    lane = enter(roster, "q")
+    for _ in range(12):
+        due(roster)
+        clock.now += 1.1
+    due(roster)
+    assert due(roster) == []
+    lane.consumer.wake()
+    polled = next_of(roster)
+    assert polled is lane
+    lane.consumer.wake()
+    roster.found(polled, 0)
+    assert next_of(roster) is lane
+
+
+def test_a_lane_without_room_waits_until_it_is_fed(roster, rooms):
+    """Others are polled meanwhile."""
+    enter(roster, "full")
+    enter(roster, "other")
+    rooms["full"] = 0
+    assert next_of(roster).name == "other"
+    assert next_of(roster) is None
+    rooms["full"] = 7
+    roster.feed()
+    lane = next_of(roster)
+    assert (lane.name, lane.want) == ("full", 7)
+
+
+def test_failures_are_followed_by_longer_pauses_that_no_ring_ends(roster, clock):
+    """A cluster that is down is not asked more because somebody sends."""
+    lane = enter(roster, "q")
+    pauses = []
+    polled = next_of(roster)
+    for _ in range(8):
+        begin = clock.now
+        roster.failed(polled)
+        lane.consumer.wake()
+        while (polled := next_of(roster)) is None:
+            clock.now += 0.05
+        pauses.append(clock.now - begin)
+    assert pauses[0] == pytest.approx(0.2, abs=0.06)
+    assert pauses[-1] == pytest.approx(LONGEST_FAILED_S, abs=0.06)
+
+
+def test_what_others_are_about_to_bring_is_counted(clock):
+    """So two feeders do not fill the same room; but not what a poll that hangs will bring."""
+    asked = []
+
+    def room(_lane, coming):
+        asked.append(coming)
+        return 10
+
+    roster = Roster(room, 0.005, 1.0, clock)
+    for name in "abc":
+        enter(roster, name)
+    next_of(roster)
+    next_of(roster)
+    clock.now += 5
+    next_of(roster)
+    assert asked == [0, 10, 0]
+
+
+def test_quiet_is_a_while_of_polls_that_find_nothing(roster, clock):
+    """Since the moment that is asked about."""
+    lane = enter(roster, "q")
+    while clock.now < 1:
+        due(roster)
+        clock.now += 0.01
+    assert lane.is_quiet(0.0)
+    assert not lane.is_quiet(0.9)
+    assert lane.empty_until_s - lane.empty_since_s >= QUIET_S
+    clock.now += 1
+    roster.found(next_of(roster), 1)
+    assert not lane.is_quiet(0.0)
+
+
+def test_next_waits_and_close_ends_it(roster):
+    """For all feeders."""
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(roster.next())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    roster.close()
+    for thread in threads:
+        thread.join(10)
+    assert results == [None, None]
+
+
+def test_entries_out_of_date_do_not_pile_up(roster):
+    """However often a queue is rung."""
+    lane = enter(roster, "q")
+    for _ in range(1000):
+        lane.rung = False
+        roster.ring(lane)
+    assert len(roster._heap) < 50
+    assert next_of(roster) is lane
+    assert next_of(roster) is None

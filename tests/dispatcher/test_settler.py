@@ -1,0 +1,287 @@
+"""Couriers and the settler: together what can go together, again what failed, and nothing twice."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue.dispatcher.courier import FIRST_PAUSE_S, LONGEST_PAUSE_S, Courier
+from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Stage, Verb
+from cqueue.dispatcher.events import Events
+from cqueue.dispatcher.lanes import Lane, Roster
+from cqueue.dispatcher.options import Options
+from cqueue.dispatcher.settler import Settler
+from cqueue.dispatcher.tally import Tallies
+from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.store.operations import DeleteMessages, Mutate
+from tests.fix_dispatcher import SOON, SOON_S, until
+
+# ── couriers ──
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Sender:
+    def __init__(self):
+        self.sent = []
+        self.fail = False
+
+    def __call__(self, things):
+        self.sent.append(list(things))
+        return [things] if self.fail else []
+
+
+@pytest.fixture
+def sender():
+    return Sender()
+
+
+def courier(sender, **options):
+    options = {"interval_s": 0.0, "batch": 10, "broken": lambda _: None, **options}
+    return Courier("test", sender, **options)
+
+
+def idle(sender, clock):
+    """A courier without a thread: turns are made by hand."""
+    made = courier(sender, clock=clock)
+    made._start = lambda: None
+    return made
+
+
+def test_things_are_collected_until_the_batch_is_full(sender):
+    """Not longer, though the interval is an hour."""
+    sends = courier(sender, interval_s=3600.0, batch=3)
+    for thing in range(3):
+        sends.put(thing)
+    until(lambda: sender.sent)
+    assert sender.sent == [[0, 1, 2]]
+    sends.close()
+
+
+def test_things_are_collected_for_the_interval(sender):
+    """Then what is there is sent."""
+    sends = courier(sender, interval_s=0.05)
+    sends.put(1)
+    sends.put(2)
+    until(lambda: not sends.pending)
+    assert sender.sent == [[1, 2]]
+    sends.close()
+
+
+def test_nothing_is_lost_however_puts_and_turns_race():
+    """Everything that was put is sent once, whatever threads do."""
+    seen, mutex = [], threading.Lock()
+
+    def send(things):
+        with mutex:
+            seen.extend(things)
+        return []
+
+    sends = courier(send, interval_s=0.0, batch=5)
+
+    def put(start):
+        for number in range(2000):
+            sends.put(start + number)
+
+    threads = [threading.Thread(target=put, args=(10_000 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until(lambda: not sends.pending)
+    assert len(seen) == len(set(seen)) == 8000
+    sends.close()
+
+
+def test_what_failed_is_sent_again_after_growing_pauses(sender):
+    """And what comes new is not kept waiting by it."""
+    clock = Clock()
+    sends = idle(sender, clock)
+    sender.fail = True
+    sends.put("old")
+    pauses = []
+    for _ in range(10):
+        before, begin = len(sender.sent), clock.now
+        sends.turn()
+        while len(sender.sent) == before:
+            clock.now += 0.1
+            sends.turn()
+        pauses.append(clock.now - begin)
+    assert pauses[1] >= FIRST_PAUSE_S
+    assert pauses[-1] == pytest.approx(LONGEST_PAUSE_S, rel=0.05)
+    sender.fail = False
+    sends.put("new")
+    sends.turn()
+    assert sender.sent[-1] == ["new"]
+    clock.now += LONGEST_PAUSE_S
+    sends.turn()
+    assert sender.sent[-1] == ["old"]
+    assert sends.pending == 0
+
+
+def test_a_send_that_raises_is_a_failed_one():
+    """The courier lives, the error is told, the things stay."""
+    errors = []
+
+    def send(_things):
+        raise RuntimeError("a bug")
+
+    sends = courier(send, broken=errors.append)
+    sends._start = lambda: None
+    sends.put(1)
+    sends.turn()
+    assert len(errors) == 1
+    assert sends.pending == 1
+
+
+def test_a_hurried_courier_collects_nothing(sender):
+    """At a stop nobody waits for the interval."""
+    sends = courier(sender, interval_s=3600.0)
+    sends.put(1)
+    sends.hurry()
+    until(lambda: sender.sent == [[1]])
+    sends.close()
+    sends.join(SOON_S)
+
+
+# ── the settler ──
+
+
+class Calls:
+    """A store's mutations and deletes, counted."""
+
+    def __init__(self, store):
+        self.deletes, self.mutates = [], []
+        self.error = None
+        store.trouble = self
+
+    def __call__(self, operation):
+        if isinstance(operation, DeleteMessages):
+            self.deletes.append(operation)
+        elif isinstance(operation, Mutate):
+            self.mutates.append(operation)
+        else:
+            return None
+        return self.error
+
+
+@pytest.fixture
+def settler():
+    made = Settler(
+        Options(ack_interval=timedelta(seconds=5)), [], events=Events(), tallies=Tallies()
+    )  # nothing is sent but by hand
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lane(work):
+    lane = Lane(work, Roster(lambda *_: 1, 0.005, 1.0), Options(), helper=False)
+    lane.learn()
+    yield lane
+    lane.consumer.close()
+
+
+def deliveries(lane, work, count=10):
+    work.send_many([cqueue.Message(b"x") for _ in range(count)])
+    return [Delivery(message, lane) for message in lane.consumer.receive(100, wait=SOON)]
+
+
+def test_acks_are_one_delete_for_each_wide_row(troubled, settler, lane, work):
+    """However many messages."""
+    held = deliveries(lane, work, 50)
+    calls = Calls(troubled)
+    for delivery in held:
+        settler.settle(delivery, SUCCEEDED)
+    assert settler.flush(SOON_S)
+    assert len(calls.deletes) == len({delivery.message.lease.wide_row for delivery in held})
+    assert {delivery.stage for delivery in held} == {Stage.DONE}
+
+
+def test_nacks_of_equal_delay_go_together(troubled, settler, lane, work):
+    """One mutation for each delay, verb and lease."""
+    held = deliveries(lane, work, 20)
+    leases = {delivery.message.lease for delivery in held}
+    calls = Calls(troubled)
+    for delivery in held[:10]:
+        settler.settle(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=30)))
+    for delivery in held[10:]:
+        settler.settle(delivery, RELEASED)
+    assert settler.flush(SOON_S)
+    assert len(calls.mutates) <= 2 * len(leases)
+    assert {stored.state for stored in work.peek(100)} == {"waiting"}
+
+
+def test_a_nack_is_due_when_the_handler_said_however_late_it_is_sent(troubled, settler, lane, work, clock):
+    """The time that passed is taken off the delay."""
+    (delivery,) = deliveries(lane, work, 1)
+    ticks = Clock()
+    settler._clock = ticks
+    settler.settle(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=30)))
+    ticks.now += 20
+    calls = Calls(troubled)
+    settler.flush(0.0)
+    until(lambda: calls.mutates)
+    due_ms = calls.mutates[0].slots[-1].row.due_ms
+    assert due_ms * 1000 - clock.us == pytest.approx(10_000_000, abs=300_000)
+
+
+def test_an_ack_whose_outcome_is_unknown_is_sent_again(troubled, settler, lane, work):
+    """Until it is known to be stored."""
+    held = deliveries(lane, work, 5)
+    calls = Calls(troubled)
+    calls.error = OutcomeUnknown("timed out")
+    for delivery in held:
+        settler.settle(delivery, SUCCEEDED)
+    assert not settler.flush(0.3)
+    assert settler.pending == 5
+    calls.error = None
+    assert settler.flush(SOON_S)
+    assert work.peek() == []
+
+
+def test_a_nack_whose_lease_is_lost_is_dropped(settler, lane, work, clock):
+    """The message belongs to somebody else."""
+    (delivery,) = deliveries(lane, work, 1)
+    clock.advance(10)
+    with work.consumer() as other:
+        assert other.receive(wait=SOON)
+        settler.settle(delivery, Settlement(Verb.NACK, "retried"))
+        assert settler.flush(SOON_S)
+        assert delivery.message.lease.lost
+        assert [stored.state for stored in work.peek()] == ["claimed"]
+
+
+def test_an_ack_whose_lease_is_lost_is_sent(settler, lane, work, clock):
+    """The work is done, whoever holds the message by now."""
+    (delivery,) = deliveries(lane, work, 1)
+    clock.advance(10)
+    with work.consumer() as other:
+        assert other.receive(wait=SOON)
+        settler.settle(delivery, SUCCEEDED)
+        assert settler.flush(SOON_S)
+        assert work.peek() == []
+
+
+@pytest.mark.parametrize("error", [Unavailable("no node"), OutcomeUnknown("timed out")])
+def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, settler, lane, work, error):  # noqa: PLR0917
+    """There is one letter, and the message is gone."""
+    (delivery,) = deliveries(lane, work, 1)
+    calls = Calls(troubled)
+    calls.error = error
+    settler.settle(delivery, Settlement(Verb.DEAD, "dead", reason="bad", traceback="Traceback"))
+    until(lambda: calls.mutates)
+    calls.error = None
+    assert settler.flush(SOON_S)
+    until(lambda: work.peek() == [] or delivery.message.lease.lost)
+    letters = shop.queue("work.dead").peek()
+    assert len(letters) <= 1
+    assert len(letters) + len(work.peek()) == 1

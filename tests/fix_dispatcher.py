@@ -1,0 +1,132 @@
+"""Dispatchers in tests: a store that fails on demand, a cluster clock moved by hand, events to wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from cqueue.client import Client
+from cqueue.config import QueueConfig
+from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.store.memory import MemoryStore
+
+SOON = timedelta(seconds=20)
+SOON_S = 20.0
+
+
+class Troubled(MemoryStore):
+    """A store whose operations fail when `trouble` gives an error for them; it counts what it is asked."""
+
+    trouble = staticmethod(lambda _: None)
+    asked = 0
+
+    def execute(self, operation):
+        self.asked += 1
+        error = self.trouble(operation)
+        if error is not None:
+            raise error
+        return super().execute(operation)
+
+    def together(self, operations):
+        results = []
+        for operation in operations:
+            try:
+                results.append(self.execute(operation))
+            except (NotDone, OutcomeUnknown) as exc:
+                results.append(exc)
+        return results
+
+
+class ManualClock:
+    """The cluster's time: it stands still until a test moves it."""
+
+    def __init__(self):
+        self.us = time.time_ns() // 1000
+
+    def now_us(self, *, checked=False):
+        return self.us
+
+    def sync(self):
+        return self.us
+
+    def advance(self, seconds):
+        self.us += round(seconds * 1e6)
+
+
+def until(condition, seconds=SOON_S):
+    """Wait for what other threads bring about; fails if they do not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+class Gate:
+    """A handler that says when it has begun, and ends when it is let go."""
+
+    def __init__(self, answer=None):
+        self.begun = threading.Semaphore(0)
+        self.open = threading.Event()
+        self.answer = answer
+        self.contexts = []
+        self.bodies = []
+
+    def __call__(self, message, context):
+        self.contexts.append(context)
+        self.bodies.append(message.body)
+        self.begun.release()
+        assert self.open.wait(SOON_S)
+        return self.answer
+
+    def wait_begun(self, count=1):
+        for _ in range(count):
+            assert self.begun.acquire(timeout=SOON_S)
+
+
+@pytest.fixture
+def troubled():
+    """The store."""
+    return Troubled()
+
+
+@pytest.fixture
+def shop(troubled):
+    """A client on it, whose retries do not pause long."""
+    with Client(troubled) as client:
+        client._driver._deadline_s = 0.05
+        yield client
+
+
+@pytest.fixture
+def clock(shop):
+    """The client's clock, moved by hand."""
+    shop._driver.clock = ManualClock()
+    return shop._driver.clock
+
+
+@pytest.fixture
+def work(shop):
+    """A queue with a timeout of 4 s and three attempts."""
+    return shop.create_queue("work", QueueConfig(visibility=timedelta(seconds=4), max_attempts=3))
+
+
+@pytest.fixture
+def dispatch():
+    """Starts dispatchers, and stops them at the end of the test."""
+    started = []
+
+    def start(queues, handler, **options):
+        options.setdefault("threads", 4)
+        options.setdefault("ack_interval", timedelta(milliseconds=5))
+        dispatcher = Dispatcher(queues, handler, **options)
+        dispatcher.start()
+        started.append(dispatcher)
+        return dispatcher
+
+    yield start
+    for dispatcher in started:
+        dispatcher.stop(timedelta(0))

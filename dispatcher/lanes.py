@@ -89,7 +89,7 @@ class Lane:
         self.max_attempts = 0 if self.is_dead_letter else config.max_attempts
 
     def is_quiet(self, since_s: float) -> bool:
-        """Whether polls have found nothing since then, or later, for long enough to say that nothing is due."""
+        """Whether polls since then have found nothing for long enough to say that nothing is due."""
         if self.empty_since_s is None:
             return False
         return self.empty_until_s - max(self.empty_since_s, since_s) >= QUIET_S

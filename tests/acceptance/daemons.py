@@ -2,15 +2,93 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import cqueue
 
 PATIENCE_S = 60
+VISIBILITY = timedelta(seconds=5)
+ATTEMPTS = {"quick": 5, "slow": 5, "deadly": 3, "ticks": 10}
+"""The queues of the application `work.py`, with how often their messages are tried."""
+
+
+class Site:
+    """A directory with the application `work.py`, its queues on a cluster, and the daemons that run it.
+
+    Attributes:
+        app: the application, in this process, to enqueue.
+    """
+
+    def __init__(self, directory, url, **config):
+        self.directory, self.url = directory, url
+        self.client = cqueue.connect(url)
+        for name, attempts in ATTEMPTS.items():
+            own = {"visibility": VISIBILITY, "max_attempts": attempts, **config}
+            self.client.create_queue(name, cqueue.QueueConfig(**own))
+        shutil.copy(Path(__file__).with_name("work.py"), directory)
+        self.app = _load(directory / "work.py").app
+        self.app._client = self.client
+        self.daemons = []
+
+    def start(self, *options, url=None, **more):
+        """One more daemon."""
+        self.daemons.append(Dispatch(self.directory, url or self.url, "work:app", *options, **more))
+        return self.daemons[-1]
+
+    def send(self, task, count):
+        """Messages 0 to count - 1."""
+        made = self.app.tasks[task]
+        assert not made.enqueue_many(made.message(number) for number in range(count)).failed
+
+    def live(self, queue):
+        """What the queue holds, counted one by one."""
+        return self.client.queue(queue).stats(exact=True).live
+
+    def journal(self, what=None):
+        """What handlers have written: (time, process, what, number)."""
+        path = self.directory / "journal"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        rows = [(float(at_s), int(pid), name, int(number)) for at_s, pid, name, number in lines]
+        return [row for row in rows if what in {None, row[2]}]
+
+    def numbers(self, what):
+        """Of the journal: which messages, by name."""
+        return {row[3] for row in self.journal(what)}
+
+    def logs(self):
+        """What all daemons have said, for somebody who asks why."""
+        return "\n".join(daemon.log.read_text() for daemon in self.daemons)
+
+    def wait(self, condition, seconds=PATIENCE_S):
+        """What the condition gives, once it gives something."""
+        return wait_for(condition, seconds, self.logs)
+
+    def close(self):
+        """Stop all, and delete the queues: the next test makes them anew."""
+        for daemon in self.daemons:
+            daemon.close()
+        for name in ATTEMPTS:
+            with suppress(cqueue.CqueueError):
+                self.client.delete_queue(name)
+        self.client.close()
+
+
+def _load(path):
+    """The module of that file, under no name that anybody else could find."""
+    spec = importlib.util.spec_from_file_location("work", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Dispatch:
@@ -84,3 +162,9 @@ def wait_for(condition, seconds=PATIENCE_S, why=lambda: "waited in vain"):
         assert time.monotonic() < deadline, why()
         time.sleep(0.02)
     return found
+
+
+def cpu_s(pid):
+    """Seconds of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

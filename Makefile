@@ -12,11 +12,15 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
 WORKERS ?= 2
+MESSAGES ?= 20000
+ROUNDS ?= 3
+ONLY ?=
+PEERS := benchmarks/peers
 N ?= 2000
 SEED ?= 1
 FAULTS ?= tests/faults
 
-.PHONY: faults help setup jars demo test lint unit simulate coverage bench clean
+.PHONY: faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +70,23 @@ bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an em
 	$(BIN)/cqueue schema apply; \
 	for what in ratio latency idle; do $(BIN)/cqueue bench $$what; done
 	@echo "The Cassandra goes on; stop it with: $(BIN)/cqueue dev stop"
+
+bench-peers: setup $(PEERS)/.venv/.installed $(PEERS)/dyno/target/.built  ## Our figures beside those of other queues: make bench-peers MESSAGES=2000 ONLY=celery,rq
+	@$(PEERS)/.venv/bin/python -m benchmarks.peers --messages $(MESSAGES) --rounds $(ROUNDS) --only '$(ONLY)' \
+		--json $(PEERS)/results.json
+	@echo "All figures: $(PEERS)/results.json"
+
+$(PEERS)/.venv/.installed: $(PEERS)/requirements.txt | $(STAMP)
+	@echo "== Installing the Python peers into $(PEERS)/.venv"
+	@test -x $(PEERS)/.venv/bin/python || $(PYTHON) -m venv $(PEERS)/.venv
+	@$(PEERS)/.venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# A Java peer that was not built is skipped, visibly; the others are measured.
+$(PEERS)/dyno/target/.built: $(PEERS)/dyno/pom.xml $(wildcard $(PEERS)/dyno/src/main/java/cqueue/peers/*.java)
+	@command -v mvn >/dev/null || { echo "No mvn, so dyno-queues is left out: apt-get install maven"; exit 0; }; \
+	echo "== Building the Java peer"; \
+	if mvn --quiet --batch-mode -f $< package; then touch $@; else echo "Not built: dyno-queues is left out"; fi
 
 faults: setup  ## Kill, stop and cut real processes and nodes, and write docs/reference/faults.md (long).
 	@CQUEUE_FAULTS=1 CQUEUE_FAULTS_PAGE=docs/reference/faults.md $(BIN)/python -m pytest -q $(FAULTS)

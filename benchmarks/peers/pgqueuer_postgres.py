@@ -1,0 +1,83 @@
+"""PgQueuer on PostgreSQL, through asyncpg."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import asyncpg
+import uvloop
+from pgqueuer import AsyncpgDriver, Job, Queries, QueueManager
+
+from benchmarks.peers import tally
+from benchmarks.peers.servers import Postgres
+from benchmarks.peers.worker_peer import RECEIVE, SERVER, WorkerPeer
+
+_ENTRYPOINT = "bench"
+
+
+class PgQueuerPeer(WorkerPeer):
+    """`enqueue` with lists, which is one statement."""
+
+    client = f"batches of 100 (enqueue of lists); 1 worker, asyncpg, uvloop, dequeues of {RECEIVE}"
+    durability = "fsync on, synchronous_commit on, logged tables"
+    library = "pgqueuer"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, Postgres(directory))
+        self._runner: asyncio.Runner | None = None
+
+    def connect(self) -> None:
+        """One connection, and the tables."""
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._runner.run(self._connect())
+
+    async def _connect(self) -> None:
+        self._connection = await asyncpg.connect(self.server.url)
+        self._queries = Queries(AsyncpgDriver(self._connection))
+        await self._queries.install()
+
+    def disconnect(self) -> None:
+        """Close it."""
+        if self._runner is not None:
+            self._runner.run(self._connection.close())
+            self._runner.close()
+            self._runner = None
+
+    def send(self, bodies: Sequence[str]) -> None:
+        """One statement."""
+        assert self._runner is not None  # noqa: S101 - connected
+        count = len(bodies)
+        payloads: list[bytes | None] = [body.encode() for body in bodies]
+        self._runner.run(self._queries.enqueue([_ENTRYPOINT] * count, payloads, [0] * count))
+
+    def worker_command(self) -> list[str]:
+        """This module."""
+        return [sys.executable, "-m", "benchmarks.peers.pgqueuer_postgres"]
+
+    def left(self) -> int:
+        """Rows of its table: a handled job's is deleted."""
+        assert self._runner is not None  # noqa: S101 - connected
+        return int(self._runner.run(self._connection.fetchval("SELECT count(*) FROM pgqueuer")))
+
+
+async def work() -> None:
+    """Be the worker."""
+    connection = await asyncpg.connect(os.environ[SERVER])
+    driver = AsyncpgDriver(connection)
+    manager = QueueManager(Queries(driver))
+
+    @manager.entrypoint(_ENTRYPOINT)
+    async def handle(job: Job) -> None:
+        tally.handled(job.payload or b"")
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, manager.shutdown.set)
+    await manager.run(batch_size=RECEIVE)
+
+
+if __name__ == "__main__":
+    uvloop.run(work())

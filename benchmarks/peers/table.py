@@ -1,0 +1,61 @@
+"""What is shown and stored of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.peers.workload import Row, Workload
+
+
+def build(rows: Sequence[Row], workload: Workload) -> Table:
+    """One line a row; one that has no figures says why in their place."""
+    title = (
+        f"{workload.messages:,} messages of {workload.size} B, medians of {workload.rounds} rounds; "
+        f"latency from send to handler at {workload.rate}/s"
+    )
+    table = Table(title=title, show_lines=True)
+    table.add_column("queue")
+    table.add_column("durability")
+    table.add_column("how it is driven")
+    for name in ("enqueued/s", "drained/s", "p50 ms", "p99 ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*cells(row))
+    return table
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """The texts of one line."""
+    figures = row.figures
+    if figures is None:
+        state = "failed" if row.failed else "skipped; to measure it"
+        return (_queue(row), "", f"[red]{state}[/red]: {escape(row.reason)}", "–", "–", "–", "–")
+    return (
+        _queue(row),
+        escape(row.durability),
+        escape(row.client),
+        f"{figures.enqueue_per_s:,.0f}",
+        f"{figures.drain_per_s:,.0f}",
+        f"{figures.p50_ms:.2f}",
+        f"{figures.p99_ms:.2f}",
+    )
+
+
+def _queue(row: Row) -> str:
+    versions = ", ".join(row.versions.values())
+    return escape(f"{row.title}\n{versions}" if versions else f"{row.title} ({row.key})")
+
+
+def as_json(rows: Sequence[Row], workload: Workload, machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        "bench": "peers",
+        "workload": asdict(workload),
+        "machine": dict(machine),
+        "rows": [asdict(row) for row in rows],
+    }

@@ -1,0 +1,135 @@
+"""What is measured, and what comes of it: plain values, so that the table can be tested without a server."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+
+class PeerError(Exception):
+    """A peer could not be measured; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The same for all.
+
+    messages: of one round. size: bytes of a body. batch: messages a send, where the API has batches.
+    receive: messages a receive, where the API says. rate, seconds: of the latency run. rounds: measured
+    ones; the medians count.
+    """
+
+    messages: int = 20_000
+    size: int = 200
+    batch: int = 100
+    receive: int = 500
+    rate: int = 200
+    seconds: int = 10
+    rounds: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What was measured: medians of the rounds, and latency from the call of send to the handler."""
+
+    enqueue_per_s: float
+    drain_per_s: float
+    p50_ms: float
+    p99_ms: float
+    enqueues_per_s: tuple[float, ...] = ()
+    drains_per_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. Either `figures` or `reason` is set; `failed` tells a failure from a skip."""
+
+    key: str
+    title: str
+    durability: str = ""
+    client: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    figures: Figures | None = None
+    reason: str = ""
+    failed: bool = False
+
+
+@runtime_checkable
+class Peer(Protocol):
+    """A queue that can be driven through the workload.
+
+    `durability` says what a send waits for, `client` how the API is used, `warm_up` how many messages
+    go through it unmeasured. `stop` leaves nothing behind, whatever came before.
+    """
+
+    durability: str
+    client: str
+    warm_up: int
+
+    def start(self) -> None:
+        """Start the server, and connect."""
+
+    def versions(self) -> dict[str, str]:
+        """Of server and client library."""
+
+    def enqueue(self, messages: int, size: int) -> float:
+        """Send so many; the seconds that the calls took."""
+
+    def drain(self, messages: int) -> float:
+        """Receive and acknowledge so many; the seconds it took."""
+
+    def latency(self, rate: int, seconds: int, size: int) -> list[float]:
+        """Send at a steady rate while a consumer waits: seconds from send to handler, one a message."""
+
+    def stop(self) -> None:
+        """Stop all processes, delete all data."""
+
+
+@runtime_checkable
+class SelfMeasuring(Protocol):
+    """A queue that has benchmark programs of its own: cqueue."""
+
+    durability: str
+    client: str
+
+    def start(self) -> None:
+        """Start the server."""
+
+    def versions(self) -> dict[str, str]:
+        """Of server and client library."""
+
+    def measure(self, workload: Workload) -> Figures:
+        """Run the programs, and read their results."""
+
+    def stop(self) -> None:
+        """Stop all processes, delete all data."""
+
+
+def percentile_ms(latencies_s: Sequence[float], percent: int) -> float:
+    """The nearest-rank percentile, in ms."""
+    ordered = sorted(latencies_s)
+    return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] * 1000, 3)
+
+
+def summarize(
+    messages: int, enqueues_s: Sequence[float], drains_s: Sequence[float], latencies_s: Sequence[float]
+) -> Figures:
+    """Rates of each round with their medians, and the percentiles of latency.
+
+    Raises:
+        PeerError: no latency was measured.
+    """
+    if not latencies_s:
+        raise PeerError("no message of the latency run arrived")
+    enqueues = tuple(round(messages / took, 1) for took in enqueues_s)
+    drains = tuple(round(messages / took, 1) for took in drains_s)
+    return Figures(
+        enqueue_per_s=round(statistics.median(enqueues), 1),
+        drain_per_s=round(statistics.median(drains), 1),
+        p50_ms=percentile_ms(latencies_s, 50),
+        p99_ms=percentile_ms(latencies_s, 99),
+        enqueues_per_s=enqueues,
+        drains_per_s=drains,
+    )

@@ -27,6 +27,8 @@ from cqueue.store.operations import (
     DeleteMessages,
     DropBodies,
     Now,
+    Pause,
+    RandomBits,
 )
 from tests.simulation.cluster import Cluster
 
@@ -90,13 +92,15 @@ def open_retired_without_grace() -> Any:
 
 
 def retirement_clock_after_read() -> Any:
-    """The time is looked at after the pass, not before."""
+    """The time is looked at after the pass, when its answers have been worked through, not before."""
     right = retire.try_retire
 
     def try_retire(d: Draft) -> Any:
         now_us, d.now_us = d.now_us, d.view.retire_at_us(d.spec)
         yield from right(d)
         if d.retire:
+            pause = (yield from RandomBits(16)) / (1 << 16)
+            yield from Pause(pause * d.spec.settle_us / 1e6)
             d.now_us = yield from Now()
             d.retire = d.now_us >= d.view.retire_at_us(d.spec)
         else:

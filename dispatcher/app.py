@@ -18,11 +18,13 @@ from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.payload import DEFAULT_CODEC
+from cqueue.dispatcher.periodic import Declared, PeriodicTask, declare, trigger_of
 from cqueue.dispatcher.provision import provision
 from cqueue.dispatcher.registry import Registry, task_name
 from cqueue.dispatcher.retry import DEFAULT_POLICY
 from cqueue.dispatcher.sending import Outbox
 from cqueue.dispatcher.tasks import Definition, Task
+from cqueue.dispatcher.triggers import Trigger
 from cqueue.dispatcher.verdicts import Retry
 from cqueue.errors import BadInput, Closed
 from cqueue.message import Message, MessageId
@@ -79,6 +81,7 @@ class App:
         self._is_closed = False
         self._mutex = Lock()
         self._registry = Registry()
+        self._declared: list[Declared] = []
         self._outbox = Outbox(lambda: self.client, middleware)
         self._defaults = (queue, retry, codec)
         self.middleware = tuple(middleware)
@@ -130,27 +133,88 @@ class App:
             function, queue=queue, name=name, retry=retry, timeout=timeout, codec=codec
         )
 
-    def _define(
+    def periodic(
         self,
-        function: Callable[P, R],
+        when: str | Trigger,
+        /,
+        *,
+        timezone: str | None = None,
+        misfire: str | None = None,
+        grace: timedelta | None = None,
+        jitter: timedelta | None = None,
+        auto_commit: bool | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | None = None,
+    ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
+        """Make a function a task that a schedule calls: `@app.periodic("*/5 * * * *", timezone=…)`.
+
+        The function takes nothing, or `fired_at`: the time that is fired, in UTC. `setup`, and so every
+        start of a dispatcher, makes the schedule, or replaces one that says something else; one whose
+        decorator is gone is logged, and stays until somebody removes it.
+
+        Args:
+            when: a cron expression, for which the next five arguments are; or a trigger.
+            timezone: a name of the tz database; by default UTC.
+            misfire: of missed times fire the "latest" (by default), "all", or none ("skip").
+            grace: fire nothing that is later than this.
+            jitter: fire up to so much later, differently for each firing.
+            auto_commit: send the next firing before this one runs.
+            key: of the schedule; by default the task's name.
+            queue: as for `task`, like `name`, `retry` and `timeout`.
+            name: of the task.
+            retry: what follows a failure.
+            timeout: longest run.
+
+        Raises:
+            ConfigError: there is a task of that name, the function takes more, or a value is wrong.
+        """
+        options = {
+            "timezone": timezone,
+            "misfire": misfire,
+            "grace": grace,
+            "jitter": jitter,
+            "auto_commit": auto_commit,
+        }
+        trigger = trigger_of(when, options)
+
+        def decorate(function: Callable[P, R]) -> PeriodicTask[P, R]:
+            definition = self._definition(
+                function, queue=queue, name=name, retry=retry, timeout=timeout, codec=None
+            )
+            task = PeriodicTask(function, definition, self._outbox)
+            declared = Declared(task.name if key is None else key, trigger, task)
+            self._registry.add(task)
+            self._declared.append(declared)
+            return task
+
+        return decorate
+
+    def _define(self, function: Callable[P, R], **options: Any) -> Task[P, R]:
+        task = Task(function, self._definition(function, **options), self._outbox)
+        self._registry.add(task)
+        return task
+
+    def _definition(
+        self,
+        function: Callable[..., Any],
         *,
         queue: str | None,
         name: str | None,
         retry: Retry | None,
         timeout: timedelta | None,
         codec: str | None,
-    ) -> Task[P, R]:
+    ) -> Definition:
         default_queue, default_retry, default_codec = self._defaults
-        definition = Definition(
+        return Definition(
             name=task_name(function) if name is None else name,
             queue=default_queue if queue is None else queue,
             retry=default_retry if retry is None else retry,
             timeout=timeout,
             codec=default_codec if codec is None else codec,
         )
-        task = Task(function, definition, self._outbox)
-        self._registry.add(task)
-        return task
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
@@ -180,10 +244,14 @@ class App:
     def setup(self) -> list[Queue]:
         """Create the queues of the tasks where they are missing, with as many attempts as the tasks may use.
 
+        Then the schedules of periodic tasks, where they are missing or say something else.
+
         Raises:
             ConfigError: a queue that exists allows fewer; the text says how to alter it.
         """
-        return provision(self.client, self._registry.queues())
+        queues = provision(self.client, self._registry.queues())
+        declare(queues, self._declared)
+        return queues
 
     def run_inline(self, *, reraise: bool = True, max_runs: int = MAX_INLINE_RUNS) -> list[InlineRun]:
         """Run what is due in the queues of the tasks, here, until nothing is: for tests on `memory://`.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from cqueue.consumer import Consumer, ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
 from cqueue.dispatcher.events import logger
+from cqueue.dispatcher.firing import Begun, FiringStage
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.retry import DEFAULT_POLICY, answered, attempt_limit, decide
 from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, is_answer
@@ -91,6 +92,20 @@ def _receive(queue: Queue, consumer: Consumer) -> list[ReceivedMessage]:
 
 
 def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
+    """Run a message; that of a schedule moves it on, or is dropped where it has moved on already."""
+    stage = FiringStage(queue.schedules.ledger)
+    begun = stage.begin(message)
+    if begun is None or isinstance(begun, Begun):
+        run = _run_task(app, queue, message, begun)
+        if begun is not None:
+            stage.commit(begun)
+    else:
+        run = InlineRun(message.task or "", message.id, message.attempt, begun, None)
+    _settle(app.middleware, message, run.answer, run.error)
+    return run
+
+
+def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | None) -> InlineRun:
     first_seen_s = max(0.0, (datetime.now(UTC) - message.due).total_seconds())
     limits = {"attempt": message.attempt, "max_attempts": queue.config.max_attempts}
     answer: Answer = None
@@ -99,13 +114,14 @@ def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
     try:
         binding = app.resolve(message)
         policy = binding.retry
-        answer = _call(app.middleware, binding, message, _context(queue, binding, message))
+        context = _context(queue, binding, message)
+        context.firing = firing
+        answer = _call(app.middleware, binding, message, context)
     except Exception as exc:  # noqa: BLE001 - that a task may fail with anything is what its policy is for
         error = exc
         answer = decide(policy, first_seen_s=first_seen_s, error=exc, **limits)
     if isinstance(answer, Retry) and error is None:
         answer = answered(policy, answer, first_seen_s=first_seen_s, **limits)
-    _settle(app.middleware, message, answer, error)
     return InlineRun(message.task or "", message.id, message.attempt, answer, error)
 
 

@@ -209,18 +209,22 @@ class Task(Generic[P, R]):
         )
 
     def _run(self, message: ReceivedMessage, context: Context) -> Any:
-        bound = self._read(message)
+        bound = self._read(message, context)
         with running(message, context):
             return self.function(*bound.args, **bound.kwargs)
 
     async def _run_async(self, message: ReceivedMessage, context: Context) -> Any:
-        bound = self._read(message)
+        bound = self._read(message, context)
         with running(message, context):
             return await self.function(*bound.args, **bound.kwargs)  # type: ignore[misc]
 
-    def _read(self, message: ReceivedMessage) -> inspect.BoundArguments:
+    def _arguments(self, message: ReceivedMessage, context: Context) -> Arguments:
+        """The arguments in the message."""
+        return decode(message.body, message.codec)
+
+    def _read(self, message: ReceivedMessage, context: Context) -> inspect.BoundArguments:
         """The arguments in the message, if this version of the function takes them."""
-        args, kwargs = decode(message.body, message.codec)
+        args, kwargs = self._arguments(message, context)
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as exc:

@@ -1,0 +1,127 @@
+"""Tasks that a schedule calls: what `App.periodic` declares, and how that becomes a schedule.
+
+What stands in the code is made or changed at the next start. What no longer stands there is only reported:
+the process that starts may be an old version, or one of several applications of the queue.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, TypeVar
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.definition import check_key
+from cqueue.dispatcher.payload import Arguments, encode
+from cqueue.dispatcher.tasks import Task
+from cqueue.dispatcher.ticket import Ticket
+from cqueue.dispatcher.triggers import Cron, Trigger
+from cqueue.errors import ConfigError
+from cqueue.queue import Queue
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log = logging.getLogger("cqueue.dispatcher")
+
+FIRED_AT: Final = "fired_at"
+"""The parameter by which a periodic task is told the time that is fired."""
+HEADER: Final = "cqueue-periodic"
+"""In messages of declared schedules: the task's name."""
+
+
+class PeriodicTask(Task[P, R]):
+    """A task that a schedule calls; made by `App.periodic`."""
+
+    def check(self) -> None:
+        """See whether a schedule can call it.
+
+        Raises:
+            ConfigError: it takes more than `fired_at`.
+        """
+        try:
+            self._signature.bind(**self._told(None))
+        except TypeError as exc:
+            raise ConfigError(
+                f"periodic task {self.name!r}: {exc}; a schedule passes {FIRED_AT} and nothing else"
+            ) from exc
+
+    @property
+    def codec_name(self) -> str:
+        """How its messages are written."""
+        return self._codec.name
+
+    def body(self) -> bytes:
+        """Of its schedule's messages: no arguments."""
+        return encode(Arguments((), {}), self._codec)
+
+    def _arguments(self, message: ReceivedMessage, context: Context) -> Arguments:
+        """What the message says, and for a firing its time."""
+        found = super()._arguments(message, context)
+        if Ticket.parse(message.trigger) is None or found.args or FIRED_AT in found.kwargs:
+            return found
+        fired_at = context.firing.fired_at if context.firing is not None else message.due
+        return Arguments((), {**found.kwargs, **self._told(fired_at)})
+
+    def _told(self, fired_at: Any) -> dict[str, Any]:
+        parameter = self._signature.parameters.get(FIRED_AT)
+        takes_it = parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
+        return {FIRED_AT: fired_at} if takes_it else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A schedule as it stands in the code."""
+
+    key: str
+    trigger: Trigger
+    task: PeriodicTask[..., Any]
+
+    def __post_init__(self) -> None:
+        """Check where it is written, not where it is first used."""
+        check_key(self.key)
+        self.task.check()
+
+    def put(self, queue: Queue) -> None:
+        """Make the schedule, or change it to this."""
+        queue.schedules.add(
+            self.key,
+            self.trigger,
+            self.task.body(),
+            task=self.task.name,
+            codec=self.task.codec_name,
+            headers={HEADER: self.task.name},
+            replace=True,
+        )
+
+
+def trigger_of(when: str | Trigger, options: dict[str, Any]) -> Trigger:
+    """The trigger of a decorator: a cron expression with options, or a trigger that has its own.
+
+    Raises:
+        ConfigError: it is neither, both, or wrong in itself.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(when, str):
+        return Cron(when, **given)
+    if not isinstance(when, Trigger):
+        raise ConfigError(f"periodic takes a cron expression or a trigger, not {type(when).__name__}")
+    if given:
+        raise ConfigError(
+            f"give {', '.join(given)} to the trigger, or a cron expression instead of a trigger"
+        )
+    return when
+
+
+def declare(queues: Iterable[Queue], declared: Sequence[Declared]) -> None:
+    """Make or change what is declared; report what was declared once and is no more."""
+    for queue in queues:
+        own = {each.key: each for each in declared if each.task.queue == queue.name}
+        for each in own.values():
+            each.put(queue)
+        left = [row.key for row in queue.schedules.list() if HEADER in row.headers and row.key not in own]
+        if left:
+            _log.warning("schedules_undeclared queue=%r schedules=%r", queue.name, left)

@@ -100,7 +100,7 @@ def retirement_clock_after_read() -> Any:
         yield from right(d)
         if d.retire:
             pause = (yield from RandomBits(16)) / (1 << 16)
-            yield from Pause(pause * d.spec.settle_us / 1e6)
+            yield from Pause(pause * 2 * d.spec.settle_us / 1e6)
             d.now_us = yield from Now()
             d.retire = d.now_us >= d.view.retire_at_us(d.spec)
         else:

@@ -90,7 +90,7 @@ RULES = (
     Rule("retired-without-settle", "retirement waits for W",
          early.retired_without_settle, times.retirement_waits, 4990),
     Rule("retirement-clock-after-read", "the retirement pass begins after that",
-         early.retirement_clock_after_read, times.retirement_pass_begins_late_enough, None),
+         early.retirement_clock_after_read, times.retirement_pass_begins_late_enough, 120),
     Rule("epoch-cached-early", "an epoch is kept, and oldest_epoch moves, only after a read that began late",
          early.epoch_cached_early, times.epoch_read_again_until_closed, 760),
     Rule("oldest-epoch-early", "oldest_epoch moves only after such a read",

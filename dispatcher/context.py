@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 from cqueue.consumer import ReceivedMessage
@@ -33,6 +33,36 @@ class Firing:
     manual: bool = False
 
 
+class Signal:
+    """As `threading.Event`, without its cost where nobody waits for it: there is one for each message."""
+
+    __slots__ = ("_event", "_is_set")
+    _mutex = Lock()
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: Event | None = None
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, for good, and wake those who wait."""
+        with self._mutex:
+            self._is_set = True
+            if self._event is not None:
+                self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, or so many seconds; whether it is set."""
+        with self._mutex:
+            if self._is_set:
+                return True
+            self._event = self._event or Event()
+        return self._event.wait(timeout)
+
+
 @dataclass(slots=True)
 class Context:
     """One run of a handler.
@@ -54,7 +84,7 @@ class Context:
     attempt: int
     max_attempts: int
     log: Any
-    lost: Event = field(default_factory=Event)
+    lost: Signal = field(default_factory=Signal)
     stopping: Event = field(default_factory=Event)
     deadline: datetime | None = None
     firing: Firing | None = None

@@ -61,8 +61,8 @@ class Courier(Generic[T]):
         self._inbox.append(thing)
         if not self._awake.is_set():
             self._awake.set()
-            if self._thread is None:
-                self._start()
+        if self._thread is None:
+            self._start()
         if len(self._inbox) >= self._batch:
             self._full.set()
 

@@ -94,6 +94,11 @@ class Hold:
         self.busy = False  # an extension is under way
         self.again_ms = 0  # after one that failed: not before
 
+    def forget(self) -> None:
+        """Let go of what is done with, and its bodies: one that runs for hours would keep all of them."""
+        if len(self.deliveries) > 1:
+            self.deliveries = [one for one in self.deliveries if one.stage is not Stage.DONE]
+
     def of(self, *stages: Stage) -> list[Delivery]:
         """Those deliveries that are at one of these stages."""
         return [delivery for delivery in self.deliveries if delivery.stage in stages]

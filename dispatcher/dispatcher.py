@@ -159,14 +159,19 @@ class Dispatcher:
     def _lanes(self) -> list[Lane]:
         """A lane for each queue; where there are fewer queues than consumers, more of them."""
         each = max(1, self.options.consumers // len(self._sources))
-        lanes = []
-        for source in self._sources:
-            own = [Lane(source, self._roster, self.options, helper=number > 0) for number in range(each)]
-            own[0].helpers = own[1:]
-            for lane in own:
-                lane.kinds |= self._kinds
-                lane.learn()
-            lanes += own
+        lanes: list[Lane] = []
+        try:
+            for source in self._sources:
+                own = [Lane(source, self._roster, self.options, helper=number > 0) for number in range(each)]
+                own[0].helpers = own[1:]
+                lanes += own
+                for lane in own:
+                    lane.kinds |= self._kinds
+                    lane.learn()
+        except BaseException:
+            for lane in lanes:
+                lane.consumer.close()
+            raise
         return lanes
 
     def stop(self, grace: timedelta = DEFAULT_GRACE, *, wait: bool = True) -> None:
@@ -287,6 +292,7 @@ class Dispatcher:
 
     def _watch(self) -> None:
         """Interrupt handlers whose time is up, and leave to their timeouts those that cannot be."""
+        self._loop.watch(time.monotonic())
         for delivery in self._crew.watch(time.monotonic()):
             delivery.lose()
             left_ms = max(0, delivery.message.lease.due_ms - delivery.lane.now_ms())

@@ -47,6 +47,9 @@ class Event(StrEnum):
     RECEIVE_FAILED = "receive_failed"
     RECEIVE_RESUMED = "receive_resumed"
     EXTEND_FAILED = "extend_failed"
+    EXTEND_RESUMED = "extend_resumed"
+    LOOP_BLOCKED = "loop_blocked"
+    LOOP_RESUMED = "loop_resumed"
     HOOK_FAILED = "middleware_failed"
     BROKEN = "dispatcher_error"
 
@@ -60,6 +63,8 @@ _LEVELS: Final = {
     Event.RELEASED: "info",
     Event.CANCELLED: "info",
     Event.SETTLE_RESUMED: "info",
+    Event.EXTEND_RESUMED: "info",
+    Event.LOOP_RESUMED: "info",
     Event.RECEIVE_RESUMED: "info",
     Event.DEAD: "error",
     Event.HOOK_FAILED: "error",

@@ -23,6 +23,7 @@ from cqueue.errors import CqueueError
 
 TICK_S = 0.1
 TICK_MS = 100
+TICKS_TO_FORGET = 10
 RETRY_MS = 1000
 """Pause after an extension that failed."""
 
@@ -73,10 +74,11 @@ class Keeper:
         self._watch = watch
         self._executor = executor
         self._events = events
-        self._trouble = Trouble(events, Event.EXTEND_FAILED, Event.SETTLE_RESUMED)
+        self._trouble = Trouble(events, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
         self._tally = tally
         self._new: deque[Hold] = deque()
         self.holds: list[Hold] = []
+        self._ticks = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cqueue-keeper", daemon=True)
 
@@ -106,6 +108,10 @@ class Keeper:
         """One look at everything that is held."""
         while self._new:
             self.holds.append(self._new.popleft())
+        self._ticks += 1
+        if self._ticks % TICKS_TO_FORGET == 0:
+            for hold in self.holds:
+                hold.forget()
         now_ms: dict[str, int] = {}
         self.holds = [hold for hold in self.holds if self._look(hold, now_ms)]
 
@@ -129,7 +135,7 @@ class Keeper:
         stale = self._withdraw(waiting) if waiting else []
         if stale:
             self._release(stale)
-        hold.deliveries = [one for one in hold.deliveries if one.stage is not Stage.DONE]
+        hold.forget()
         hold.again_ms = now_ms + TICK_MS
         if hold.of(Stage.RUNNING, Stage.SETTLING):
             hold.busy = True

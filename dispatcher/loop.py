@@ -6,15 +6,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from cqueue.dispatcher.delivery import Delivery, Settlement, Stage
-from cqueue.dispatcher.events import Event, Events
+from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.pace import Pace
 from cqueue.dispatcher.running import Run, Runner
 from cqueue.dispatcher.tally import Tallies, Tally
 from cqueue.dispatcher.workers import timed_out
+
+BLOCKED_S: Final = 5.0
 
 
 class Loop:
@@ -44,6 +46,8 @@ class Loop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: dict[asyncio.Task[None], tuple[Delivery, float]] = {}
+        self._asked_s: float | None = None  # since when the loop has not answered
+        self._trouble = Trouble(events, Event.LOOP_BLOCKED, Event.LOOP_RESUMED, clock)
         self._done = 0  # finished since the hand-over was asked last
         self._stopping = False
         self._closed = False
@@ -59,6 +63,21 @@ class Loop:
                 self._thread.start()
             if not self._closed:
                 self._loop.call_soon_threadsafe(self._pump)
+
+    def watch(self, now_s: float) -> None:
+        """Tell if a coroutine keeps the loop from going round: none of the others gets on then."""
+        if self._loop is None or self._closed:
+            return
+        if self._asked_s is None:
+            self._asked_s = now_s
+            self._loop.call_soon_threadsafe(self._answer)
+        elif now_s - self._asked_s >= BLOCKED_S:
+            error = RuntimeError(f"the event loop has not come round for {now_s - self._asked_s:.0f} s")
+            self._trouble.failed("loop", error, running=len(self._tasks))
+
+    def _answer(self) -> None:
+        self._asked_s = None
+        self._trouble.succeeded("loop")
 
     def deliveries(self) -> list[Delivery]:
         """What runs now."""

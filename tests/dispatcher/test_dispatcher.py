@@ -11,7 +11,7 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.dispatcher import workers
+from cqueue.dispatcher import loop, workers
 from cqueue.dispatcher.delivery import SUCCEEDED
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.middleware import Middleware
@@ -750,3 +750,31 @@ def test_on_cassandra_every_message_is_handled_and_settled(keyspace):
         assert set(seen) == set(range(500))
         assert queue.peek() == []
         assert len(client.queue("all.dead").peek(100)) == 10
+
+
+def test_a_coroutine_that_blocks_the_loop_is_told_of(work, dispatch, monkeypatch):
+    """Nothing else can be done about it from outside; the log says why all coroutines stand still."""
+    monkeypatch.setattr(loop, "BLOCKED_S", 0.1)
+    events, over = [], threading.Event()
+
+    async def block(_message, _context):
+        assert over.wait(SOON_S)
+
+    work.send(b"x")
+    dispatcher = dispatch(work, block, on_event=lambda name, _: events.append(name))
+    until(lambda: "loop_blocked" in events)
+    over.set()
+    until(lambda: "loop_resumed" in events)
+    until(lambda: dispatcher.stats().total.acked == 1)
+
+
+def test_a_dispatcher_that_cannot_start_leaves_nothing_behind(shop, work):
+    """No threads, and no consumer that sends would ring."""
+    shop.create_queue("gone")
+    dispatcher = Dispatcher([work, shop.queue("gone")], fail)
+    shop.delete_queue("gone")
+    before = threading.active_count()
+    with pytest.raises(cqueue.QueueNotFound):
+        dispatcher.start()
+    assert threading.active_count() == before
+    assert shop._bells["work"]._sleepers == []

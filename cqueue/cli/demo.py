@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import signal
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ def demo(
     ctx: typer.Context,
     *,
     messages: Annotated[int, typer.Option(min=1, metavar="N", help="How many messages.")] = 10_000,
-    consumers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Consumer threads.")] = 4,
+    consumers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Threads that handle them.")] = 4,
     producers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Producer threads.")] = 2,
     rate: Annotated[
         float, typer.Option(min=0, metavar="N", help="Messages sent per second; 0 means as fast as it goes.")
@@ -47,10 +48,11 @@ def demo(
     ] = None,
     _json: Json = False,
 ) -> None:
-    """Send lines of a text through a fresh queue, consume them, and account for every one.
+    """Send lines of a text through a fresh queue, handle them, and account for every one.
 
     Without a URL it runs on the embedded Cassandra, which it starts if it is not running and stops at
-    the end. One message in a hundred fails twice; a handful always fail and end as dead letters.
+    the end. One message in a hundred fails twice; a handful always fail and end as dead letters. A cron
+    ticks meanwhile, and every second is accounted for as well.
     Exit code 1: the account does not balance. Ctrl-C stops it and prints the account so far.
     """
     from cqueue.demo import Options  # noqa: PLC0415 - keeps `cqueue --help` quick
@@ -92,8 +94,13 @@ def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrup
     from cqueue.demo import Demo, display  # noqa: PLC0415 - as above
 
     interrupted = False
-    with _fresh_queue(client, interrupts) as (queue, kept):
-        demo = Demo(client, queue, options)
+    # Refusals are what the account is about; as log lines they would only hide it.
+    logging.getLogger("cqueue").addHandler(logging.NullHandler())
+    with (
+        _fresh_queue(client, interrupts) as (queue, kept),
+        _fresh_queue(client, interrupts) as (ticks, _),
+    ):
+        demo = Demo(client, queue, ticks, options)
         try:
             with display.live(cli.err_console, silent=cli.json) as watch:
                 demo.run(watch)

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from threading import Lock
 
 WINDOW_S = 2.0
@@ -55,6 +56,9 @@ class Report:
         errors: calls that failed and were repeated.
         per_second: messages acked per second, from the beginning to the last ack.
         p50_ms, p99_ms: from the call of send to the first delivery.
+        ticks: seconds that the cron has fired.
+        ticks_missed: seconds between its first and its last that it has not.
+        ticks_repeated: seconds that it has fired once more than once.
     """
 
     messages: int
@@ -73,16 +77,20 @@ class Report:
     per_second: float
     p50_ms: float | None
     p99_ms: float | None
+    ticks: int
+    ticks_missed: int
+    ticks_repeated: int
     interrupted: bool
 
     @property
     def balanced(self) -> bool:
-        """Every message is accounted for: all sent, and sent = acked + dead."""
+        """Every message is accounted for: all sent, and sent = acked + dead; and so is every tick."""
         return (
             self.sent == self.messages == self.acked + self.ack_unknown + self.dead
             and self.left == 0
             and self.lost == 0
             and self.altered == 0
+            and self.ticks_missed == 0
         )
 
 
@@ -108,6 +116,8 @@ class Ledger:
         self._duplicates = 0
         self._altered = 0
         self._errors = 0
+        self._ticks: Counter[int] = Counter()
+        self._first_tick: int | None = None
 
     # ── what threads tell ──
 
@@ -162,10 +172,20 @@ class Ledger:
         with self._mutex:
             self._altered += 1
 
-    def error(self) -> None:
-        """A call failed and will be repeated."""
+    def error(self, count: int = 1) -> None:
+        """So many calls failed, and were or will be repeated."""
         with self._mutex:
-            self._errors += 1
+            self._errors += count
+
+    def ticks_from(self, first: datetime | None) -> None:
+        """The cron was made; this is its first second."""
+        with self._mutex:
+            self._first_tick = None if first is None else int(first.timestamp())
+
+    def tick(self, fired_at: datetime) -> None:
+        """The cron has fired this second."""
+        with self._mutex:
+            self._ticks[int(fired_at.timestamp())] += 1
 
     def _done(self, where: set[int], numbers: Iterable[int]) -> None:
         now, new = self._now(), set(numbers)
@@ -215,12 +235,21 @@ class Ledger:
                 per_second=round(len(self._acked) / max(0.001, self._last_ack - self._began), 1),
                 p50_ms=percentile_ms(self._latencies, 50),
                 p99_ms=percentile_ms(self._latencies, 99),
+                ticks=len(self._ticks),
+                ticks_missed=self._ticks_missed(),
+                ticks_repeated=self._ticks.total() - len(self._ticks),
                 interrupted=interrupted,
             )
 
     def _sent(self) -> set[int]:
         """Known to be stored: because send said so, or because it was seen."""
         return self._stored | self._unknown & (self._deliveries.keys() | self._dead)
+
+    def _ticks_missed(self) -> int:
+        if not self._ticks:
+            return 0
+        first = min(self._ticks) if self._first_tick is None else self._first_tick
+        return max(self._ticks) - first + 1 - len(self._ticks)
 
     def _redelivered(self) -> int:
         return self._deliveries.total() - len(self._deliveries)

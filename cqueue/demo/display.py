@@ -102,6 +102,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, bool]]:
     yield "duplicates", f"{report.duplicates:,}", "delivered after they had been handled", True
     yield "redelivered", f"{report.redelivered:,}", "delivered again because handling failed", True
     yield "altered", f"{report.altered:,}", "bodies that nobody sent", False
+    yield "ticks", f"{report.ticks:,}", "seconds that a cron has fired", True
+    yield "ticks missed", f"{report.ticks_missed:,}", "seconds that it should have fired", False
+    yield "ticks twice", f"{report.ticks_repeated:,}", "fired again after a failure", False
     yield "errors", f"{report.errors:,}", "calls that failed and were repeated", False
     yield "throughput", f"{report.per_second:,.0f}/s", "acked, at the pace of the producers", True
     yield "latency p50", show_ms(report.p50_ms), "from send to first delivery", True

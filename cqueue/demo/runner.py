@@ -1,26 +1,35 @@
-"""Producers and consumers of the demo: threads, each a loop of the plain API, as an application has it."""
+"""The demo at work: producer threads, as an application has them; a dispatcher with a handler, and a cron."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event
 
 from cqueue.client import Client
 from cqueue.config import QueueConfig
-from cqueue.consumer import Consumer, ReceivedMessage
+from cqueue.consumer import ReceivedMessage
 from cqueue.demo.accounting import Ledger, Report, Snapshot
 from cqueue.demo.input import Input
-from cqueue.errors import NotDone, OutcomeUnknown, OwnershipLost
+from cqueue.dispatcher.context import Binding, Context
+from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.triggers import Cron
+from cqueue.dispatcher.verdicts import Retry
+from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, OwnershipLost
 from cqueue.message import Message
 from cqueue.queue import Queue
 
 CONFIG = QueueConfig(visibility=timedelta(seconds=5), max_attempts=4)
-NACK_DELAY = timedelta(milliseconds=200)
+RETRY = Retry(timedelta(milliseconds=200))
+EVERY_SECOND = Cron("* * * * * *", misfire="all")
+TICK = "tick"
+FEEDERS = 2
+GRACE = timedelta(seconds=10)
 SEND_BATCH = 50
 RECEIVE_BATCH = 50
 WAIT = timedelta(milliseconds=500)
@@ -35,7 +44,11 @@ Watch = Callable[[Snapshot], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How much, and by how many. rate: messages sent per second by all producers together; 0: no limit."""
+    """How much, and by how many.
+
+    consumers: threads that handle messages. rate: messages sent per second by all producers together; 0:
+    no limit.
+    """
 
     messages: int = 10_000
     consumers: int = 4
@@ -43,11 +56,30 @@ class Options:
     rate: float = 500.0
 
 
-class Demo:
-    """One run on a fresh queue, which the caller has made with `CONFIG` and deletes."""
+class Refused(Exception):
+    """What the handler raises for a message that it is to fail at."""
 
-    def __init__(self, client: Client, queue: Queue, options: Options) -> None:
+
+class AckTeller(Middleware):
+    """Tells the ledger of acks that are stored."""
+
+    def __init__(self, acked: Callable[[Sequence[ReceivedMessage]], None]) -> None:
+        self._acked = acked
+
+    def after_ack(self, messages: Sequence[ReceivedMessage]) -> None:
+        """They are deleted."""
+        self._acked(messages)
+
+
+class Demo:
+    """One run on fresh queues, which the caller has made with `CONFIG` and deletes.
+
+    ticks: where a cron fires every second.
+    """
+
+    def __init__(self, client: Client, queue: Queue, ticks: Queue, options: Options) -> None:
         self._queue = queue
+        self._ticks = ticks
         self._dead = client.queue(queue.dead_letter_name)
         self._options = options
         self._input = Input.of_size(options.messages)
@@ -70,25 +102,43 @@ class Demo:
         return self._ledger.report(self._left(), interrupted=interrupted)
 
     @contextmanager
-    def _threads(self) -> Iterator[tuple[list[Future[None]], list[Future[None]]]]:
+    def _threads(self) -> Iterator[list[Future[None]]]:
+        """The producers, while the dispatcher handles what they send and the cron ticks."""
         options = self._options
-        with ThreadPoolExecutor(options.producers + options.consumers) as pool:
+        with self._dispatching(), ThreadPoolExecutor(options.producers) as pool:
             try:
-                yield (
-                    [pool.submit(self._produce, index) for index in range(options.producers)],
-                    [pool.submit(self._consume) for _ in range(options.consumers)],
-                )
+                yield [pool.submit(self._produce, index) for index in range(options.producers)]
             finally:
                 self._stop.set()
 
-    def _await(self, threads: tuple[list[Future[None]], list[Future[None]]], watch: Watch) -> bool:
+    @contextmanager
+    def _dispatching(self) -> Iterator[None]:
+        dispatcher = Dispatcher(
+            [self._queue, self._ticks],
+            self,
+            middleware=[AckTeller(self._acked)],
+            threads=self._options.consumers,
+            consumers=min(FEEDERS, self._options.consumers),
+            max_poll_interval=LONGEST_POLL,
+        )
+        dispatcher.start()
+        try:
+            self._ledger.ticks_from(self._ticks.schedules.add(TICK, EVERY_SECOND).next_at)
+            yield
+        finally:
+            with suppress(CqueueError):  # its queue is deleted anyway
+                self._ticks.schedules.remove(TICK)
+            dispatcher.stop(GRACE)
+            total = dispatcher.stats().total
+            self._ledger.error(total.ack_failures + total.receive_failures)
+
+    def _await(self, producers: list[Future[None]], watch: Watch) -> bool:
         """Until the queue is empty, which only a count of the queue itself can tell."""
-        producers, consumers = threads
         while True:
             snapshot = self._look(watch)
-            for thread in (*producers, *consumers):
-                if thread.done():
-                    thread.result()  # raises what ended it
+            for producer in producers:
+                if producer.done():
+                    producer.result()  # raises what ended it
             all_sent = all(producer.done() for producer in producers)
             if all_sent and self._may_be_empty(snapshot) and self._is_empty(self._queue):
                 return True
@@ -147,25 +197,31 @@ class Demo:
             if numbers and self._stop.wait(REPEAT_AFTER_S):
                 return
 
-    # ── consumers ──
+    # ── the handler ──
 
-    def _consume(self) -> None:
-        """Receive, handle, ack; what fails is given back with a small delay."""
-        with self._queue.consumer(max_poll_interval=LONGEST_POLL) as consumer:
-            while not self._stop.is_set():
-                with self._tolerated():
-                    self._settle(consumer, consumer.receive(RECEIVE_BATCH, wait=WAIT))
+    def resolve(self, message: ReceivedMessage) -> Binding:
+        """What the dispatcher is to call for a message."""
+        if message.trigger is not None:
+            return Binding("tick", self._tick, RETRY)
+        return Binding("line", self._handle, RETRY)
 
-    def _settle(self, consumer: Consumer, messages: list[ReceivedMessage]) -> None:
-        numbered = self._numbered(messages)
-        self._ledger.delivered(number for number, _ in numbered)
-        good = [(n, message) for n, message in numbered if not self._input.fails(n, message.attempt)]
-        bad = [message for n, message in numbered if self._input.fails(n, message.attempt)]
-        self._ledger.handled(number for number, _ in good)
-        with self._tolerated():
-            consumer.ack(message for _, message in good)
-            self._ledger.acked(number for number, _ in good)
-        consumer.nack(bad, NACK_DELAY)
+    def _handle(self, message: ReceivedMessage, context: Context) -> None:
+        """Handle a line; whoever fails at every attempt ends as a dead letter."""
+        for number, _ in self._numbered([message]):
+            self._ledger.delivered([number])
+            if self._input.fails(number, context.attempt):
+                raise Refused(f"message {number} at attempt {context.attempt}")
+            self._ledger.handled([number])
+
+    def _tick(self, _message: ReceivedMessage, context: Context) -> None:
+        if context.firing is not None:
+            self._ledger.tick(context.firing.fired_at)
+
+    def _acked(self, messages: Sequence[ReceivedMessage]) -> None:
+        lines = [message for message in messages if message.trigger is None]
+        self._ledger.acked(
+            n for n in map(self._input.number_of, (one.body for one in lines)) if n is not None
+        )
 
     def _numbered(self, messages: list[ReceivedMessage]) -> list[tuple[int, ReceivedMessage]]:
         numbered = []
@@ -179,7 +235,7 @@ class Demo:
 
     @contextmanager
     def _tolerated(self) -> Iterator[None]:
-        """What a consumer lives with: Cassandra did not answer, or the timeout was quicker."""
+        """What is tried again: Cassandra did not answer, or the timeout was quicker."""
         try:
             yield
         except (NotDone, OutcomeUnknown, OwnershipLost):

@@ -29,6 +29,8 @@ def test_it_balances_on_cassandra(new_keyspace):
     assert report["sent"] == 2000 == report["acked"] + report["ack_unknown"] + report["dead"]
     assert report["dead"] == 5
     assert report["lost"] == report["left"] == report["altered"] == 0
+    assert report["ticks"] >= 1
+    assert report["ticks_missed"] == 0
     left = subprocess.run(
         [*COMMAND, "--url", url, "queue", "list", "--all", "--json"], capture_output=True, check=True
     )

@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 
@@ -132,6 +133,20 @@ def test_an_altered_body_never_balances(ledger):
     assert ledger.report(0, interrupted=False).altered == 1
 
 
+def test_a_second_that_was_not_fired_does_not_balance(ledger):
+    """From the first that the schedule promised, to the last that was fired."""
+    ledger.ticks_from(second(10))
+    for number in (11, 12, 14, 14):
+        ledger.tick(second(number))
+    report = ledger.report(0, interrupted=False)
+    assert (report.ticks, report.ticks_missed, report.ticks_repeated) == (3, 2, 1)
+    assert not report.balanced
+
+
+def second(number):
+    return datetime.fromtimestamp(number, UTC)
+
+
 def test_a_snapshot_counts_what_is_recent(ledger):
     ledger.sending([1, 2])  # at 1 s
     ledger.stored([1, 2])
@@ -163,6 +178,7 @@ def test_the_demo_accounts_for_every_message(cli, cli_url):
     assert report["lost"] == report["left"] == report["duplicates"] == report["unsent"] == 0
     assert report["redelivered"] == 3 * 2 - (2 if 150 in Input.of_size(300).poison else 0) + 5 * 3
     assert 0 < report["p50_ms"] <= report["p99_ms"]
+    assert report["ticks_missed"] == report["ticks_repeated"] == 0
     with connect(cli_url) as client:
         assert client.queues() == []
 
@@ -173,6 +189,14 @@ def test_for_people_it_prints_lines_and_a_table(cli):
     assert re.search(r"sent +100 ", said.out)
     assert "100 sent = 95 acked + 5 dead. Nothing is lost." in said.out
     assert re.search(r"^sent \d+ +done \d+ +depth", said.err, re.MULTILINE)
+
+
+def test_a_cron_ticks_meanwhile(cli):
+    """At 100 messages a second, 300 take three seconds: it fires in each."""
+    report = cli("demo", "--json", "--messages", "300", "--rate", "100").json
+    assert report["balanced"]
+    assert 2 <= report["ticks"] <= 3 + report["seconds"]
+    assert report["ticks_missed"] == 0
 
 
 def test_a_lost_message_is_found(cli, cli_url, monkeypatch):

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,8 @@ BEAT_EVERY_S: Final = 5.0
 TTL_S: Final = 15
 """Three heartbeats: one may be lost, and one late."""
 STOPPING: Final = "stopping"
+REMEMBERED: Final = 10_000
+"""Wide rows whose owner need not be found out again."""
 
 
 # ── Whose is a wide row? ──
@@ -37,8 +40,7 @@ STOPPING: Final = "stopping"
 
 def first_owner(workers: Iterable[str], wide_row: WideRow) -> str:
     """The worker that looks at this wide row first: the one with the highest hash of both names."""
-    text = f"{wide_row.queue}\0{wide_row.time_shard}\0{wide_row.shard}".encode()
-    return max(workers, key=lambda worker: (_weight(worker, text), worker))
+    return _first(_keys(workers), wide_row)
 
 
 def share_of(me: str, workers: Iterable[str]) -> Share | None:
@@ -46,11 +48,22 @@ def share_of(me: str, workers: Iterable[str]) -> Share | None:
     fleet = frozenset(workers) | {me}
     if len(fleet) == 1:
         return None
-    return lambda wide_row: first_owner(fleet, wide_row) == me
+    keys = _keys(fleet)
+
+    @lru_cache(maxsize=REMEMBERED)  # asked for every wide row at every poll
+    def is_mine(wide_row: WideRow) -> bool:
+        return _first(keys, wide_row) == me
+
+    return is_mine
 
 
-def _weight(worker: str, text: bytes) -> bytes:
-    return blake2b(text, digest_size=8, key=blake2b(worker.encode(), digest_size=32).digest()).digest()
+def _keys(workers: Iterable[str]) -> list[tuple[str, bytes]]:
+    return [(worker, blake2b(worker.encode(), digest_size=32).digest()) for worker in workers]
+
+
+def _first(keys: list[tuple[str, bytes]], wide_row: WideRow) -> str:
+    text = f"{wide_row.queue}\0{wide_row.time_shard}\0{wide_row.shard}".encode()
+    return max((blake2b(text, digest_size=8, key=key).digest(), worker) for worker, key in keys)[1]
 
 
 # ── What a worker says of itself ──

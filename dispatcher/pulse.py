@@ -17,7 +17,7 @@ from cqueue.dispatcher.health import Signs
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
 
-VITAL: Final = ("cqueue-feeder", "cqueue-keeper", "cqueue-conductor", "cqueue-settler")
+VITAL: Final = ("cqueue-feeder", "cqueue-keeper", "cqueue-conductor", "cqueue-watcher")
 """Names of threads that live as long as the dispatcher runs; those of workers may be replaced."""
 
 

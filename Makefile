@@ -18,9 +18,10 @@ ONLY ?=
 PEERS := benchmarks/peers
 N ?= 2000
 SEED ?= 1
+MINUTES ?= 5
 FAULTS ?= tests/faults
 
-.PHONY: faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
+.PHONY: soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,6 +91,9 @@ $(PEERS)/dyno/target/.built: $(PEERS)/dyno/pom.xml $(wildcard $(PEERS)/dyno/src/
 
 faults: setup  ## Kill, stop and cut real processes and nodes, and write docs/reference/faults.md (long).
 	@CQUEUE_FAULTS=1 CQUEUE_FAULTS_PAGE=docs/reference/faults.md $(BIN)/python -m pytest -q $(FAULTS)
+
+soak-dispatch: setup  ## A daemon under load on the cluster of CQUEUE_URL: make soak-dispatch MINUTES=120
+	@$(BIN)/python -m benchmarks.soak_dispatch --minutes $(MINUTES)
 
 clean:  ## Remove what set-up and tests made here; the jars and the embedded Cassandra's data stay.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info

@@ -239,8 +239,11 @@ def test_a_change_of_unknown_outcome_is_read_back(world, made):
     process.schedules.add("k", EVERY_TEN)
     process.schedules.pause("k")
     assert process.schedules.get("k").state == "paused"
+    fault.seen.discard("ChangeSchedule")
     process.schedules.resume("k")
     assert process.schedules.ledger.read("k").version == 3
+    process.run(12)
+    assert world.seconds == [10], "whose outcome was unknown has sent the firing"
     process.schedules.remove("k")
     assert process.schedules.list() == []
     assert fault.seen == {"CreateSchedule", "ChangeSchedule", "RemoveSchedule"}

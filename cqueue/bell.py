@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Event, Lock
+from typing import NamedTuple
 
 from cqueue.store.operations import WideRow
+
+FEW = 100
+"""Messages of one send whose ids are told as well."""
+
+
+class News(NamedTuple):
+    """Messages that were stored: where, of which priorities, and which ones, if they are few."""
+
+    wide_row: WideRow
+    priorities: frozenset[int]
+    ids: frozenset[int]
 
 
 class Sleeper:
@@ -18,7 +30,7 @@ class Sleeper:
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
         self.event = Event()
         self.wake = wake
-        self.told: deque[tuple[WideRow, frozenset[int]]] = deque(maxlen=1000)
+        self.told: deque[News] = deque(maxlen=1000)
         self.waiting = False
 
     def sleep(self, seconds: float) -> bool:
@@ -50,11 +62,12 @@ class Bell:
         with self._mutex:
             self._sleepers.remove(sleeper)
 
-    def ring(self, wide_row: WideRow, priorities: frozenset[int]) -> None:
+    def ring(self, wide_row: WideRow, priorities: frozenset[int], ids: Sequence[int] = ()) -> None:
         """Messages that are due were stored there: tell one consumer that waits.
 
         If none does, one that polls on being woken, or else the first.
         """
+        news = News(wide_row, priorities, frozenset(ids if len(ids) <= FEW else ()))
         with self._mutex:
             sleepers = self._sleepers
             if not sleepers:
@@ -62,7 +75,7 @@ class Bell:
             chosen = next((sleeper for sleeper in sleepers if sleeper.waiting), None) or next(
                 (sleeper for sleeper in sleepers if sleeper.wake is not None), sleepers[0]
             )
-            chosen.told.append((wide_row, priorities))
+            chosen.told.append(news)
             chosen.event.set()
         if chosen.wake is not None:
             chosen.wake()

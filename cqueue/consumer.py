@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from cqueue import ids
-from cqueue.bell import Bell
+from cqueue.bell import Bell, News
 from cqueue.catalog import PAUSED, Catalog, Entry
 from cqueue.config import to_ms
 from cqueue.drive.blocking import BlockingDriver
@@ -39,7 +40,7 @@ from cqueue.message import (
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, dead_headers
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.poll import Poll, Share
+from cqueue.protocol.poll import Poll, Share, Told
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
 from cqueue.store.operations import ReadBodies, WideRow
 
@@ -50,6 +51,7 @@ STAY_IF_BACK_S = 0.1
 """A consumer that handles its messages quicker than this keeps the lock of a wide row that has more."""
 STRIPES = 16
 MAX_LEASES = 10_000
+REMEMBERED = 2000
 
 
 class SharedGate(SuspectGate):
@@ -238,6 +240,8 @@ class Consumer:
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
         self._leases: set[Lease] = set()
+        self._recent: set[int] = set()  # ids received lately, and before that
+        self._older: set[int] = set()
         self._shared = acks.Shared()
         self._closed = self._left = False
 
@@ -302,7 +306,7 @@ class Consumer:
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
-        run(poll.begin(entry.spec, self._sleeper.told, self.share))
+        run(poll.begin(entry.spec, self._news(), self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             messages = self._accept(claimed, entry.spec)
@@ -310,6 +314,29 @@ class Consumer:
                 return messages
         run(poll.tidy())
         return []
+
+    def heard(self) -> bool:
+        """Used inside: whether this process has sent what this consumer has not received yet."""
+        told = self._sleeper.told
+        while told and self._has(told[0]):
+            told.popleft()
+        return bool(told)
+
+    def _news(self) -> Told:
+        """Where this process has sent to. What was received meanwhile is no news: looking costs a lock."""
+        told = self._sleeper.told
+        news = [told.popleft() for _ in range(len(told))]
+        return deque((one.wide_row, one.priorities) for one in news if not self._has(one))
+
+    def _has(self, news: News) -> bool:
+        """Whether all of it has been received here."""
+        return bool(news.ids) and all(id_ in self._recent or id_ in self._older for id_ in news.ids)
+
+    def _remember(self, taken: Iterable[Taken]) -> None:
+        """Know the last few thousand ids that were received."""
+        if len(self._recent) >= REMEMBERED:
+            self._older, self._recent = self._recent, set()
+        self._recent.update(one.row.id for one in taken)
 
     def _polling(self, entry: Entry) -> Poll:
         """The search in the queue's present incarnation."""
@@ -325,6 +352,7 @@ class Consumer:
         if len(self._leases) > MAX_LEASES:
             self._leases = {lease for lease in self._leases if lease.outstanding and not lease.lost}
         self._leases.update({taken.lease for taken in everything})
+        self._remember(everything)
         self._drop(claimed.expired)
         for taken in claimed.dead:
             self._bury(taken, spec)

@@ -118,7 +118,8 @@ class Producer:
             return ProducerState(turn=random.randrange(1 << 16))
 
     def _ring(self, flush: Flush) -> None:
-        self._bell.ring(flush.wide_row, frozenset(row.priority for row in flush.rows))
+        rows = flush.rows
+        self._bell.ring(flush.wide_row, frozenset(row.priority for row in rows), [row.id for row in rows])
 
 
 def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:

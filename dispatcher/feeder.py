@@ -67,6 +67,9 @@ class Feeders:
 
     def _poll(self, lane: Lane, tally: Tally) -> None:
         """One receive. Whatever happens, the lane is due again some time."""
+        if lane.is_early and not lane.has_news():
+            self._roster.later(lane)
+            return
         try:
             messages = lane.consumer.receive(lane.want)
             if messages:

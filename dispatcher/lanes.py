@@ -71,7 +71,8 @@ class Lane:
         self.is_polled = False  # a receive is under way, since then:
         self.began_s = 0.0
         self.lively = True  # the last poll found something
-        self.due_s = 0.0
+        self.due_s = self.planned_s = 0.0  # when it is due, and when it would be had nobody rung
+        self.is_early = False
         self.ticket = 0  # of its latest entry in the roster; 0 while it is being polled
         self.rung = False
         self.pause_s = 0.0
@@ -81,6 +82,11 @@ class Lane:
         self.empty_since_s: float | None = None
         """When the first poll began of those that found nothing; None after one that found some."""
         self.empty_until_s = 0.0
+
+    def has_news(self) -> bool:
+        """Whether there is something to receive of what it was rung for."""
+        heard: Callable[[], bool] | None = getattr(self.consumer, "heard", None)  # a recorder has none
+        return heard is None or heard()
 
     def learn(self) -> None:
         """Take note of the queue's configuration, which may have been altered."""
@@ -179,7 +185,9 @@ class Roster:
             while not self._closed:
                 lane = self._next_due()
                 if lane is not None:
-                    lane.ticket, lane.rung, lane.began_s = 0, False, self.clock()
+                    lane.began_s = self.clock()
+                    lane.is_early = lane.rung and lane.began_s < lane.planned_s
+                    lane.ticket, lane.rung = 0, False
                     lane.is_polled = True
                     self._polled.append(lane)
                     return lane
@@ -237,8 +245,13 @@ class Roster:
         pause_s = min(LONGEST_FAILED_S, FAILED_S * 2 ** min(lane.failures - 1, 10))
         self._back(lane, self.clock() + pause_s)
 
+    def later(self, lane: Lane) -> None:
+        """It was rung for nothing: its next poll is when it would have been."""
+        self._back(lane, lane.planned_s)
+
     def _back(self, lane: Lane, due_s: float) -> None:
         with self._changed:
+            lane.planned_s = due_s
             lane.is_polled = False
             self._polled.remove(lane)
             self._requeue()

@@ -290,3 +290,18 @@ def test_an_ack_stored_in_part_is_unknown(store, queue):
         with pytest.raises(cqueue.NotDone):
             consumer.ack(received)
         store.trouble = lambda _: None
+
+
+def test_what_was_received_already_is_no_news(queue):
+    """A send that a claim has overtaken costs no second look; one that it has not does."""
+    with queue.consumer() as consumer:
+        queue.send(b"first")
+        assert consumer.heard()
+        assert len(consumer.receive(wait=SOON)) == 1
+        queue.send_many(messages(b"a", b"b"))
+        news = consumer._sleeper.told[-1]
+        assert len(consumer.receive(wait=SOON)) == 2
+        consumer._sleeper.told.append(news)  # as if it had come during the claim
+        assert not consumer.heard()
+        queue.send(b"last")
+        assert consumer.heard()

@@ -6,7 +6,7 @@
 import random
 import sys
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tenacity import wait_exponential
 
@@ -33,6 +33,12 @@ def charge(order: int) -> None:
 def label(order: int) -> None:
     """Fails whatever is done, and ends in the dead-letter queue `shop.dead`."""
     raise ValueError(f"order {order} has no address")
+
+
+@app.periodic("*/10 * * * * *", timezone="Europe/Berlin")
+def count(fired_at: datetime) -> None:
+    """Every ten seconds; on all machines together, not on each."""
+    cqueue.current_context().log.info("orders_counted", fired_at=fired_at.isoformat())
 
 
 def enqueue(orders: int) -> None:

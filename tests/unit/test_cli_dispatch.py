@@ -112,12 +112,13 @@ def beat(url, name, **values):
 def test_workers_shows_who_runs_what(cli, cli_url):
     beat(cli_url, "one", state="running", running=3, counters={"succeeded": 12345, "dead": 2})
     (row,) = cli("workers", "--json").json
-    assert row["worker"] if "worker" in row else row["name"] == "one"
+    assert row["name"] == "one"
     assert (row["queues"], row["running"], row["counters"]["succeeded"]) == (["mail", "invoices"], 3, 12345)
     assert 3 <= row["age_s"] < 10
     text = cli("workers").out
-    for part in ("one", "shop:app", "mail, invoices", "running", "12,345", "3 s ago"):
+    for part in ("one", "shop:app", "mail, invoices", "running", "12,345"):
         assert part in text
+    assert re.search(r"\d s ago", text)
 
 
 def test_without_workers_it_says_how_to_start_one(cli):

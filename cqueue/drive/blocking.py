@@ -48,6 +48,7 @@ from cqueue.store.operations import (
     Together,
     UnregisterShard,
 )
+from cqueue.store.subscriptions import CountRecords, ListSubscriptions, ReadSubscription
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ RETRIED = frozenset({
     ReadRecords, PeekRecords, ReadLogShards, ReadLog, ListLogs,
     DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
     DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
+    ReadSubscription, ListSubscriptions, CountRecords,
 })  # fmt: skip
 """Reads and deletes may be repeated here, whatever came of them. Inserts are repeated by the protocol,
 which knows until when; conditional mutations never are."""

@@ -19,6 +19,7 @@ from cqueue.store import codec, control, tombstones, wire
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.cassandra_log import CassandraLogs
+from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.requests import Answer, Collected, Pending, Request, Requests, Window, settle, start
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
@@ -87,6 +88,7 @@ class CassandraStore:
             control.ReadWorkers: self._read_workers,
             control.RemoveWorker: self._remove_worker,
             **CassandraLogs(self._requests).starters(),
+            **CassandraSubscriptions(self._requests).starters(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

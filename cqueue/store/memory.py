@@ -28,6 +28,7 @@ from cqueue.store.control import (
     WorkerRow,
 )
 from cqueue.store.memory_log import MemoryLogs
+from cqueue.store.memory_subscriptions import MemorySubscriptions
 from cqueue.store.operations import (
     RETIRED_TTL_S,
     AdvanceEpoch,
@@ -163,6 +164,7 @@ class MemoryStore:
         self._deployment = DEPLOYMENT
         self._schedules: dict[tuple[str, str], ScheduleRow] = {}
         self._workers: dict[str, tuple[WorkerRow, int]] = {}  # with the µs at which it goes
+        logs = MemoryLogs(self._clock_us)
         self._handlers: dict[type[Operation[Any]], Callable[[Any], Any]] = {
             ReadHead: self._read_head,
             ReadSlice: self._read_slice,
@@ -187,7 +189,8 @@ class MemoryStore:
             ReadDeployment: lambda _: self._deployment,
             BumpDeployment: self._bump,
             **self._control(),
-            **MemoryLogs(self._clock_us).handlers(),
+            **logs.handlers(),
+            **MemorySubscriptions(self._clock_us, logs.live).handlers(),
         }
 
     def execute(self, operation: Operation[Any]) -> Any:

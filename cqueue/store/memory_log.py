@@ -85,7 +85,8 @@ class MemoryLogs:
             shard.dead.add(id_)
             shard.rows.pop(id_, None)
 
-    def _live(self, shard: LogShard, after: int, upto: int) -> list[RecordRow]:
+    def live(self, shard: LogShard, after: int, upto: int) -> list[RecordRow]:
+        """The records with after < id <= upto, in order."""
         stored, now_us = self._shards.get(shard), self._clock_us()
         if stored is None:
             return []
@@ -94,13 +95,13 @@ class MemoryLogs:
         return [row for row, until_us in found if now_us < until_us]
 
     def _read(self, op: ReadRecords) -> list[RecordRow]:
-        rows = self._live(op.shard, op.after, op.upto)
+        rows = self.live(op.shard, op.after, op.upto)
         return rows[::-1][: op.limit] if op.reverse else rows[: op.limit]
 
     def _peek(self, op: PeekRecords) -> dict[int, int]:
         found: dict[int, int] = {}
         for partition in op.partitions:
-            rows = self._live(LogShard(op.log, partition, op.time_shard), op.after, op.upto)
+            rows = self.live(LogShard(op.log, partition, op.time_shard), op.after, op.upto)
             if rows:
                 found[partition] = rows[0].id
         return found

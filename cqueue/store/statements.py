@@ -363,6 +363,70 @@ REMOVE_LOG = Statement(
     Kind.CONDITIONAL,
 )
 
+# ── Subscriptions ──
+
+_SUBSCRIPTION = "log = ? AND subscription = ?"
+_SUBSCRIPTION_CQL = (
+    "SELECT kind, partition, member, version, state, config, position, fence, owner, generation, info, seen "
+    f"FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION}"
+)
+
+READ_SUBSCRIPTION = Statement(
+    "read subscription", "Definition, positions and members in one answer.", _SUBSCRIPTION_CQL
+)
+READ_SUBSCRIPTION_SERIAL = Statement(
+    "read subscription, serial",
+    "After a change that was refused or not answered: what stands is decided here.",
+    _SUBSCRIPTION_CQL,
+    serial=True,
+)
+LIST_SUBSCRIPTIONS = Statement(
+    "list subscriptions",
+    "For people.",
+    "SELECT DISTINCT log, subscription FROM {keyspace}.subscriptions",
+    page_rows=500,
+)
+DEFINE_SUBSCRIPTION = Statement(
+    "define subscription",
+    "The first one wins.",
+    "INSERT INTO {keyspace}.subscriptions (log, subscription, kind, partition, member, "
+    "version, state, config) VALUES (?, ?, 0, 0, '', ?, ?, ?) IF NOT EXISTS",
+    Kind.CONDITIONAL,
+)
+CHANGE_DEFINITION = Statement(
+    "change definition",
+    "Only from the version that the caller has seen.",
+    "UPDATE {keyspace}.subscriptions SET state = ?, config = ?, version = ? "
+    f"WHERE {_SUBSCRIPTION} AND kind = 0 AND partition = 0 AND member = '' IF version = ?",
+    Kind.CONDITIONAL,
+)
+SET_POSITION = Statement(
+    "set position",
+    "Take, move on, or give back a partition; several of them in one batch.",
+    "UPDATE {keyspace}.subscriptions SET position = ?, fence = ?, owner = ?, generation = ? "
+    f"WHERE {_SUBSCRIPTION} AND kind = 1 AND partition = ? AND member = '' IF fence = ?",
+    Kind.CONDITIONAL,
+)
+BEAT_MEMBER = Statement(
+    "beat member",
+    "Overwritten before it expires, so that only members that died leave a tombstone.",
+    "INSERT INTO {keyspace}.subscriptions (log, subscription, kind, partition, member, info, seen) "
+    "VALUES (?, ?, 2, 0, ?, ?, ?) USING TTL ?",
+    Kind.WRITE,
+)
+REMOVE_MEMBER = Statement(
+    "remove member",
+    "A member says good-bye.",
+    f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION} "
+    "AND kind = 2 AND partition = 0 AND member = ?",
+    Kind.WRITE,
+)
+COUNT_RECORDS = Statement(
+    "count records",
+    "How far a subscription is behind, for people. A column beside an aggregate is the first row's.",
+    f"SELECT COUNT(*), id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ?",
+)
+
 # ── Deployment and time ──
 
 READ_DEPLOYMENT = Statement(

@@ -1,0 +1,86 @@
+"""Subscriptions in Cassandra: how each operation on them is sent, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cqueue.store import statements as cql
+from cqueue.store import subscriptions as ops
+from cqueue.store.operations import Operation
+from cqueue.store.requests import Answer, Request, Requests
+
+_DEFINITION, _POSITION = 0, 1
+
+Starter = Callable[[Any], Request[Any]]
+
+
+class CassandraSubscriptions:
+    """Starts the requests of all operations on subscriptions."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def starters(self) -> dict[type[Operation[Any]], Starter]:
+        """By operation."""
+        send = self._requests.send
+        return {
+            ops.ReadSubscription: self._read,
+            ops.ListSubscriptions: lambda _: send(cql.LIST_SUBSCRIPTIONS, (), _keys),
+            ops.DefineSubscription: lambda op: send(cql.DEFINE_SUBSCRIPTION, (*op.key, *op.row), _applied),
+            ops.ChangeDefinition: self._change_definition,
+            ops.ChangePositions: self._change_positions,
+            ops.BeatMember: lambda op: send(cql.BEAT_MEMBER, (*op.key, *op.row, op.ttl_s), _nothing),
+            ops.RemoveMember: lambda op: send(cql.REMOVE_MEMBER, (*op.key, op.member), _nothing),
+            ops.CountRecords: lambda op: send(cql.COUNT_RECORDS, (*op.shard, op.after, op.upto), _span),
+        }
+
+    def _read(self, op: ops.ReadSubscription) -> Request[ops.SubscriptionRows]:
+        statement = cql.READ_SUBSCRIPTION_SERIAL if op.serial else cql.READ_SUBSCRIPTION
+        return self._requests.send(statement, op.key, _rows)
+
+    def _change_definition(self, op: ops.ChangeDefinition) -> Request[bool]:
+        values = (op.row.state, op.row.config, op.expect_version + 1, *op.key, op.expect_version)
+        return self._requests.send(cql.CHANGE_DEFINITION, values, _applied)
+
+    def _change_positions(self, op: ops.ChangePositions) -> Request[bool]:
+        parts = (
+            (
+                cql.SET_POSITION,
+                (row.position, row.fence, row.owner, row.generation, *op.key, row.partition, expect),
+            )
+            for expect, row in op.changes
+        )
+        return self._requests.send_conditional(parts, _applied)
+
+
+def _nothing(_found: Answer) -> None:
+    return None
+
+
+def _applied(found: Answer) -> bool:
+    return bool(found.rows[0][0])
+
+
+def _keys(found: Answer) -> list[ops.SubscriptionKey]:
+    return [ops.SubscriptionKey._make(row) for row in found.rows]
+
+
+def _span(found: Answer) -> ops.Span:
+    count, first = found.rows[0]
+    return ops.Span(count, first if count else None)
+
+
+def _rows(found: Answer) -> ops.SubscriptionRows:
+    definition: ops.DefinitionRow | None = None
+    positions: dict[int, ops.PositionRow] = {}
+    members: list[ops.MemberRow] = []
+    for kind, partition, member, *rest in found.rows:
+        version, state, config, position, fence, owner, generation, info, seen = rest
+        if kind == _DEFINITION:
+            definition = ops.DefinitionRow(version, state, config)
+        elif kind == _POSITION:
+            positions[partition] = ops.PositionRow(partition, position, fence, owner, generation)
+        elif seen is not None:
+            members.append(ops.MemberRow(member, info, seen))
+    return ops.SubscriptionRows(definition, positions, tuple(members))

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from cqueue.log.log import AppendResult, Log
     from cqueue.log.records import LogId, LogRecord, Record
     from cqueue.log.scanner import Follower, Scanner
+    from cqueue.log.stats import LogStats
     from cqueue.message import Message, MessageId
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
@@ -102,6 +103,7 @@ __all__ = [
     "LogId",
     "LogNotFound",
     "LogRecord",
+    "LogStats",
     "Message",
     "MessageId",
     "Middleware",
@@ -159,6 +161,7 @@ _HOMES = {
     "log.log": ("AppendResult", "Log"),
     "log.records": ("LogId", "LogRecord", "Record"),
     "log.scanner": ("Follower", "Scanner"),
+    "log.stats": ("LogStats",),
     "message": ("Message", "MessageId"),
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),

@@ -1,17 +1,18 @@
-"""Clients and queues for commands: opened, closed, and with a hint when a queue's name is mistyped."""
+"""Clients, queues and logs for commands: opened, closed, and with a hint when a name is mistyped."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cqueue.cli.context import CliContext
-from cqueue.errors import NotDone, QueueNotFound
+from cqueue.errors import LogNotFound, NotDone, QueueNotFound
 
 if TYPE_CHECKING:
     from cqueue.client import Client
+    from cqueue.log.log import Log
     from cqueue.queue import Queue
 
 
@@ -51,12 +52,40 @@ def find_queue(client: Client, name: str) -> Queue:
 
 def not_found(client: Client, name: str) -> QueueNotFound:
     """What to tell somebody who named a queue that does not exist."""
+    return QueueNotFound(_hint("queue", name, client.queues))
+
+
+@contextmanager
+def open_log(cli: CliContext, name: str) -> Iterator[Log]:
+    """A log, with a client of its own.
+
+    Raises:
+        LogNotFound: there is none of that name; the message suggests the nearest.
+    """
+    with open_client(cli) as client:
+        yield find_log(client, name)
+
+
+def find_log(client: Client, name: str) -> Log:
+    """The log, or an error that suggests the nearest name."""
     try:
-        names = client.queues()
+        return client.log(name)
+    except LogNotFound as exc:
+        raise log_not_found(client, name) from exc
+
+
+def log_not_found(client: Client, name: str) -> LogNotFound:
+    """What to tell somebody who named a log that does not exist."""
+    return LogNotFound(_hint("log", name, client.logs))
+
+
+def _hint(kind: str, name: str, names_of: Callable[[], list[str]]) -> str:
+    try:
+        names = names_of()
     except NotDone:  # the hint is not worth another error
         names = []
     near = difflib.get_close_matches(name, names, n=1)
     if near:
-        return QueueNotFound(f"There is no queue {name!r}. Did you mean {near[0]!r}?")
-    hint = "`cqueue queue list` shows what there is" if names else "there is none yet"
-    return QueueNotFound(f"There is no queue {name!r}: {hint}, and `cqueue queue create {name}` makes one.")
+        return f"There is no {kind} {name!r}. Did you mean {near[0]!r}?"
+    hint = f"`cqueue {kind} list` shows what there is" if names else "there is none yet"
+    return f"There is no {kind} {name!r}: {hint}, and `cqueue {kind} create {name}` makes one."

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.failures import ExitCode
-from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.opening import find_queue, not_found, open_client, open_queue
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.queue_view import described, listing, sheet
@@ -195,7 +193,7 @@ def delete(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json
     cli: CliContext = ctx.obj
     if name.endswith(DEAD_SUFFIX):
         raise BadInput(f"{name!r} goes with its queue. `cqueue queue purge {name}` empties it.")
-    _confirm(cli, f"Delete queue {name}, its dead-letter queue and all their messages?", yes=yes)
+    confirm(cli, f"Delete queue {name}, its dead-letter queue and all their messages?", yes=yes)
     with open_client(cli) as client, cli.status("Deleting…"):
         try:
             count = client.delete_queue(name)
@@ -232,7 +230,7 @@ def purge(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json 
     Interrupted, it has deleted some; the same command goes on. What is sent meanwhile may stay.
     """
     cli: CliContext = ctx.obj
-    _confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
+    confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
     with open_queue(cli, name) as queue, cli.status("Purging…"):
         count = queue.purge()
     cli.emit({"queue": name, "deleted": count}, f"{counted(count, 'message')} of {name} deleted.")
@@ -240,23 +238,6 @@ def purge(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json 
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _confirm(cli: CliContext, question: str, *, yes: bool) -> None:
-    """Ask on the terminal; leave if the answer is no, or if there is nobody to ask."""
-    if yes:
-        return
-    if cli.json or not sys.stdin.isatty():
-        raise BadInput(f"{question} Nobody can be asked here: repeat it with --yes.")
-    try:
-        agreed = typer.confirm(question, err=True)
-    except typer.Abort as exc:
-        after_ctrl_c(cli.err_console)
-        cli.remark("Nothing was deleted.")
-        raise typer.Exit(ExitCode.INTERRUPTED) from exc
-    if not agreed:
-        cli.remark("Nothing was deleted.")
-        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 def _described_if_there(client: Client, name: str) -> dict[str, Any] | None:

@@ -66,26 +66,27 @@ def send(
         "headers": parse_headers(header or ()) or None,
         "ttl": ttl,
     }
-    _check_source(body, file, lines=lines)
+    check_source(body, file, lines=lines)
     if lines:
         from cqueue.cli.send_lines import send_lines  # noqa: PLC0415 - only where it is needed
 
         send_lines(ctx.obj, name, file, options)
     else:
-        _send_one(ctx.obj, name, _read_body(body, file), options)
+        _send_one(ctx.obj, name, read_body(body, file), options)
 
 
-def _check_source(body: str | None, file: Path | None, *, lines: bool) -> None:
+def check_source(body: str | None, file: Path | None, *, lines: bool, verb: str = "send") -> None:
     """Exactly one source of what is sent."""
     if body is not None and file is not None:
         raise BadInput("Give a body or --file, not both.")
     if lines and body not in {None, "-"}:
         raise BadInput("--lines reads standard input or --file; leave the body out.")
     if body is None and file is None and not lines:
-        raise BadInput("Nothing to send: give a body, - for standard input, --file or --lines.")
+        raise BadInput(f"Nothing to {verb}: give a body, - for standard input, --file or --lines.")
 
 
-def _read_body(body: str | None, file: Path | None) -> bytes:
+def read_body(body: str | None, file: Path | None) -> bytes:
+    """The bytes of the one source there is."""
     if body == "-":
         return sys.stdin.buffer.read()
     if body is not None:

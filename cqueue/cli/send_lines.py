@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import typer
 
@@ -21,9 +21,6 @@ from cqueue.cli.send import open_source
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown
 from cqueue.message import Message
-
-if TYPE_CHECKING:
-    from cqueue.queue import Queue
 
 BATCH = 1000
 CHUNK = 1 << 18
@@ -55,30 +52,58 @@ class Tally:
         return exit_code(errors[0]) if errors else ExitCode.DONE
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where lines go, and how that is called: a queue's messages are sent, a log's records appended."""
+
+    kind: str
+    name: str
+    noun: str
+    done: str
+    send: Callable[[list[bytes]], list[tuple[int, CqueueError]]]
+    """Sends a batch; (index, error) of each body that failed."""
+
+
 def send_lines(cli: CliContext, name: str, file: Path | None, options: dict[str, Any]) -> None:
-    """Send each line as a message.
+    """Send each line as a message."""
+    with lines_of(file) as source, open_queue(cli, name) as queue:
+
+        def send(bodies: list[bytes]) -> list[tuple[int, CqueueError]]:
+            return queue.send_many([Message(body, **options) for body in bodies]).failed
+
+        send_each(cli, Target("queue", name, "message", "sent", send), source)
+
+
+@contextmanager
+def lines_of(file: Path | None) -> Iterator[BinaryIO]:
+    """The file, closed at the end, or standard input."""
+    source = open_source(file)
+    with closing(source) if file else nullcontext():
+        yield source
+
+
+def send_each(cli: CliContext, target: Target, source: BinaryIO) -> None:
+    """Send each line, and account for all of them.
 
     A line that is refused is left out and the others go on; when Cassandra fails, the command stops after
     the batch, because what follows would fail too.
     """
     tally = Tally()
-    source = open_source(file)
-    with closing(source) if file else nullcontext(), open_queue(cli, name) as queue:
-        try:
-            _send_all(cli, queue, source, options, tally)
-        except (KeyboardInterrupt, CqueueError) as exc:
-            _report(cli, name, tally, interrupted=isinstance(exc, KeyboardInterrupt))
-            raise
-    _report(cli, name, tally)
+    try:
+        _send_all(cli, target, source, tally)
+    except (KeyboardInterrupt, CqueueError) as exc:
+        _report(cli, target, tally, interrupted=isinstance(exc, KeyboardInterrupt))
+        raise
+    _report(cli, target, tally)
     if tally.failed:
         raise typer.Exit(tally.code)
 
 
-def _send_all(cli: CliContext, queue: Queue, source: BinaryIO, options: dict[str, Any], tally: Tally) -> None:
+def _send_all(cli: CliContext, target: Target, source: BinaryIO, tally: Tally) -> None:
     with held_back() as interrupts, _progress(cli, source) as advance:
         for bodies in batches(source):
             with interrupts.step():
-                _send_batch(queue, [Message(body, **options) for body in bodies], tally)
+                _send_batch(target, bodies, tally)
             advance(tally.read, sum(map(len, bodies)) + len(bodies))
             if tally.cassandra_failed:
                 return
@@ -104,19 +129,19 @@ def _read_some(source: BinaryIO) -> bytes:
     return source.read(CHUNK)
 
 
-def _send_batch(queue: Queue, messages: list[Message], tally: Tally) -> None:
-    tally.under_way = len(messages)
-    failed = queue.send_many(messages).failed
+def _send_batch(target: Target, bodies: list[bytes], tally: Tally) -> None:
+    tally.under_way = len(bodies)
+    failed = target.send(bodies)
     tally.under_way = 0
     tally.failed += [(tally.read + index + 1, error) for index, error in failed]
-    tally.read += len(messages)
-    tally.sent += len(messages) - len(failed)
+    tally.read += len(bodies)
+    tally.sent += len(bodies) - len(failed)
 
 
-def _report(cli: CliContext, name: str, tally: Tally, *, interrupted: bool = False) -> None:
+def _report(cli: CliContext, target: Target, tally: Tally, *, interrupted: bool = False) -> None:
     result = {
-        "queue": name,
-        "sent": tally.sent,
+        target.kind: target.name,
+        target.done: tally.sent,
         "lines": tally.read,
         "unknown": tally.under_way,
         "interrupted": interrupted,
@@ -127,12 +152,12 @@ def _report(cli: CliContext, name: str, tally: Tally, *, interrupted: bool = Fal
     }
     if interrupted:
         after_ctrl_c(cli.err_console)
-    cli.emit(result, f"{counted(tally.sent, 'message')} sent to {name}.")
-    for text in _remarks(tally, interrupted=interrupted):
+    cli.emit(result, f"{counted(tally.sent, target.noun)} {target.done} to {target.name}.")
+    for text in _remarks(target.done, tally, interrupted=interrupted):
         cli.remark(text)
 
 
-def _remarks(tally: Tally, *, interrupted: bool) -> Iterable[str]:
+def _remarks(done: str, tally: Tally, *, interrupted: bool) -> Iterable[str]:
     for line, error in tally.failed[:SHOWN]:
         yield f"line {line}: {type(error).__name__}: {error}"
     if len(tally.failed) > SHOWN:
@@ -140,8 +165,8 @@ def _remarks(tally: Tally, *, interrupted: bool) -> Iterable[str]:
     if interrupted or tally.cassandra_failed:
         how = "Interrupted" if interrupted else "Stopped"
         last = tally.read + tally.under_way
-        unknown = f" Lines {tally.read + 1:,} to {last:,} may be sent or not." if tally.under_way else ""
-        yield f"{how} after line {tally.read:,}.{unknown} Nothing after line {last:,} was sent."
+        unknown = f" Lines {tally.read + 1:,} to {last:,} may be {done} or not." if tally.under_way else ""
+        yield f"{how} after line {tally.read:,}.{unknown} Nothing after line {last:,} was {done}."
 
 
 @contextmanager

@@ -12,11 +12,13 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
-from cqueue.log.positions import Start
+from cqueue.log.positions import EARLIEST, Point, Start
 from cqueue.log.records import LogId, Record, entry_of
 from cqueue.log.scanner import Follower, Scanner
-from cqueue.message import MAX_BATCH
+from cqueue.log.stats import RECENT, SAMPLE, LogStats, rate
+from cqueue.message import MAX_BATCH, to_datetime
 from cqueue.protocol.append import AppenderState, Entry, Write, append
+from cqueue.protocol.scan import existing
 
 
 class AppendResult:
@@ -70,6 +72,32 @@ class Log:
             ConfigError: out of range, unknown, fixed (time_shard), or fewer partitions.
         """
         return self._catalog.alter(self.name, changes).config
+
+    def stats(self) -> LogStats:
+        """What the log holds, from the registry and a few short scans: some 1,000 records are read.
+
+        Raises:
+            NotDone: Cassandra does not answer.
+        """
+        now_us = self._driver.clock.now_us()
+        spec = self._catalog.entry(self.name).spec
+        shards = self._driver.run(existing(spec, now_us))
+        until = to_datetime((now_us - spec.settle_us - spec.skew_us) // 1000)
+        recent = self._times(until - RECENT, reverse=True, limit=SAMPLE)
+        newest = recent or self._times(reverse=True, limit=1)
+        oldest = self._times(limit=1)
+        return LogStats(
+            partitions=spec.partitions,
+            time_shards=len(shards),
+            cassandra_partitions=sum(map(len, shards.values())),
+            oldest=oldest[0] if oldest else None,
+            newest=newest[0] if newest else None,
+            per_second=rate(recent, until),
+        )
+
+    def _times(self, start: Start = EARLIEST, **bounds: Any) -> list[datetime]:
+        with self.scan(start, on_expired=EARLIEST, **bounds) as scanner:
+            return [record.time for record in scanner]
 
     # ── append ──
 
@@ -138,7 +166,7 @@ class Log:
     def scan(
         self,
         start: Start = "earliest",
-        end: datetime | LogId | None = None,
+        end: Point | None = None,
         *,
         partitions: Sequence[int] | None = None,
         topics: Iterable[str] | None = None,

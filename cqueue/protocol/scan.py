@@ -18,6 +18,7 @@ from cqueue.store.operations import Operation
 
 SHARDS_AT_ONCE = 64
 """Time shards of the registry that one statement reads."""
+CHUNKS_AT_ONCE = 16
 MAX_KNOWN = 20_000
 SOURCES_AT_ONCE = 32
 FIRST_ROWS = 64
@@ -54,6 +55,20 @@ class ShardMap:
         reads: list[Operation[Any]] = [ReadLogShards(spec.partition, tuple(chunk)) for chunk in chunks]
         for chunk, found in zip(chunks, (yield from together(*reads)), strict=True):
             self._known.update({each: found.get(each, frozenset()) for each in chunk})
+
+
+def existing(spec: LogSpec, now_us: int) -> Proto[dict[int, frozenset[int]]]:
+    """Every time shard that the registry knows, and the partitions that exist in it."""
+    width_ms = spec.width_ms
+    first, last = spec.shard_at(0, spec.oldest_us(now_us)).time_shard, now_us // 1000 + width_ms
+    found: dict[int, frozenset[int]] = {}
+    step = SHARDS_AT_ONCE * width_ms
+    for start in range(first, last, step * CHUNKS_AT_ONCE):
+        begins = range(start, min(last, start + step * CHUNKS_AT_ONCE), step)
+        chunks = (tuple(range(begin, min(last, begin + step), width_ms)) for begin in begins)
+        for part in (yield from together(*(ReadLogShards(spec.partition, chunk) for chunk in chunks))):
+            found.update(part)
+    return found
 
 
 class Record(NamedTuple):

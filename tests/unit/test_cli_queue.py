@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from cqueue import QueueConfig, connect
+from cqueue.cli import confirm as asking
 from cqueue.cli import queue as commands
 from cqueue.config import FIXED
 
@@ -151,7 +152,7 @@ def test_the_answer_decides(cli, monkeypatch, answer, code):
     cli("queue", "create", "q")
     monkeypatch.setattr(typer, "confirm", confirm)
     on_terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(commands, "sys", on_terminal)
+    monkeypatch.setattr(asking, "sys", on_terminal)
     assert cli("queue", "delete", "q").code == code
     assert cli("queue", "show", "q").code == (2 if answer is True else 0)
 

@@ -1,0 +1,29 @@
+"""Asking before something is deleted for good; a script cannot be asked and has to say so beforehand."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.interrupts import after_ctrl_c
+from cqueue.errors import BadInput
+
+
+def confirm(cli: CliContext, question: str, *, yes: bool) -> None:
+    """Ask on the terminal; leave if the answer is no, or if there is nobody to ask."""
+    if yes:
+        return
+    if cli.json or not sys.stdin.isatty():
+        raise BadInput(f"{question} Nobody can be asked here: repeat it with --yes.")
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as exc:
+        after_ctrl_c(cli.err_console)
+        cli.remark("Nothing was deleted.")
+        raise typer.Exit(ExitCode.INTERRUPTED) from exc
+    if not agreed:
+        cli.remark("Nothing was deleted.")
+        raise typer.Exit(ExitCode.CHECK_FAILED)

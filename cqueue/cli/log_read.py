@@ -1,0 +1,214 @@
+"""`cqueue log tail` and `cqueue log scan`: records as they come, and records that are there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.cli.interrupts import Interrupts, after_ctrl_c, held_back
+from cqueue.cli.log_view import RecordPrinter
+from cqueue.cli.opening import open_log
+from cqueue.cli.options import Json, LogName
+from cqueue.cli.values import counted, parse_duration, parse_moment
+from cqueue.errors import BadInput, CqueueError, InvalidLogId
+from cqueue.log.positions import EARLIEST, LATEST
+from cqueue.log.records import LogId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cqueue.log.records import LogRecord
+    from cqueue.log.scanner import Scanner
+
+_TIME = re.compile(r"[0-9]{4}-")
+_AGO = re.compile(r"[0-9.]+[a-z]", re.IGNORECASE)
+POLL_WAIT = timedelta(seconds=1)
+
+
+def parse_position(text: str) -> str | datetime:
+    """`earliest`, `latest`, a time, so long ago (`10m`), or a record's id.
+
+    Raises:
+        BadParameter: none of these.
+    """
+    stripped = text.strip()
+    if _TIME.match(stripped):
+        return parse_moment(stripped)
+    if _AGO.match(stripped):
+        return datetime.now(UTC) - parse_duration(stripped)
+    if stripped not in {EARLIEST, LATEST}:
+        _check_id(stripped)
+    return stripped
+
+
+def _check_id(text: str) -> None:
+    try:
+        LogId(text).locate()
+    except InvalidLogId as exc:
+        raise typer.BadParameter(
+            f"{text!r} is no position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
+            "so long ago such as 10m, or a record's id."
+        ) from exc
+
+
+def _position(text: str, name: str) -> Any:
+    return typer.Option(name, metavar="POSITION", parser=parse_position, help=text, show_default=False)
+
+
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Of this topic only; may be repeated.")
+]
+Partitions = Annotated[
+    list[int] | None, typer.Option("--partition", metavar="N", help="Of this partition; may be repeated.")
+]
+
+
+def tail(
+    ctx: typer.Context,
+    name: LogName,
+    *,
+    start: Annotated[
+        str | None,
+        _position(
+            "Begin at earliest, latest (the default), a time, so long ago (10m), or after a record's id.",
+            "--from",
+        ),
+    ] = None,
+    topic: Topics = None,
+    partition: Partitions = None,
+    low_latency: Annotated[
+        bool,
+        typer.Option("--low-latency", help="Print records at once, even if earlier ones may still come."),
+    ] = False,
+    _json: Json = False,
+) -> None:
+    """Print records as they are appended, until Ctrl-C: a body a line, or with --json an object a line.
+
+    They come in order and some 2.5 seconds after they were appended, so that none is passed that was on
+    its way; with --low-latency they come at once, and in order only as far as they were written in order.
+    """
+    cli: CliContext = ctx.obj
+    printer, shown = RecordPrinter(cli), _Shown()
+    with (
+        open_log(cli, name) as log,
+        _accounted(cli, shown) as interrupts,
+        log.follow(
+            start or LATEST,
+            partitions=partition or None,
+            topics=topic or None,
+            low_latency=low_latency,
+        ) as follower,
+    ):
+        while True:
+            found = follower.poll(POLL_WAIT)
+            with interrupts.step():
+                shown.print_all(printer, found)
+
+
+def scan(
+    ctx: typer.Context,
+    name: LogName,
+    *,
+    start: Annotated[
+        str | None,
+        _position("Begin at earliest (the default), a time, so long ago, or after a record's id.", "--from"),
+    ] = None,
+    end: Annotated[
+        str | None,
+        _position("End before a time, or with a record's id; by default with what is stable.", "--to"),
+    ] = None,
+    topic: Topics = None,
+    partition: Partitions = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="From the end back to the start.")] = False,
+    or_earliest: Annotated[
+        bool, typer.Option("--or-earliest", help="Begin at earliest if the log has forgotten --from.")
+    ] = False,
+    arrow: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an Arrow file instead (IPC; extra `arrow`).")
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a Parquet file instead (extra `arrow`).")
+    ] = None,
+    _json: Json = False,
+) -> None:
+    """Print the records that are there, in order: a body a line, or with --json an object a line.
+
+    It ends at what is stable: what was appended in the last 2.5 seconds or so may be missing. A topic of
+    which there is no record gives nothing.
+    """
+    if arrow is not None and parquet is not None:
+        raise BadInput("Give --arrow or --parquet, not both.")
+    cli: CliContext = ctx.obj
+    bounds: dict[str, Any] = {
+        "partitions": partition or None,
+        "topics": topic or None,
+        "limit": limit,
+        "reverse": reverse,
+        "on_expired": "earliest" if or_earliest else "error",
+    }
+    with open_log(cli, name) as log, log.scan(start or EARLIEST, end, **bounds) as scanner:
+        if arrow is not None or parquet is not None:
+            _export(cli, scanner, arrow, parquet)
+        else:
+            _print(cli, name, scanner)
+
+
+class _Shown:
+    """How many records were printed, and the last of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: str | None = None
+
+    def print_all(self, printer: RecordPrinter, records: list[LogRecord]) -> None:
+        """Print, flush, and remember."""
+        for record in records:
+            printer.record(record)
+            self.count += 1
+            self.last = record.id
+        sys.stdout.flush()
+
+
+@contextmanager
+def _accounted(cli: CliContext, shown: _Shown) -> Iterator[Interrupts]:
+    """When it ends early, say how far it came, and how to go on."""
+    try:
+        with held_back() as interrupts:
+            yield interrupts
+    except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
+        if isinstance(exc, KeyboardInterrupt):
+            after_ctrl_c(cli.err_console)
+        go_on = f" --from {shown.last} goes on behind the last one." if shown.last else ""
+        cli.remark(f"{counted(shown.count, 'record')} printed.{go_on}")
+        raise
+
+
+def _print(cli: CliContext, name: str, scanner: Scanner) -> None:
+    printer, shown = RecordPrinter(cli), _Shown()
+    with _accounted(cli, shown) as interrupts:
+        for batch in scanner.batches():
+            with interrupts.step():
+                shown.print_all(printer, batch)
+    if not shown.count:
+        cli.remark(f"Log {name} has nothing there that is stable.")
+
+
+def _export(cli: CliContext, scanner: Scanner, arrow: Path | None, parquet: Path | None) -> None:
+    """Write all batches into one file; interrupted or failed, the file is not there."""
+    from cqueue.cli.log_export import write_arrow, write_parquet  # noqa: PLC0415 - pyarrow is an extra
+
+    write: Callable[[Scanner, Path], int] = write_parquet if arrow is None else write_arrow
+    file = arrow or parquet
+    if file is None:
+        raise AssertionError("one of them is given")
+    rows = write(scanner, file)
+    cli.emit({"file": str(file), "rows": rows}, f"{counted(rows, 'record')} written to {file}.")

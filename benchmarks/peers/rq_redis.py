@@ -11,7 +11,6 @@ from redis import Redis as RedisClient
 from rq import Queue, SimpleWorker
 from rq.registry import StartedJobRegistry
 
-from benchmarks.peers import tally
 from benchmarks.peers.servers import Redis
 from benchmarks.peers.worker_peer import SERVER, WorkerPeer
 
@@ -59,7 +58,6 @@ class RqPeer(WorkerPeer):
 
 def work() -> None:
     """Be the worker."""
-    tally.STAMP_DIGITS  # noqa: B018 - imported here, not by the first job
     connection = RedisClient.from_url(os.environ[SERVER])
     SimpleWorker([Queue(_QUEUE, connection=connection)], connection=connection).work(logging_level="WARNING")
 

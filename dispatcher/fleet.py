@@ -6,6 +6,7 @@ It counts nothing itself and knows no queue, so it needs no connection; it stays
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,6 +58,7 @@ class Fleet:
         self._healths: dict[int, Health] = {}
         self._mutex = threading.Lock()  # the threads of the health server look at what children said
         self._told_ready = self._told_stopping = False
+        self._moved_s = time.monotonic()
         self._registry = CollectorRegistry()
         self._restarts = Counter("cqueue_restarts", "Children that were replaced.", registry=self._registry)
         self._processes = Gauge("cqueue_processes", "Children that run.", registry=self._registry)
@@ -126,6 +128,7 @@ class Fleet:
             self._restarts.inc()
 
     def _tick(self) -> None:
+        self._moved_s = time.monotonic()
         now = self.health()
         if now.ready and not self._told_ready:
             self._told_ready = True
@@ -139,7 +142,10 @@ class Fleet:
     # ── what the world asks ──
 
     def health(self) -> Health:
-        """Of all together."""
+        """Of all together; the parent itself looks at them once a second."""
+        stalled_s = time.monotonic() - self._moved_s
+        if stalled_s > health.STALLED_AFTER_S:
+            return Health(alive=False, ready=False, reason=f"the parent has not moved for {stalled_s:.0f} s")
         with self._mutex:
             return health.together({str(index): one for index, one in sorted(self._healths.items())})
 

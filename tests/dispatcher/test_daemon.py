@@ -415,3 +415,13 @@ def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TargetError, match="missing_library"):
         Fleet(Settings(target="broken_shop:app", log="json"), 2, queue.SimpleQueue()).run()
+
+
+def test_a_parent_that_does_not_move_is_not_alive():
+    """While it looks after its children it is, whatever they are: it replaces them itself."""
+    fleet = Fleet(Settings(target="shop:app"), 2, queue.SimpleQueue())
+    assert fleet.health() == daemon.Health(alive=True, ready=False, reason="no process")
+    fleet._said(1, {"alive": False, "ready": False, "reason": "ended: cqueue-keeper", "metrics": []})
+    assert fleet.health().alive
+    fleet._moved_s -= 61
+    assert not fleet.health().alive

@@ -83,7 +83,7 @@ def test_what_kills_its_process_is_buried_and_its_neighbours_are_not(site, row):
     daemon = site.start("--processes", 2, "--queues", "deadly", "--threads", 4)
     site.wait(lambda: site.live("deadly.dead") == 1, 120)
     site.wait(lambda: site.live("deadly") == 0)
-    daemon.until("child_ready", count=5)  # two at the start, and one for each kill
+    daemon.until("child_started", count=5)  # two at the start, and one for each kill
     daemon.signal()
     assert daemon.end() == 0
     killed = [line for line in daemon.lines("child_ended") if line["code"] == -signal.SIGKILL]

@@ -12,7 +12,7 @@ import pytest
 
 import cqueue
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(480)]
 
 CHILD = Path(__file__).with_name("ticking_child.py")
 VISIBILITY = timedelta(seconds=3)
@@ -48,7 +48,7 @@ def _child(url, name, journal):
 
 def _wait(journal, enough):
     """(pid, time) of each line, once there are enough."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 150
     while not enough(lines := _read(journal)):
         assert time.monotonic() < deadline, lines
         time.sleep(0.01)

@@ -304,7 +304,8 @@ class Dispatcher:
     # ── the conductor ──
 
     def _conduct(self) -> None:
-        deadline_s = time.monotonic() + self._wishes.get()
+        grace_s = self._wishes.get()  # waits; so before the clock is read
+        deadline_s = time.monotonic() + grace_s
         # A wish may have come while `start` was still at it; the parts can be closed at any time.
         try:
             self._wind_down(deadline_s)

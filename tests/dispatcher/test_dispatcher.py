@@ -388,6 +388,26 @@ def test_a_stop_lets_handlers_end_and_gives_back_the_rest(work, dispatch):
     assert {message.attempt for message in taken} == {1}
 
 
+def test_the_grace_begins_with_the_stop(work, dispatch):
+    """However long the dispatcher has been running: no handler is interrupted before it is over."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def spin(_message, _context):
+        begun.set()
+        while not go_on.is_set():
+            time.sleep(0.001)  # could be interrupted at any moment
+
+    work.send(b"x")
+    dispatcher = dispatch(work, spin)
+    assert begun.wait(SOON_S)
+    dispatcher.stop(SOON, wait=False)
+    assert not dispatcher.join(timedelta(seconds=0.3))
+    go_on.set()
+    assert dispatcher.join(SOON)
+    assert dispatcher.stats().total.succeeded == 1
+    assert dispatcher.stats().total.interrupted == 0
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_when_the_grace_is_over_handlers_are_ended_and_their_attempt_counts(work, dispatch, is_async):
     """A second stop without grace does not wait for the first one's."""

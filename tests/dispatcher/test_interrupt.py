@@ -16,12 +16,12 @@ def test_a_handler_is_interrupted_where_it_is():
 
     def handler():
         try:
+            timer.start()
             while True:
                 time.sleep(0.001)
         finally:
             cleaned.append(1)
 
-    timer.start()
     with pytest.raises(Interrupted):
         run.call(handler)
     assert cleaned
@@ -42,12 +42,12 @@ def test_a_handler_may_swallow_it():
 
     def handler():
         try:
+            timer.start()
             while True:
                 time.sleep(0.001)
         except BaseException:  # noqa: BLE001 - as a careless handler would
             return "stubborn"
 
-    timer.start()
     assert run.call(handler) == "stubborn"
     for _ in range(1000):
         pass

@@ -162,8 +162,6 @@ class Daemon:
 
     def _launch(self) -> Launched | None:
         """The dispatcher, started; None if a signal came first. An outage at the start is waited out."""
-        from cqueue.dispatcher import launch  # noqa: PLC0415 - the health server answers while this imports
-
         self._log.info(
             logs.Event.STARTING, target=self._settings.target, version=__version__, pid=os.getpid()
         )
@@ -171,12 +169,21 @@ class Daemon:
         pause_s = FIRST_RETRY_S
         while True:
             try:
-                return launch.launch(found, self._settings, self._meter)
+                return self._start(found)
             except (NotDone, OutcomeUnknown) as exc:
                 self._log.warning(logs.Event.NOT_CONNECTED, error=str(exc), again_in_s=pause_s)
             if self._is_told_to_stop(pause_s):
                 return None
             pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+
+    def _start(self, found: Any) -> Launched:
+        """The parent is told before: the first message may kill this process, which has come up then."""
+        from cqueue.dispatcher import launch  # noqa: PLC0415 - the health server answers while this imports
+
+        launched = launch.launch(found, self._settings, self._meter)
+        self._report(launched=True)
+        launched.dispatcher.start()
+        return launched
 
     def _meter(self, now_us: Callable[[], int]) -> Meter:
         return Meter(self._metrics, now_us)
@@ -201,6 +208,7 @@ class Daemon:
         )
         self._members.start()
         self._notifier.ready()
+        self._report()
         self._log.info(logs.Event.READY, worker=self._name, queues=list(_queues(dispatcher)))
         self._expect(dispatcher)
         return self._loop(dispatcher)
@@ -285,9 +293,9 @@ class Daemon:
         self._notifier.status(now.reason)
         self._report(now)
 
-    def _report(self, now: Health | None = None) -> None:
+    def _report(self, now: Health | None = None, **more: Any) -> None:
         if self._tell is not None:
-            self._tell({**asdict(now or self.health()), "metrics": self._metrics.families()})
+            self._tell({**asdict(now or self.health()), **more, "metrics": self._metrics.families()})
 
     def _described(self, dispatcher: Dispatcher) -> Worker:
         stats = dispatcher.stats()

@@ -1,4 +1,4 @@
-"""From what `module:name` names to a dispatcher that runs: applications, dispatchers, factories, handlers."""
+"""From what `module:name` names to a dispatcher: applications, dispatchers, factories, handlers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MakeMeter = Callable[[Callable[[], int]], Meter]
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A dispatcher that runs, and how to let go of what it ran on."""
+    """A dispatcher to be started, and how to let go of what it runs on."""
 
     dispatcher: Dispatcher
     close: Callable[[], None]
 
 
 def launch(found: Any, settings: Settings, make_meter: MakeMeter) -> Launched:
-    """Start what was found.
+    """A dispatcher of what was found.
 
     Raises:
         TargetError: it is nothing that could be run, or not without `--queues`.
@@ -61,7 +61,6 @@ def _launch_app(app: App, settings: Settings, make_meter: MakeMeter) -> Launched
         raise TargetError(f"{settings.target} has no tasks; are the modules that define them imported?")
     meter = make_meter(_clock_of(app.client))
     dispatcher = app.dispatcher(settings.queues or None, middleware=[meter], **settings.options)
-    dispatcher.start()
     return Launched(dispatcher, app.close)
 
 
@@ -69,7 +68,6 @@ def _launch_dispatcher(dispatcher: Dispatcher, settings: Settings) -> Launched:
     """As it was made: nothing times its handlers, but its counters are shown."""
     if settings.queues or settings.options:
         raise ConfigError(f"{settings.target} is a dispatcher, which has its queues and options already.")
-    dispatcher.start()
     return Launched(dispatcher, lambda: None)
 
 
@@ -79,7 +77,6 @@ def _launch_handler(handler: Any, settings: Settings, make_meter: MakeMeter) -> 
         queues = [client.queue(name) for name in settings.queues]
         options: dict[str, Any] = dict(settings.options)
         dispatcher = Dispatcher(queues, handler, middleware=[make_meter(_clock_of(client))], **options)
-        dispatcher.start()
     except BaseException:
         client.close()
         raise

@@ -30,7 +30,7 @@ from cqueue.dispatcher import logs
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
-"""Between two starts of a child that never became ready."""
+"""Between two starts of a child that did not come up."""
 LONGEST_RUNNING_PAUSE_S: Final = 1.0
 """Between two starts of one that was at work: its messages wait for nobody else's sake."""
 FORGIVEN_AFTER_S: Final = 60.0
@@ -111,9 +111,9 @@ class Child(Protocol):
 # ── Decisions ──
 
 
-def pause_s(deaths: int, *, was_ready: bool) -> float:
+def pause_s(deaths: int, *, came_up: bool) -> float:
     """How long to wait before a child is replaced that has died for the n-th time within a minute."""
-    longest = LONGEST_RUNNING_PAUSE_S if was_ready else LONGEST_PAUSE_S
+    longest = LONGEST_RUNNING_PAUSE_S if came_up else LONGEST_PAUSE_S
     return float(min(longest, FIRST_PAUSE_S * 2 ** min(deaths - 1, 20)))
 
 
@@ -125,7 +125,8 @@ class Slot:
     child: Child | None = None
     started_s: float = 0.0
     heard_s: float | None = None
-    was_ready: bool = False  # this child, once
+    came_up: bool = False  # this child has loaded its application and reached Cassandra
+    was_ready: bool = False  # and was at work, once
     deaths: deque[float] = field(default_factory=deque)
     start_at_s: float | None = 0.0  # None: not to be started
     kill_at_s: float | None = None
@@ -134,7 +135,7 @@ class Slot:
     def begin(self, child: Child, now_s: float) -> None:
         """A new child has it."""
         self.child, self.started_s, self.start_at_s = child, now_s, None
-        self.heard_s, self.was_ready = None, False
+        self.heard_s, self.came_up, self.was_ready = None, False, False
 
     def end(self) -> None:
         """Its child has gone."""
@@ -267,6 +268,7 @@ class Supervisor:
         if "failed" in news.report:
             self._failed(slot, str(news.report["failed"]))
             return
+        slot.came_up = slot.came_up or bool(news.report.get("launched") or news.report.get("ready"))
         if news.report.get("ready") and not slot.was_ready:
             self._was_ready = slot.was_ready = True
             self._log.info(logs.Event.CHILD_READY, child=slot.index, pid=news.child)
@@ -321,7 +323,7 @@ class Supervisor:
         slot.deaths.append(now_s)
         while now_s - slot.deaths[0] > FORGIVEN_AFTER_S:
             slot.deaths.popleft()
-        slot.start_at_s = now_s + pause_s(len(slot.deaths), was_ready=slot.was_ready)
+        slot.start_at_s = now_s + pause_s(len(slot.deaths), came_up=slot.came_up)
 
     # ── what is due ──
 

@@ -119,10 +119,10 @@ def test_repeated_deaths_at_work_still_wait_no_longer_than_a_second():
 
 
 @pytest.mark.parametrize(
-    ("deaths", "was_ready", "pause"), [(1, True, 0.1), (9, True, 1.0), (4, False, 0.8), (99, False, 30.0)]
+    ("deaths", "came_up", "pause"), [(1, True, 0.1), (9, True, 1.0), (4, False, 0.8), (99, False, 30.0)]
 )
-def test_the_pause_grows_to_its_limit(deaths, was_ready, pause):
-    assert pause_s(deaths, was_ready=was_ready) == pause
+def test_the_pause_grows_to_its_limit(deaths, came_up, pause):
+    assert pause_s(deaths, came_up=came_up) == pause
 
 
 def test_a_child_that_never_came_up_is_started_ever_more_rarely():
@@ -138,6 +138,18 @@ def test_a_child_that_never_came_up_is_started_ever_more_rarely():
     pauses = [b - a for a, b in pairwise(times)]
     assert pauses == sorted(pauses)
     assert pauses[-1] > 4
+
+
+def test_a_child_that_its_first_message_kills_is_replaced_as_quickly():
+    """It had come up; that it never was at work for a second is its message's fault."""
+    fleet = Fleet(1)
+    for _ in range(10):
+        fleet.step()
+        (child,) = fleet.alive
+        fleet.say(child, {"ready": False, "alive": True, "launched": True})
+        fleet.end(child, -9)
+        fleet.step(1.1)
+        assert len(fleet.alive) == 1
 
 
 def test_a_child_that_ended_well_by_itself_is_replaced():

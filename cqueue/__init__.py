@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         PriorityOutOfRange,
         QueueExists,
         QueueNotFound,
+        RecordRejected,
         ScheduleExists,
         ScheduleNotFound,
         SchemaMismatch,
@@ -59,10 +60,14 @@ if TYPE_CHECKING:
         UnknownTask,
     )
     from cqueue.log.config import LogConfig
+    from cqueue.log.delivery import batched
+    from cqueue.log.fanout import feed
     from cqueue.log.log import AppendResult, Log
+    from cqueue.log.push import HttpPush
     from cqueue.log.records import LogId, LogRecord, Record
     from cqueue.log.scanner import Follower, Scanner
     from cqueue.log.stats import LogStats
+    from cqueue.log.subscription import Lag, Subscription
     from cqueue.message import Message, MessageId
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
@@ -92,10 +97,12 @@ __all__ = [
     "Firing",
     "Follower",
     "HeadersTooLarge",
+    "HttpPush",
     "InlineRun",
     "InvalidLogId",
     "InvalidMessageId",
     "InvalidQueueName",
+    "Lag",
     "LeaseLost",
     "Log",
     "LogConfig",
@@ -121,6 +128,7 @@ __all__ = [
     "QueueStats",
     "ReceivedMessage",
     "Record",
+    "RecordRejected",
     "Repeating",
     "Retry",
     "RunOnce",
@@ -134,13 +142,16 @@ __all__ = [
     "SendUnknown",
     "Snooze",
     "StoredMessage",
+    "Subscription",
     "Task",
     "Unavailable",
     "UnknownTask",
     "__version__",
+    "batched",
     "connect",
     "current_context",
     "current_message",
+    "feed",
 ]
 
 _HOMES = {
@@ -158,10 +169,14 @@ _HOMES = {
     "dispatcher.triggers": ("Cron", "Repeating", "RunOnce"),
     "dispatcher.verdicts": ("Cancel", "Dead", "Retry", "Snooze"),
     "log.config": ("LogConfig",),
+    "log.delivery": ("batched",),
+    "log.fanout": ("feed",),
     "log.log": ("AppendResult", "Log"),
+    "log.push": ("HttpPush",),
     "log.records": ("LogId", "LogRecord", "Record"),
     "log.scanner": ("Follower", "Scanner"),
     "log.stats": ("LogStats",),
+    "log.subscription": ("Lag", "Subscription"),
     "message": ("Message", "MessageId"),
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),

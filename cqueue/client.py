@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
@@ -16,11 +17,17 @@ from cqueue.consumer import Consumer, PollIntervals, SharedGate
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.log import Log, LogConfig
 from cqueue.log.catalog import LogCatalog
+from cqueue.log.delivery import Listener
+from cqueue.log.positions import Start
+from cqueue.log.subscription import OnEvent, Subscription, pace_of, policy_of
 from cqueue.producer import Producer
 from cqueue.queue import Queue
 from cqueue.settings import Settings, load
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Store
+
+if TYPE_CHECKING:
+    from tenacity.wait import wait_base
 
 ACK_THREADS = 2
 
@@ -157,6 +164,57 @@ class Client:
     def logs(self) -> list[str]:
         """The names of all logs in order."""
         return [entry.row.name for entry in self._logs.all()]
+
+    def subscribe(
+        self,
+        log: str,
+        *,
+        name: str,
+        listeners: Sequence[Listener],
+        start: Start = "earliest",
+        partitions: Iterable[int] | None = None,
+        topics: Iterable[str] | None = None,
+        on_expired: str = "error",
+        max_attempts: int = 5,
+        wait: wait_base | None = None,
+        checkpoint_interval: timedelta = timedelta(seconds=1),
+        checkpoint_records: int = 1000,
+        poll_interval: timedelta = timedelta(milliseconds=100),
+        max_poll_interval: timedelta = timedelta(seconds=2),
+        buffer: int = 1000,
+        on_event: OnEvent | None = None,
+    ) -> Subscription:
+        """Become a member of a subscription, which is made if it does not exist; `run` or `start` it.
+
+        All members of one name share the log's partitions: each is read by one member at a time, in order.
+
+        listeners: called in turn with each `LogRecord`; one made by `batched` with lists of them. Only when
+        all have returned is the record done. start: where a new subscription begins, as for `Log.scan`;
+        one that exists goes on where it was. partitions, topics: read only these. on_expired: "error" or
+        "earliest", for a position that the log no longer remembers. max_attempts (0: for ever), wait (a
+        `tenacity.wait_*` object): what follows an exception; after the last one the record goes to the log
+        `<log>.dead`. checkpoint_interval, checkpoint_records: how often positions are written down; what
+        was done since may be done again after a crash. buffer: so many records may wait here before reading
+        on. on_event: told of "acquired", "checkpoint", "released" and "lost" with partition and position.
+
+        Raises:
+            LogNotFound: there is no such log.
+            BadInput, PositionExpired: what cannot be.
+        """
+        return Subscription(
+            self._logs,
+            self._driver,
+            log,
+            name,
+            listeners=listeners,
+            partitions=partitions,
+            topics=topics,
+            start=start,
+            on_expired=on_expired,
+            policy=policy_of(max_attempts, wait),
+            pace=pace_of(poll_interval, max_poll_interval, checkpoint_interval, checkpoint_records, buffer),
+            on_event=on_event,
+        )
 
     def _open(self, name: str) -> Queue:
         with self._mutex:

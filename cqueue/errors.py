@@ -25,6 +25,7 @@ A caller acts on the second level: it says what is known about the effect of the
         ├── LogExists
         ├── PartitionOutOfRange
         ├── PositionExpired     a reader's start lies before what the log remembers
+        ├── RecordRejected      a listener will never take this record
         ├── BodyTooLarge
         ├── HeadersTooLarge
         ├── DelayOutOfRange
@@ -150,6 +151,10 @@ class PartitionOutOfRange(BadInput):
 
 class PositionExpired(BadInput):
     """Records behind the position may be forgotten already: their time to live is over."""
+
+
+class RecordRejected(BadInput):
+    """Raised by a listener that will never take this record: it goes to the dead-letter log at once."""
 
 
 class BodyTooLarge(BadInput):

@@ -266,6 +266,9 @@ def test_every_public_name_is_documented():
         "AppendResult",
         "Scanner",
         "Follower",
+        "Subscription",
+        "Lag",
+        "HttpPush",
     ):
         public = {member for member in _members(getattr(cqueue, name)) if not member.startswith("_")}
         assert public - documented == set(), name

@@ -1,0 +1,233 @@
+"""Calling listeners: in turn, again after a failure, and at last the dead-letter log.
+
+What a listener has done once it is not asked to do again, as long as this member keeps the partition: each
+record knows how many listeners are done with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tenacity import RetryCallState, Retrying
+from tenacity.wait import wait_base, wait_random_exponential
+
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadInput, LogExists, LogNotFound, RecordRejected
+from cqueue.log.catalog import LogCatalog
+from cqueue.log.config import LogConfig
+from cqueue.log.lanes import Lane, Waiting
+from cqueue.log.log import Log
+from cqueue.log.records import LogRecord
+from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES
+
+DEAD_SUFFIX: Final = ".dead"
+DEFAULT_WAIT: Final = wait_random_exponential(multiplier=0.1, min=0.1, max=30)
+MAX_BATCH: Final = 10_000
+MAX_WORDS: Final = 500
+BURY_AGAIN_S: Final = 1.0
+
+HEADER_REASON: Final = "cqueue-dead-reason"
+HEADER_LOG: Final = "cqueue-dead-log"
+HEADER_SUBSCRIPTION: Final = "cqueue-dead-subscription"
+HEADER_ID: Final = "cqueue-dead-id"
+HEADER_PARTITION: Final = "cqueue-dead-partition"
+HEADER_ATTEMPTS: Final = "cqueue-dead-attempts"
+
+Listener = Callable[[Any], object]
+"""Called with a `LogRecord`; with an attribute `batch_size`, with a list of up to so many of a partition."""
+
+_RETRYING = Retrying()
+_log = logging.getLogger("cqueue.log")
+
+
+class Batched:
+    """A listener that has records in lists of up to `batch_size`."""
+
+    __slots__ = ("_call", "batch_size")
+
+    def __init__(self, call: Callable[[list[LogRecord]], object], batch_size: int) -> None:
+        self._call = call
+        self.batch_size = batch_size
+
+    def __call__(self, records: list[LogRecord]) -> None:
+        """Hand them on."""
+        self._call(records)
+
+
+def batched(size: int) -> Callable[[Callable[[list[LogRecord]], object]], Batched]:
+    """Decorator: let a listener have records in lists of up to `size` (1 to 10,000), each of one partition.
+
+    Raises:
+        BadInput: out of range.
+    """
+    _check_size(size)
+    return lambda listener: Batched(listener, size)
+
+
+def _check_size(size: Any) -> int:
+    if type(size) is not int or not 1 <= size <= MAX_BATCH:
+        raise BadInput(f"the batch size is {size!r}; it goes from 1 to {MAX_BATCH:,}")
+    return size
+
+
+def checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
+    """The listeners, if they can be called.
+
+    Raises:
+        BadInput: there are none, or one of them is none.
+    """
+    if callable(listeners) or not listeners or not all(map(callable, listeners)):
+        raise BadInput("listeners takes a list of one or more that can be called")
+    for each in listeners:
+        _check_size(getattr(each, "batch_size", 1))
+    return tuple(listeners)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a listener is called for a record (0: for ever), and how long after which failure."""
+
+    max_attempts: int = 5
+    wait: wait_base = DEFAULT_WAIT
+
+    def after_s(self, attempts: int, error: Exception) -> float:
+        """Seconds until the next attempt."""
+        state = RetryCallState(_RETRYING, None, (), {})
+        state.attempt_number = attempts
+        state.set_exception((type(error), error, None))
+        return max(0.0, float(self.wait(state)))
+
+    def is_over(self, attempts: int, error: Exception) -> bool:
+        """Whether it makes no sense to go on."""
+        return isinstance(error, RecordRejected) or bool(self.max_attempts and attempts >= self.max_attempts)
+
+
+class Delivery:
+    """Hands records of one subscription to its listeners."""
+
+    def __init__(
+        self, listeners: Sequence[Listener], policy: RetryPolicy, bury: Callable[[LogRecord, int, str], None]
+    ) -> None:
+        self._listeners = checked_listeners(listeners)
+        self._policy = policy
+        self._bury = bury
+        self.chunk_size = max(getattr(each, "batch_size", 1) for each in self._listeners)
+
+    def deliver(self, lane: Lane, chunk: list[Waiting], now_s: float) -> None:
+        """Hand the chunk to those listeners that are not done with it; afterwards it is done, or waits.
+
+        Raises:
+            CqueueError: a dead letter could not be stored; the record waits.
+        """
+        if not chunk[0].reason:
+            error = self._call_all(chunk)
+            if error is not None and not self._is_dead(lane, chunk, error, now_s):
+                return
+        self._bury_dead(lane, chunk[0], now_s)
+        lane.finish(chunk)
+
+    def _call_all(self, chunk: list[Waiting]) -> Exception | None:
+        for stage, listener in enumerate(self._listeners):
+            try:
+                _call(listener, [one for one in chunk if one.stage == stage])
+            except Exception as exc:  # noqa: BLE001 - whatever a listener raises is a failure of this record
+                return exc
+        return None
+
+    def _is_dead(self, lane: Lane, chunk: list[Waiting], error: Exception, now_s: float) -> bool:
+        """Whether that was the last attempt; else again later, one by one, to see which of them it is."""
+        lane.alone_upto = chunk[-1].id
+        if len(chunk) > 1:
+            return False
+        one = chunk[0]
+        one.attempts += 1
+        if self._policy.is_over(one.attempts, error):
+            one.reason = _words(error)
+            return True
+        lane.until_s = now_s + self._policy.after_s(one.attempts, error)
+        _log.info("listener_failed", extra={"partition": lane.partition, "attempts": one.attempts})
+        return False
+
+    def _bury_dead(self, lane: Lane, one: Waiting, now_s: float) -> None:
+        if not one.reason or one.record is None:
+            return
+        lane.until_s = now_s + BURY_AGAIN_S  # should it fail
+        self._bury(one.record, one.attempts, one.reason)
+        lane.until_s = 0.0
+
+
+def _call(listener: Listener, pending: list[Waiting]) -> None:
+    """Call it for what it is not done with."""
+    records = [one.record for one in pending]
+    size: int = getattr(listener, "batch_size", 0)
+    if not size:
+        for one, record in zip(pending, records, strict=True):
+            listener(record)
+            one.stage += 1
+        return
+    for start in range(0, len(records), size):
+        listener(records[start : start + size])
+        for one in pending[start : start + size]:
+            one.stage += 1
+
+
+def _words(error: Exception) -> str:
+    text = "".join(traceback.format_exception_only(error)).strip()[:MAX_WORDS]
+    return text.encode(errors="backslashreplace").decode()
+
+
+class DeadLetters:
+    """The log `<log>.dead`, made when it is first needed."""
+
+    def __init__(self, catalog: LogCatalog, driver: BlockingDriver, log: str, subscription: str) -> None:
+        self._catalog = catalog
+        self._source = log
+        self._subscription = subscription
+        self._dead = Log(log + DEAD_SUFFIX, catalog, driver)
+
+    def bury(self, record: LogRecord, attempts: int, reason: str) -> None:
+        """Append the record with why it died, and where it stood.
+
+        Raises:
+            NotDone, AppendUnknown: it may not be there; burying it again may make a second copy.
+        """
+        self._create()
+        why = {
+            HEADER_REASON: reason,
+            HEADER_LOG: self._source,
+            HEADER_SUBSCRIPTION: self._subscription,
+            HEADER_ID: str(record.id),
+            HEADER_PARTITION: str(record.partition),
+            HEADER_ATTEMPTS: str(attempts),
+        }
+        self._dead.append(record.topic, record.body, key=record.key, headers=_fitting(record.headers, why))
+
+    def _create(self) -> None:
+        try:
+            self._catalog.entry(self._dead.name)
+        except LogNotFound:
+            ttl = self._catalog.entry(self._source).config.ttl
+            try:
+                self._catalog.create(self._dead.name, LogConfig(partitions=1, ttl=ttl), exist_ok=True)
+            except LogExists:  # another member was quicker
+                self._catalog.entry(self._dead.name)
+
+
+def _fitting(headers: Mapping[str, str], why: dict[str, str]) -> dict[str, str]:
+    """Both together; of the record's own headers as many as there is room for."""
+    both = dict(why)
+    room = MAX_HEADERS_BYTES - _size(why)
+    for name, value in headers.items():
+        room -= len(name.encode()) + len(value.encode())
+        if room < 0 or len(both) == MAX_HEADERS:
+            break
+        both.setdefault(name, value)
+    return both
+
+
+def _size(headers: Mapping[str, str]) -> int:
+    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())

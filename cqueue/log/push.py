@@ -1,0 +1,83 @@
+"""Pushing records to an address by HTTP: a listener, so retries and positions are the subscription's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
+
+from cqueue.errors import BadInput, NotDone, OutcomeUnknown, RecordRejected
+from cqueue.log.records import LogRecord
+from cqueue.message import check_duration
+
+DEFAULT_TIMEOUT: Final = timedelta(seconds=10)
+AGAIN: Final = frozenset({408, 429})
+"""Answers of the 400s that say "later", not "never"."""
+_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
+
+
+class HttpPush:
+    """A listener that sends each record by HTTP POST; a 2xx answer means that it is done.
+
+    The body is the record's. Its log position and metadata are headers: `Cqueue-Id`, `Cqueue-Topic`,
+    `Cqueue-Partition`, `Cqueue-Time`, `Cqueue-Key`, and `Cqueue-Header-<name>` for its own headers, with
+    what is not ASCII percent-encoded. A record may be sent more than once, always with the same id.
+
+    url: http or https. headers: sent with every request. timeout: 1 ms to 10 min.
+    """
+
+    def __init__(
+        self, url: str, *, headers: Mapping[str, str] | None = None, timeout: timedelta = DEFAULT_TIMEOUT
+    ) -> None:
+        if not isinstance(url, str) or urlsplit(url).scheme not in {"http", "https"}:
+            raise BadInput(f"url is {url!r}; it takes an http or https address")
+        self.url = url
+        self._headers = dict(headers or {})
+        low, high = timedelta(milliseconds=1), timedelta(minutes=10)
+        self._timeout_s = check_duration("timeout", timeout, low, high)
+        self._opener: OpenerDirector = build_opener(_NoRedirects)
+
+    def __call__(self, record: LogRecord) -> None:
+        """Send one record.
+
+        Raises:
+            RecordRejected: the answer is of the 400s, and neither 408 nor 429.
+            NotDone: another answer than 2xx; to be sent again.
+            OutcomeUnknown: no answer.
+        """
+        request = Request(self.url, record.body, {**self._headers, **metadata(record)}, method="POST")  # noqa: S310 - checked above
+        try:
+            self._opener.open(request, timeout=self._timeout_s).close()
+        except HTTPError as exc:
+            exc.close()
+            if 400 <= exc.code < 500 and exc.code not in AGAIN:
+                raise RecordRejected(f"{self.url} answered {exc.code} {exc.reason}") from exc
+            raise NotDone(f"{self.url} answered {exc.code} {exc.reason}") from exc
+        except (OSError, HTTPException) as exc:
+            raise OutcomeUnknown(f"{self.url} gave no answer: {exc}") from exc
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirected POST would become a GET without the record; so it counts as a failure."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def metadata(record: LogRecord) -> dict[str, str]:
+    """The headers that say which record it is."""
+    found = {
+        "Content-Type": "application/octet-stream",
+        "Cqueue-Id": str(record.id),
+        "Cqueue-Topic": record.topic,
+        "Cqueue-Partition": str(record.partition),
+        "Cqueue-Time": record.time.isoformat(),
+    }
+    if record.key is not None:
+        found["Cqueue-Key"] = record.key
+    own = {f"Cqueue-Header-{quote(name, safe='-_.')}": value for name, value in record.headers.items()}
+    return {name: quote(value, safe=_SAFE) for name, value in {**own, **found}.items()}

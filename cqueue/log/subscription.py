@@ -1,0 +1,377 @@
+"""A subscription to a log, and the member of it that this process is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from cqueue import ids
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadInput, Closed, CqueueError, NotDone, OutcomeUnknown
+from cqueue.log.catalog import LogCatalog
+from cqueue.log.delivery import DeadLetters, Delivery, Listener, RetryPolicy
+from cqueue.log.member import Member
+from cqueue.log.positions import EARLIEST, ON_EXPIRED, Start, starts
+from cqueue.log.reading import Pace, Reading
+from cqueue.log.records import LogId, check_partition, check_text
+from cqueue.message import check_duration, check_queue_name
+from cqueue.protocol.logs import LogSpec
+from cqueue.protocol.scan import ShardMap
+from cqueue.protocol.subscribe import ACTIVE, PAUSED, Origin, behind, define, defined, move, set_state
+from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
+
+if TYPE_CHECKING:
+    from tenacity.wait import wait_base
+
+SPEC_FRESH_S: Final = 15.0
+"""How soon a member knows of new partitions."""
+TROUBLE_S: Final = 0.3
+SHORTEST_WAIT_S: Final = 0.02
+MAX_ATTEMPTS: Final = 1_000_000
+MAX_BUFFER: Final = 100_000
+
+_SHORTEST, _LONGEST = timedelta(milliseconds=1), timedelta(minutes=1)
+_log = logging.getLogger("cqueue.log")
+
+OnEvent = Callable[[str, int, LogId], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far one partition is behind what can be read: records not done yet, and how old the first is."""
+
+    count: int
+    seconds: float
+
+
+class Subscription:
+    """A named position in every partition of a log, shared by all members of that name; made by `subscribe`.
+
+    This object is one member, once it is started. Its methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        catalog: LogCatalog,
+        driver: BlockingDriver,
+        log: str,
+        name: str,
+        *,
+        listeners: Sequence[Listener],
+        partitions: Iterable[int] | None,
+        topics: Iterable[str] | None,
+        start: Start,
+        on_expired: str,
+        policy: RetryPolicy,
+        pace: Pace,
+        on_event: OnEvent | None,
+        time_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.log = log
+        self.name = check_queue_name(name)
+        self._specs = _Specs(catalog, log, time_s)
+        self._driver = driver
+        spec = self._specs()
+        self._key = SubscriptionKey(spec.partition, name)
+        self._on_event = on_event
+        readable = _checked_partitions(partitions, spec)
+        delivery = Delivery(listeners, policy, DeadLetters(catalog, driver, log, name).bury)
+        driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
+        self._member = Member(driver, self._key, _member_name(), self._specs, readable)
+        self._reading = Reading(
+            driver,
+            self._key,
+            self._member,
+            delivery,
+            spec=self._specs,
+            partitions=readable,
+            topics=_checked_topics(topics),
+            on_expired=on_expired,
+            pace=pace,
+            report=self._tell,
+            time_s=time_s,
+        )
+        self._stop, self._wake = Event(), Event()
+        self._mutex = Lock()
+        self._thread: Thread | None = None
+        self._began = False
+        self._failure: BaseException | None = None
+
+    # ── running ──
+
+    def run(self) -> None:
+        """Call listeners on this thread until `stop` is called from another one, or by a listener.
+
+        Raises:
+            PositionExpired: a position is forgotten, and `on_expired` is "error".
+            LogNotFound: the log, or the subscription, has been deleted.
+            Closed: the client has been closed; or the subscription, which runs only once.
+        """
+        self._begin()
+        self._run()
+        if self._failure is not None:
+            raise self._failure
+
+    def start(self) -> None:
+        """The same on a thread of its own; what it would raise is raised by `stop`."""
+        self._begin()
+        self._thread = Thread(target=self._run, name=f"cqueue-{self.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: timedelta | None = None) -> bool:
+        """End after the call of a listener that is under way; whether it has ended in time.
+
+        Positions are written down and the partitions given back, so that other members go on at once.
+        """
+        self._stop.set()
+        self._wake.set()
+        if self._thread is None:
+            return True
+        self._thread.join(None if timeout is None else timeout.total_seconds())
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _begin(self) -> None:
+        with self._mutex:
+            if self._began or self._stop.is_set():
+                raise Closed(f"subscription {self.name!r} has been run already; subscribe again")
+            self._began = True
+
+    def _run(self) -> None:
+        living = Thread(target=self._live, name=f"cqueue-{self.name}-member", daemon=True)
+        living.start()
+        try:
+            self._work()
+        except BaseException as exc:  # noqa: BLE001 - raised again by run, or by stop
+            self._failure = exc
+        finally:
+            self._stop.set()
+            living.join()
+            self._leave()
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                wait_s = self._reading.step()
+            except Closed:
+                raise
+            except (NotDone, OutcomeUnknown) as exc:
+                _log.info("subscription_trouble", extra={"subscription": self.name, "error": str(exc)})
+                wait_s = TROUBLE_S
+            if wait_s > 0 and not self._stop.is_set():
+                self._wake.wait(wait_s)
+
+    def _live(self) -> None:
+        """Say that this member lives, and see who else does."""
+        while not self._stop.is_set():
+            try:
+                wait_s = self.pulse()
+            except (NotDone, OutcomeUnknown):
+                wait_s = TROUBLE_S
+            except CqueueError as exc:
+                self._failure = exc
+                self._stop.set()
+                return
+            finally:
+                self._wake.set()
+            self._stop.wait(max(SHORTEST_WAIT_S, wait_s))
+
+    def pulse(self) -> float:
+        """One heartbeat if it is time for it, and one look; seconds until the next. Used inside.
+
+        Raises:
+            NotDone, OutcomeUnknown: to be tried again soon.
+        """
+        if self._driver.clock.now_us() >= self._member.next_beat_us:
+            self._member.beat()
+        view = self._member.look()
+        return (min(self._member.next_beat_us, view.next_us) - self._driver.clock.now_us()) / 1e6
+
+    def _leave(self) -> None:
+        try:
+            self._reading.release_all()
+            self._member.leave()
+        except CqueueError as exc:
+            _log.info("subscription_left_late", extra={"subscription": self.name, "error": str(exc)})
+
+    def _tell(self, what: str, partition: int, position: int) -> None:
+        if self._on_event is not None:
+            self._on_event(what, partition, LogId.of(self._key.log, partition, position))
+
+    # ── looking ──
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that this member reads at present."""
+        return sorted(self._reading.lanes.by_partition)
+
+    def positions(self) -> dict[int, LogId]:
+        """For each partition that was read the position up to where all is done; a `start` for readers."""
+        rows = self._rows().positions
+        return {each: LogId.of(self._key.log, each, row.position) for each, row in sorted(rows.items())}
+
+    def lag(self) -> dict[int, Lag]:
+        """For each partition how far it is behind, whoever reads it. Counts records, so it is no quick call.
+
+        Raises:
+            NotDone: it cannot be read.
+        """
+        spec, rows = self._specs(), self._rows()
+        known, now_us = ShardMap(), self._driver.clock.now_us()
+        if rows.definition is None:
+            return {}
+        origin, found = Origin.from_json(rows.definition.config), {}
+        for partition in range(spec.partitions):
+            row = rows.positions.get(partition)
+            position = origin.of(partition) if row is None else row.position
+            earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+            at = earliest if position is None else max(position, earliest)
+            count, first_us = self._driver.run(behind(spec, partition, at, known))
+            found[partition] = Lag(count, 0.0 if first_us is None else max(0, now_us - first_us) / 1e6)
+        return found
+
+    @property
+    def paused(self) -> bool:
+        """Whether all members are told to wait."""
+        return self._driver.run(defined(self._key)).state == PAUSED
+
+    def _rows(self) -> SubscriptionRows:
+        return self._driver.ask(ReadSubscription(self._key))
+
+    # ── changing ──
+
+    def pause(self) -> None:
+        """No member calls listeners until `resume`; obeyed within 2 s. Positions stay."""
+        self._driver.run(set_state(self._key, PAUSED))
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self._driver.run(set_state(self._key, ACTIVE))
+
+    def seek(self, start: Start, *, on_expired: str = "error") -> None:
+        """Move positions, back or on: all of them, or with a mapping those of its partitions.
+
+        Members finish what they have in hand, and go on from there within 2 s.
+
+        Raises:
+            BadInput, PositionExpired: as `Log.scan` of its `start`.
+            NotDone, OutcomeUnknown: some may be moved and others not; seeking again is safe.
+        """
+        spec = self._specs()
+        partitions = sorted(start) if isinstance(start, Mapping) else list(range(spec.partitions))
+        targets = starts(spec, start, partitions, self._driver.clock.now_us(), on_expired)
+        self._driver.run(move(self._key, targets))
+
+
+class _Specs:
+    """The log's configuration, read again every 15 s: an idle subscription must cost little."""
+
+    def __init__(self, catalog: LogCatalog, log: str, time_s: Callable[[], float]) -> None:
+        self._catalog = catalog
+        self._log = log
+        self._time_s = time_s
+        self._known: tuple[LogSpec, float] | None = None
+
+    def __call__(self) -> LogSpec:
+        """The log as it was some seconds ago at most."""
+        known, now_s = self._known, self._time_s()
+        if known is not None and now_s - known[1] < SPEC_FRESH_S:
+            return known[0]
+        spec = self._catalog.entry(self._log).spec
+        self._known = (spec, now_s)
+        return spec
+
+
+def _member_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _checked_partitions(partitions: Iterable[int] | None, spec: LogSpec) -> frozenset[int] | None:
+    if partitions is None:
+        return None
+    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
+        raise BadInput(f"partitions is {partitions!r}; it takes several numbers")
+    found = frozenset(check_partition(each, spec.partitions) for each in partitions)
+    if not found:
+        raise BadInput("partitions is empty; leave it out for all of them")
+    return found
+
+
+def _checked_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
+    if topics is None:
+        return None
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise BadInput(f"topics is {topics!r}; it takes several texts")
+    found = frozenset(check_text("topic", topic) for topic in topics)
+    if not found:
+        raise BadInput("topics is empty; leave it out for all of them")
+    return found
+
+
+def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:
+    """Where a new subscription begins."""
+    if on_expired not in ON_EXPIRED:
+        raise BadInput(f"on_expired is {on_expired!r}; it takes 'error' or 'earliest'")
+    if isinstance(start, Mapping):
+        named = [partition for partition, point in start.items() if point != EARLIEST]
+        starts(spec, start, list(start), now_us, on_expired)
+        return Origin(spec.partitions, None, starts(spec, start, named, now_us, on_expired))
+    if start == EARLIEST:
+        return Origin(spec.partitions, None, {})
+    return Origin(spec.partitions, starts(spec, start, [0], now_us, on_expired)[0], {})
+
+
+def policy_of(max_attempts: int, wait: wait_base | None) -> RetryPolicy:
+    """How failures are retried.
+
+    Raises:
+        BadInput: out of range.
+    """
+    if type(max_attempts) is not int or not 0 <= max_attempts <= MAX_ATTEMPTS:
+        raise BadInput(f"max_attempts is {max_attempts!r}; it goes from 0 (for ever) to {MAX_ATTEMPTS:,}")
+    return RetryPolicy(max_attempts) if wait is None else RetryPolicy(max_attempts, wait)
+
+
+def pace_of(
+    poll_interval: timedelta,
+    max_poll_interval: timedelta,
+    checkpoint_interval: timedelta,
+    checkpoint_records: int,
+    buffer: int,
+) -> Pace:
+    """How often to look and to check in.
+
+    Raises:
+        BadInput: out of range.
+    """
+    for name, value in (("checkpoint_records", checkpoint_records), ("buffer", buffer)):
+        if type(value) is not int or not 1 <= value <= MAX_BUFFER:
+            raise BadInput(f"{name} is {value!r}; it goes from 1 to {MAX_BUFFER:,}")
+    return Pace(
+        check_duration("poll_interval", poll_interval, _SHORTEST, _LONGEST),
+        check_duration("max_poll_interval", max_poll_interval, poll_interval, _LONGEST),
+        check_duration("checkpoint_interval", checkpoint_interval, timedelta(), _LONGEST),
+        checkpoint_records,
+        buffer,
+    )

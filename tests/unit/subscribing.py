@@ -1,0 +1,172 @@
+"""Members of subscriptions on one store and one clock that is told the time: their steps are the test's."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from cqueue.client import Client
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.log import LogConfig
+from cqueue.log.delivery import RetryPolicy
+from cqueue.log.reading import Pace
+from cqueue.log.subscription import Subscription
+from cqueue.store.memory import MemoryStore
+
+SHARD = timedelta(seconds=10)
+NO_WAIT = timedelta()
+
+
+class Clocked(MemoryStore):
+    """A store whose time is told. `trouble` sees each operation first, and may raise."""
+
+    def __init__(self):
+        self.time_us = 1_800_000_000_000_000
+        self.trouble = lambda _: None
+        self.numbers = itertools.count(1)
+        super().__init__(lambda: self.time_us)
+
+    def execute(self, operation):
+        self.trouble(operation)
+        return super().execute(operation)
+
+    def together(self, operations):
+        results = []
+        for operation in operations:
+            try:
+                results.append(self.execute(operation))
+            except (NotDone, OutcomeUnknown) as exc:
+                results.append(exc)
+        return results
+
+    def pass_time(self, **duration):
+        self.time_us += timedelta(**duration) // timedelta(microseconds=1)
+
+    @property
+    def now(self):
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.time_us)
+
+
+class Through:
+    """One member's way to the store: trouble of its own, and a clock that is off."""
+
+    def __init__(self, store, skew_us=0):
+        self.store = store
+        self.skew_us = skew_us
+        self.trouble = lambda _: None
+
+    def execute(self, operation):
+        self.trouble(operation)
+        return self.store.execute(operation)
+
+    def together(self, operations):
+        results = []
+        for operation in operations:
+            try:
+                results.append(self.execute(operation))
+            except (NotDone, OutcomeUnknown) as exc:
+                results.append(exc)
+        return results
+
+    def sample_time_us(self):
+        return [(self.store.time_us + self.skew_us, 0)]
+
+    def close(self):
+        pass
+
+
+def client_on(store):
+    """A client that lives in the store's time."""
+    clocked = getattr(store, "store", store)
+    client = Client(store)
+    client._clock._local_us = client._clock._wall_us = lambda: clocked.time_us
+    client._driver._random_bits = Random(next(clocked.numbers)).getrandbits
+    client._driver._pause = lambda seconds: clocked.pass_time(seconds=seconds)
+    return client
+
+
+def made_log(client, partitions=4, **values):
+    return client.create_log("events", LogConfig(partitions=partitions, time_shard=SHARD, **values))
+
+
+class Member:
+    """A member that is stepped by hand. handled: what its listener was called with and returned from."""
+
+    def __init__(self, client, listener=None, *, name="billing", policy=None, pace=None, **options):
+        self.store = getattr(client._driver.store, "store", client._driver.store)
+        self.handled = []
+        self.events = []
+        values = {
+            "listeners": [listener or self.handle],
+            "partitions": None,
+            "topics": None,
+            "start": "earliest",
+            "on_expired": "error",
+            "policy": policy or RetryPolicy(wait=lambda state: float(state.attempt_number)),
+            "pace": pace or Pace(),
+            "on_event": lambda what, partition, at: self.events.append((what, partition, at)),
+        }
+        self.subscription = Subscription(
+            client._logs,
+            client._driver,
+            "events",
+            name,
+            time_s=lambda: self.store.time_us / 1e6,
+            **(values | options),
+        )
+        self.subscription._member.name = f"member-{next(self.store.numbers)}"
+
+    def handle(self, record):
+        self.handled.append(record)
+
+    @property
+    def bodies(self):
+        return [record.body for record in self.handled]
+
+    @property
+    def partitions(self):
+        return self.subscription.partitions
+
+    def pulse(self):
+        """Heartbeat and look, as its thread does."""
+        return self.subscription.pulse()
+
+    def step(self):
+        return self.subscription._reading.step()
+
+    def work(self, most=10_000):
+        """Steps until there is nothing to do for now."""
+        for _ in range(most):
+            if self.step() > 0:
+                return
+
+    def live(self, seconds=6.0, step_s=0.5):
+        """Let time go by, with everything that a member does in it."""
+        for _ in range(int(seconds / step_s)):
+            self.pulse()
+            self.work()
+            self.store.pass_time(seconds=step_s)
+
+    def leave(self):
+        self.subscription._leave()
+
+
+def live_together(members, seconds=6.0, step_s=0.5):
+    """The same with several, in turn; all see all others before they do anything."""
+    for _ in range(2):
+        for member in members:
+            member.pulse()
+    for _ in range(int(seconds / step_s)):
+        for member in members:
+            member.pulse()
+            member.work()
+        members[0].store.pass_time(seconds=step_s)
+
+
+def fill(log, store, count, start=0, **values):
+    """Records a moment apart, stable at the end."""
+    for number in range(start, start + count):
+        log.append(f"t{number % 3}", b"%d" % number, **values)
+        store.pass_time(milliseconds=10)
+    store.pass_time(seconds=5)

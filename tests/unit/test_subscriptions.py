@@ -1,0 +1,830 @@
+"""Subscriptions: every record is handled, in the order of its partition, whatever becomes of members."""
+
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+from itertools import chain
+from random import Random
+
+import pytest
+
+import cqueue
+from cqueue.errors import (
+    BadInput,
+    Closed,
+    LogNotFound,
+    NotDone,
+    OutcomeUnknown,
+    PositionExpired,
+    RecordRejected,
+)
+from cqueue.log import LogConfig
+from cqueue.log.delivery import RetryPolicy, batched
+from cqueue.log.reading import Pace
+from cqueue.store.log_operations import ReadRecords
+from cqueue.store.subscriptions import BeatMember, ChangePositions, ReadSubscription
+from tests.unit.subscribing import Clocked, Member, Through, client_on, fill, live_together, made_log
+
+
+@pytest.fixture
+def store():
+    return Clocked()
+
+
+@pytest.fixture
+def client(store):
+    with client_on(store) as client:
+        yield client
+
+
+@pytest.fixture
+def log(client):
+    return made_log(client)
+
+
+def numbers(records):
+    return [int(record.body) for record in records]
+
+
+def by_partition(records):
+    found = {}
+    for record in records:
+        found.setdefault(record.partition, []).append(int(record.body))
+    return found
+
+
+# ── one member ──
+
+
+def test_every_record_is_handled_once_in_the_order_of_its_partition(client, log, store):
+    fill(log, store, 100)
+    member = Member(client)
+    member.live()
+    assert sorted(numbers(member.handled)) == list(range(100))
+    assert all(found == sorted(found) for found in by_partition(member.handled).values())
+
+
+def test_a_later_member_goes_on_where_the_last_one_was(client, log, store):
+    """Whether that one said good-bye or not: what was written down is not done again."""
+    fill(log, store, 20)
+    first = Member(client)
+    first.live()
+    first.leave()
+    fill(log, store, 20, start=20)
+    second = Member(client, start="latest")  # which counts for a new subscription only
+    second.live()
+    fill(log, store, 20, start=40)
+    second.live()  # and is gone
+    third = Member(client)
+    third.live(10)
+    assert sorted(numbers(first.handled)) == list(range(20))
+    assert sorted(numbers(second.handled)) == list(range(20, 60))
+    assert third.handled == []
+
+
+def test_listeners_are_called_in_turn_and_the_position_waits_for_all(client, log, store):
+    fill(log, store, 3, partition=0)
+    calls = []
+
+    def first(record):
+        calls.append(("first", int(record.body)))
+
+    def second(record):
+        calls.append(("second", int(record.body)))
+        if len(calls) < 5:
+            raise ValueError("not now")
+
+    member = Member(client, listeners=[first, second])
+    member.pulse()
+    member.work(5)
+    assert member.subscription._reading.lanes.by_partition[0].done < log_ids(log)[0]
+    member.live(20)
+    # What the first one has done it is not asked to do again.
+    assert [number for who, number in calls if who == "first"] == [0, 1, 2]
+    assert [number for who, number in calls if who == "second"] == [0, 0, 0, 0, 1, 2]
+
+
+def log_ids(log):
+    return [record.id.locate()[2] for record in log.scan()]
+
+
+def test_a_listener_may_have_batches_of_one_partition(client, log, store):
+    fill(log, store, 100)
+    batches = []
+    member = Member(client, batched(10)(batches.append))
+    member.live()
+    assert sorted(int(r.body) for batch in batches for r in batch) == list(range(100))
+    assert max(map(len, batches)) == 10
+    assert all(len({r.partition for r in batch}) == 1 for batch in batches)
+
+
+def test_topics_and_partitions_can_be_chosen(client, log, store):
+    """What is not wanted is passed, and not looked at again."""
+    fill(log, store, 90)
+    member = Member(client, topics=frozenset({"t1"}), partitions=[1, 3])
+    member.live()
+    chosen = [r for r in log.scan() if r.topic == "t1" and r.partition in (1, 3)]
+    assert sorted(numbers(member.handled)) == sorted(numbers(chosen))
+    member.leave()
+    positions = member.subscription.positions()
+    assert set(positions) == {1, 3}
+    assert list(log.scan(positions, partitions=[1, 3])) == []
+
+
+@pytest.mark.parametrize("by", ["latest", "time", "ids"])
+def test_a_new_subscription_begins_where_it_is_told(client, log, store, by):
+    fill(log, store, 40)
+    records = list(log.scan())
+    start = {
+        "latest": "latest",
+        "time": records[25].time,
+        "ids": {r.partition: r.id for r in records[:25]} | {3: "latest"},
+    }[by]
+    expected = {
+        "latest": [],
+        "time": numbers(records[25:]),
+        "ids": [n for n, r in zip(numbers(records), records, strict=True) if n >= 25 and r.partition != 3],
+    }[by]
+    member = Member(client, start=start)
+    fill(log, store, 4, start=40)
+    member.live()
+    assert sorted(numbers(member.handled)) == [*expected, 40, 41, 42, 43]
+
+
+def test_new_partitions_are_read_from_their_beginning(client, log, store):
+    member = Member(client, start="latest")
+    member.live()
+    log.alter(partitions=6)
+    client._logs._entries.clear()
+    fill(log, store, 6, partition=5)
+    member.live(30)
+    assert numbers(member.handled) == list(range(6))
+    assert member.partitions == [0, 1, 2, 3, 4, 5]
+
+
+# ── failures ──
+
+
+def test_a_record_that_fails_waits_alone(client, log, store):
+    """Its partition waits with it, because of the order; others go on."""
+    fill(log, store, 40)
+    failing, began = [True], store.time_us
+
+    def listener(record):
+        if int(record.body) == 5 and failing[0]:
+            raise ValueError("not now")
+        member.handled.append(record)
+
+    member = Member(client, listener, policy=RetryPolicy(0, lambda _: 3.0))
+    member.live()
+    stuck = next(r.partition for r in log.scan() if r.body == b"5")
+    assert {p: len(found) for p, found in by_partition(member.handled).items() if p != stuck} == {
+        p: 10 for p in range(4) if p != stuck
+    }
+    failing.clear()
+    failing.append(False)
+    member.live(10)
+    assert all(found == sorted(found) for found in by_partition(member.handled).values())
+    assert sorted(numbers(member.handled)) == list(range(40))
+    assert store.time_us > began
+
+
+def test_what_fails_to_the_end_goes_to_the_dead_letter_log(client, log, store):
+    """With why, where from and for whom; the rest goes on, in order."""
+    fill(log, store, 20, headers={"a": "1"}, key="k")
+    calls = Counter()
+
+    def listener(record):
+        calls[int(record.body)] += 1
+        if int(record.body) in (5, 6):
+            raise ValueError("never")
+        member.handled.append(record)
+
+    member = Member(client, listener, policy=RetryPolicy(3, lambda _: 1.0))
+    member.live(30)
+    assert numbers(member.handled) == [n for n in range(20) if n not in (5, 6)]
+    assert (calls[5], calls[6], calls[7]) == (3, 3, 1)
+    letters = list(client.log("events.dead").scan())
+    assert numbers(letters) == [5, 6]
+    headers = letters[0].headers
+    assert headers["cqueue-dead-reason"] == "ValueError: never"
+    assert headers["cqueue-dead-log"] == "events"
+    assert headers["cqueue-dead-subscription"] == "billing"
+    assert headers["cqueue-dead-attempts"] == "3"
+    assert headers["a"] == "1"
+    assert (letters[0].topic, letters[0].key) == ("t2", "k")
+    (original,) = [r for r in log.scan() if r.body == b"5"]
+    assert headers["cqueue-dead-id"] == original.id
+    assert headers["cqueue-dead-partition"] == str(original.partition)
+
+
+def test_of_a_batch_only_what_fails_alone_is_dead(client, log, store):
+    fill(log, store, 30, partition=2)
+    done = []
+
+    def listener(records):
+        if any(r.body == b"7" for r in records):
+            raise RecordRejected("not this one")
+        done.extend(numbers(records))
+
+    Member(client, batched(10)(listener)).live(10)
+    assert done == [n for n in range(30) if n != 7]
+    (letter,) = client.log("events.dead").scan()
+    assert letter.body == b"7"
+    assert letter.headers["cqueue-dead-attempts"] == "1"
+
+
+def test_a_dead_letter_that_cannot_be_stored_waits(client, log, store):
+    """The record stays where it is, and its listener is not called again."""
+    fill(log, store, 3, partition=0)
+    calls = []
+
+    def listener(record):
+        calls.append(int(record.body))
+        if record.body == b"1":
+            raise RecordRejected("no")
+
+    def trouble(operation):
+        if type(operation).__name__ == "CreateLog":
+            raise NotDone("no")
+
+    member = Member(client, listener)
+    store.trouble = trouble
+    member.pulse()
+    with pytest.raises(NotDone):
+        member.work()
+    store.trouble = lambda _: None
+    member.live(10)
+    assert calls == [0, 1, 2]
+    assert numbers(client.log("events.dead").scan()) == [1]
+
+
+def test_a_dead_letter_with_too_many_headers_keeps_what_fits(client, log, store):
+    fill(log, store, 1, headers={f"h{n}": "x" * 240 for n in range(64)})
+
+    def listener(_):
+        raise RecordRejected("é\ud800" * 1000)
+
+    Member(client, listener).live(10)
+    (letter,) = client.log("events.dead").scan()
+    assert len(letter.headers) == 64 or sum(map(len, letter.headers.values())) > 15_000
+    assert letter.headers["cqueue-dead-log"] == "events"
+
+
+# ── pausing, moving, looking ──
+
+
+def test_a_paused_subscription_waits_and_goes_on(client, log, store):
+    member = Member(client)
+    member.live()
+    member.subscription.pause()
+    assert member.subscription.paused
+    fill(log, store, 10)
+    member.live()
+    assert member.handled == []
+    member.subscription.resume()
+    member.live()
+    assert sorted(numbers(member.handled)) == list(range(10))
+
+
+def test_positions_can_be_moved_back_and_on(client, log, store):
+    """Members go on from there, and a checkpoint that they had in mind does not undo it."""
+    fill(log, store, 40)
+    member = Member(client)
+    member.live()
+    records = list(log.scan())
+    member.handled.clear()
+    member.subscription.seek(records[20].time)
+    member.live()
+    assert sorted(numbers(member.handled)) == list(range(20, 40))
+    member.handled.clear()
+    member.subscription.seek({2: "earliest"})
+    member.live()
+    assert numbers(member.handled) == numbers(r for r in records if r.partition == 2)
+    member.subscription.pause()
+    fill(log, store, 10, start=40)
+    member.subscription.seek("latest")
+    member.subscription.resume()
+    member.handled.clear()
+    member.live()
+    assert set(numbers(member.handled)) <= set(range(40, 50))
+
+
+def test_moving_a_subscription_that_nobody_reads_makes_its_positions(client, log, store):
+    fill(log, store, 40)
+    admin = Member(client)
+    admin.subscription.seek("latest")
+    member = Member(client)
+    member.live()
+    assert member.handled == []
+
+
+def test_a_move_in_the_middle_of_a_record_counts(client, log, store):
+    """The record in hand is finished, its checkpoint is not written over the new position."""
+    fill(log, store, 10, partition=1)
+
+    def listener(record):
+        member.handled.append(record)
+        if len(member.handled) == 5:
+            admin.subscription.seek("earliest")
+
+    member, admin = Member(client, listener), Member(client)
+    member.live()
+    assert numbers(member.handled)[-10:] == list(range(10))
+    assert len(member.handled) > 10
+
+
+def test_lag_counts_what_can_be_read_and_is_not_done(client, log, store):
+    member = Member(client)
+    assert {lag.count for lag in member.subscription.lag().values()} == {0}
+    fill(log, store, 40)
+    store.pass_time(seconds=30)
+    lag = member.subscription.lag()
+    assert sum(each.count for each in lag.values()) == 40
+    assert all(35 < each.seconds < 36 for each in lag.values())
+    member.live()
+    assert {(each.count, each.seconds) for each in member.subscription.lag().values()} == {(0, 0.0)}
+
+
+def test_a_forgotten_position_is_an_error_or_the_earliest(client, store):
+    """A subscriber must know that it may have missed records, unless it does not mind."""
+    log = made_log(client, ttl=timedelta(minutes=1))
+    member = Member(client)
+    fill(log, store, 4)
+    member.live()
+    member.leave()
+    store.pass_time(minutes=10)
+    fill(log, store, 4, start=4)
+    late = Member(client)
+    late.pulse()
+    with pytest.raises(PositionExpired, match="on_expired"):
+        late.work()
+    late.leave()
+    easy = Member(client, on_expired="earliest")
+    easy.live(10)
+    assert sorted(numbers(easy.handled)) == [4, 5, 6, 7]
+
+
+def test_a_position_does_not_grow_old_where_no_records_come(client):
+    """A quiet partition's position moves on: nothing was missed, so nothing is an error."""
+    made_log(client, ttl=timedelta(minutes=1))
+    member = Member(client)
+    member.live(180)
+    member = Member(client)
+    member.live(10)
+    assert member.partitions == [0, 1, 2, 3]
+
+
+def test_no_more_is_read_while_many_wait(client, log, store):
+    """Back-pressure: a listener that does not get on does not fill the memory."""
+    fill(log, store, 2000)
+
+    def listener(_):
+        raise ValueError("not now")
+
+    member = Member(client, listener, policy=RetryPolicy(0, lambda _: 100.0), pace=Pace(buffer=50))
+    member.live()
+    waiting = len(member.subscription._reading.lanes)
+    reads = []
+    store.trouble = lambda op: reads.append(op) if type(op) is ReadRecords else None
+    fill(log, store, 100, start=2000)
+    member.live()
+    assert waiting >= 50
+    assert len(member.subscription._reading.lanes) == waiting
+    assert reads == []
+
+
+# ── several members ──
+
+
+def test_members_share_the_partitions(client, store):
+    """Each is read by one of them, and all of them have some."""
+    log = made_log(client, partitions=16)
+    members = [Member(client) for _ in range(3)]
+    live_together(members)
+    held = [member.partitions for member in members]
+    assert sorted(chain(*held)) == list(range(16))
+    assert all(held)
+    fill(log, store, 300)
+    live_together(members)
+    handled = [r for member in members for r in member.handled]
+    assert sorted(numbers(handled)) == list(range(300))
+
+
+@pytest.mark.usefixtures("log")
+def test_members_that_read_different_partitions_share_what_both_read(client):
+    members = [Member(client, partitions=[0, 1]), Member(client, partitions=[1, 2, 3])]
+    live_together(members)
+    assert sorted(members[0].partitions + members[1].partitions) == [0, 1, 2, 3]
+    assert set(members[0].partitions) <= {0, 1}
+
+
+def test_a_member_that_joins_gets_its_part_without_a_record_done_twice(client, store):
+    log = made_log(client, partitions=16)
+    fill(log, store, 100)
+    first = Member(client)
+    first.live()
+    second = Member(client)
+    live_together([first, second])
+    fill(log, store, 100, start=100)
+    live_together([first, second])
+    assert sorted(numbers(first.handled + second.handled)) == list(range(200))
+    assert second.handled
+
+
+def test_a_dead_members_partitions_are_taken_over_within_five_seconds(client, store):
+    made_log(client, partitions=16)
+    members = [Member(client) for _ in range(3)]
+    live_together(members)
+    survivors, died = members[:2], store.time_us
+    members[2].pulse()  # its last one, the moment it dies
+    while sorted(survivors[0].partitions + survivors[1].partitions) != list(range(16)):
+        for member in survivors:
+            member.pulse()
+            member.work()
+        store.pass_time(milliseconds=100)
+    assert store.time_us - died <= 5_000_000
+
+
+@pytest.mark.usefixtures("log")
+def test_a_member_that_leaves_gives_back_at_once(client):
+    first, second = Member(client), Member(client)
+    live_together([first, second])
+    first.leave()
+    second.pulse()
+    second.work()
+    assert second.partitions == [0, 1, 2, 3]
+
+
+def test_a_paused_owner_calls_no_listener_and_moves_no_position(client, log, store):
+    """It wakes up with records in hand, after others have read on; it finds out before it goes on."""
+    fill(log, store, 40)
+    paused = Member(client)
+    paused.pulse()
+    while len(paused.handled) < 5:
+        paused.step()
+    store.pass_time(seconds=10)
+    other = Member(client)
+    other.live()
+    fill(log, store, 10, start=40)
+    other.live()
+    positions = other.subscription.positions()
+    before = list(paused.handled)
+    paused.work(50)
+    assert paused.handled == before
+    assert paused.partitions == []
+    paused.subscription._reading.checkpoint()
+    after = other.subscription.positions()
+    assert all(after[p].locate()[2] >= at.locate()[2] for p, at in positions.items())
+    assert sorted(numbers(other.handled)) == list(range(50)), "nothing was written down by the paused one"
+
+
+def test_a_paused_owner_whose_heart_beats_before_it_looks_is_no_safer(client, log, store):
+    """Its heartbeat thread may run first: what it held before the gap is not trusted."""
+    fill(log, store, 40)
+    paused = Member(client)
+    paused.pulse()
+    while len(paused.handled) < 5:
+        paused.step()
+    store.pass_time(seconds=10)
+    other = Member(client)
+    other.live(3)
+    paused.subscription._member.beat()
+    before = list(paused.handled)
+    paused.work(50)
+    assert paused.handled == before
+
+
+def test_a_paused_owner_that_nobody_missed_goes_on(client, log, store):
+    """It verifies what it holds with a new fence, so that nobody takes it over in that moment."""
+    fill(log, store, 40)
+    member = Member(client)
+    member.pulse()
+    while len(member.handled) < 5:
+        member.step()
+    slow = Member(client)
+    store.pass_time(seconds=10)
+    slow.pulse()  # sees the other one dead, and is slow to act on it
+    member.work()
+    slow.work()
+    assert sorted(numbers(member.handled)) == list(range(40))
+    assert slow.handled == []
+
+
+def test_each_partition_is_read_by_one_at_a_time_whatever_their_clocks():
+    """Clocks that differ by the skew, pauses of any length, any order of steps: 0 missed, order kept."""
+    for seed in range(30):
+        _try_schedule(Clocked(), Random(seed))
+
+
+def _try_schedule(store, rng):
+    """Duplicates lie only between what a member had done and what it had written down."""
+    doors = [Through(store, rng.choice((0, 250_000, -250_000))) for _ in range(3)]
+    clients = [client_on(door) for door in doors]
+    log = made_log(clients[0], partitions=3)
+    calls, sent = [], 0
+    members = [_member(clients[n], n, calls) for n in range(3)]
+    awake_us = [0, 0, 0]
+    for _ in range(400):
+        if rng.random() < 0.3 and sent < 150:
+            fill_one(log, sent)
+            sent += 1
+        which = rng.randrange(3)
+        doors[which].trouble = _trouble(rng) if rng.random() < 0.2 else (lambda _: None)
+        if store.time_us < awake_us[which]:
+            continue
+        if rng.random() < 0.03:
+            awake_us[which] = store.time_us + rng.choice((1, 3, 5, 9)) * 1_000_000
+        try:
+            if rng.random() < 0.4:
+                members[which].pulse()
+            for _ in range(rng.choice((1, 1, 3, 20))):
+                members[which].step()
+        except (NotDone, OutcomeUnknown):
+            pass
+        store.pass_time(milliseconds=rng.choice((1, 50, 400)))
+    for door in doors:
+        door.trouble = lambda _: None
+    store.pass_time(seconds=10)
+    live_together(members, 12)
+    judge(calls, sent)
+
+
+def _member(client, number, calls):
+    member = Member(client, lambda record: calls.append(("done", number, record.partition, record)))
+    tell = member.subscription._reading._report
+
+    def report(what, partition, position):
+        calls.append((what, number, partition, position))
+        tell(what, partition, position)
+
+    member.subscription._reading._report = report
+    return member
+
+
+def fill_one(log, number):
+    log.append("t", b"%d" % number)
+
+
+def _trouble(rng):
+    """Now and then an operation of the subscription fails, or seems to."""
+
+    def trouble(operation):
+        if type(operation) in (ChangePositions, BeatMember, ReadSubscription) and rng.random() < 0.3:
+            if type(operation) is ReadSubscription or rng.random() < 0.3:
+                raise NotDone("no")
+            raise OutcomeUnknown("no answer")
+
+    return trouble
+
+
+def judge(calls, sent):
+    """0 missed; one holder at a time; each stretch in order and without a gap; repeats explained."""
+    done = [int(at.body) for what, _, _, at in calls if what == "done"]
+    assert set(done) == set(range(sent)), "missed"
+    for partition in {call[2] for call in calls}:
+        _judge_partition([call for call in calls if call[2] == partition])
+
+
+def _judge_partition(calls):
+    ids = sorted({at.id.locate()[2] for what, _, _, at in calls if what == "done"})
+    holder, last, stored = None, None, 0
+    for what, who, _, at in calls:
+        if what == "acquired":
+            holder, last = who, at
+            assert at >= stored, "a position moved back"
+            stored = at
+        elif what == "done":
+            id_ = at.id.locate()[2]
+            assert who == holder, "read by one that had lost it"
+            assert id_ == next(each for each in ids if each > last), "out of order, or a gap"
+            last = id_
+        elif what in ("checkpoint", "released") and who == holder:
+            assert stored <= at, "a position moved back"
+            stored = at
+
+
+# ── unknown outcomes, and crashes ──
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_checkpoint_without_an_answer_is_settled_by_a_serial_read(client, log, store, applied):
+    """Three answers: the member goes on whichever it was, and does nothing twice."""
+    fill(log, store, 40)
+    member = Member(client)
+    lost = [3]
+    execute = type(store).__mro__[1].execute
+
+    def trouble(operation):
+        if type(operation) is ChangePositions and lost[0]:
+            lost[0] -= 1
+            if applied:
+                execute(store, operation)
+            raise OutcomeUnknown("no answer")
+
+    store.trouble = trouble
+    member.live()
+    fill(log, store, 40, start=40)
+    member.live()
+    assert sorted(numbers(member.handled)) == list(range(80))
+    member.leave()
+    assert list(log.scan(member.subscription.positions())) == []
+
+
+def test_nothing_is_handled_while_it_cannot_be_known_who_owns_it(client, log, store):
+    fill(log, store, 40)
+    member = Member(client)
+    member.pulse()
+    while len(member.handled) < 5:
+        member.step()
+    store.pass_time(seconds=10)
+
+    def trouble(operation):
+        if type(operation) in (ChangePositions, ReadSubscription):
+            raise OutcomeUnknown("no answer") if type(operation) is ChangePositions else NotDone("no")
+
+    store.trouble = trouble
+    for _ in range(3):
+        with pytest.raises(OutcomeUnknown):
+            member.step()
+    assert len(member.handled) == 5
+    store.trouble = lambda _: None
+    member.live()
+    assert sorted(numbers(member.handled)) == list(range(40))
+
+
+class Crashed(BaseException):
+    """The process is gone: nothing of it runs any more."""
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_crash_at_any_operation_misses_nothing_and_keeps_the_order(applied):
+    """What is done again was not written down yet: it lies between a success and its checkpoint."""
+    at = 0
+    while _crash_at(at, applied=applied):
+        at += 1
+    assert at > 30
+
+
+def _crash_at(at, *, applied):
+    """Whether there was an operation of that number."""
+    store = Clocked()
+    door = Through(store)
+    with client_on(store) as client:
+        log = made_log(client, partitions=3)
+        fill(log, store, 30)
+        calls, left = [], [at]
+        victim = _member(client_on(door), 0, calls)
+
+        def trouble(operation):
+            left[0] -= 1
+            if left[0] < 0:
+                if applied:
+                    store.execute(operation)
+                raise Crashed
+
+        door.trouble = trouble
+        pace = victim.subscription._reading._pace
+        victim.subscription._reading._pace = type(pace)(checkpoint_records=4)
+        try:
+            victim.live(4)
+        except Crashed:
+            crashed = True
+        else:
+            crashed = False
+        other = _member(client, 1, calls)
+        other.live(8)
+        judge(calls, 30)
+        twice = sum(Counter(int(c[3].body) for c in calls if c[0] == "done").values()) - 30
+        assert twice <= 4 + 1, "more than a checkpoint interval was done again"
+        return crashed
+
+
+# ── what it costs ──
+
+
+def test_an_idle_subscription_costs_at_most_two_statements_a_second(store):
+    """One member, 16 partitions, in its own time: heartbeats, looks, peeks, configuration, clock."""
+    counted = []
+
+    class Counting(Through):
+        def execute(self, operation):
+            counted.append(type(operation).__name__)
+            return super().execute(operation)
+
+        def sample_time_us(self):
+            counted.append("time")
+            return super().sample_time_us()
+
+    client = client_on(Counting(store))
+    client.create_log("events", LogConfig(partitions=16))
+    member = Member(client)
+    member.live(30)
+    counted.clear()
+    _run_by_itself(member, store, seconds=300)
+    assert len(counted) / 300 <= 2, Counter(counted)
+
+
+def _run_by_itself(member, store, seconds):
+    """Both threads of a member, each waiting as long as it says."""
+    end_us = store.time_us + seconds * 1_000_000
+    pulse_us = step_us = store.time_us
+    while store.time_us < end_us:
+        if store.time_us >= pulse_us:
+            pulse_us = store.time_us + max(20_000, int(member.pulse() * 1e6))
+            step_us = store.time_us  # a look wakes the reader
+        if store.time_us >= step_us:
+            step_us = store.time_us + int(member.step() * 1e6)
+        member.subscription._specs._catalog._entries.clear()  # that cache lives in real time
+        store.time_us = max(store.time_us + 1, min(pulse_us, step_us))
+
+
+# ── threads ──
+
+
+@pytest.fixture
+def live_log():
+    """A log in real time."""
+    with cqueue.connect("memory://") as client:
+        yield client, client.create_log("events", LogConfig(partitions=2))
+
+
+def wait_until(condition, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_subscription_runs_on_threads_of_its_own(live_log):
+    client, log = live_log
+    sent = [log.append("t", b"%d" % n) for n in range(10)]
+    found, events = [], []
+    with client.subscribe(
+        "events", name="billing", listeners=[found.append], on_event=lambda *event: events.append(event)
+    ) as subscription:
+        wait_until(lambda: len(found) == 10)
+        assert subscription.partitions == [0, 1]
+    assert {record.id for record in found} == set(sent)
+    assert {what for what, _, _ in events} >= {"acquired", "released"}
+    with pytest.raises(Closed):
+        subscription.start()
+
+
+def test_run_ends_when_a_listener_says_stop(live_log):
+    client, log = live_log
+    log.append("t", b"x")
+    subscription = client.subscribe("events", name="b", listeners=[lambda _: subscription.stop()])
+    runs = threading.Thread(target=subscription.run)
+    runs.start()
+    runs.join(30)
+    assert not runs.is_alive()
+
+
+def test_what_ends_a_subscription_is_raised_by_stop(live_log):
+    client, _ = live_log
+    subscription = client.subscribe("events", name="b", listeners=[print])
+    subscription.start()
+    client.delete_log("events")
+    subscription._specs._known = None
+    wait_until(lambda: not subscription._thread.is_alive())
+    with pytest.raises(LogNotFound):
+        subscription.stop()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"listeners": []},
+        {"listeners": print},
+        {"listeners": ["print"]},
+        {"name": "not a name"},
+        {"start": "yesterday"},
+        {"start": {9: "earliest"}},
+        {"partitions": [4]},
+        {"partitions": []},
+        {"partitions": "01"},
+        {"topics": "t1"},
+        {"topics": []},
+        {"on_expired": "ignore"},
+        {"max_attempts": -1},
+        {"buffer": 0},
+        {"checkpoint_records": 0},
+        {"poll_interval": timedelta()},
+        {"max_poll_interval": timedelta(milliseconds=1)},
+        {"checkpoint_interval": timedelta(hours=1)},
+    ],
+)
+@pytest.mark.usefixtures("log")
+def test_a_subscription_that_cannot_be_is_refused(client, options):
+    values = {"name": "billing", "listeners": [print]} | options
+    with pytest.raises(BadInput):
+        client.subscribe("events", **values)
+
+
+def test_a_subscription_to_no_log_is_refused(client):
+    with pytest.raises(LogNotFound):
+        client.subscribe("nosuch", name="b", listeners=[print])
+    with pytest.raises(BadInput, match="batch size"):
+        batched(0)

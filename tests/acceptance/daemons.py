@@ -16,7 +16,7 @@ from pathlib import Path
 
 import cqueue
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 VISIBILITY = timedelta(seconds=5)
 ATTEMPTS = {"quick": 5, "slow": 5, "deadly": 3, "ticks": 10}
 """The queues of the application `work.py`, with how often their messages are tried."""

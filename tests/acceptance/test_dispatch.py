@@ -15,7 +15,7 @@ import pytest
 import cqueue
 from tests.acceptance.daemons import Site, at
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(400)]
 
 
 @pytest.fixture

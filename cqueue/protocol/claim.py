@@ -3,6 +3,10 @@
 The order is the protocol. The lock first; then cursors and slots; then messages, which are skipped
 if any slot lists them; then one conditional mutation that lists what is taken, moves the cursors and
 releases the lock. Only when that is known to be applied is anything delivered.
+
+A consumer that finds the fence that it wrote itself need not lock again: nobody has claimed since, and
+if somebody does before its mutation, that fails on the fence. What keeps claims apart is the fence; the
+lock only keeps others from reading in vain.
 """
 
 from __future__ import annotations
@@ -26,14 +30,16 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         NotDone: a read failed, or the mutation certainly did.
         OutcomeUnknown: the mutation may be applied; nothing is delivered, its messages come again.
     """
-    if view.fence is None and not (yield from acquire(view, spec)):
+    known = view.fence is not None
+    if not known and not (yield from acquire(view, spec)):
         return Claim()
     owner = yield from new_owner()
     now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
     head = yield from ReadHead(view.wide_row)
     if head.lock is None or head.lock.fence != view.fence:
-        view.fence = None  # stolen: our lease was over
-        return Claim()
+        view.fence, view.locked = None, False  # somebody else has claimed meanwhile
+        view.head = head
+        return (yield from claim(view, spec, gate, want, stay=stay)) if known else Claim()
     draft = Draft(spec, view, head, now_us, owner)
     draft.stay = stay
     view.finished = list(draft.finished.values())
@@ -54,7 +60,10 @@ def _fill(draft: Draft, gate: SuspectGate, want: int) -> Proto[None]:
 
 
 def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim]:
-    view, mutation = draft.view, draft.mutation()
+    view = draft.view
+    if not view.locked and draft.is_empty:
+        return Claim()
+    mutation = draft.mutation()
     if mutation.lock is None or not (yield from settle(mutation)):
         return Claim()  # a slot or the lock was changed meanwhile: the next head read tells
     _remember(draft, mutation)
@@ -73,6 +82,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     for priority, stretches in draft.taken.items():
         for stretch in stretches:
             view.took(priority, stretch)
-    view.fence = lock.fence if lock is not None and lock.until_ms else None
+    if lock is not None:
+        view.fence, view.locked = lock.fence, bool(lock.until_ms)
     slots = {**draft.slots, **{key: change.row for key, change in draft.changes.items()}}
     view.head = Head(lock, {**draft.cursors, **draft.moved}, tuple(slots.values()))

@@ -103,6 +103,11 @@ class Draft:
             if slot.state is not SlotState.FREE and key not in self.finished
         ]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write: nothing to take, no slot to change, no cursor to move."""
+        return not (self.grants or self.changes or self.finished or self.moved or self.retire)
+
     # ── slots ──
 
     def grant(

@@ -38,7 +38,7 @@ def new_owner() -> Proto[bytes]:
 
 
 def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
-    """Lock the wide row if its lock is free or has run out. True: `view.fence` is ours."""
+    """Lock the wide row if its lock is free or has run out. True: it is ours."""
     head = view.head or (yield from ReadHead(view.wide_row))
     view.head = None
     now_us = yield from Now()
@@ -53,18 +53,19 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence)
     if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
         return False
-    view.fence = fence
+    view.fence, view.locked = fence, True
     return True
 
 
 def unlock(view: RowView) -> Proto[None]:
     """Give back a lock that is held between claims. Best effort: its lease ends by itself."""
-    if view.fence is None:
+    if not view.locked:
         return
-    expect, view.fence = view.fence, None
+    expect, view.fence, view.locked = view.fence, None, False
     now_us = yield from Now()
     lock = LockRow(LockState.FREE, b"", 0, next_fence(expect, now_us))
-    yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))
+    if (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))):
+        view.fence = lock.fence
 
 
 def settle(mutation: Mutate) -> Proto[bool]:

@@ -112,7 +112,7 @@ class Poll:
         try:
             return (yield from claim(view, spec, self._gate, want, stay=stay))
         finally:
-            self.held = view if view.fence is not None else None
+            self.held = view if view.locked else None
 
     def let_go(self, but: RowView | None = None) -> Proto[None]:
         """Unlock the wide row that is held, if it is another one."""
@@ -121,7 +121,7 @@ class Poll:
             try:
                 yield from unlock(held)
             except (NotDone, OutcomeUnknown):
-                held.fence = None  # its lease ends by itself
+                return  # its lease ends by itself
 
     # ── where to look ──
 

@@ -42,7 +42,8 @@ class RowView:
     wide_row: WideRow
     end_us: int
     priorities: set[int]
-    fence: int | None = None  # set while we hold the lock
+    fence: int | None = None  # that we wrote last: as long as it stands, nobody else has claimed
+    locked: bool = False  # and we keep the lock
     head: Head | None = None  # as last read, to lock with
     retired: bool = False
     rest_until_us: int = 0  # nothing to do before

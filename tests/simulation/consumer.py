@@ -124,7 +124,7 @@ class Consumer:
             if body_of(one.row).startswith(b"poison") and not self.spec.is_dead_letter:
                 sim.crash(self)
                 return
-            if rng.random() < 0.3:
+            if rng.random() < 0.3 and not (sim.quiet and sim.params.serial):  # else others wait for it
                 yield Pause(rng.random() ** 2 * sim.params.work_s)
             if sim.quiet:
                 yield from self._settle("ack", [one])

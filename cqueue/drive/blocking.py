@@ -48,6 +48,7 @@ from cqueue.store.operations import (
     Together,
     UnregisterShard,
 )
+from cqueue.store.record_columns import ReadColumns
 from cqueue.store.subscriptions import CountRecords, ListSubscriptions, ReadSubscription
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ T = TypeVar("T")
 RETRIED = frozenset({
     ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
     ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
-    ReadRecords, PeekRecords, ReadLogShards, ReadLog, ListLogs,
+    ReadRecords, ReadColumns, PeekRecords, ReadLogShards, ReadLog, ListLogs,
     DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
     DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
     ReadSubscription, ListSubscriptions, CountRecords,

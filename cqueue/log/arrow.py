@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from cqueue import ids
-from cqueue.protocol.scan import Record
+from cqueue.log.batches import Batch
+from cqueue.store.record_columns import pairs, uuids
 
 SCHEMA = pa.schema(
     [
@@ -21,20 +24,39 @@ SCHEMA = pa.schema(
 """id: the 16 bytes of the TimeUUID; time: when it was appended, by the cluster's clock."""
 
 
-def batch_of(found: list[Record]) -> pa.RecordBatch:
+def batch_of(found: Batch) -> pa.RecordBatch:
     """The records, in their order."""
-    if not found:
-        return pa.RecordBatch.from_pylist([], schema=SCHEMA)
-    rows, partitions = zip(*found, strict=True)
-    ids_, topics, keys, headers, bodies = zip(*rows, strict=True)
-    columns = (
-        partitions,
-        list(map(ids.to_bytes, ids_)),
-        list(map(ids.time_us, ids_)),
-        topics,
-        keys,
-        [None if each is None else list(each.items()) for each in headers],
+    numbers, topics, keys, headers, bodies = found.columns.columns
+    arrays = (
+        found.partitions,
+        _ids(numbers),
+        list(map(ids.time_us, numbers)),
+        _texts(topics),
+        _texts(keys),
+        [None if each is None else list(pairs(each)) for each in headers]
+        if any(headers)
+        else _nulls(headers),
         bodies,
     )
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [
+            array if isinstance(array, pa.Array) else pa.array(array, field.type)
+            for array, field in zip(arrays, SCHEMA, strict=True)
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _ids(numbers: list[int]) -> pa.Array:
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(16), len(numbers), [None, pa.py_buffer(uuids(numbers))]
+    )
+
+
+def _texts(cells: Sequence[bytes | None]) -> pa.Array:
+    """Texts from their bytes, which Cassandra has checked already."""
+    return pa.array(cells, pa.binary()).view(pa.string())
+
+
+def _nulls(cells: Sequence[bytes | None]) -> pa.Array:
+    return pa.nulls(len(cells), SCHEMA.field("headers").type)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, Closed
+from cqueue.log.batches import Batch, in_order
 from cqueue.log.catalog import LogCatalog, LogEntry
 from cqueue.log.positions import EARLIEST, Point, Start, id_at, starts
 from cqueue.log.records import LogId, LogRecord, check_partition, check_text
 from cqueue.message import check_duration
+from cqueue.protocol.columns import ColumnMerge, PartitionStretch
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.scan import Merge, Record, ShardMap
 
@@ -122,9 +124,9 @@ class Scanner(_Reader):
         self._first = first
         self._end = min(first.values()) if reverse else last
         positions = {each: max(last, self._end) for each in first} if reverse else first
-        self._merge = Merge(spec, positions, self._known, reverse=reverse)
+        self._merge = ColumnMerge(spec, positions, self._known, reverse=reverse)
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="cqueue-scan")
-        self._next: Future[list[Record] | None] | None = None
+        self._next: Future[list[PartitionStretch] | None] | None = None
 
     # ── reading ──
 
@@ -135,24 +137,26 @@ class Scanner(_Reader):
             NotDone: a read failed to the end; iterating again goes on where it stopped.
             Closed: the scanner has been closed.
         """
+        log = self._spec.partition
         for found in self._found():
-            batch = self._wanted(found)
-            if batch:
-                yield batch
+            yield [
+                LogRecord(log, partition, row)
+                for partition, row in zip(found.partitions, found.columns.rows(), strict=True)
+            ]
 
     def __iter__(self) -> Iterator[LogRecord]:
         return chain.from_iterable(self.batches())
 
-    def _found(self) -> Iterator[list[Record]]:
+    def _found(self) -> Iterator[Batch]:
         while self._left is None or self._left > 0:
             found = self._take()
             if found is None:
                 return
-            kept = self._limited(found)
+            kept = self._limited(in_order(found, reverse=self._reverse))
             if kept:
                 yield kept
 
-    def _take(self) -> list[Record] | None:
+    def _take(self) -> list[PartitionStretch] | None:
         """What was read ahead, or is read now; and begin to read on."""
         self._check_open()
         ahead, self._next = self._next, None
@@ -161,17 +165,17 @@ class Scanner(_Reader):
             self._next = self._reads.submit(self._read)
         return found
 
-    def _read(self) -> list[Record] | None:
+    def _read(self) -> list[PartitionStretch] | None:
         return self._driver.run(self._merge.more(self._spec, self._end, self._began_us))
 
-    def _limited(self, found: list[Record]) -> list[Record]:
+    def _limited(self, found: Batch) -> Batch:
         """Those of them that are wanted, up to the limit."""
         if self._topics is not None:
-            found = [record for record in found if record.row.topic in self._topics]
+            found = found.of_topics(self._topics)
         if self._reverse:
-            found = [record for record in found if record.row.id > self._first[record.partition]]
+            found = found.behind(self._first)
         if self._left is not None:
-            found = found[: self._left]
+            found = found.first(self._left)
             self._left -= len(found)
         return found
 

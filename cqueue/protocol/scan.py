@@ -7,7 +7,7 @@ handed out in order; the next round reads only those that hold the others back.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cqueue import ids
 from cqueue.protocol.fresh import together
@@ -15,6 +15,7 @@ from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.spec import Proto
 from cqueue.store.log_operations import LogShard, PeekRecords, ReadLogShards, ReadRecords, RecordRow
 from cqueue.store.operations import Operation
+from cqueue.store.record_columns import ReadColumns
 
 SHARDS_AT_ONCE = 64
 """Time shards of the registry that one statement reads."""
@@ -25,6 +26,9 @@ FIRST_ROWS = 64
 MOST_ROWS = 5000
 SLICE_BYTES = 2 << 20
 """What one read aims at; the first one of a source is small, because bodies may be large."""
+
+
+T = TypeVar("T")
 
 
 class ShardMap:
@@ -82,12 +86,13 @@ class Source:
     """One partition, read up to `position`: forwards, or with `reverse` backwards."""
 
     __slots__ = ("_limit", "_shard", "_width", "buffer", "partition", "position", "quiet", "reverse")
+    read: type[ReadRecords | ReadColumns] = ReadRecords
 
     def __init__(self, spec: LogSpec, partition: int, position: int, *, reverse: bool = False) -> None:
         self.partition = partition
         self.position = position  # forwards: the last id passed; backwards: ids above it are passed
         self.reverse = reverse
-        self.buffer: list[RecordRow] = []  # read, and not handed out
+        self.buffer: list[Any] = []  # read, and not handed out
         self.quiet = False  # the last read found nothing
         self._limit = FIRST_ROWS
         self._width = spec.width_ms
@@ -116,7 +121,9 @@ class Source:
             self._shard += -self._width if self.reverse else self._width
         return None
 
-    def request(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> ReadRecords | None:
+    def request(
+        self, spec: LogSpec, known: ShardMap, end: int, began_us: int
+    ) -> ReadRecords | ReadColumns | None:
         """What to read next; None: there is nothing up to the end."""
         at = self._skip(spec, known, end, began_us)
         if at is None:
@@ -125,17 +132,23 @@ class Source:
             return None
         shard = LogShard(spec.partition, self.partition, at)
         after, upto = (end, self.position) if self.reverse else (self.position, end)
-        return ReadRecords(shard, after, upto, self._limit, self.reverse)
+        return self.read(shard, after, upto, self._limit, self.reverse)
 
-    def feed(self, rows: list[RecordRow], end: int) -> None:
+    def feed(self, rows: Any, end: int) -> None:
         """Take what was read."""
         self.buffer += rows
-        self.quiet = not rows
-        if len(rows) == self._limit:
-            self.position = rows[-1].id - 1 if self.reverse else rows[-1].id
+        self._move([row.id for row in rows], sum(len(row.body) for row in rows), end)
+
+    def _move(self, read: list[int], size: int, end: int) -> None:
+        """Go on behind what was read; bound the next read by bytes, as far as this one tells."""
+        self.quiet = not read
+        if len(read) == self._limit:
+            self.position = read[-1] - 1 if self.reverse else read[-1]
         else:
             self._leave_shard(end)
-        self._learn(rows)
+        if read:
+            mean = size // len(read) + 100
+            self._limit = max(8, min(MOST_ROWS, self._limit * 4, SLICE_BYTES // mean))
 
     def peeked(self, first: int | None, end: int) -> None:
         """Take note of the first id that stands there, if any does."""
@@ -152,13 +165,7 @@ class Source:
             self.position = min(end, ids.lowest_at((self._shard + self._width) * 1000) - 1)
             self._shard = self._floor(self.position + 1) if self.position < end else self._shard
 
-    def _learn(self, rows: list[RecordRow]) -> None:
-        """Bound the next read by bytes, as far as the last one tells."""
-        if rows:
-            mean = sum(len(row.body) for row in rows) // len(rows) + 100
-            self._limit = max(8, min(MOST_ROWS, self._limit * 4, SLICE_BYTES // mean))
-
-    def take(self, watermark: int) -> list[RecordRow]:
+    def take(self, watermark: int) -> list[Any]:
         """Hand out what the watermark has passed."""
         buffer, reverse = self.buffer, self.reverse
         if not buffer or (buffer[-1].id > watermark if reverse else buffer[-1].id <= watermark):
@@ -173,15 +180,24 @@ class Source:
         self.position, self._shard, self.buffer = position, self._floor(position), []
 
 
-def _peek(group: list[tuple[Source, ReadRecords]]) -> PeekRecords:
+Asked = tuple[Source, ReadRecords | ReadColumns]
+"""A source, and what it reads next."""
+
+
+def _peek(group: list[Asked]) -> PeekRecords:
     partitions = tuple(source.partition for source, _ in group)
     shard, upto = group[0][1].shard, group[0][1].upto
     after = min(read.after for _, read in group)
     return PeekRecords(shard.log, partitions, shard.time_shard, after, upto)
 
 
-class Merge:
-    """Several partitions of a log in the order of their ids."""
+class PartitionMerge(Generic[T]):
+    """Several partitions of a log, read so far that what they hand out together is in the order of ids.
+
+    What a source is, and in which form it hands out its records, is left to `Merge` and `ColumnMerge`.
+    """
+
+    source: type[Source] = Source
 
     def __init__(
         self,
@@ -192,7 +208,7 @@ class Merge:
         reverse: bool = False,
     ) -> None:
         self.sources = {
-            partition: Source(spec, partition, position, reverse=reverse)
+            partition: self.source(spec, partition, position, reverse=reverse)
             for partition, position in sorted(positions.items())
         }
         self._known = known or ShardMap()
@@ -200,9 +216,9 @@ class Merge:
 
     def add(self, spec: LogSpec, partition: int, position: int) -> None:
         """Read another partition as well."""
-        self.sources.setdefault(partition, Source(spec, partition, position, reverse=self._reverse))
+        self.sources.setdefault(partition, self.source(spec, partition, position, reverse=self._reverse))
 
-    def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Record] | None]:
+    def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[T] | None]:
         """The next records in order, perhaps none; None once all sources are at `end`.
 
         began_us: when this read began: time shards that were over by then are looked up in the registry.
@@ -223,9 +239,9 @@ class Merge:
         yield from self._perform([(source, read) for source, read in asked if read is not None], end)
         return self._hand_out(end)
 
-    def _perform(self, reads: list[tuple[Source, ReadRecords]], end: int) -> Proto[None]:
+    def _perform(self, reads: list[Asked], end: int) -> Proto[None]:
         """Read; partitions that were quiet lately are first asked together whether they have anything."""
-        quiet: dict[int, list[tuple[Source, ReadRecords]]] = {}
+        quiet: dict[int, list[Asked]] = {}
         for source, read in reads:
             if source.quiet and not self._reverse:
                 quiet.setdefault(read.shard.time_shard, []).append((source, read))
@@ -249,9 +265,18 @@ class Merge:
             behind.sort(key=lambda source: source.position)
         return [source for source in behind[:SOURCES_AT_ONCE] if not source.buffer or source is behind[0]]
 
-    def _hand_out(self, end: int) -> list[Record]:
+    def _hand_out(self, end: int) -> list[T]:
         positions = [source.position for source in self.sources.values()] or [end]
-        watermark = max(positions) if self._reverse else min(positions)
+        return self._taken(max(positions) if self._reverse else min(positions))
+
+    def _taken(self, watermark: int) -> list[T]:
+        raise NotImplementedError
+
+
+class Merge(PartitionMerge[Record]):
+    """Records of several partitions in the order of their ids."""
+
+    def _taken(self, watermark: int) -> list[Record]:
         out = [
             Record(row, source.partition)
             for source in self.sources.values()

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from cassandra.query import UNSET_VALUE
 
 from cqueue import ids
-from cqueue.store import codec
 from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.operations import Operation
-from cqueue.store.requests import Answer, Request, Requests
+from cqueue.store.record_columns import ReadColumns, RecordColumns, parse, text_map
+from cqueue.store.requests import Answer, Decode, Request, Requests
 
 _smallint = struct.Struct(">h").pack
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
 
+T = TypeVar("T")
 Starter = Callable[[Any], Request[Any]]
 
 
@@ -33,7 +34,8 @@ class CassandraLogs:
         return {
             ops.AppendRecords: self._append,
             ops.DeleteRecords: self._delete,
-            ops.ReadRecords: self._read,
+            ops.ReadRecords: lambda op: self._read(op, lambda found: _columns(found).rows()),
+            ReadColumns: lambda op: self._read(op, _columns),
             ops.PeekRecords: self._peek,
             ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, (op.at_us, *op.shard)),
             ops.RegisterLogShard: lambda op: self._plain(cql.REGISTER_LOG_SHARD, (*op.shard, op.ttl_s)),
@@ -58,9 +60,9 @@ class CassandraLogs:
         at_us = max(map(ids.time_us, op.ids)) + 1
         return self._plain(cql.DELETE_RECORDS, (at_us, *op.shard, op.ids))
 
-    def _read(self, op: ops.ReadRecords) -> Request[list[ops.RecordRow]]:
+    def _read(self, op: ops.ReadRecords | ReadColumns, decode: Decode[T]) -> Request[T]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
-        return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), _records)
+        return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decode)
 
     def _peek(self, op: ops.PeekRecords) -> Request[dict[int, int]]:
         values = (op.log, op.partitions, op.time_shard, op.after, op.upto)
@@ -89,7 +91,7 @@ def record_values(op: ops.AppendRecords) -> Iterator[list[Any]]:
             ids.to_bytes(id_),
             topic.encode(),
             unset if key is None else key.encode(),
-            unset if headers is None else codec.text_map(headers),
+            unset if headers is None else text_map(headers),
             body,
             _bigint(ids.time_us(id_)),
             ttl,
@@ -104,10 +106,13 @@ def _applied(found: Answer) -> bool:
     return bool(found.rows[0][0])
 
 
-def _records(found: Answer) -> list[ops.RecordRow]:
-    return [
-        ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4])) for row in found.rows
-    ]
+def _columns(found: Answer) -> RecordColumns:
+    rows: Any = found.rows
+    if isinstance(rows, bytes):
+        return parse(rows)
+    return RecordColumns.of(
+        ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4])) for row in rows
+    )
 
 
 def _shards(found: Answer) -> dict[int, frozenset[int]]:

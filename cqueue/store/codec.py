@@ -7,7 +7,7 @@ the driver's own binding costs four times as much, most of it for looking up wha
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cassandra.query import UNSET_VALUE
@@ -23,6 +23,7 @@ from cqueue.store.operations import (
     SlotState,
     WideRow,
 )
+from cqueue.store.record_columns import text_map
 
 _CURSOR, _LOCK, _SLOT = 0, 1, 2
 
@@ -53,16 +54,6 @@ def message_values(wide_row: WideRow, rows: Iterable[MessageRow]) -> Iterable[li
             _tinyint(format_),
             _bigint(ids.time_us(id_)),
         ]
-
-
-def text_map(texts: Mapping[str, str]) -> bytes:
-    """A map<text, text>."""
-    parts = [_int(len(texts))]
-    # Sorted, as Cassandra stores a frozen map: the same headers are the same bytes.
-    for item in sorted((key.encode(), value.encode()) for key, value in texts.items()):
-        for data in item:
-            parts += (_int(len(data)), data)
-    return b"".join(parts)
 
 
 def messages(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:

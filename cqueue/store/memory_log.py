@@ -26,6 +26,7 @@ from cqueue.store.log_operations import (
     UnregisterLogShard,
 )
 from cqueue.store.operations import Operation
+from cqueue.store.record_columns import ReadColumns, RecordColumns
 
 _FOR_EVER_US = 1 << 62
 
@@ -54,6 +55,7 @@ class MemoryLogs:
             AppendRecords: self._append,
             DeleteRecords: self._delete,
             ReadRecords: self._read,
+            ReadColumns: lambda op: RecordColumns.of(self._read(op)),
             PeekRecords: self._peek,
             RegisterLogShard: self._register,
             ReadLogShards: self._read_shards,
@@ -94,7 +96,7 @@ class MemoryLogs:
         found = (stored.rows[id_] for id_ in span if id_ in stored.rows)
         return [row for row, until_us in found if now_us < until_us]
 
-    def _read(self, op: ReadRecords) -> list[RecordRow]:
+    def _read(self, op: ReadRecords | ReadColumns) -> list[RecordRow]:
         rows = self.live(op.shard, op.after, op.upto)
         return rows[::-1][: op.limit] if op.reverse else rows[: op.limit]
 

@@ -30,7 +30,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Answer(NamedTuple):
-    """What came back: rows as tuples, of all pages; warnings of the coordinator."""
+    """What came back: rows as tuples, of all pages (of a raw statement perhaps bytes); warnings."""
 
     rows: list[Any]
     warnings: list[str] | None
@@ -217,6 +217,8 @@ class Requests:
 
     def _configure(self, prepared: PreparedStatement, statement: Statement) -> None:
         wire.bind_ids(prepared)
+        if statement.raw:
+            wire.leave_raw(prepared)
         prepared.consistency_level = self._serial_consistency if statement.serial else self._consistency
         prepared.serial_consistency_level = self._serial_consistency
         prepared.is_idempotent = statement.kind is not Kind.CONDITIONAL

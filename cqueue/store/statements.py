@@ -27,6 +27,7 @@ class Statement:
 
     serial: read at serial consistency, which finishes and shows half-done mutations.
     page_rows: rows a page; 0 is everything in one answer (a slice must be one point in time).
+    raw: leave the rows of the answer as they came; whoever reads them takes them apart.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Statement:
     kind: Kind = Kind.READ
     serial: bool = False
     page_rows: int = 0
+    raw: bool = False
 
 
 _WIDE_ROW = "queue = ? AND time_shard = ? AND shard = ?"
@@ -299,10 +301,10 @@ DELETE_RECORDS = Statement(
     Kind.WRITE,
 )
 READ_RECORDS = Statement(
-    "read records", "In one answer: a slice is one point in time.", f"{_RECORDS_CQL} LIMIT ?"
+    "read records", "In one answer: a slice is one point in time.", f"{_RECORDS_CQL} LIMIT ?", raw=True
 )
 READ_RECORDS_BACK = Statement(
-    "read records back", "The same, newest first.", f"{_RECORDS_CQL} ORDER BY id DESC LIMIT ?"
+    "read records back", "The same, newest first.", f"{_RECORDS_CQL} ORDER BY id DESC LIMIT ?", raw=True
 )
 PEEK_RECORDS = Statement(
     "peek records",

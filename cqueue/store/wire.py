@@ -69,6 +69,16 @@ class _IdResult(_FastResult):  # type: ignore[misc]
     def read_type(cls, stream: Any, user_types: Any) -> Any:
         return _id_type(super().read_type(stream, user_types))
 
+    def recv_results_rows(
+        self, stream: Any, version: int, user_types: Any, columns: Any, policy: Any
+    ) -> None:
+        if type(columns) is not _RawColumns:
+            super().recv_results_rows(stream, version, user_types, columns, policy)
+            return
+        self.recv_results_metadata(stream, user_types)
+        self.column_names = self.column_types = None
+        self.parsed_rows = stream.read()
+
 
 class IdProtocolHandler(ProtocolHandler):  # type: ignore[misc]
     """Decodes timeuuid as int and list<timeuuid> as tuple[int, ...]."""
@@ -83,6 +93,18 @@ def bind_ids(prepared: PreparedStatement) -> None:
     """Let a prepared statement take integers where CQL wants a timeuuid or a list of them."""
     if prepared.column_metadata:
         prepared.column_metadata = [c._replace(type=_id_type(c.type)) for c in prepared.column_metadata]
+
+
+class _RawColumns(list[Any]):
+    """A prepared statement's columns, marked: the driver hands them to whoever decodes an answer."""
+
+
+def leave_raw(prepared: PreparedStatement) -> None:
+    """Give the rows of this statement's answers as the bytes that came, after the metadata.
+
+    The mark is lost when a node that has forgotten the statement prepares it again: then rows are tuples.
+    """
+    prepared.result_metadata = _RawColumns(prepared.result_metadata)
 
 
 def _id_type(type_: Any) -> Any:

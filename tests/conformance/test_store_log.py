@@ -24,6 +24,7 @@ from cqueue.store.log_operations import (
     RemoveLog,
     UnregisterLogShard,
 )
+from cqueue.store.record_columns import ReadColumns
 
 DAY_S = 86_400
 BEGAN_TICKS = time.time_ns() // 100
@@ -59,6 +60,9 @@ def test_records_come_back_in_the_order_of_their_ids(store, shard):
     assert read(store, shard, rows[0].id, rows[2].id) == rows[1:3]
     assert read(store, shard, limit=3, reverse=True) == rows[:0:-1]
     assert read(store, shard._replace(partition=4)) == []
+    for reverse in (False, True):
+        columns = store.execute(ReadColumns(shard, 0, END, 3, reverse))
+        assert columns.rows() == read(store, shard, limit=3, reverse=reverse)
 
 
 def test_an_append_repeated_is_stored_once(store, shard):

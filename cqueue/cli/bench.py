@@ -122,6 +122,26 @@ def latency(ctx: typer.Context, size: Size = SIZE, shards: Shards = SHARDS, *, j
 
 
 @app.command()
+def log(
+    ctx: typer.Context,
+    messages: Annotated[int, typer.Option(help="How many records.")] = 100_000,
+    size: Size = SIZE,
+    batch: Annotated[int, typer.Option(help="Records an append.")] = 500,
+    partitions: Annotated[int, typer.Option(min=1, max=1000, help="Partitions of the log.")] = 16,
+    threads: Annotated[int, typer.Option(min=1, max=100, help="Threads that append.")] = 4,
+    *,
+    json: Json = False,
+) -> None:
+    """Append to a log, scan it as records and to Arrow, and follow it; with the CPU time of each record."""
+    from cqueue.bench import log as module  # noqa: PLC0415 - as above
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return module.log(bench, options, partitions, threads, progress)
+
+    _run(ctx, measure, _options(messages, size, batch, 1, 1), json=json)
+
+
+@app.command()
 def idle(ctx: typer.Context, shards: Shards = SHARDS, *, json: Json = False) -> None:
     """Statements a second of a consumer that has nothing to do."""
     from cqueue.bench import latency as module  # noqa: PLC0415 - as above

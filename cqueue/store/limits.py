@@ -41,7 +41,7 @@ def left_s(most_s: float) -> float:
     return most_s if end_s is None else min(most_s, max(SHORTEST_S, end_s - time.monotonic()))
 
 
-def is_over() -> bool:
-    """Whether there is no time left to repeat anything."""
+def is_over(grace_s: float = 0.0) -> bool:
+    """Whether there is no time left to repeat anything; with `grace_s`, to ask for anything at all."""
     end_s = _end_s.get()
-    return end_s is not None and time.monotonic() >= end_s
+    return end_s is not None and time.monotonic() >= end_s + grace_s

@@ -45,6 +45,14 @@ def test_repeating_does_not_go_on_beyond_the_time_of_the_call():
     assert len(store.took) <= 3
 
 
+def test_a_call_whose_time_is_over_asks_for_nothing_more():
+    """A search through many wide rows ends there: what was not asked is not done."""
+    store = Slow()
+    with limits.within(-2), pytest.raises(Unavailable, match="over"):
+        driver(store, 1.0).ask(ReadHead(ROW))
+    assert not store.took
+
+
 def test_an_inner_limit_never_lengthens_an_outer_one():
     """The innermost limit counts only where it is the shorter one, and ends with its block."""
     assert limits.left_s(30) == 30

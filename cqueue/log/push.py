@@ -25,7 +25,8 @@ class HttpPush:
 
     The body is the record's. Its log position and metadata are headers: `Cqueue-Id`, `Cqueue-Topic`,
     `Cqueue-Partition`, `Cqueue-Time`, `Cqueue-Key`, and `Cqueue-Header-<name>` for its own headers, with
-    what is not ASCII percent-encoded. A record may be sent more than once, always with the same id.
+    what is not ASCII percent-encoded; case does not count in names of headers. A record may be sent more
+    than once, always with the same id.
 
     url: http or https. headers: sent with every request. timeout: 1 ms to 10 min.
     """

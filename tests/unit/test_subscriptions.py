@@ -20,8 +20,10 @@ from cqueue.errors import (
     RecordRejected,
 )
 from cqueue.log import LogConfig
+from cqueue.log import member as members
 from cqueue.log.delivery import RetryPolicy, batched
-from cqueue.log.reading import Pace
+from cqueue.log.reading import Pace, Reading
+from cqueue.protocol import subscribe
 from cqueue.store.log_operations import ReadRecords
 from cqueue.store.subscriptions import BeatMember, ChangePositions, ReadSubscription
 from tests.unit.subscribing import Clocked, Member, Through, client_on, fill, live_together, made_log
@@ -514,8 +516,39 @@ def test_a_paused_owner_that_nobody_missed_goes_on(client, log, store):
 
 def test_each_partition_is_read_by_one_at_a_time_whatever_their_clocks():
     """Clocks that differ by the skew, pauses of any length, any order of steps: 0 missed, order kept."""
-    for seed in range(30):
+    _try_many(30)
+
+
+def _try_many(count):
+    for seed in range(count):
         _try_schedule(Clocked(), Random(seed))
+
+
+def without_confirming(monkeypatch):
+    monkeypatch.setattr(Reading, "_is_confirmed", lambda _: True)
+
+
+def without_noticing_gaps(monkeypatch):
+    monkeypatch.setattr(members.Member, "spell", lambda self: 1 if self._driver.clock.now_us() else None)
+
+
+def without_new_fences(monkeypatch):
+    monkeypatch.setattr(subscribe, "next_fence", lambda stored, _: stored or 1)
+
+
+def without_expiry(monkeypatch):
+    monkeypatch.setattr(members, "is_alive", lambda _, row, now_us: now_us < row.seen + 1_000_000)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [without_confirming, without_noticing_gaps, without_new_fences, without_expiry],
+)
+def test_each_rule_is_needed(monkeypatch, broken):
+    """Without it some schedule lets two read a partition, moves a position back, or misses records."""
+    broken(monkeypatch)
+    with pytest.raises(AssertionError):
+        _try_many(200)
 
 
 def _try_schedule(store, rng):

@@ -1,0 +1,135 @@
+"""From a log to queues: each record is one message, however often it is handed out."""
+
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue.errors import BadInput, OutcomeUnknown
+from cqueue.log import LogConfig
+from cqueue.store.operations import InsertMessages
+from tests.unit.subscribing import Clocked, Member, client_on, fill, made_log
+
+
+@pytest.fixture
+def store():
+    return Clocked()
+
+
+@pytest.fixture
+def client(store):
+    with client_on(store) as client:
+        yield client
+
+
+@pytest.fixture
+def log(client):
+    return made_log(client)
+
+
+def received(queue, store):
+    """Everything that is in the queue; acked."""
+    found = []
+    with queue.consumer() as consumer:
+        for _ in range(20):
+            messages = consumer.receive(1000)
+            found += messages
+            consumer.ack(messages)
+            store.pass_time(seconds=1)
+    return found
+
+
+def numbers(messages):
+    return sorted(int(message.body) for message in messages)
+
+
+def test_each_record_becomes_one_message_in_each_queue(client, log, store):
+    queues = [client.create_queue(name) for name in ("mail", "stock")]
+    fill(log, store, 50, headers={"a": "1"}, key="k")
+    Member(client, cqueue.feed(*queues)).live()
+    assert all(queue.config.derived_sends for queue in queues)
+    for queue in queues:
+        messages = received(queue, store)
+        assert numbers(messages) == list(range(50))
+        first = min(messages, key=lambda message: int(message.body))
+        assert first.headers == {"a": "1", "cqueue-topic": "t0"}
+        assert first.key == "k"
+        assert first.due == next(iter(log.scan())).time
+
+
+def test_a_record_handed_out_again_is_no_second_message(client, log, store):
+    """Not before the ack, not after it, not by another subscription."""
+    queue = client.create_queue("mail")
+    fill(log, store, 30)
+    member = Member(client, cqueue.feed(queue))
+    member.live()
+    member.subscription.seek("earliest")
+    member.live()
+    assert numbers(received(queue, store)) == list(range(30))
+    member.subscription.seek("earliest")
+    member.live()
+    Member(client, cqueue.feed(queue), name="another").live()
+    assert received(queue, store) == []
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_send_without_an_answer_is_repeated(client, log, store, stored):
+    """Whether it was stored or not, there is one message."""
+    queue = client.create_queue("mail")
+    fill(log, store, 30)
+    lost, execute = [12], type(store).__mro__[1].execute
+
+    def trouble(operation):
+        if type(operation) is InsertMessages and lost[0]:
+            lost[0] -= 1
+            if stored:
+                execute(store, operation)
+            raise OutcomeUnknown("no answer")
+
+    store.trouble = trouble
+    Member(client, cqueue.feed(queue)).live(30)
+    assert numbers(received(queue, store)) == list(range(30))
+
+
+def test_topics_and_messages_can_be_chosen(client, log, store):
+    queue = client.create_queue("mail")
+    fill(log, store, 30)
+
+    def message(record):
+        return cqueue.Message(record.body, task="send", priority=3, delay=timedelta(hours=1))
+
+    Member(client, cqueue.feed(queue, topics=["t1"], message=message)).live()
+    messages = received(queue, store)
+    assert numbers(messages) == list(range(1, 30, 3))
+    assert {(each.task, each.priority) for each in messages} == {("send", 3)}
+
+
+def test_what_a_queue_does_not_take_goes_to_the_dead_letter_log(client, log, store):
+    """Alone: its neighbours are sent."""
+    queue = client.create_queue("mail")
+    fill(log, store, 4, partition=0)
+    log.append("t", b"4", partition=0, headers={f"h{n}": "x" for n in range(64)})
+    store.pass_time(seconds=5)
+    Member(client, cqueue.feed(queue)).live()
+    assert numbers(received(queue, store)) == [0, 1, 2, 3]
+    (letter,) = client.log("events.dead").scan()
+    assert letter.body == b"4"
+    assert "HeadersTooLarge" not in letter.headers["cqueue-dead-reason"]
+
+
+def test_a_record_that_is_too_old_to_be_sent_once_is_rejected(client, store):
+    log = client.create_log("events", LogConfig(partitions=1))
+    queue = client.create_queue("mail")
+    fill(log, store, 1)
+    store.pass_time(days=1)
+    fill(log, store, 1, start=1)
+    Member(client, cqueue.feed(queue)).live(10)
+    assert numbers(received(queue, store)) == [1]
+    (letter,) = client.log("events.dead").scan()
+    assert "gc_grace" in letter.headers["cqueue-dead-reason"]
+
+
+@pytest.mark.parametrize("queues", [(), ("mail",)])
+def test_feeding_no_queue_is_refused(queues):
+    with pytest.raises(BadInput, match="queues"):
+        cqueue.feed(*queues)

@@ -1,0 +1,129 @@
+"""Pushing records by HTTP: done after a 2xx, again later, or to the dead-letter log."""
+
+import threading
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+import pytest
+
+import cqueue
+from cqueue.errors import BadInput, NotDone, OutcomeUnknown, RecordRejected
+from tests.unit.subscribing import Clocked, Member, client_on, fill, made_log
+
+
+class Receiver:
+    """An HTTP server that answers what it is told to, and keeps what it was sent."""
+
+    def __init__(self):
+        self.answers = []
+        self.got = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.got.append((dict(self.headers), body))
+                code = receiver.answers.pop(0) if receiver.answers else 204
+                self.send_response(code)
+                if code == 302:
+                    self.send_header("Location", receiver.url)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/events"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def receiver():
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def store():
+    return Clocked()
+
+
+@pytest.fixture
+def client(store):
+    with client_on(store) as client:
+        yield client
+
+
+@pytest.fixture
+def log(client):
+    return made_log(client, partitions=1)
+
+
+def numbers(receiver):
+    return [int(body) for _, body in receiver.got]
+
+
+def test_a_record_is_posted_whole(client, log, store, receiver):
+    """The body as it is, and who it is in headers that survive any text."""
+    id_ = log.append("größe", b"\x00\xff", key="k%1\r\nX: y", headers={"Ä b": "é"})
+    store.pass_time(seconds=5)
+    Member(client, cqueue.HttpPush(receiver.url, headers={"Authorization": "Bearer x"})).live()
+    ((headers, body),) = receiver.got
+    assert body == b"\x00\xff"
+    assert headers["Cqueue-Id"] == id_
+    assert unquote(headers["Cqueue-Topic"]) == "größe"
+    assert unquote(headers["Cqueue-Key"]) == "k%1\r\nX: y"
+    assert headers["Cqueue-Partition"] == "0"
+    assert headers["Authorization"] == "Bearer x"
+    assert headers["Cqueue-Time"].startswith("2027-01-15T")
+    assert unquote(headers["Cqueue-Header-%C3%84%20B"]) == "é"
+
+
+@pytest.mark.parametrize("answer", [500, 503, 408, 429, 302])
+def test_an_answer_that_may_change_is_asked_for_again(client, log, store, receiver, answer):
+    fill(log, store, 3)
+    receiver.answers = [204, answer, answer, 200]
+    Member(client, cqueue.HttpPush(receiver.url)).live(20)
+    assert numbers(receiver) == [0, 1, 1, 1, 2]
+    assert client.logs() == ["events"]
+
+
+@pytest.mark.parametrize("answer", [400, 404, 410])
+def test_an_answer_that_will_not_change_sends_the_record_to_the_dead(client, log, store, receiver, answer):
+    fill(log, store, 3)
+    receiver.answers = [200, answer, 200]
+    Member(client, cqueue.HttpPush(receiver.url)).live(20)
+    assert numbers(receiver) == [0, 1, 2]
+    (letter,) = client.log("events.dead").scan()
+    assert letter.body == b"1"
+    assert str(answer) in letter.headers["cqueue-dead-reason"]
+
+
+def test_what_is_known_of_a_push(log, store, receiver):
+    """Rejected, not done, or unknown."""
+    fill(log, store, 1)
+    (record,) = log.scan()
+    push = cqueue.HttpPush(receiver.url, timeout=timedelta(seconds=5))
+    receiver.answers = [404, 500]
+    with pytest.raises(RecordRejected):
+        push(record)
+    with pytest.raises(NotDone):
+        push(record)
+    push(record)
+    receiver.close()
+    with pytest.raises(OutcomeUnknown):
+        push(record)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "example.org", 7])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(BadInput, match="url"):
+        cqueue.HttpPush(url)

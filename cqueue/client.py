@@ -25,6 +25,7 @@ from cqueue.queue import Queue
 from cqueue.settings import Settings, load
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Store
+from cqueue.store.subscriptions import ListSubscriptions
 
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
@@ -215,6 +216,15 @@ class Client:
             pace=pace_of(poll_interval, max_poll_interval, checkpoint_interval, checkpoint_records, buffer),
             on_event=on_event,
         )
+
+    def subscriptions(self, log: str) -> list[str]:
+        """The names of a log's subscriptions in order.
+
+        Raises:
+            LogNotFound: there is no such log.
+        """
+        wanted = self._logs.entry(log).spec.partition
+        return sorted(key.name for key in self._driver.ask(ListSubscriptions()) if key.log == wanted)
 
     def _open(self, name: str) -> Queue:
         with self._mutex:

@@ -35,6 +35,9 @@ ENTRIES: Final = (
     Entry("workers", "cqueue.cli.workers", "Show which processes run handlers of which queues."),
     Entry("schedule", "cqueue.cli.schedule", "Make, look at, change and remove schedules."),
     Entry("log", "cqueue.cli.log", "Make logs, append to them, read and follow them."),
+    Entry(
+        "subscription", "cqueue.cli.subscription", "Look at and move subscriptions to logs; run listeners."
+    ),
     Entry("demo", "cqueue.cli.demo", "Send and consume 10,000 messages, and account for each."),
     Entry("bench", "cqueue.cli.bench", "Measure throughput, latency and idle cost."),
 )

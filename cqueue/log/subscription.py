@@ -231,6 +231,15 @@ class Subscription:
         rows = self._rows().positions
         return {each: LogId.of(self._key.log, each, row.position) for each, row in sorted(rows.items())}
 
+    def members(self) -> list[str]:
+        """The members that live, whichever processes they are in."""
+        return sorted(row.member for row in self._rows().members)
+
+    def owners(self) -> dict[int, str]:
+        """For each partition that is being read the member that does."""
+        rows = self._rows().positions
+        return {each: row.owner for each, row in sorted(rows.items()) if row.owner}
+
     def lag(self) -> dict[int, Lag]:
         """For each partition how far it is behind, whoever reads it. Counts records, so it is no quick call.
 

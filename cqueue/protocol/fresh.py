@@ -193,7 +193,8 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
         return
     size = sum(len(row.body or b"") + 64 for row in rows) // len(rows)
     view.row_bytes = max(64, (view.row_bytes + size) // 2)
-    view.expect_density(len(rows), ids.time_us(rows[-1].id) - ids.time_us(rows[0].id))
+    if view.open:  # of others it is known between two boundaries
+        view.expect_density(len(rows), ids.time_us(rows[-1].id) - ids.time_us(rows[0].id))
 
 
 def _limit(draft: Draft) -> int:

@@ -11,6 +11,7 @@ from cqueue.protocol.view import RowView
 from cqueue.store.operations import DropBodies, IdSlice, ReadIds, ReadMessages, UnregisterShard
 
 PRIORITIES = range(10)
+SIDE_BY_SIDE = 4
 
 
 def may_retire(draft: Draft) -> bool:
@@ -34,14 +35,16 @@ def try_retire(draft: Draft) -> Proto[None]:
         return
     draft.view.set_out()
     others = [p for p in PRIORITIES if p not in draft.view.priorities]
-    found = yield from _pass_over(draft, others, ids.START, _end(draft))
+    found = yield from _pass_over(draft, others, [(ids.START, _end(draft))])
     start_us = draft.view.wide_row.time_shard * 1000
     while not found and start_us < draft.view.end_us:
-        upto_us = start_us + draft.view.pace_us
-        after = ids.lowest_at(start_us) - 1
-        upto = ids.lowest_at(upto_us) - 1 if upto_us < draft.view.end_us else _end(draft)
-        found = yield from _pass_over(draft, sorted(draft.view.priorities), after, upto)
-        start_us = upto_us
+        pieces: list[tuple[int, int]] = []
+        while len(pieces) < SIDE_BY_SIDE and start_us < draft.view.end_us:
+            upto_us = start_us + draft.view.pace_us
+            upto = ids.lowest_at(upto_us) - 1 if upto_us < draft.view.end_us else _end(draft)
+            pieces.append((ids.lowest_at(start_us) - 1, upto))
+            start_us = upto_us
+        found = yield from _pass_over(draft, sorted(draft.view.priorities), pieces)
     if found:
         yield from _take_strays(draft, found)
     else:
@@ -52,14 +55,23 @@ def _end(draft: Draft) -> int:
     return ids.highest_at(draft.view.end_us)
 
 
-def _pass_over(draft: Draft, priorities: list[int], after: int, upto: int) -> Proto[dict[int, list[int]]]:
-    """Live ids by priority in one piece of the row."""
+def _pass_over(
+    draft: Draft, priorities: list[int], pieces: list[tuple[int, int]]
+) -> Proto[dict[int, list[int]]]:
+    """Live ids by priority in some pieces of the row, after < id <= upto, read side by side."""
     if not priorities:
         return {}
-    row = draft.view.wide_row
-    pieces: list[IdSlice] = yield from together(*(ReadIds(row, p, after, upto, 100) for p in priorities))
-    draft.view.keep_pace(max(piece.tombstones for piece in pieces))
-    return {p: piece.ids for p, piece in zip(priorities, pieces, strict=True) if piece.ids}
+    row, found = draft.view.wide_row, dict[int, list[int]]()
+    asked = [(p, piece) for piece in pieces for p in priorities]
+    answers: list[IdSlice] = yield from together(
+        *(ReadIds(row, p, after, upto, 100) for p, (after, upto) in asked)
+    )
+    for (priority, _), answer in zip(asked, answers, strict=True):
+        if answer.ids:
+            found.setdefault(priority, []).extend(answer.ids)
+    for start in range(0, len(answers), len(priorities)):
+        draft.view.keep_pace(max(one.tombstones for one in answers[start : start + len(priorities)]))
+    return found
 
 
 def _take_strays(draft: Draft, found: dict[int, list[int]]) -> Proto[None]:

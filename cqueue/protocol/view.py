@@ -20,6 +20,12 @@ GENTLE_TOMBSTONES = 500
 GOOD_PIECES = 3
 """After so many pieces in a row that crossed few tombstones the next ones are twice as long."""
 
+CLOSER = 3
+"""In places messages lie so many times closer than on the whole."""
+
+MOST_PIECES = 1000
+"""Where messages lay densest decides how long pieces get, until a pass would take more of them than this."""
+
 FEW_ROWS = 100
 """What a look-back may cross without a second thought."""
 
@@ -81,12 +87,16 @@ class RowView:
             return
         self.good_pieces += 1
         if self.good_pieces % GOOD_PIECES == 0:
-            self.pace_us = min(LONGEST_PACE_US, self.pace_us * 2)
+            self.pace_us = min(self._longest_us(), self.pace_us * 2)
 
     def expect_density(self, rows: int, span_us: int) -> None:
-        """`rows` messages stood in `span_us`: their tombstones will lie as close."""
+        """`rows` messages stood in `span_us`: their tombstones will lie as close, and closer in places."""
         if rows >= 50:
-            self._at_most(GENTLE_TOMBSTONES * span_us // rows)
+            self._at_most(GENTLE_TOMBSTONES * span_us // (CLOSER * rows))
+
+    def _longest_us(self) -> int:
+        width_us = self.end_us - self.wide_row.time_shard * 1000
+        return min(LONGEST_PACE_US, max(self.densest_us, width_us // MOST_PIECES))
 
     def _at_most(self, dense_us: int) -> None:
         dense_us = max(SHORTEST_PACE_US, dense_us)
@@ -95,20 +105,28 @@ class RowView:
         self.good_pieces = 0
 
     def took(self, priority: int, stretch: Stretch) -> None:
-        """Remember what we took last, without a gap, and no more than a look-back may cross."""
+        """Remember what we took last, without a gap, and no more than a look-back may cross.
+
+        How densely messages lie shows between two boundaries: inside one batch they lie closer than anywhere.
+        """
         taken = self.taken.setdefault(priority, deque())
         if taken and taken[-1].upto != stretch.after:
             taken.clear()
         taken.append(stretch)
         while len(taken) > 1 and sum(one.rows for one in taken) > GENTLE_TOMBSTONES:
             taken.popleft()
+        self.expect_density(*self._density(priority))
 
     def is_sparse(self, priority: int, span_us: int) -> bool:
         """Whether `span_us` of this wide row hold few rows, going by what we took last."""
+        rows, taken_us = self._density(priority)
+        return rows <= FEW_ROWS and rows * span_us <= FEW_ROWS * taken_us
+
+    def _density(self, priority: int) -> tuple[int, int]:
+        """(Rows, µs) of what we took last."""
         taken = self.taken[priority]
-        rows = sum(one.rows for one in taken)
         start_us = max(ids.time_us(taken[0].after), self.wide_row.time_shard * 1000)
-        return rows <= FEW_ROWS and rows * span_us <= FEW_ROWS * (ids.time_us(taken[-1].upto) - start_us)
+        return sum(one.rows for one in taken), ids.time_us(taken[-1].upto) - start_us
 
 
 def view_of(spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:

@@ -4,7 +4,15 @@ from types import SimpleNamespace
 
 from cqueue import ids
 from cqueue.protocol.fresh import look_back
-from cqueue.protocol.view import FIRST_PACE_US, GENTLE_TOMBSTONES, GOOD_PIECES, RowView, Stretch
+from cqueue.protocol.view import (
+    FIRST_PACE_US,
+    GENTLE_TOMBSTONES,
+    GOOD_PIECES,
+    MOST_PIECES,
+    SHORTEST_PACE_US,
+    RowView,
+    Stretch,
+)
 from cqueue.store.operations import CursorRow, WideRow
 
 
@@ -12,15 +20,26 @@ def view() -> RowView:
     return RowView(WideRow("q@1", 0, 0), 30_000_000, {0})
 
 
-def test_a_pass_begins_as_densely_as_it_ever_was():
-    """However long pieces became over a sparse stretch, the next pass starts with short ones."""
+def test_a_pass_goes_no_faster_than_where_messages_lay_densest():
+    """However sparse it was for a while: what lies ahead may be as dense, and a third leaves room."""
     row = view()
-    row.expect_density(500, 40_000)  # 500 messages in 40 ms
+    row.expect_density(500, 600_000)  # 500 messages in 600 ms
     for _ in range(10 * GOOD_PIECES):
         row.keep_pace(0)
-    assert row.pace_us > FIRST_PACE_US
+    assert row.pace_us == 200_000 * GENTLE_TOMBSTONES // 500
     row.set_out()
-    assert row.pace_us == 40_000 * GENTLE_TOMBSTONES // 500
+    assert row.pace_us == 200_000 * GENTLE_TOMBSTONES // 500
+
+
+def test_a_pass_takes_no_more_pieces_than_it_is_worth():
+    """A burst of 500 messages in a millisecond does not cut half a minute into 30,000 reads."""
+    row = view()
+    row.expect_density(500, 1000)
+    row.set_out()
+    assert row.pace_us == SHORTEST_PACE_US
+    for _ in range(10 * GOOD_PIECES):
+        row.keep_pace(0)
+    assert row.pace_us == row.end_us // MOST_PIECES
 
 
 def test_too_many_tombstones_shorten_the_next_piece_in_proportion():

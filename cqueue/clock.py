@@ -19,6 +19,8 @@ STALE_US = 30_000_000
 """After so long the clock is synchronised again before a send is acknowledged."""
 RETRY_US = 5_000_000
 SAMPLES = 10
+ENOUGH_US = 2_000_000
+"""Nobody is asked again after so long: whoever wants to know the time is waiting."""
 LONGEST_TRIP_US = 200_000
 """An answer that took longer says too little: half of it is the error, and ε has room for little more."""
 JUMP_US = 250_000
@@ -102,12 +104,14 @@ class ClusterClock:
                 began_us = self._local_us()
                 times = [server_us for server_us, trip_us in self._sample() if trip_us <= LONGEST_TRIP_US]
                 local_us = self._local_us()
-                if not times or local_us - began_us > LONGEST_TRIP_US:
-                    continue
-                judged_us = self._judge(times, local_us, insist=bool(tries_left))
-                if judged_us is not None:
-                    self.spread_us = max(times) - min(times)
-                    return self._set(judged_us, local_us)
+                insist = bool(tries_left) and local_us - self._tried_us < ENOUGH_US
+                if times and local_us - began_us <= LONGEST_TRIP_US:
+                    judged_us = self._judge(times, local_us, insist=insist)
+                    if judged_us is not None:
+                        self.spread_us = max(times) - min(times)
+                        return self._set(judged_us, local_us)
+                if not insist:
+                    break
             raise Unavailable(
                 f"no coordinator tells its time within {LONGEST_TRIP_US // 1000} ms, or two disagree about it"
             )

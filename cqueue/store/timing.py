@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from threading import Event
+from threading import Condition
 from typing import Any, Final
 
 from cassandra.cluster import ExecutionProfile, Session
@@ -31,8 +31,9 @@ def sample_time_us(session: Session, profile: ExecutionProfile) -> list[tuple[in
     Raises:
         Unavailable: none of them did.
     """
-    asked = [_Question(session, profile, host) for host in _hosts(session, profile)]
-    answered = _await(asked)
+    news = Condition()
+    asked = [_Question(session, profile, host, news) for host in _hosts(session, profile)]
+    answered = _await(asked, news)
     if not answered:
         first = next((question.failure for question in asked), None)
         raise Unavailable(f"None of {len(asked)} coordinators told the time: {first}") from first
@@ -40,13 +41,15 @@ def sample_time_us(session: Session, profile: ExecutionProfile) -> list[tuple[in
     return [question.sample_us(now_ns) for question in answered]
 
 
-def _await(asked: Sequence[_Question]) -> list[_Question]:
-    """Those that answer soon; or, if none does, the first that does at all."""
-    end_s = time.monotonic() + PATIENCE_S
-    for question in asked:
-        question.ended.wait(max(0.0, end_s - time.monotonic()))
-    soon = [question for question in asked if question.answered]
-    return soon or next(([question] for question in asked if question.await_answer()), [])
+def _await(asked: Sequence[_Question], news: Condition) -> list[_Question]:
+    """Those that answer soon; or, if none does, those that answered when the first did."""
+    with news:
+        news.wait_for(lambda: all(question.ended for question in asked), PATIENCE_S)
+        news.wait_for(
+            lambda: any(question.answered for question in asked) or all(question.ended for question in asked),
+            TIMEOUT_S,
+        )
+        return [question for question in asked if question.answered]
 
 
 def _hosts(session: Session, profile: ExecutionProfile) -> list[Host]:
@@ -58,31 +61,30 @@ def _hosts(session: Session, profile: ExecutionProfile) -> list[Host]:
 class _Question:
     """One coordinator asked for its time."""
 
-    def __init__(self, session: Session, profile: ExecutionProfile, host: Host) -> None:
+    def __init__(self, session: Session, profile: ExecutionProfile, host: Host, news: Condition) -> None:
+        self._news = news
         self.failure: Exception | None = None
         self._server_ms = 0
         self._received_ns = 0
         self._sent_ns = time.monotonic_ns()
-        self.answered = False
-        self.ended = Event()
+        self.answered = self.ended = False
         future = session.execute_async(READ_TIME.cql, host=host, timeout=TIMEOUT_S, execution_profile=profile)
-        # Noted where the answer arrives: this thread may be waiting for another one.
+        # Noted where the answer arrives: whoever asks may be waiting for another one.
         future.add_callbacks(self._receive, self._fail)
 
     def _receive(self, rows: Any) -> None:
         self._received_ns = time.monotonic_ns()
         self._server_ms = rows[0][0]
-        self.answered = True
-        self.ended.set()
+        self._end(answered=True)
 
     def _fail(self, failure: Exception) -> None:
         self.failure = failure  # whatever it is, another coordinator may answer
-        self.ended.set()
+        self._end(answered=False)
 
-    def await_answer(self) -> bool:
-        """Wait to the end, which the driver makes after `TIMEOUT_S`; whether there was an answer."""
-        self.ended.wait()
-        return self.answered
+    def _end(self, *, answered: bool) -> None:
+        with self._news:
+            self.answered, self.ended = answered, True
+            self._news.notify_all()
 
     def sample_us(self, now_ns: int) -> tuple[int, int]:
         middle_ns = (self._sent_ns + self._received_ns) // 2

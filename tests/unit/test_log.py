@@ -436,3 +436,88 @@ def test_a_log_on_cassandra(keyspace):
             assert mine == [b"%d-%d" % (worker, n) for n in range(300)]
         assert bodies(log.scan(reverse=True, limit=5)) == bodies(list(log.scan())[:-6:-1])
         client.delete_log(log.name)
+
+
+# ── edges ──
+
+
+def test_a_topic_that_nobody_uses_is_an_empty_scan(log, store):
+    """Topics are declared nowhere, so no topic is unknown."""
+    fill(log, store, 3)
+    assert list(log.scan(topics=["nobody's"])) == []
+    assert next(iter(log.scan(topics=["nobody's", "t1"], reverse=True))).topic == "t1"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        list,
+        lambda one: list(one.batches()),
+        lambda one: list(one.to_arrow()),
+        lambda one: one.seek("earliest"),
+    ],
+    ids=["iterate", "batches", "to_arrow", "seek"],
+)
+def test_a_closed_scanner_says_so_whatever_is_asked(log, store, use):
+    """In the middle as well; closing again does no harm."""
+    pytest.importorskip("pyarrow")
+    fill(log, store, 3)
+    scanner = log.scan()
+    next(iter(scanner))
+    scanner.close()
+    scanner.close()
+    with pytest.raises(Closed, match="events"):
+        use(scanner)
+
+
+def test_a_closed_follower_says_so(log):
+    follower = log.follow()
+    follower.close()
+    with pytest.raises(Closed):
+        follower.poll()
+    assert list(follower) == []
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20])
+def test_the_largest_and_the_smallest_body_come_back(log, store, size):
+    """Limits are inclusive; one byte more is refused before anything is written."""
+    log.append("t", bytes(size))
+    with pytest.raises(cqueue.BodyTooLarge, match="1,048,576"):
+        log.append("t", bytes((1 << 20) + 1))
+    store.pass_time(seconds=5)
+    assert bodies(log.scan()) == [bytes(size)]
+
+
+@pytest.mark.parametrize("skew_ms", [-490, 0, 490])
+def test_a_clock_that_is_off_by_less_than_epsilon_hides_nothing(log, store, skew_ms):
+    """A reader goes up to W + ε before its own now; what was acknowledged by another clock lies below."""
+    with Client(store) as writer:
+        writer._clock._local_us = lambda: store.time_us
+        writer._clock._wall_us = lambda: store.time_us
+        writer._clock.now_us = lambda **_: store.time_us + skew_ms * 1000
+        follower, appended, found = log.follow("earliest"), [], []
+        for number in range(60):
+            appended.append(writer.log("events").append("t", b"%d" % number))
+            store.pass_time(milliseconds=137)
+            found += [record.id for record in follower.poll()]
+        store.pass_time(seconds=5)
+        for _ in range(10):
+            found += [record.id for record in follower.poll()]
+    assert found == appended
+
+
+def test_stats_tell_the_ends_and_the_rate(log, store):
+    """Of the last minute; times are those of the records."""
+    assert (log.stats().oldest, log.stats().newest, log.stats().per_second) == (None, None, 0.0)
+    fill(log, store, 100, step_ms=1000)
+    stats, records = log.stats(), list(log.scan())
+    assert (stats.oldest, stats.newest) == (records[0].time, records[-1].time)
+    assert 0.9 < stats.per_second < 1.1
+    assert stats.partitions == 4
+    assert stats.time_shards in {10, 11}
+    assert stats.cassandra_partitions == len(
+        {(record.partition, int(record.time.timestamp()) // 10) for record in records}
+    )
+    store.pass_time(minutes=10)
+    assert log.stats().per_second == 0
+    assert log.stats().newest == records[-1].time

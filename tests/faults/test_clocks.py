@@ -85,8 +85,8 @@ def test_one_node_with_a_wrong_clock_breaks_nothing(  # noqa: PLR0917 - fixtures
     directory = tmp_path_factory.mktemp("cluster")
     with running_cluster(directory, nodes=3, prefixes=prefixes, yaml=yaml) as own:
         run = start_run(url_of(own, request_timeout=WAIT_S), visibility=timedelta(seconds=8))
-        run.start_all(2, "consume", batch=20)
-        producer = run.start("produce", batch=10, rate=50, delay_s=2, repeat_unknown=True)
+        run.start_all(2, "consume", batch=100)  # a backlog would be late for reasons of its own
+        producer = run.start("produce", batch=10, rate=20, delay_s=2, repeat_unknown=True)
         time.sleep(8)
         clock.set(offset_s)
         time.sleep(20)

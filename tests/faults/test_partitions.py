@@ -89,7 +89,8 @@ def _recovery_s(history, cuts):
     ends = [began for began, _ in cuts[1:]] + [float("inf")]
     worst = 0.0
     for (_, ended), until in zip(cuts, ends, strict=True):
-        after = [(at + took - ended, ok) for at, took, ok in sends if ended < at + took and at < until]
+        # One that is under way when the next cut begins says nothing of this one.
+        after = [(at + took - ended, ok) for at, took, ok in sends if ended < at + took < until]
         granted = min(end_s for end_s, ok in after if ok)
         worst = max(worst, granted, *(end_s for end_s, ok in after if not ok))
     return worst

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, current_thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -131,11 +131,12 @@ class Subscription:
         """End after the call of a listener that is under way; whether it has ended in time.
 
         Positions are written down and the partitions given back, so that other members go on at once.
+        Called by a listener it does not wait.
         """
         self._stop.set()
         self._wake.set()
-        if self._thread is None:
-            return True
+        if self._thread is None or self._thread is current_thread():
+            return self._thread is None
         self._thread.join(None if timeout is None else timeout.total_seconds())
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -189,7 +190,7 @@ class Subscription:
                 wait_s = self.pulse()
             except (NotDone, OutcomeUnknown):
                 wait_s = TROUBLE_S
-            except CqueueError as exc:
+            except Exception as exc:  # noqa: BLE001 - without its heart a member must not seem to work
                 self._failure = exc
                 self._stop.set()
                 return

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 
 import cqueue
@@ -53,7 +54,8 @@ def member(client, log, say):
         checkpoint_records=200,
         on_event=lambda what, partition, at: say(f"{what} {partition} {position(at)}"),
     )
-    signal.signal(signal.SIGTERM, lambda *_: subscription.stop())
+    # On another thread: the signal may come while this one has the lock of what `stop` sets.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=subscription.stop).start())
     subscription.run()
 
 

@@ -815,6 +815,28 @@ def test_run_ends_when_a_listener_says_stop(live_log):
     assert not runs.is_alive()
 
 
+def test_a_listener_may_end_a_subscription_that_has_a_thread_of_its_own(live_log):
+    client, log = live_log
+    log.append("t", b"x")
+    answers = []
+    subscription = client.subscribe(
+        "events", name="b", listeners=[lambda _: answers.append(subscription.stop())]
+    )
+    subscription.start()
+    wait_until(lambda: not subscription._thread.is_alive())
+    assert answers == [False]
+    assert subscription.stop() is True
+
+
+def test_a_member_without_a_heart_ends(live_log, monkeypatch):
+    """Whatever it is that stopped it: it would never look again."""
+    client, _ = live_log
+    subscription = client.subscribe("events", name="b", listeners=[print])
+    monkeypatch.setattr(subscription, "pulse", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        subscription.run()
+
+
 def test_what_ends_a_subscription_is_raised_by_stop(live_log):
     client, _ = live_log
     subscription = client.subscribe("events", name="b", listeners=[print])

@@ -100,7 +100,8 @@ def test_only_tombstone_warnings_are_silenced(caplog):
 def test_statements_are_documented_and_placed_by_kind():
     """Each has a name of its own and a reason; conditions and timestamps never meet in one statement.
 
-    Who is at work, and which partitions of a log exist, is written at the time of writing: it expires.
+    Who is at work or a member, and which partitions of a log exist, is written at the time of writing:
+    it expires.
     """
     assert len({statement.name for statement in statements.ALL}) == len(statements.ALL) > 25
     for statement in statements.ALL:
@@ -109,6 +110,9 @@ def test_statements_are_documented_and_placed_by_kind():
         assert not (conditional and "TIMESTAMP" in statement.cql)
         assert conditional or " IF " not in statement.cql
         if statement.kind is statements.Kind.WRITE:
-            timeless = any(f"{{keyspace}}.{table}" in statement.cql for table in ("workers", "log_shards"))
+            timeless = any(
+                f"{{keyspace}}.{table}" in statement.cql
+                for table in ("workers", "log_shards", "subscriptions")
+            )
             assert timeless or "USING TIMESTAMP ?" in statement.cql
         assert (statement.kind is statements.Kind.READ) == statement.cql.startswith("SELECT")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from threading import Event
 from typing import Any, assert_type
 
 from tenacity import stop_after_delay, wait_exponential_jitter
@@ -146,7 +145,7 @@ send.enqueue_many([bare(1)])  # type: ignore[list-item]
 
 context = cqueue.current_context()
 assert_type(context, cqueue.Context)
-assert_type(context.lost, Event)
+assert_type(context.lost.is_set(), bool)
 assert_type(context.firing, cqueue.Firing | None)
 assert_type(cqueue.current_message(), cqueue.ReceivedMessage)
 assert_type(send.name, str)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import secrets
 import sys
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,23 @@ class Said:
     def json_lines(self):
         """Standard output as JSON values, one a line."""
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """A daemon that was run in this process must not go on logging, to a stream that is gone."""
+    names = ("", "cqueue", "cassandra")
+    levels = [logging.getLogger(name).level for name in names]
+    yield
+    root = logging.getLogger()
+    ours = [one for one in root.handlers if isinstance(one.formatter, structlog.stdlib.ProcessorFormatter)]
+    if ours:
+        for handler in ours:
+            root.removeHandler(handler)
+        for name, level in zip(names, levels, strict=True):
+            logging.getLogger(name).setLevel(level)
+        logging.captureWarnings(capture=False)
+        structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -238,6 +238,7 @@ class Follower(_Reader):
         self._known = ShardMap()
         self._stable = Merge(spec, positions, self._known)
         self._fast = Merge(spec, positions, self._known) if low_latency else None
+        self._aim: tuple[int, int] | None = None  # how far the stable one reads now, and since when
         self._seen: set[int] = set()  # handed out by the fast one, not yet passed by the stable one
 
     def poll(self, wait: timedelta = timedelta()) -> list[LogRecord]:
@@ -275,7 +276,11 @@ class Follower(_Reader):
         spec, now_us = self._spec, self._driver.clock.now_us()
         self._add_partitions(spec)
         run = self._driver.run
-        stable = run(self._stable.more(spec, spec.horizon(now_us), now_us))
+        if self._aim is None:  # kept until it is reached: the horizon itself never is
+            self._aim = (spec.horizon(now_us), now_us)
+        stable = run(self._stable.more(spec, *self._aim))
+        if stable is None:
+            self._aim = None
         found = [one for one in stable or () if one.row.id not in self._seen]
         self._seen.difference_update(one.row.id for one in stable or ())
         if self._fast is None:

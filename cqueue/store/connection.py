@@ -47,7 +47,7 @@ SERIAL_READ: Final = "cqueue-serial-read"
 SCHEMA: Final = "cqueue-schema"
 
 SCHEMA_TIMEOUT_S: Final = 60.0
-RECONNECT_S: Final = (0.5, 30.0)  # first and longest pause between two attempts
+RECONNECT_S: Final = (0.5, 5.0)  # first and longest pause between two attempts
 HEARTBEAT_S: Final = 10.0  # a silent peer is noticed after two of these
 
 # Everything that the driver raises; its classes have no common base.

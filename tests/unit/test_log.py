@@ -406,6 +406,20 @@ def test_an_idle_follower_costs_one_read_a_poll(log, store):
     assert len(reads) <= 22, reads
 
 
+def test_a_follower_that_waits_rests_between_its_polls(log, store):
+    """Time goes on while it reads, and the horizon with it: that alone is no reason to read again."""
+    reads = []
+
+    def count(operation):
+        reads.append(operation)
+        store.pass_time(milliseconds=1)
+
+    follower = log.follow("latest", poll_interval=timedelta(milliseconds=50))
+    store.trouble = count
+    assert follower.poll(timedelta(milliseconds=300)) == []
+    assert len(reads) < 40
+
+
 # ── on Cassandra ──
 
 

@@ -3,7 +3,7 @@
 import threading
 import time
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -23,43 +23,14 @@ from cqueue.errors import (
 )
 from cqueue.log import LogConfig, LogId, Record
 from cqueue.store.log_operations import AppendRecords
-from cqueue.store.memory import MemoryStore
+from tests.unit.subscribing import Clocked
 
 SHARD = timedelta(seconds=10)
 
 
-class Movable(MemoryStore):
-    """A store, and all clocks with it, whose time is told; `trouble` may raise before an operation."""
-
-    def __init__(self):
-        self.time_us = 1_800_000_000_000_000
-        self.trouble = lambda _: None
-        super().__init__(lambda: self.time_us)
-
-    def execute(self, operation):
-        self.trouble(operation)
-        return super().execute(operation)
-
-    def together(self, operations):
-        results = []
-        for operation in operations:
-            try:
-                results.append(self.execute(operation))
-            except (NotDone, OutcomeUnknown) as exc:
-                results.append(exc)
-        return results
-
-    def pass_time(self, **duration):
-        self.time_us += timedelta(**duration) // timedelta(microseconds=1)
-
-    @property
-    def now(self):
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.time_us)
-
-
 @pytest.fixture
 def store():
-    return Movable()
+    return Clocked()
 
 
 @pytest.fixture

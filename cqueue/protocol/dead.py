@@ -80,11 +80,16 @@ def dead_headers(
     """The message's headers and why, where from and after how many attempts it died."""
     return {
         **(headers or {}),
-        HEADER_REASON: reason[:MAX_REASON],
+        HEADER_REASON: storable(reason)[:MAX_REASON],
         HEADER_QUEUE: queue,
         HEADER_ATTEMPTS: str(attempts),
         HEADER_ID: message_id,
     }
+
+
+def storable(text: str) -> str:
+    """The text with what no encoding has (lone surrogates) written out: a burial must not fail for it."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:

@@ -1063,3 +1063,14 @@ def test_visibility_leaves_room_for_the_clocks():
     queue = client.create_queue("mail")
     with pytest.raises(cqueue.ConfigError, match="4000 ms"):
         queue.alter(visibility=timedelta(seconds=3))
+
+
+def test_a_reason_that_no_encoding_has_buries_all_the_same(client, queue):
+    """A dead letter's reason may come from anywhere; what cannot be stored of it is written out."""
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        message.dead("bad name: \ud800", {"trace": "in \udfff"})
+    (letter,) = client.queue(queue.dead_letter_name).peek()
+    assert letter.headers["cqueue-dead-reason"] == r"bad name: \ud800"
+    assert letter.headers["trace"] == "in ?"

@@ -44,6 +44,8 @@ BEYOND_GRACE_S: Final = 5.0
 SETTLED_AFTER_S: Final = 30.0
 """A replacement of all children waits so long for each new one to be at work."""
 TICK_S: Final = 1.0
+LAST_WORDS_S: Final = 1.0
+"""A child that has ended has its last reports read; not longer, as a process that it forked may hold the socket."""
 JUMP_S: Final = 5.0
 """If the parent itself was held up for so long, no child is to blame for its silence."""
 
@@ -409,8 +411,9 @@ class Process:
         with theirs:
             self._process = _spawn(module, theirs.fileno())
         self._write(options)
-        for target in (self._listen, self._wait):
-            Thread(target=target, name=f"cqueue-child-{self.pid}", daemon=True).start()
+        self._listener = Thread(target=self._listen, name=f"cqueue-child-{self.pid}", daemon=True)
+        self._listener.start()
+        Thread(target=self._wait, name=f"cqueue-child-{self.pid}-end", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -436,6 +439,7 @@ class Process:
 
     def _wait(self) -> None:
         code = self._process.wait()
+        self._listener.join(LAST_WORDS_S)  # its end comes after all that it said
         self._inbox.put(Ended(self.pid, code))
         self._ours.close()
 

@@ -1,12 +1,15 @@
 """The parent replaces what dies, obeys signals, and blames no child for what is not its fault."""
 
+import json
 import queue
 import signal
 import textwrap
+import time
 from itertools import pairwise
 
 import pytest
 
+from cqueue.dispatcher import processes
 from cqueue.dispatcher.processes import (
     Changed,
     Ended,
@@ -357,3 +360,18 @@ def test_a_child_sees_that_its_parent_has_gone(module):
     inbox.get(timeout=30)
     child._ours.shutdown(2)
     assert inbox.get(timeout=30) == Ended(child.pid, 9)
+
+
+def test_a_child_that_ends_is_heard_to_its_last_word(module, monkeypatch):
+    """However slowly it is listened to: a parent that gives up on it has to know why."""
+
+    def slow_loads(text):
+        time.sleep(0.05)
+        return json.JSONDecoder().decode(text.decode())
+
+    monkeypatch.setattr(processes.json, "loads", slow_loads)
+    inbox = queue.SimpleQueue()
+    child = Process(module, {}, inbox)
+    child.tell("7")
+    assert inbox.get(timeout=30) == Said(child.pid, {"ready": True, "options": {}})
+    assert inbox.get(timeout=30) == Ended(child.pid, 7)

@@ -45,7 +45,7 @@ SETTLED_AFTER_S: Final = 30.0
 """A replacement of all children waits so long for each new one to be at work."""
 TICK_S: Final = 1.0
 LAST_WORDS_S: Final = 1.0
-"""A child that has ended has its last reports read; not longer, as a process that it forked may hold the socket."""
+"""How long the last reports of a child that has ended are waited for: what it forked may hold the socket."""
 JUMP_S: Final = 5.0
 """If the parent itself was held up for so long, no child is to blame for its silence."""
 

@@ -268,6 +268,8 @@ def overwrite(lease: Lease, placement: Placement) -> Proto[None]:
     for _ in range(TRIES):
         ids_ = tuple(sorted(lease.outstanding))
         _check_held(lease, ids_, lease.ids)
+        if lease.suspect and placement.state is SlotState.CLAIMED:
+            hold_on(lease, placement.due_ms)
         now_us = yield from Now()
         owner = yield from new_owner()
         row = SlotRow(
@@ -281,6 +283,16 @@ def overwrite(lease: Lease, placement: Placement) -> Proto[None]:
             return
         yield from _check_revision(lease)
     raise LeaseLost("the message's slot is changing too fast; it stays until its timeout")
+
+
+def hold_on(lease: Lease, due_ms: int) -> None:
+    """Say that a suspect is being extended; too late once its time has passed and the gate was asked.
+
+    Otherwise an expired suspect could come back while the process holds the next one.
+    """
+    lease.asked_ms = max(lease.asked_ms, due_ms)
+    if lease.over:
+        raise LeaseLost("the visibility timeout passed, and the next suspect may have been taken")
 
 
 def release(lease: Lease) -> Proto[None]:

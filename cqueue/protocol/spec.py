@@ -98,6 +98,8 @@ class Lease:
     suspect: bool = False  # given up by an earlier holder: held alone
     outstanding: set[int] = field(default_factory=set)  # neither acked nor moved away
     lost: bool = False
+    over: bool = False  # a suspect that the gate let go of when its time had passed: not to be held again
+    asked_ms: int = 0  # until when an extension of a suspect holds it, should it be found to stand
     given: bool = False  # back to the queue as a whole: the slot is no longer ours to free
     tried: dict[int, Tried] = field(default_factory=dict)  # by the revision that it would leave
 
@@ -120,9 +122,22 @@ class SuspectGate:
     def busy(self, now_ms: int) -> bool:
         """Whether a suspect is held, or is just being claimed."""
         held = self.lease
-        if held is not None and (held.lost or not held.outstanding or held.due_ms <= now_ms):
+        if held is not None and (held.lost or not held.outstanding or self._is_over(held, now_ms)):
             held = self.lease = None
         return self._reserved or held is not None
+
+    @staticmethod
+    def _is_over(lease: Lease, now_ms: int) -> bool:
+        """Whether a suspect's time has passed; then nobody may extend it, as another one may be taken.
+
+        Holders look the other way round, in `hold_on`: of the two one sees the other.
+        """
+        if lease.due_ms > now_ms:
+            return False
+        lease.over = True
+        if lease.asked_ms > now_ms:
+            lease.over = False
+        return lease.over
 
     def hold(self, lease: Lease) -> None:
         """A claim has granted a suspect."""

@@ -362,16 +362,21 @@ def test_a_child_sees_that_its_parent_has_gone(module):
     assert inbox.get(timeout=30) == Ended(child.pid, 9)
 
 
-def test_a_child_that_ends_is_heard_to_its_last_word(module, monkeypatch):
+def test_a_child_that_ends_is_heard_to_its_last_word(tmp_path, monkeypatch):
     """However slowly it is listened to: a parent that gives up on it has to know why."""
+    (tmp_path / "brief_child.py").write_text(
+        "import socket, sys\n"
+        "with socket.socket(fileno=int(sys.argv[1])) as parent:\n"
+        """    parent.sendall(b'{"failed": "no such module"}\\n')\n"""
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def slow_loads(text):
-        time.sleep(0.05)
+    def slowly(text):
+        time.sleep(0.2)
         return json.JSONDecoder().decode(text.decode())
 
-    monkeypatch.setattr(processes.json, "loads", slow_loads)
+    monkeypatch.setattr(processes.json, "loads", slowly)
     inbox = queue.SimpleQueue()
-    child = Process(module, {}, inbox)
-    child.tell("7")
-    assert inbox.get(timeout=30) == Said(child.pid, {"ready": True, "options": {}})
-    assert inbox.get(timeout=30) == Ended(child.pid, 7)
+    child = Process("brief_child", {}, inbox)
+    assert inbox.get(timeout=30) == Said(child.pid, {"failed": "no such module"})
+    assert inbox.get(timeout=30) == Ended(child.pid, 0)

@@ -222,6 +222,11 @@ def suspects_prefetched() -> Any:
     return patch.object(SuspectGate, "busy", lambda self, now_ms: False)
 
 
+def suspect_extended_late() -> Any:
+    """A suspect is extended whenever its slot is unchanged, whatever was taken meanwhile."""
+    return patch.object(ack, "hold_on", lambda lease, due_ms: None)
+
+
 def claim_unconditional_on_fence() -> Any:
     """A claim does not look at the fence."""
 

@@ -77,6 +77,8 @@ RULES = (
          broken.suspects_together, story.suspects_come_alone, 120),
     Rule("suspects-prefetched", "suspects are not prefetched",
          broken.suspects_prefetched, story.suspects_are_not_prefetched, 170),
+    Rule("suspect-extended-late", "a suspect that was let go is not held again",
+         broken.suspect_extended_late, story.suspect_is_not_held_again, None),
     Rule("cursor-without-settle", "the cursor waits for W",
          early.cursor_without_settle, times.cursor_waits_for_settle, 30),
     Rule("cursor-without-skew", "the cursor waits for ε",

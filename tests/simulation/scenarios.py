@@ -186,6 +186,36 @@ def suspects_are_not_prefetched() -> None:
     assert ids_of(table.claim(view, gate=gate)) == []
 
 
+def suspect_is_not_held_again() -> None:
+    """Once its time has passed and the next one is taken, a suspect cannot be extended any more."""
+    table, _ = _expired_batch()
+    gate, view = SuspectGate(), table.view()
+    (first,) = table.claim(view, gate=gate).taken
+    table.pass_time(table.spec.visibility_ms * 1000)
+    assert len(ids_of(table.claim(view, gate=gate))) == 1
+    refused = False
+    try:
+        table.run(ack.extend(first.lease, 30_000))
+    except LeaseLost:
+        refused = True
+    assert refused
+
+
+def suspect_is_held_while_it_is_extended() -> None:
+    """An extension that is under way when a suspect's time passes counts."""
+    table, _ = _expired_batch()
+    gate, view = SuspectGate(), table.view()
+    (first,) = table.claim(view, gate=gate).taken
+    table.pass_time(table.spec.visibility_ms * 1000 - 1000)
+
+    def slowly(operation: object) -> None:
+        if type(operation) is Mutate:
+            table.pass_time(1_000_000)
+            assert gate.busy(table.time_us // 1000)
+
+    table.run(ack.extend(first.lease, 30_000), slowly)
+
+
 def released_stays_listed() -> None:
     """What is released waits in its slot, due now, with no attempt used."""
     table = Table()

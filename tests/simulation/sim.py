@@ -46,7 +46,7 @@ class Simulation:
         world.trace = [f"seed {seed} {p}"] if trace else None
         world.swift = SWIFT
         self.oracle = Oracle(world)
-        self.oracle.grace_us = p.gc_grace_s * 1_000_000
+        self.oracle.grace_us, self.oracle.marker_us = p.gc_grace_s * 1_000_000, p.marker_s * 1_000_000
         world.watch = self.oracle.watch
         self.cluster = world.cluster = Cluster(world, self.oracle)
         self.cluster.marker_us = p.marker_s * 1_000_000

@@ -55,6 +55,11 @@ def test_all_breakages_are_used():
     assert {rule.name for rule in (*TOLD, *SEARCHED)} == {rule.name for rule in RULES}
 
 
+def test_suspect_under_extension():
+    """A process waits for the answer before it takes the next suspect."""
+    scenarios.suspect_is_held_while_it_is_extended()
+
+
 def test_late_neighbour():
     """A message that landed just below the boundary does not wait for the sweep."""
     scenarios.late_neighbour_is_found_at_once()

@@ -49,7 +49,9 @@ REPLAYED_US = 60_000_000
 class Client:
     """A program on some machine: it has one clock, and dies as a whole."""
 
-    __slots__ = ("dead", "frozen_us", "name", "offset_us", "pauses", "slow", "slow_us", "stopped_us")
+    __slots__ = (
+        "dead", "frozen_us", "name", "offset_us", "pauses", "slow", "slow_us", "stopped_us", "told_us",
+    )  # fmt: skip
 
     def __init__(self, name: str, pauses: float = 0.0) -> None:
         self.name = name
@@ -58,6 +60,7 @@ class Client:
         self.slow_us = 0
         self.offset_us = 0
         self.frozen_us = 0  # how far its clock lags until the next synchronisation
+        self.told_us = 0  # the latest time that it was told: a clock that is set right may go back
         self.stopped_us = 0  # all its threads stand still until then
         self.dead = False
 
@@ -65,7 +68,7 @@ class Client:
 class Process:
     """One thread of a client."""
 
-    __slots__ = ("answers", "client", "looks", "queue", "script", "tries")
+    __slots__ = ("answers", "client", "looks", "queue", "script", "since_us", "tries")
 
     def __init__(self, script: Script, client: Client) -> None:
         self.script = script
@@ -74,6 +77,7 @@ class Process:
         self.answers: list[Any] | None = None  # of a Together
         self.looks: dict[int, Look] = {}  # operations that one replica has served already
         self.tries = 0
+        self.since_us = 0  # when these operations were made up
 
 
 class World:
@@ -84,6 +88,7 @@ class World:
         self.skew_us = skew_us
         self.now_us = start_us
         self.step = 0
+        self.held_us = 0  # how long ago the operation that is being performed was made up
         self.cluster: Cluster
         self.faults = 0.0  # how likely an operation goes wrong
         self.replays = False  # whether batches are replayed up to a minute later
@@ -144,7 +149,9 @@ class World:
     def _time(self, client: Client, question: Now) -> int:
         if question.checked and client.frozen_us:
             self.sync(client)
-        return self.now_us + client.offset_us - client.frozen_us
+        now_us = self.clock_us(client)
+        client.told_us = max(client.told_us, now_us)
+        return now_us
 
     def pause_us(self) -> int:
         """How long a pause takes: mostly short."""
@@ -206,7 +213,7 @@ class World:
     def _send(self, process: Process, operation: Any, kind: type) -> None:
         """A request leaves; its operations are performed when it arrives, or half of it at once."""
         rng = self.rng
-        process.tries = REPEATS
+        process.tries, process.since_us = REPEATS, self.now_us
         if kind is Together:
             process.queue = list(enumerate(operation.operations))
             process.answers = [None] * len(process.queue)
@@ -242,7 +249,9 @@ class World:
         while True:
             index, operation = queue[-1]
             look = process.looks.pop(index, None) if process.looks else None
+            self.held_us = self.now_us - process.since_us
             value, error = self._try(client, operation, look)
+            self.held_us = 0
             if error is not None and self._again(process, operation):
                 return
             queue.pop()

@@ -7,6 +7,10 @@ releases the lock. Only when that is known to be applied is anything delivered.
 A consumer that finds the fence that it wrote itself need not lock again: nobody has claimed since, and
 if somebody does before its mutation, that fails on the fence. What keeps claims apart is the fence; the
 lock only keeps others from reading in vain.
+
+For a moment it need not even look at the head again. Only a claim lists ids that no slot listed, and a
+claim changes the fence; holders merely move ids from slot to slot. So as long as the fence stands, all
+that is listed now was listed when it was written, and the mutation fails if the fence does not stand.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from cqueue.protocol.draft import Claim, Draft
 from cqueue.protocol.fresh import take_fresh
 from cqueue.protocol.lock import acquire, new_owner, settle
 from cqueue.protocol.retire import finish_retirement, try_retire
-from cqueue.protocol.ripe import take_ripe
+from cqueue.protocol.ripe import is_ripe, take_ripe
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import Head, Mutate, Now, ReadHead
@@ -30,6 +34,9 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         NotDone: a read failed, or the mutation certainly did.
         OutcomeUnknown: the mutation may be applied; nothing is delivered, its messages come again.
     """
+    claimed = yield from _claim_on(view, spec, gate, want, stay=stay)
+    if claimed is not None:
+        return claimed
     known = view.fence is not None
     if not known and not (yield from acquire(view, spec)):
         return Claim()
@@ -38,17 +45,36 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
     head = yield from ReadHead(view.wide_row)
     if head.lock is None or head.lock.fence != view.fence:
         view.fence, view.locked = None, False  # somebody else has claimed meanwhile
-        view.head = head
+        view.head, view.rival_us = head, now_us
         return (yield from claim(view, spec, gate, want, stay=stay)) if known else Claim()
     draft = Draft(spec, view, head, now_us, owner)
     draft.stay = stay
+    view.head, view.head_us = head, now_us
     view.finished = list(draft.finished.values())
     try:
         yield from _fill(draft, gate, want)
-        return (yield from _commit(draft, gate))
+        return (yield from _commit(draft, gate)) or Claim()
     finally:
         if draft.suspect:
             gate.settle()
+
+
+def _claim_on(
+    view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
+) -> Proto[Claim | None]:
+    """Take what nobody has claimed yet, going by the head as our last claim left it; None: read it."""
+    now_us = yield from Now()
+    head = view.head
+    if head is None or not view.remembers_head(now_us):
+        return None
+    owner = yield from new_owner()
+    draft = Draft(spec, view, head, now_us, owner)
+    draft.stay, draft.left = stay, want
+    if any(is_ripe(slot, spec, now_us) for slot in draft.in_use()):
+        return None
+    draft.changed = [lease for lease in view.finished if lease not in draft.finished.values()]
+    yield from take_fresh(draft)
+    return (yield from _commit(draft, gate)) if draft.grants else None
 
 
 def _fill(draft: Draft, gate: SuspectGate, want: int) -> Proto[None]:
@@ -59,13 +85,16 @@ def _fill(draft: Draft, gate: SuspectGate, want: int) -> Proto[None]:
         yield from try_retire(draft)
 
 
-def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim]:
+def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
+    """What is ours now; None if a slot or the lock was changed meanwhile: the next head read tells."""
     view = draft.view
     if not view.locked and draft.is_empty:
         return Claim()
-    mutation = draft.mutation()
+    mutation, read_us = draft.mutation(), view.head_us
+    view.head_us = 0  # it is not known what the head is like until the mutation is known to be applied
     if mutation.lock is None or not (yield from settle(mutation)):
-        return Claim()  # a slot or the lock was changed meanwhile: the next head read tells
+        return None
+    view.head_us = read_us
     _remember(draft, mutation)
     if draft.retire:
         yield from finish_retirement(view, draft.spec)
@@ -76,7 +105,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     """Bring the view up to date with an applied mutation."""
     view, lock = draft.view, mutation.lock
     view.claims += 1
-    view.finished = []
+    view.finished = draft.changed
     view.retired = draft.retire
     view.floors.update(draft.floors)
     for priority, stretches in draft.taken.items():

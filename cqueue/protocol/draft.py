@@ -71,6 +71,7 @@ class Draft:
         self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
         self.changes: dict[tuple[int, int], SlotChange] = {}
         self.finished = self._finished()
+        self.changed: list[Lease] = []  # finished, but not as the slot is known: to be looked at again
         self.listed: dict[int, set[int]] = self._listed()
 
     def _finished(self) -> dict[tuple[int, int], Lease]:

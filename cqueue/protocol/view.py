@@ -11,6 +11,12 @@ from cqueue.protocol import shards
 from cqueue.protocol.spec import Lease, QueueSpec
 from cqueue.store.operations import Head, WideRow
 
+REMEMBERED_US = 100_000
+"""A head is read again at least this often, for the sake of what others gave back, or let expire."""
+
+RIVALS_US = 1_000_000
+"""For so long after somebody else claimed, only a lock that is held makes sure that nobody will."""
+
 FIRST_PACE_US = 250_000
 LONGEST_PACE_US = 60_000_000
 SHORTEST_PACE_US = 1_000
@@ -50,7 +56,9 @@ class RowView:
     priorities: set[int]
     fence: int | None = None  # that we wrote last: as long as it stands, nobody else has claimed
     locked: bool = False  # and we keep the lock
-    head: Head | None = None  # as last read, to lock with
+    head: Head | None = None  # as last read, or left by our last claim
+    rival_us: int = 0  # when somebody else was last found to have claimed here
+    head_us: int = 0  # when the head was read last; 0: what became of it since is not known
     retired: bool = False
     rest_until_us: int = 0  # nothing to do before
     finished: list[Lease] = field(default_factory=list)  # all acked: slots to be freed
@@ -69,6 +77,16 @@ class RowView:
     def open(self) -> bool:
         """Whether this is an open wide row."""
         return shards.is_open(self.wide_row)
+
+    def remembers_head(self, now_us: int) -> bool:
+        """Whether the head need not be read: it has the fence that we wrote, and was read a moment ago.
+
+        Where others claim, too, it would often turn out to be another one by now.
+        """
+        if now_us - self.head_us >= REMEMBERED_US or not (self.locked or now_us - self.rival_us >= RIVALS_US):
+            return False
+        lock = self.head.lock if self.head is not None else None
+        return lock is not None and self.fence is not None and lock.fence == self.fence
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """From when on the wide row may be retired: nothing acknowledged can land in it any more."""

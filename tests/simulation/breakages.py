@@ -227,6 +227,19 @@ def suspect_extended_late() -> Any:
     return patch.object(ack, "hold_on", lambda lease, due_ms: None)
 
 
+def remembered_head_is_older() -> Any:
+    """A claim goes by a head that lacks what the last claim listed."""
+    right = claim._remember
+
+    def remember(draft: Draft, mutation: Mutate) -> None:
+        right(draft, mutation)
+        if draft.view.head is not None:
+            slots = tuple(slot._replace(ids=()) for slot in draft.view.head.slots)
+            draft.view.head = replace(draft.view.head, slots=slots)
+
+    return patch.object(claim, "_remember", remember)
+
+
 def claim_unconditional_on_fence() -> Any:
     """A claim does not look at the fence."""
 

@@ -79,6 +79,8 @@ RULES = (
          broken.suspects_prefetched, story.suspects_are_not_prefetched, 170),
     Rule("suspect-extended-late", "a suspect that was let go is not held again",
          broken.suspect_extended_late, story.suspect_is_not_held_again, None),
+    Rule("remembered-head-is-older", "a head that is not read again lists what the last claim listed",
+         broken.remembered_head_is_older, story.remembered_head_lists_the_last_claim, 0),
     Rule("cursor-without-settle", "the cursor waits for W",
          early.cursor_without_settle, times.cursor_waits_for_settle, 30),
     Rule("cursor-without-skew", "the cursor waits for ε",

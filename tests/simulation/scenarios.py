@@ -216,6 +216,18 @@ def suspect_is_held_while_it_is_extended() -> None:
     table.run(ack.extend(first.lease, 30_000), slowly)
 
 
+def remembered_head_lists_the_last_claim() -> None:
+    """A claim that goes by what the last one left does not take its messages again."""
+    table = Table()
+    view = table.view()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    table.claim(view)
+    new = table.put(table.time_us)
+    table.pass_time(1000)
+    assert ids_of(table.claim(view)) == new
+
+
 def released_stays_listed() -> None:
     """What is released waits in its slot, due now, with no attempt used."""
     table = Table()

@@ -16,12 +16,12 @@ that is listed now was listed when it was written, and the mutation fails if the
 from __future__ import annotations
 
 from cqueue.protocol.draft import Claim, Draft
-from cqueue.protocol.fresh import take_fresh
-from cqueue.protocol.lock import acquire, new_owner, settle
+from cqueue.protocol.fresh import next_slice, take_fresh
+from cqueue.protocol.lock import acquire, new_owner, settle, settle_beside
 from cqueue.protocol.retire import finish_retirement, try_retire
 from cqueue.protocol.ripe import is_ripe, take_ripe
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import Ahead, RowView
 from cqueue.store.operations import Head, Mutate, Now, ReadHead
 
 
@@ -47,12 +47,11 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         view.fence, view.locked = None, False  # somebody else has claimed meanwhile
         view.head, view.rival_us = head, now_us
         return (yield from claim(view, spec, gate, want, stay=stay)) if known else Claim()
-    draft = Draft(spec, view, head, now_us, owner)
-    draft.stay = stay
+    draft = Draft(spec, view, head, now_us, owner, want=want, stay=stay)
     view.head, view.head_us = head, now_us
     view.finished = list(draft.finished.values())
     try:
-        yield from _fill(draft, gate, want)
+        yield from _fill(draft, gate)
         return (yield from _commit(draft, gate)) or Claim()
     finally:
         if draft.suspect:
@@ -68,8 +67,7 @@ def _claim_on(
     if head is None or not view.remembers_head(now_us):
         return None
     owner = yield from new_owner()
-    draft = Draft(spec, view, head, now_us, owner)
-    draft.stay, draft.left = stay, want
+    draft = Draft(spec, view, head, now_us, owner, want=want, stay=stay)
     if any(is_ripe(slot, spec, now_us) for slot in draft.in_use()):
         return None
     draft.changed = [lease for lease in view.finished if lease not in draft.finished.values()]
@@ -77,8 +75,7 @@ def _claim_on(
     return (yield from _commit(draft, gate)) if draft.grants else None
 
 
-def _fill(draft: Draft, gate: SuspectGate, want: int) -> Proto[None]:
-    draft.left = want
+def _fill(draft: Draft, gate: SuspectGate) -> Proto[None]:
     yield from take_ripe(draft, gate)
     yield from take_fresh(draft)
     if not draft.grants:
@@ -91,14 +88,27 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
     if not view.locked and draft.is_empty:
         return Claim()
     mutation, read_us = draft.mutation(), view.head_us
-    view.head_us = 0  # it is not known what the head is like until the mutation is known to be applied
-    if mutation.lock is None or not (yield from settle(mutation)):
+    # What the head is like is not known until the mutation is known to be applied.
+    view.head_us, view.ahead = 0, None
+    if mutation.lock is None or not (yield from _settle(draft, mutation)):
         return None
     view.head_us = read_us
     _remember(draft, mutation)
     if draft.retire:
         yield from finish_retirement(view, draft.spec)
     return draft.claim(gate, mutation.lock.fence)
+
+
+def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
+    """Write, and while that is on its way read what the next claim will want at once."""
+    view, ahead, read = draft.view, draft.next, next_slice(draft)
+    if read is not None and ahead is not None:
+        applied, found = yield from settle_beside(mutation, read)
+        rows = found.rows if found is not None else []
+        view.ahead = Ahead(ahead.priority, ahead.after, rows, draft.now_us)
+        return applied
+    view.ahead = ahead if draft.renews else None
+    return (yield from settle(mutation))
 
 
 def _remember(draft: Draft, mutation: Mutate) -> None:

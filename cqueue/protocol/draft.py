@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cqueue.protocol.lock import next_fence
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
-from cqueue.protocol.view import RowView, Stretch
+from cqueue.protocol.view import Ahead, RowView, Stretch
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -52,15 +52,18 @@ class _Grant:
 class Draft:
     """A claim on one wide row: what was read, and the mutation that grows out of it."""
 
-    def __init__(self, spec: QueueSpec, view: RowView, head: Head, now_us: int, owner: bytes) -> None:
+    def __init__(
+        self, spec: QueueSpec, view: RowView, head: Head, now_us: int, owner: bytes, *, want: int, stay: bool
+    ) -> None:
         self.spec = spec
         self.view = view
         self.now_us = now_us
         self.now_ms = now_us // 1000
-        self.left = 0
+        self.asked = self.left = want
         self.more = False
         self.retire = False
-        self.stay = True
+        self.stay = stay
+        self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
         self.suspect = False  # one was reserved with the gate
         self.owner = owner
         self.cursors = dict(head.cursors)
@@ -181,11 +184,16 @@ class Draft:
 
     # ── the mutation ──
 
+    @property
+    def renews(self) -> bool:
+        """Whether the lock is kept, as there is more to take."""
+        return self.stay and self.more and bool(self.grants) and not self.retire
+
     def mutation(self) -> Mutate:
         """Everything in one conditional batch: slots, cursors, and the lock released or renewed."""
         for key in list(self.finished):
             self._overwrite(freed(self.slots[key]))
-        renew = self.stay and self.more and bool(self.grants) and not self.retire
+        renew = self.renews
         fence = next_fence(self.view.fence, self.now_us)
         until_ms = self.now_ms + min(self.spec.lease_ms, STAY_MS) if renew else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if renew else LockState.FREE

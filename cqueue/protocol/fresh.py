@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from cqueue import ids
 from cqueue.protocol.draft import Draft, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, RowView, Stretch
+from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, Ahead, RowView, Stretch
 from cqueue.store.operations import (
     CursorRow,
     IdSlice,
@@ -35,6 +35,8 @@ LOOK_BACK_GAP_US = 100_000
 LOWER_PRIORITIES_SHARE = 10
 """One claim in so many begins with a less urgent priority, so that none starves."""
 MAX_PIECES = 16
+AHEAD_US = 500_000
+"""What was read ahead of a claim that came later than this is read again."""
 
 
 def take_fresh(draft: Draft) -> Proto[None]:
@@ -79,23 +81,48 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     at = draft.cursor(priority)
     limit = _limit(draft)
     upto = _sweep_end(draft, at)
-    reads: list[Operation[Any]] = [
-        ReadSlice(draft.view.wide_row, priority, at.boundary, ids.highest_at(draft.now_us), limit)
-    ]
-    reads += _late_reads(draft, at, upto)
-    results = yield from together(*reads)
-    found = cast("Slice", results[0])
-    late = [id_ for piece in results[1:] for id_ in cast("IdSlice", piece).ids]
+    late_reads = _late_reads(draft, at, upto)
+    rows, began_us, pieces = yield from _read(draft, at, limit, late_reads)
+    late = [id_ for piece in pieces for id_ in piece.ids]
     if upto > at.cursor:
-        upto = _swept_end(draft, cast("IdSlice", results[1]), upto)
+        upto = _swept_end(draft, pieces[0], upto)
     upto = yield from _take_late(draft, priority, draft.unlisted(priority, late), upto)
-    boundary, whole = _take_slice(draft, priority, found.rows, limit)
-    _note_taken(draft, at, boundary, found.rows)
+    boundary, whole = _take_slice(draft, priority, rows, limit)
+    _note_taken(draft, at, boundary, rows)
     if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
-        upto = max(upto, min(boundary, horizon(draft.spec, draft.now_us)))
+        upto = max(upto, min(boundary, horizon(draft.spec, began_us)))
     draft.move(priority, upto, max(boundary, at.boundary))
     draft.more = draft.more or not whole
+    if boundary and not whole and draft.next is None:
+        left = [row for row in rows if row.id > boundary]
+        draft.next = Ahead(priority, boundary, left, began_us)
     return _sweep_end(draft, draft.cursor(priority)) > draft.cursor(priority).cursor
+
+
+def _read(
+    draft: Draft, at: CursorRow, limit: int, late: list[Operation[Any]]
+) -> Proto[tuple[list[MessageRow], int, list[IdSlice]]]:
+    """The slice above the boundary, when the read of it began, and the late reads beside it."""
+    ahead, view = draft.view.ahead, draft.view
+    if ahead is not None and ahead[:2] == (at.priority, at.boundary) and is_enough(ahead, draft):
+        return ahead.rows, ahead.began_us, (yield from together(*late)) if late else []
+    slice_ = ReadSlice(view.wide_row, at.priority, at.boundary, ids.highest_at(draft.now_us), limit)
+    found, *pieces = yield from together(slice_, *late)
+    return cast("Slice", found).rows, draft.now_us, pieces
+
+
+def is_enough(ahead: Ahead, draft: Draft) -> bool:
+    """Whether what was read ahead is young enough, and fills a claim."""
+    return draft.now_us - ahead.began_us < AHEAD_US and len(ahead.rows) >= _limit(draft)
+
+
+def next_slice(draft: Draft) -> ReadSlice | None:
+    """What to read while the mutation is on its way, as the next claim will want it at once."""
+    ahead, limit = draft.next, max(1, min(draft.asked, READ_BYTES // draft.view.row_bytes))
+    if ahead is None or not draft.renews or len(ahead.rows) >= limit:
+        return None
+    upto = ids.highest_at(draft.now_us)
+    return ReadSlice(draft.view.wide_row, ahead.priority, ahead.after, upto, limit)
 
 
 def _sweep_end(draft: Draft, at: CursorRow) -> int:

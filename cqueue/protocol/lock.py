@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
@@ -11,11 +13,15 @@ from cqueue.store.operations import (
     LockState,
     Mutate,
     Now,
+    Operation,
     Pause,
     RandomBits,
     ReadHead,
     SlotRow,
+    Together,
 )
+
+T = TypeVar("T")
 
 OUTCOME_PAUSES_S = (0.02, 0.1, 0.5, 1.0, 2.0)
 """Waits between attempts to read what became of a mutation."""
@@ -40,7 +46,7 @@ def new_owner() -> Proto[bytes]:
 def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     """Lock the wide row if its lock is free or has run out. True: it is ours."""
     head = view.head or (yield from ReadHead(view.wide_row))
-    view.head = None
+    view.head = view.ahead = None
     now_us = yield from Now()
     if head.lock is not None and head.lock.state is LockState.RETIRED:
         view.retired = True
@@ -61,7 +67,7 @@ def unlock(view: RowView) -> Proto[None]:
     """Give back a lock that is held between claims. Best effort: its lease ends by itself."""
     if not view.locked:
         return
-    expect, view.fence, view.locked = view.fence, None, False
+    expect, view.fence, view.locked, view.ahead = view.fence, None, False, None
     now_us = yield from Now()
     lock = LockRow(LockState.FREE, b"", 0, next_fence(expect, now_us))
     if (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))):
@@ -80,7 +86,20 @@ def settle(mutation: Mutate) -> Proto[bool]:
     try:
         return (yield from mutation)
     except OutcomeUnknown as exc:
-        unknown = exc
+        return (yield from _find_out(mutation, exc))
+
+
+def settle_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
+    """As `settle`, and what a read gives that goes side by side with it; None if it failed."""
+    applied, found = yield from Together((mutation, read), retried=False)
+    if isinstance(applied, OutcomeUnknown):
+        applied = yield from _find_out(mutation, applied)
+    elif isinstance(applied, Exception):
+        raise applied
+    return applied, None if isinstance(found, Exception) else found
+
+
+def _find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
     for pause_s in OUTCOME_PAUSES_S:
         try:
             head = yield from ReadHead(mutation.wide_row, serial=True)

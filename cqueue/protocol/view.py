@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.protocol import shards
 from cqueue.protocol.spec import Lease, QueueSpec
-from cqueue.store.operations import Head, WideRow
+from cqueue.store.operations import Head, MessageRow, WideRow
 
 REMEMBERED_US = 100_000
 """A head is read again at least this often, for the sake of what others gave back, or let expire."""
@@ -47,6 +47,15 @@ class Stretch(NamedTuple):
     rows: int
 
 
+class Ahead(NamedTuple):
+    """Messages of one priority behind `after` that were read ahead of their claim, by a read of that time."""
+
+    priority: int
+    after: int
+    rows: list[MessageRow]
+    began_us: int
+
+
 @dataclass(slots=True, eq=False)
 class RowView:
     """One wide row in a consumer's memory."""
@@ -57,6 +66,7 @@ class RowView:
     fence: int | None = None  # that we wrote last: as long as it stands, nobody else has claimed
     locked: bool = False  # and we keep the lock
     head: Head | None = None  # as last read, or left by our last claim
+    ahead: Ahead | None = None  # good for as long as our fence stands
     rival_us: int = 0  # when somebody else was last found to have claimed here
     head_us: int = 0  # when the head was read last; 0: what became of it since is not known
     retired: bool = False

@@ -35,6 +35,17 @@ from tests.simulation.cluster import Cluster
 LAGS_US = 250_000
 
 
+def ahead_as_if_read_now() -> Any:
+    """The cursor moves as if what was read ahead had been read for this claim."""
+    right = fresh._read
+
+    def read(draft: Any, *args: Any) -> Any:
+        rows, _, pieces = yield from right(draft, *args)
+        return rows, draft.now_us, pieces
+
+    return patch.object(fresh, "_read", read)
+
+
 def cursor_without_settle() -> Any:
     """The cursor moves W too early."""
     return _horizon(lambda spec: spec.skew_us)

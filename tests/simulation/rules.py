@@ -81,6 +81,8 @@ RULES = (
          broken.suspect_extended_late, story.suspect_is_not_held_again, None),
     Rule("remembered-head-is-older", "a head that is not read again lists what the last claim listed",
          broken.remembered_head_is_older, story.remembered_head_lists_the_last_claim, 0),
+    Rule("ahead-as-if-read-now", "what was read ahead counts from when it was read",
+         early.ahead_as_if_read_now, story.what_was_read_ahead_is_as_old_as_its_read, None),
     Rule("cursor-without-settle", "the cursor waits for W",
          early.cursor_without_settle, times.cursor_waits_for_settle, 30),
     Rule("cursor-without-skew", "the cursor waits for ε",

@@ -228,6 +228,21 @@ def remembered_head_lists_the_last_claim() -> None:
     assert ids_of(table.claim(view)) == new
 
 
+def what_was_read_ahead_is_as_old_as_its_read() -> None:
+    """The cursor does not pass what landed after messages were read ahead, and before they were claimed."""
+    skew_us = 100_000
+    table = Table(skew_us=skew_us)
+    view = table.view()
+    first, second, third = table.put(NOON_US, NOON_US + 2000, NOON_US + 4000)
+    table.pass_time(SETTLE_US - 50_000)
+    assert ids_of(table.claim(view, want=1)) == [first]
+    late = table.put(NOON_US + 1000)
+    table.pass_time(50_000 + skew_us + 10_000)
+    assert ids_of(table.claim(view, want=1)) == [second]
+    table.pass_time(SETTLE_US + skew_us)
+    assert sorted(ids_of(table.poll(view))) == [*late, third]
+
+
 def released_stays_listed() -> None:
     """What is released waits in its slot, due now, with no attempt used."""
     table = Table()

@@ -1,9 +1,11 @@
 """What a claim costs, and what keeps claims apart."""
 
+from cqueue.errors import NotDone
 from cqueue.protocol import ack
+from cqueue.protocol.fresh import AHEAD_US
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.view import RIVALS_US
-from cqueue.store.operations import Mutate, ReadHead
+from cqueue.store.operations import Mutate, ReadHead, ReadSlice
 from tests.simulation.hand import SECOND_US, Table, ids_of
 
 
@@ -20,6 +22,10 @@ def claimed(table: Table, view, want: int = 10) -> list[int]:
 
 def heads(table: Table) -> int:
     return sum(type(operation) is ReadHead for operation in table.log)
+
+
+def slices(table: Table) -> int:
+    return sum(type(operation) is ReadSlice for operation in table.log)
 
 
 def put(table: Table, count: int = 1) -> list[int]:
@@ -148,3 +154,59 @@ def test_a_claim_in_between_makes_the_mutation_fail():
             assert claimed(table, theirs, want=2) == taken[:2]
 
     assert ids_of(table.claim(mine, hook=overtake)) == taken[2:]
+
+
+def test_the_next_slice_is_read_beside_the_mutation():
+    """A backlog costs no wait for messages after the first claim; each is given once, in order."""
+    table = Table()
+    view = table.view()
+    some = put(table, 50)
+    found = ids_of(table.claim(view, want=20))
+    before = slices(table)
+    found += ids_of(table.claim(view, want=20))
+    assert slices(table) == before + 1  # for the third claim
+    found += ids_of(table.claim(view, want=20))
+    assert found == some
+    assert slices(table) == before + 2  # what was read ahead did not fill a claim
+
+
+def test_what_was_read_ahead_is_not_read_again():
+    """A claim of fewer messages leaves the others to the next one."""
+    table = Table()
+    view = table.view()
+    some = put(table, 50)
+    found = ids_of(table.claim(view, want=30))
+    before = slices(table)
+    for _ in range(2):
+        found += ids_of(table.claim(view, want=5))
+    assert found == some[:40]
+    assert slices(table) == before
+    assert view.ahead.rows[0].id == some[40]
+
+
+def test_what_was_read_ahead_long_ago_is_read_again():
+    table = Table()
+    view = table.view()
+    some = put(table, 50)
+    table.claim(view, want=20)
+    before = slices(table)
+    table.pass_time(AHEAD_US)
+    assert ids_of(table.claim(view, want=20)) == some[20:40]
+    assert slices(table) == before + 2
+
+
+def test_a_claim_stands_though_the_read_beside_it_failed():
+    table = Table()
+    view = table.view()
+    some = put(table, 50)
+    read = []
+
+    def fail(operation):
+        if type(operation) is ReadSlice:
+            read.append(operation)
+            if len(read) == 2:
+                raise NotDone("no answer")
+
+    assert ids_of(table.claim(view, want=20, hook=fail)) == some[:20]
+    assert len(read) == 2
+    assert ids_of(table.claim(view, want=20)) == some[20:40]

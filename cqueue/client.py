@@ -21,11 +21,12 @@ from cqueue.log.delivery import Listener
 from cqueue.log.positions import Start
 from cqueue.log.subscription import OnEvent, Subscription, pace_of, policy_of
 from cqueue.producer import Producer
+from cqueue.protocol.subscribe import remove
 from cqueue.queue import Queue
 from cqueue.settings import Settings, load
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Store
-from cqueue.store.subscriptions import ListSubscriptions
+from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
@@ -225,6 +226,15 @@ class Client:
         """
         wanted = self._logs.entry(log).spec.partition
         return sorted(key.name for key in self._driver.ask(ListSubscriptions()) if key.log == wanted)
+
+    def delete_subscription(self, log: str, name: str) -> None:
+        """Forget a subscription with all its positions. Members that still run end with `LogNotFound`.
+
+        Raises:
+            LogNotFound: there is no such log, or no such subscription of it.
+            NotDone: it could not be read, or is being changed by too many at once; it may be called again.
+        """
+        self._driver.run(remove(SubscriptionKey(self._logs.entry(log).spec.partition, name)))
 
     def _open(self, name: str) -> Queue:
         with self._mutex:

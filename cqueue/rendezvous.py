@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 
-def first(names: Iterable[str], thing: bytes) -> str:
-    """The name with the highest hash of itself and the thing. There is at least one."""
-    return max(names, key=lambda name: (_weight(name, thing), name))
+class Names:
+    """Several names, of which there is at least one when they are asked."""
 
+    def __init__(self, names: Iterable[str]) -> None:
+        self._keys = [(name, blake2b(name.encode(), digest_size=32).digest()) for name in names]
 
-def _weight(name: str, thing: bytes) -> bytes:
-    return blake2b(thing, digest_size=8, key=blake2b(name.encode(), digest_size=32).digest()).digest()
+    def first(self, thing: bytes) -> str:
+        """The name with the highest hash of itself and the thing."""
+        return max((blake2b(thing, digest_size=8, key=key).digest(), name) for name, key in self._keys)[1]

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from hashlib import blake2b
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher import logs
 from cqueue.errors import CqueueError
 from cqueue.protocol.poll import Share
+from cqueue.rendezvous import Names
 from cqueue.store.control import Heartbeat, ReadWorkers, RemoveWorker, WorkerRow
 from cqueue.store.operations import WideRow
 
@@ -40,7 +40,7 @@ REMEMBERED: Final = 10_000
 
 def first_owner(workers: Iterable[str], wide_row: WideRow) -> str:
     """The worker that looks at this wide row first: the one with the highest hash of both names."""
-    return _first(_keys(workers), wide_row)
+    return Names(workers).first(_thing(wide_row))
 
 
 def share_of(me: str, workers: Iterable[str]) -> Share | None:
@@ -48,22 +48,17 @@ def share_of(me: str, workers: Iterable[str]) -> Share | None:
     fleet = frozenset(workers) | {me}
     if len(fleet) == 1:
         return None
-    keys = _keys(fleet)
+    names = Names(fleet)
 
     @lru_cache(maxsize=REMEMBERED)  # asked for every wide row at every poll
     def is_mine(wide_row: WideRow) -> bool:
-        return _first(keys, wide_row) == me
+        return names.first(_thing(wide_row)) == me
 
     return is_mine
 
 
-def _keys(workers: Iterable[str]) -> list[tuple[str, bytes]]:
-    return [(worker, blake2b(worker.encode(), digest_size=32).digest()) for worker in workers]
-
-
-def _first(keys: list[tuple[str, bytes]], wide_row: WideRow) -> str:
-    text = f"{wide_row.queue}\0{wide_row.time_shard}\0{wide_row.shard}".encode()
-    return max((blake2b(text, digest_size=8, key=key).digest(), worker) for worker, key in keys)[1]
+def _thing(wide_row: WideRow) -> bytes:
+    return f"{wide_row.queue}\0{wide_row.time_shard}\0{wide_row.shard}".encode()
 
 
 # ── What a worker says of itself ──

@@ -14,7 +14,7 @@ from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.log_view import described, listing, sheet, stats_sheet
 from cqueue.cli.opening import find_log, log_not_found, open_client, open_log
-from cqueue.cli.options import Json, LogName
+from cqueue.cli.options import Json, LogName, Yes
 from cqueue.cli.values import parse_duration, show_duration
 from cqueue.errors import BadInput, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
@@ -68,7 +68,6 @@ TimeShard = Annotated[
         show_default=False,
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.command()

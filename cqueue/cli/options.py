@@ -21,3 +21,4 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print results as JSON, as `cqueue --json` does.", callback=_print_json)
 ]
 """`--json` behind the command as well, where people write it. The callback does all."""
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

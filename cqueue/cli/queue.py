@@ -10,7 +10,7 @@ import typer
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, not_found, open_client, open_queue
-from cqueue.cli.options import Json, QueueName
+from cqueue.cli.options import Json, QueueName, Yes
 from cqueue.cli.queue_view import described, listing, sheet
 from cqueue.cli.values import counted, parse_duration, show_duration
 from cqueue.config import QueueConfig
@@ -85,7 +85,6 @@ DerivedSends = Annotated[
         "--derived-sends", help="Take messages with a source, as schedules send them; cannot be undone."
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`cqueue subscription`: list, show, seek, pause, resume, and run listeners of a module."""
+"""`cqueue subscription`: list, show, seek, pause, resume, delete, and run listeners of a module."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import find_log, open_client
-from cqueue.cli.options import Json, LogName
+from cqueue.cli.options import Json, LogName, Yes
 from cqueue.cli.subscription_view import described, sheet
 from cqueue.errors import BadInput
 
@@ -96,6 +97,18 @@ def resume(ctx: typer.Context, log: LogName, name: Name, *, _json: Json = False)
     with _existing(ctx, log, name) as subscription:
         subscription.resume()
         _emit(ctx.obj, subscription, f"Subscription {name} of {log} is active.")
+
+
+@app.command()
+def delete(ctx: typer.Context, log: LogName, name: Name, *, yes: Yes = False, _json: Json = False) -> None:
+    """Forget a subscription with all its positions. Members that still run end with an error."""
+    cli: CliContext = ctx.obj
+    with open_client(cli) as client:
+        find_log(client, log)
+        _check_name(client, log, name)
+        confirm(cli, f"Forget where subscription {name} of {log} stands?", yes=yes)
+        client.delete_subscription(log, name)
+    cli.emit({"log": log, "subscription": name, "deleted": True}, f"Subscription {name} of {log} is deleted.")
 
 
 @app.command()

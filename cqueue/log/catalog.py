@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from cqueue.message import check_queue_name
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.scan import SHARDS_AT_ONCE
 from cqueue.protocol.spec import Proto
+from cqueue.protocol.subscribe import remove
 from cqueue.store.log_operations import (
     ChangeLog,
     CreateLog,
@@ -28,6 +30,7 @@ from cqueue.store.log_operations import (
     UnregisterLogShard,
 )
 from cqueue.store.operations import DeploymentRow, Now, RandomBits, Together
+from cqueue.store.subscriptions import ListSubscriptions
 
 FRESH_S = 5.0
 """How old a configuration may be: so soon everybody knows of new partitions."""
@@ -161,7 +164,7 @@ class LogCatalog:
         return applied
 
     def delete(self, name: str) -> None:
-        """Delete a log and all its records. Called again after a failure, it goes on where it stopped.
+        """Delete a log with its records and subscriptions. Called again after a failure, it goes on.
 
         Raises:
             LogNotFound: there is none of that name.
@@ -173,8 +176,16 @@ class LogCatalog:
             row = self._change(name, lambda row: row._replace(state=DELETING))
         with self._mutex:
             self._entries.pop(name, None)
-        self._driver.run(_drop_all(self._entry_of(row).spec))
+        spec = self._entry_of(row).spec
+        self._driver.run(_drop_all(spec))
+        self._drop_subscriptions(spec)
         self._driver.ask(RemoveLog(name, row.incarnation))
+
+    def _drop_subscriptions(self, spec: LogSpec) -> None:
+        for key in self._driver.ask(ListSubscriptions()):
+            if key.log == spec.partition:
+                with suppress(LogNotFound):  # of a deleted one a member may leave a row for a while
+                    self._driver.run(remove(key))
 
 
 def _new_row(name: str, config: LogConfig) -> Proto[LogRow]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from cqueue import ids
@@ -21,7 +22,7 @@ from cqueue.protocol.lock import OUTCOME_PAUSES_S, next_fence
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.scan import ShardMap
 from cqueue.protocol.spec import Proto
-from cqueue.rendezvous import first
+from cqueue.rendezvous import Names
 from cqueue.store.log_operations import LogShard
 from cqueue.store.operations import Now, Pause
 from cqueue.store.subscriptions import (
@@ -35,6 +36,7 @@ from cqueue.store.subscriptions import (
     PositionChange,
     PositionRow,
     ReadSubscription,
+    RemoveSubscription,
     SubscriptionKey,
     SubscriptionRows,
 )
@@ -78,7 +80,7 @@ def assigned(
     mine: set[int] = set()
     for partition in partitions:
         names = [name for name, some in readers if some is None or partition in some]
-        if me in names and first(names, f"{key.log}\0{key.name}\0{partition}".encode()) == me:
+        if me in names and Names(names).first(f"{key.log}\0{key.name}\0{partition}".encode()) == me:
             mine.add(partition)
     return mine
 
@@ -156,6 +158,23 @@ def defined(key: SubscriptionKey) -> Proto[DefinitionRow]:
     if stored is None:
         raise LogNotFound(f"there is no subscription {key.name!r} of log {key.log.partition('@')[0]!r}")
     return stored
+
+
+def remove(key: SubscriptionKey) -> Proto[None]:
+    """Forget the subscription with all its positions. Members that still run end at their next look.
+
+    Raises:
+        LogNotFound: there is no such subscription.
+    """
+    stored = yield from defined(key)
+    for _ in range(MOVE_TRIES):
+        with suppress(OutcomeUnknown):  # the serial read tells
+            yield from RemoveSubscription(key, stored.version)
+        found = (yield from ReadSubscription(key, serial=True)).definition
+        if found is None:
+            return
+        stored = found
+    raise NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
 
 
 # ── Changing positions ──

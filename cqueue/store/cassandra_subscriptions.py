@@ -29,6 +29,7 @@ class CassandraSubscriptions:
             ops.ListSubscriptions: lambda _: send(cql.LIST_SUBSCRIPTIONS, (), _keys),
             ops.DefineSubscription: lambda op: send(cql.DEFINE_SUBSCRIPTION, (*op.key, *op.row), _applied),
             ops.ChangeDefinition: self._change_definition,
+            ops.RemoveSubscription: self._remove,
             ops.ChangePositions: self._change_positions,
             ops.BeatMember: lambda op: send(cql.BEAT_MEMBER, (*op.key, *op.row, op.ttl_s), _nothing),
             ops.RemoveMember: lambda op: send(cql.REMOVE_MEMBER, (*op.key, op.member), _nothing),
@@ -42,6 +43,13 @@ class CassandraSubscriptions:
     def _change_definition(self, op: ops.ChangeDefinition) -> Request[bool]:
         values = (op.row.state, op.row.config, op.expect_version + 1, *op.key, op.expect_version)
         return self._requests.send(cql.CHANGE_DEFINITION, values, _applied)
+
+    def _remove(self, op: ops.RemoveSubscription) -> Request[bool]:
+        parts = (
+            (cql.REMOVE_DEFINITION, (*op.key, op.expect_version)),
+            (cql.REMOVE_SUBSCRIPTION, op.key),
+        )
+        return self._requests.send_conditional(parts, _applied)
 
     def _change_positions(self, op: ops.ChangePositions) -> Request[bool]:
         parts = (

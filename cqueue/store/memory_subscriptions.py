@@ -20,6 +20,7 @@ from cqueue.store.subscriptions import (
     PositionRow,
     ReadSubscription,
     RemoveMember,
+    RemoveSubscription,
     Span,
     SubscriptionKey,
     SubscriptionRows,
@@ -49,9 +50,10 @@ class MemorySubscriptions:
         """By operation."""
         return {
             ReadSubscription: self._read,
-            ListSubscriptions: lambda _: list(self._partitions),
+            ListSubscriptions: lambda _: [key for key in self._partitions if self._holds_rows(key)],
             DefineSubscription: self._define,
             ChangeDefinition: self._change_definition,
+            RemoveSubscription: self._remove,
             ChangePositions: self._change_positions,
             BeatMember: self._beat,
             RemoveMember: lambda op: self._of(op.key).members.pop(op.member, None) and None,
@@ -60,6 +62,9 @@ class MemorySubscriptions:
 
     def _of(self, key: SubscriptionKey) -> _Partition:
         return self._partitions.setdefault(key, _Partition())
+
+    def _holds_rows(self, key: SubscriptionKey) -> bool:
+        return self._read(ReadSubscription(key)) != SubscriptionRows()
 
     def _read(self, op: ReadSubscription) -> SubscriptionRows:
         stored, now_us = self._partitions.get(op.key, _Partition()), self._clock_us()
@@ -78,6 +83,13 @@ class MemorySubscriptions:
         if stored.definition is None or stored.definition.version != op.expect_version:
             return False
         stored.definition = op.row._replace(version=op.expect_version + 1)
+        return True
+
+    def _remove(self, op: RemoveSubscription) -> bool:
+        stored = self._partitions.get(op.key)
+        if stored is None or stored.definition is None or stored.definition.version != op.expect_version:
+            return False
+        del self._partitions[op.key]
         return True
 
     def _change_positions(self, op: ChangePositions) -> bool:

@@ -409,6 +409,19 @@ SET_POSITION = Statement(
     f"WHERE {_SUBSCRIPTION} AND kind = 1 AND partition = ? AND member = '' IF fence = ?",
     Kind.CONDITIONAL,
 )
+REMOVE_DEFINITION = Statement(
+    "remove definition",
+    "The condition under which all rows of a subscription go.",
+    f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION} "
+    "AND kind = 0 AND partition = 0 AND member = '' IF version = ?",
+    Kind.CONDITIONAL,
+)
+REMOVE_SUBSCRIPTION = Statement(
+    "remove subscription",
+    "In one conditional batch with the former: a delete of the partition that no clock can put off.",
+    f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION}",
+    Kind.CONDITIONAL,
+)
 BEAT_MEMBER = Statement(
     "beat member",
     "Overwritten before it expires, so that only members that died leave a tombstone.",

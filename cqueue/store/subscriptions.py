@@ -108,6 +108,14 @@ class ChangeDefinition(Operation[bool]):
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveSubscription(Operation[bool]):
+    """Delete all rows IF the definition's version is as expected."""
+
+    key: SubscriptionKey
+    expect_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChangePositions(Operation[bool]):
     """One conditional batch; True when all of it was applied, False when nothing was."""
 

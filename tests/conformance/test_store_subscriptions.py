@@ -20,6 +20,7 @@ from cqueue.store.subscriptions import (
     PositionRow,
     ReadSubscription,
     RemoveMember,
+    RemoveSubscription,
     Span,
     SubscriptionKey,
     SubscriptionRows,
@@ -55,6 +56,21 @@ def test_a_definition_is_made_once_and_changes_from_the_version_seen(store, key)
     assert store.execute(ChangeDefinition(key, row._replace(state="paused"), 1)) is True
     assert store.execute(ChangeDefinition(key, row, 1)) is False
     assert read(store, key).definition == DefinitionRow(2, "paused", '{"a": 1}')
+
+
+def test_a_subscription_is_removed_whole_from_the_version_seen(store, key):
+    row = DefinitionRow(1, "active", "{}")
+    store.execute(DefineSubscription(key, row))
+    store.execute(BeatMember(key, MemberRow("a", "{}", 1), 60))
+    change(store, key, (None, position(3)), (None, position(4)))
+    assert store.execute(RemoveSubscription(key, 2)) is False
+    assert read(store, key).definition == row
+    assert store.execute(RemoveSubscription(key, 1)) is True
+    assert read(store, key, serial=True) == SubscriptionRows()
+    assert store.execute(RemoveSubscription(key, 1)) is False
+    assert store.execute(DefineSubscription(key, row)) is True
+    assert change(store, key, (None, position(3))) is True
+    assert set(read(store, key).positions) == {3}
 
 
 @pytest.mark.parametrize("serial", [False, True])

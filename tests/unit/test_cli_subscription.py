@@ -87,7 +87,16 @@ def test_pause_and_resume(cli, client):
     assert not client.subscribe("events", name="billing", listeners=[print]).paused
 
 
-@pytest.mark.parametrize("command", [("show",), ("pause",), ("resume",), ("seek", "latest")])
+def test_delete(cli):
+    assert "repeat it with --yes" in cli("subscription", "delete", "events", "billing").err
+    assert cli("subscription", "list", "events").out == "billing\n"
+    assert "is deleted" in cli("subscription", "delete", "events", "billing", "--yes").out
+    assert cli("--json", "subscription", "list", "events").json == []
+
+
+@pytest.mark.parametrize(
+    "command", [("show",), ("pause",), ("resume",), ("seek", "latest"), ("delete", "--yes")]
+)
 def test_a_mistyped_name_gets_the_nearest_one_and_makes_nothing(cli, command):
     name, *rest = command
     said = cli("subscription", name, "events", "biling", *rest)

@@ -25,7 +25,15 @@ from cqueue.log.delivery import RetryPolicy, batched
 from cqueue.log.reading import Pace, Reading
 from cqueue.protocol import subscribe
 from cqueue.store.log_operations import ReadRecords
-from cqueue.store.subscriptions import BeatMember, ChangePositions, ReadSubscription
+from cqueue.store.memory import MemoryStore
+from cqueue.store.subscriptions import (
+    BeatMember,
+    ChangePositions,
+    ListSubscriptions,
+    ReadSubscription,
+    RemoveSubscription,
+    SubscriptionRows,
+)
 from tests.unit.subscribing import Clocked, Member, Through, client_on, fill, live_together, made_log
 
 
@@ -320,6 +328,52 @@ def test_moving_a_subscription_that_nobody_reads_makes_its_positions(client, log
     member = Member(client)
     member.live()
     assert member.handled == []
+
+
+def test_a_deleted_subscription_ends_its_members_and_begins_anew(client, log, store):
+    fill(log, store, 10)
+    member = Member(client)
+    member.live()
+    name = client.subscriptions(log.name)[0]
+    client.delete_subscription(log.name, name)
+    with pytest.raises(LogNotFound):
+        member.live()
+    store.pass_time(seconds=60)
+    assert client.subscriptions(log.name) == []
+    with pytest.raises(LogNotFound):
+        client.delete_subscription(log.name, name)
+    again = Member(client)
+    again.live()
+    assert sorted(numbers(again.handled)) == list(range(10))
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_deletion_without_an_answer_is_made_again(client, log, store, applied):
+    fill(log, store, 1)
+    Member(client).live()
+    lost = []
+
+    def trouble(operation):
+        if type(operation) is RemoveSubscription and not lost:
+            lost.append(operation)
+            if applied:
+                MemoryStore.execute(store, operation)
+            raise OutcomeUnknown("no answer")
+
+    store.trouble = trouble
+    (name,) = client.subscriptions(log.name)
+    client.delete_subscription(log.name, name)
+    assert lost
+    assert store.execute(ReadSubscription(lost[0].key)).definition is None
+
+
+def test_a_deleted_log_leaves_no_subscription(client, log, store):
+    fill(log, store, 3)
+    Member(client).live()
+    client.delete_log(log.name)
+    store.pass_time(seconds=60)
+    keys = store.execute(ListSubscriptions())
+    assert all(store.execute(ReadSubscription(key)) == SubscriptionRows() for key in keys)
 
 
 def test_a_move_in_the_middle_of_a_record_counts(client, log, store):

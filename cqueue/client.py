@@ -15,11 +15,13 @@ from cqueue.clock import ClusterClock
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals, SharedGate
 from cqueue.drive.blocking import BlockingDriver
+from cqueue.linger import MAX_LINGER, Lingering
 from cqueue.log import Log, LogConfig
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.delivery import Listener
 from cqueue.log.positions import Start
 from cqueue.log.subscription import OnEvent, Subscription, pace_of, policy_of
+from cqueue.message import check_duration
 from cqueue.producer import Producer
 from cqueue.protocol.subscribe import remove
 from cqueue.queue import Queue
@@ -96,14 +98,18 @@ class Client:
         self._bells: dict[str, Bell] = {}
         self._gates: dict[str, SharedGate] = {}
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, *, linger: timedelta | None = None) -> Queue:
         """Open a queue.
+
+        linger: store messages together that several threads `send` at the same time, with this object: the
+        first one waits so long for others (0 to 1 s), and all that come while Cassandra answers go together
+        in any case. Each `send` still returns once its message is acknowledged. None: each by itself.
 
         Raises:
             QueueNotFound: there is none of that name.
         """
         self._catalog.entry(name)
-        return self._open(name)
+        return self._open(name, linger)
 
     def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
         """Create a queue, with a dead-letter queue called `<name>.dead`, and open it.
@@ -236,11 +242,15 @@ class Client:
         """
         self._driver.run(remove(SubscriptionKey(self._logs.entry(log).spec.partition, name)))
 
-    def _open(self, name: str) -> Queue:
+    def _open(self, name: str, linger: timedelta | None = None) -> Queue:
         with self._mutex:
             bell = self._bells.setdefault(name, Bell())
         producer = Producer(name, self._catalog, self._driver, bell)
-        return Queue(name, self._catalog, self._driver, producer, self._make_consumer)
+        together = None
+        if linger is not None:
+            wait_s = check_duration("linger", linger, timedelta(), MAX_LINGER)
+            together = Lingering(producer.send_many, wait_s)
+        return Queue(name, self._catalog, self._driver, producer, self._make_consumer, together=together)
 
     def _make_consumer(
         self, name: str, intervals: PollIntervals, wake: Callable[[], None] | None = None

@@ -13,6 +13,7 @@ from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
+from cqueue.linger import Lingering
 from cqueue.message import Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
@@ -78,11 +79,14 @@ class Queue:
         driver: BlockingDriver,
         producer: Producer,
         make_consumer: Callable[[str, PollIntervals, Callable[[], None] | None], Consumer],
+        *,
+        together: Lingering | None = None,
     ) -> None:
         self.name = name
         self._catalog = catalog
         self._driver = driver
         self._producer = producer
+        self._send = producer.send if together is None else together.send
         self._make_consumer = make_consumer
 
     @property
@@ -128,7 +132,7 @@ class Queue:
             NotDone: it was not stored; sending again is safe.
             SendUnknown: it may be stored; sending again may make a second copy.
         """
-        return self._producer.send(Message(body, delay, due, priority, headers, ttl))
+        return self._send(Message(body, delay, due, priority, headers, ttl))
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
         """Store up to 10,000 messages; entries fail one by one, and the result says which."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import struct
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from cqueue.bench.setup import Bench, Options, Progress, percentile, silent
+from cqueue.client import Client
+from cqueue.config import QueueConfig
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, QueueNotFound
 from cqueue.queue import Queue
 from cqueue.store.operations import Operation, Store
 
@@ -90,10 +93,43 @@ class CountingStore:
         self._store.close()
 
 
+def idle_queues(bench: Bench, options: Options, queues: int, progress: Progress = silent) -> dict[str, Any]:
+    """Statements a second of one dispatcher of many idle queues, from 5 s after its start on."""
+    counting = CountingStore(bench.store)
+    names = [f"bench-idle-{time.time_ns():x}-{number}" for number in range(queues)]
+    config = QueueConfig(shards=options.shards)
+    try:
+        for number, name in enumerate(names):
+            bench.client.create_queue(name, config)
+            progress(number / queues / 2)
+        with Client(counting, on_close=lambda: None) as client:
+            opened = [client.queue(name) for name in names]
+            with Dispatcher(opened, _nothing):
+                time.sleep(SETTLE_SECONDS + queues / 50)  # so that each has been looked at
+                before, begin = counting.statements, time.perf_counter()
+                time.sleep(2 * IDLE_SECONDS)
+                took_s = time.perf_counter() - begin
+                statements = counting.statements - before
+    finally:
+        for number, name in enumerate(names):
+            with suppress(QueueNotFound):
+                bench.client.delete_queue(name)
+            progress((1 + number / queues) / 2)
+    return {
+        "bench": "idle",
+        "queues": queues,
+        "statements_per_s": round(statements / took_s, 2),
+        "seconds": round(took_s, 1),
+        **bench.circumstances(options),
+    }
+
+
+def _nothing(_message: ReceivedMessage, _context: Context) -> None:
+    """No message comes."""
+
+
 def idle(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
     """Statements a second of one consumer that waits, from 5 s after the last message on, for 10 s."""
-    from cqueue.client import Client  # noqa: PLC0415 - only this benchmark makes a second client
-
     counting = CountingStore(bench.store)
     with bench.queue(options) as queue, Client(counting, on_close=lambda: None) as client:
         queue.send(b"the last one")

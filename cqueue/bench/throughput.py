@@ -26,7 +26,7 @@ from cqueue.store.connection import open_session
 from cqueue.testing import Recorder, check, recording
 
 PARTITIONS = 4
-_INSERT = (
+INSERT = (
     "INSERT INTO messages (queue, time_shard, shard, kind, priority, id, body, sent_at, format) "
     "VALUES (?, ?, ?, 3, 0, ?, ?, ?, 0) USING TIMESTAMP ?"
 )
@@ -61,7 +61,7 @@ class _Bare:
         self.session = session
         self.options = options
         self.name = f"bench-floor@{time.time_ns():x}"
-        self.insert, self.slice, self.delete = (session.prepare(text) for text in (_INSERT, _SLICE, _DELETE))
+        self.insert, self.slice, self.delete = (session.prepare(text) for text in (INSERT, _SLICE, _DELETE))
 
     def insert_all(self, progress: Progress) -> list[float]:
         took_s: list[float] = []

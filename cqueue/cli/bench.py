@@ -114,6 +114,69 @@ def dispatch(
 
 
 @app.command()
+def sends(
+    ctx: typer.Context,
+    messages: Messages = 8000,
+    size: Size = SIZE,
+    shards: Shards = SHARDS,
+    threads: Annotated[int, typer.Option(min=1, max=100, help="Threads that send.")] = 16,
+    rounds: Rounds = 3,
+    *,
+    json: Json = False,
+) -> None:
+    """Single sends from many threads: bare inserts, `send`, and `send` of a queue that lingers, in turn."""
+    from cqueue.bench import sends as module  # noqa: PLC0415 - as above
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return module.sends(bench, options, rounds, threads, progress)
+
+    _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
+
+
+@app.command()
+def backlog(
+    ctx: typer.Context,
+    messages: Messages = MESSAGES,
+    large: Annotated[int, typer.Option(min=1, help="How many messages beside that.")] = 2_000_000,
+    size: Size = SIZE,
+    batch: Batch = 500,
+    receive: Receive = RECEIVE,
+    shards: Shards = SHARDS,
+    rounds: Rounds = 3,
+    *,
+    json: Json = False,
+) -> None:
+    """Drain a small and a large backlog in turn: both rates, and large / small."""
+    from cqueue.bench import growth  # noqa: PLC0415 - as above
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return growth.backlog(bench, options, large, rounds, progress)
+
+    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+
+
+@app.command()
+def consumers(
+    ctx: typer.Context,
+    messages: Messages = 100_000,
+    size: Size = SIZE,
+    batch: Batch = 500,
+    receive: Receive = RECEIVE,
+    shards: Shards = SHARDS,
+    rounds: Rounds = 3,
+    *,
+    json: Json = False,
+) -> None:
+    """Drain a backlog with two and with ten processes in turn: both rates, and ten / two."""
+    from cqueue.bench import growth  # noqa: PLC0415 - as above
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return growth.consumers(bench, options, rounds, progress)
+
+    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+
+
+@app.command()
 def latency(ctx: typer.Context, size: Size = SIZE, shards: Shards = SHARDS, *, json: Json = False) -> None:
     """Send 200 messages a second for 20 s: from send to handler, through a dispatcher, in ms."""
     from cqueue.bench import latency as module  # noqa: PLC0415 - as above
@@ -142,11 +205,24 @@ def log(
 
 
 @app.command()
-def idle(ctx: typer.Context, shards: Shards = SHARDS, *, json: Json = False) -> None:
-    """Statements a second of a consumer that has nothing to do."""
+def idle(
+    ctx: typer.Context,
+    shards: Shards = SHARDS,
+    queues: Annotated[
+        int, typer.Option(min=1, max=10_000, help="More than one: a dispatcher of so many queues.")
+    ] = 1,
+    *,
+    json: Json = False,
+) -> None:
+    """Statements a second of a consumer, or a dispatcher of many queues, that has nothing to do."""
     from cqueue.bench import latency as module  # noqa: PLC0415 - as above
 
-    _run(ctx, module.idle, _options(1, 12, 1, 10, shards), json=json)
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        if queues == 1:
+            return module.idle(bench, options, progress)
+        return module.idle_queues(bench, options, queues, progress)
+
+    _run(ctx, measure, _options(1, 12, 1, 10, shards), json=json)
 
 
 def _options(messages: int, size: int, batch: int, receive: int, shards: int) -> Any:

@@ -1,0 +1,100 @@
+"""Single sends from many threads: bare inserts, `send`, and `send` of a queue that lingers, in turn.
+
+Each thread sends one message after the other and waits for each. What the bare driver does is one insert
+of the same row, on a session of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+from cassandra.util import uuid_from_time
+
+from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, silent
+from cqueue.bench.throughput import INSERT, PARTITIONS
+from cqueue.store.connection import open_session
+
+LINGER: Final = timedelta()
+"""Nobody is waited for: what comes while another send is under way goes together."""
+
+Send = Callable[[bytes], Any]
+
+
+def sends(
+    bench: Bench, options: Options, rounds: int = 3, threads: int = 16, progress: Progress = silent
+) -> dict[str, Any]:
+    """Sends a second of all threads together, after one round to warm up: medians, and ratios."""
+    found: dict[str, list[dict[str, Any]]] = {"floor": [], "send": [], "linger": []}
+    with open_session(bench.settings) as connection, bench.queue(options) as queue:
+        lingering = bench.client.queue(queue.name, linger=LINGER)
+        ways: dict[str, Send] = {
+            "floor": _insert(connection.session),
+            "send": queue.send,
+            "linger": lingering.send,
+        }
+        for turn in range(rounds + 1):
+            for place, (name, send) in enumerate(ways.items()):
+                found[name].append(_measured(send, options, threads))
+                progress((3 * turn + place + 1) / (3 * (rounds + 1)))
+    for results in found.values():
+        del results[0]
+    ratios = {
+        name: [
+            {"ratio": ours["per_s"] / bare["per_s"]}
+            for ours, bare in zip(found[name], found["floor"], strict=True)
+        ]
+        for name in ("send", "linger")
+    }
+    keys = ("per_s", "p50_ms", "p99_ms")
+    return {
+        "bench": "sends",
+        "ratio": median_of(ratios["send"], "ratio"),
+        "ratios": [round(pair["ratio"], 4) for pair in ratios["send"]],
+        "linger_ratio": median_of(ratios["linger"], "ratio"),
+        **{name: {key: median_of(results, key) for key in keys} for name, results in found.items()},
+        "threads": threads,
+        "rounds": rounds,
+        **bench.circumstances(options),
+    }
+
+
+def _insert(session: Any) -> Send:
+    """One bound insert of a message's row."""
+    insert, name = session.prepare(INSERT), f"bench-floor@{time.time_ns():x}"
+
+    def send(body: bytes) -> None:
+        now_us = time.time_ns() // 1000
+        id_ = uuid_from_time(now_us / 1e6)
+        session.execute(insert, (name, 0, now_us % PARTITIONS, id_, body, now_us // 1000, now_us))
+
+    return send
+
+
+def _measured(send: Send, options: Options, threads: int) -> dict[str, float]:
+    each = max(1, options.messages // threads)
+    with ThreadPoolExecutor(threads) as pool:
+        begin = time.perf_counter()
+        some = pool.map(partial(_send_some, send, bytes(options.size)), [each] * threads)
+        took_s = list(chain.from_iterable(some))
+        total_s = time.perf_counter() - begin
+    return {
+        "per_s": round(len(took_s) / total_s, 1),
+        "p50_ms": round(percentile(took_s, 50) * 1000, 3),
+        "p99_ms": round(percentile(took_s, 99) * 1000, 3),
+    }
+
+
+def _send_some(send: Send, body: bytes, count: int) -> list[float]:
+    """The seconds that each took."""
+    took_s: list[float] = []
+    for _ in range(count):
+        start = time.perf_counter()
+        send(body)
+        took_s.append(time.perf_counter() - start)
+    return took_s

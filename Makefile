@@ -21,7 +21,7 @@ SEED ?= 1
 MINUTES ?= 5
 FAULTS ?= tests/faults
 
-.PHONY: soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
+.PHONY: performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,15 @@ bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an em
 	$(BIN)/cqueue schema apply; \
 	for what in ratio latency idle; do $(BIN)/cqueue bench $$what; done
 	@echo "The Cassandra goes on; stop it with: $(BIN)/cqueue dev stop"
+
+performance: setup  ## All benchmarks on an embedded Cassandra, and docs/reference/performance.md with plots (an hour).
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.9'
+	@$(BIN)/python -m cqueue.dev start --heap 2048m
+	@export CQUEUE_URL="$$($(BIN)/python -m cqueue.dev status --json | \
+		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["url"])')"; \
+	$(BIN)/cqueue schema apply; \
+	$(BIN)/python -m benchmarks.report --page docs/reference/performance.md --plots docs/images
+	@$(BIN)/cqueue dev stop
 
 bench-peers: setup $(PEERS)/.venv/.installed $(PEERS)/dyno/target/.built  ## Our figures beside those of other queues: make bench-peers MESSAGES=2000 ONLY=celery,rq
 	@$(PEERS)/.venv/bin/python -m benchmarks.peers --messages $(MESSAGES) --rounds $(ROUNDS) --only '$(ONLY)' \

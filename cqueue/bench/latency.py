@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from contextlib import suppress
@@ -48,8 +49,19 @@ def latency(
         "p99_ms": round(percentile(took_s, 99) * 1000, 3),
         "send_p50_ms": round(percentile(sends_s, 50) * 1000, 3),
         "send_p99_ms": round(percentile(sends_s, 99) * 1000, 3),
+        "histogram": _histogram(took_s),
         **bench.circumstances(options),
     }
+
+
+def _histogram(values_s: list[float]) -> list[tuple[float, int]]:
+    """(Upper bound in ms, how many below it and above the one before); ten bounds to a power of ten."""
+    counts: dict[int, int] = {}
+    for value_s in values_s:
+        place = math.ceil(10 * math.log10(max(value_s * 1000, 0.01)))
+        counts[place] = counts.get(place, 0) + 1
+    places = range(min(counts) - 1, max(counts) + 1)
+    return [(round(10 ** (place / 10), 3), counts.get(place, 0)) for place in places]
 
 
 def _send_all(queue: Queue, options: Options, count: int, progress: Progress) -> list[float]:

@@ -3,12 +3,12 @@
 import io
 import struct
 
-import pytest
 from cassandra.cqltypes import BytesType, MapType, TimeUUIDType, UTF8Type
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cqueue import ids
+from cqueue.log import arrow
 from cqueue.log.batches import Batch, in_order
 from cqueue.protocol.columns import PartitionStretch, Stretch
 from cqueue.store import wire
@@ -79,7 +79,6 @@ def test_headers_survive(headers):
 @given(st.lists(rows, max_size=12))
 def test_arrow_columns_hold_the_same(some):
     """Cell by cell, null where it was null."""
-    arrow = pytest.importorskip("cqueue.log.arrow")
     batch = arrow.batch_of(Batch(decoded(frame(some), wire._RawColumns(METADATA)), [3] * len(some)))
     batch.validate(full=True)
     assert batch.schema == arrow.SCHEMA

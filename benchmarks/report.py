@@ -1,0 +1,240 @@
+"""All benchmarks one after the other on one cluster, and a page with their figures and plots.
+
+    python -m benchmarks.report --page docs/reference/performance.md --plots docs/images
+
+on the cluster of CQUEUE_URL, in a keyspace that has the schema; nothing else should run on the machine. The
+results go to `--json` as they come, so that what was measured is there if a later benchmark fails. With
+`--from` the page is made again from such a file, and nothing is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Result = dict[str, Any]
+
+
+class Wanted(NamedTuple):
+    """One benchmark: its name in the results, and the command behind `cqueue bench`."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def wanted(rounds: int, large: int) -> list[Wanted]:
+    """What is measured; the larger the bodies, the fewer messages."""
+    often = ("--rounds", str(rounds))
+    return [
+        Wanted("ratio", ("ratio", *often)),
+        *(
+            Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
+            for size, count in ((1_000, 20_000), (10_000, 5_000), (100_000, 1_000))
+        ),
+        Wanted("dispatch", ("dispatch", *often)),
+        Wanted("sends", ("sends", *often)),
+        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3)),
+        Wanted("consumers", ("consumers", "--rounds", "3")),
+        Wanted("log", ("log", "--messages", "200000")),
+        Wanted("idle", ("idle",)),
+        Wanted("idle queues", ("idle", "--queues", "1000")),
+        Wanted("backlog small", ("backlog", "--large", str(large // 10), "--rounds", "3")),
+        Wanted("backlog", ("backlog", "--large", str(large), "--rounds", "3")),
+    ]
+
+
+def main() -> int:
+    """Measure, and write page and plots."""
+    options = _options()
+    stored = Path(options.json)
+    if options.from_file:
+        found: dict[str, Result] = json.loads(Path(options.from_file).read_text())
+    else:
+        found = _measure(wanted(options.rounds, options.large), stored, options.only)
+    if options.page:
+        Path(options.page).write_text(page(found), encoding="utf-8")
+    if options.plots:
+        plot(found, Path(options.plots))
+    return 0 if all("error" not in result for result in found.values()) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.report", description="Run all benchmarks.")
+    parser.add_argument("--json", default="benchmarks/results.json", help="where results go")
+    parser.add_argument("--from", dest="from_file", help="results to use instead of measuring")
+    parser.add_argument("--page", help="the page to write")
+    parser.add_argument("--plots", help="the directory for plots")
+    parser.add_argument("--rounds", type=int, default=5, help="of each ratio")
+    parser.add_argument("--large", type=int, default=2_000_000, help="messages of the large backlog")
+    parser.add_argument("--only", default="", help="names of some, with commas")
+    return parser.parse_args()
+
+
+def _measure(benches: list[Wanted], stored: Path, only: str) -> dict[str, Result]:
+    found: dict[str, Result] = json.loads(stored.read_text()) if only and stored.exists() else {}
+    for bench in benches:
+        if only and bench.name not in only.split(","):
+            continue
+        print(f"{time.strftime('%H:%M:%S')} {bench.name}", file=sys.stderr, flush=True)
+        found[bench.name] = {**_run(bench), "at": time.strftime("%Y-%m-%d %H:%M"), "load": os.getloadavg()[0]}
+        stored.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return found
+
+
+def _run(bench: Wanted) -> Result:
+    command = [sys.executable, "-m", "cqueue", "bench", *bench.command, "--json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message"}
+    result: Result = json.loads(done.stdout)
+    return result
+
+
+# ── the page ──
+
+
+def page(found: dict[str, Result]) -> str:
+    """The figures as a page of the documentation."""
+    some = next((result for result in found.values() if "version" in result), {})
+    conditions = (
+        f"{some.get('at', '')[:10]}, cqueue {some.get('version')}, Cassandra {some.get('cassandra')}, "
+        f"commit log `{some.get('commitlog_sync')}`, {some.get('nodes')} node(s), "
+        f"replication factor {some.get('replication_factor')}, consistency {some.get('consistency')}, "
+        f"Python {platform.python_version()}, {os.cpu_count()} cores."
+    )
+    lines = [
+        "# Performance",
+        "",
+        "Written by `make performance`; how it is measured stands in `benchmarks/README.md`.",
+        "Client and server share the machine: a figure says most as a ratio to another one of the same run.",
+        "",
+        conditions,
+        "",
+        "| what | figure | in detail | load of the machine |",
+        "|---|---|---|---|",
+    ]
+    lines += [_line(name, result) for name, result in found.items()]
+    lines += [
+        "",
+        "![Messages drained a second over the size of the backlog](../images/drain-over-backlog.svg)",
+        "",
+        "![Milliseconds from send to handler](../images/latency.svg)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _line(name: str, result: Result) -> str:
+    if "error" in result:
+        return f"| {name} | failed | {result['error']} | {result.get('load', 0):.1f} |"
+    figure, detail = FIGURES[result["bench"]](result)
+    rounds = " ".join(f"{ratio:.2f}" for ratio in result.get("ratios", ()))
+    detail += f"; rounds: {rounds}" if rounds else ""
+    return f"| {name} | {figure} | {detail} | {result['load']:.1f} |"
+
+
+def _ratio(result: Result) -> tuple[str, str]:
+    floor, ours = result["floor"], result["burndown"]
+    return f"{result['ratio']:.2f} of the bare driver", (
+        f"sent {ours['sent_per_s']:,.0f}/s of {floor['sent_per_s']:,.0f}/s, "
+        f"drained {ours['drained_per_s']:,.0f}/s of {floor['drained_per_s']:,.0f}/s"
+    )
+
+
+def _dispatch(result: Result) -> tuple[str, str]:
+    ours, bare = result["dispatcher"]["drained_per_s"], result["burndown"]["drained_per_s"]
+    return f"{result['ratio']:.2f} of burndown", f"{ours:,.0f}/s of {bare:,.0f}/s"
+
+
+def _sends(result: Result) -> tuple[str, str]:
+    each = ", ".join(f"{name} {result[name]['per_s']:,.0f}/s" for name in ("floor", "send", "linger"))
+    figure = f"{result['ratio']:.2f} of bare inserts; with linger {result['linger_ratio']:.2f}"
+    return figure, f"{each}, {result['threads']} threads"
+
+
+def _growth(result: Result) -> tuple[str, str]:
+    rates = [f"{key.replace('_', ' ')}: {value['per_s']:,.0f}/s" for key, value in _pairs(result)]
+    return f"{result['ratio']:.2f}", ", ".join(rates)
+
+
+def _latency(result: Result) -> tuple[str, str]:
+    figure = f"p50 {result['p50_ms']:.1f} ms, p99 {result['p99_ms']:.1f} ms"
+    return figure, f"send alone p50 {result['send_p50_ms']:.1f} ms, p99 {result['send_p99_ms']:.1f} ms"
+
+
+def _idle(result: Result) -> tuple[str, str]:
+    return f"{result['statements_per_s']:.1f} statements/s", f"{result.get('queues', 1):,} queue(s)"
+
+
+def _log(result: Result) -> tuple[str, str]:
+    rates = {key[:-6].replace("_", " "): value for key, value in result.items() if key.endswith("_per_s")}
+    return ", ".join(f"{name} {value:,.0f}/s" for name, value in rates.items()), ""
+
+
+FIGURES = {
+    "ratio": _ratio, "dispatch": _dispatch, "sends": _sends, "backlog": _growth, "consumers": _growth,
+    "latency": _latency, "idle": _idle, "log": _log,
+}  # fmt: skip
+
+
+def _pairs(result: Result) -> list[tuple[str, Result]]:
+    return [(key, value) for key, value in result.items() if isinstance(value, dict)]
+
+
+# ── plots ──
+
+
+def plot(found: dict[str, Result], directory: Path) -> None:
+    """Drain rate over backlog, and the latency's histogram, as SVG."""
+    import matplotlib as mpl  # noqa: PLC0415 - needed for plots only
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "cqueue"
+    directory.mkdir(parents=True, exist_ok=True)
+    _plot_backlog(found, directory / "drain-over-backlog.svg")
+    _plot_latency(found, directory / "latency.svg")
+
+
+def _plot_backlog(found: dict[str, Result], path: Path) -> None:
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - as above
+
+    points = {
+        int(key.removeprefix("of_")): value["per_s"]
+        for name in ("backlog small", "backlog")
+        for key, value in _pairs(found.get(name, {}))
+    }
+    if points:
+        figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+        axes.plot(sorted(points), [points[count] for count in sorted(points)], marker="o")
+        axes.set(xscale="log", xlabel="messages in the backlog", ylabel="drained a second", ylim=(0, None))
+        axes.grid(visible=True, alpha=0.3)
+        figure.savefig(path, metadata={"Date": None})
+
+
+def _plot_latency(found: dict[str, Result], path: Path) -> None:
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - as above
+
+    latencies = [result for result in found.values() if "histogram" in result]
+    if latencies:
+        middle = sorted(latencies, key=lambda result: float(result["p50_ms"]))[len(latencies) // 2]
+        counts = [count for _, count in middle["histogram"]]
+        edges = [middle["histogram"][0][0] / 1.26, *(upper for upper, _ in middle["histogram"])]
+        figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+        axes.stairs(counts, edges, fill=True)
+        axes.set(xscale="log", xlabel="ms from send to handler", ylabel="messages")
+        axes.axvline(middle["p50_ms"], color="black", linestyle="--", label=f"p50 {middle['p50_ms']:.1f} ms")
+        axes.axvline(middle["p99_ms"], color="black", linestyle=":", label=f"p99 {middle['p99_ms']:.1f} ms")
+        axes.legend()
+        figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

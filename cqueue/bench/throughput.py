@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,7 @@ _LOWEST = uuid_from_time(0, 0, 0)
 def floor(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
     """The bare driver on the same rows: a session of its own, bound statements, no protocol."""
     with open_session(bench.settings) as connection:
-        bare = _Bare(connection.session, options)
+        bare = Bare(connection.session, options)
         sends_s, drains_s = bare.insert_all(progress), bare.drain_all(progress)
     return {
         "bench": "floor",
@@ -54,7 +55,7 @@ def floor(bench: Bench, options: Options, progress: Progress = silent) -> dict[s
     }
 
 
-class _Bare:
+class Bare:
     """Inserts, slice reads and deletes with nothing around them."""
 
     def __init__(self, session: Any, options: Options) -> None:
@@ -123,8 +124,21 @@ def burndown(
     }
 
 
+@contextmanager
+def burn_in_two(
+    bench: Bench, options: Options
+) -> Iterator[tuple[Callable[[], list[float]], Callable[[], list[float]]]]:
+    """What sends all to a new queue, and what drains it, to be called one after the other."""
+    with bench.queue(options) as queue:
+        yield partial(_send_all, queue, options, silent), partial(_drain_all, queue, options, silent)
+
+
 def _burn(queue: Queue | Recorder, options: Options, progress: Progress) -> tuple[list[float], list[float]]:
     """The seconds that each send took, and each receive with its ack."""
+    return _send_all(queue, options, progress), _drain_all(queue, options, progress)
+
+
+def _send_all(queue: Queue | Recorder, options: Options, progress: Progress) -> list[float]:
     sends_s: list[float] = []
     for batch in bodies(options):
         start = time.perf_counter()
@@ -133,6 +147,10 @@ def _burn(queue: Queue | Recorder, options: Options, progress: Progress) -> tupl
         for _, error in result.failed:
             raise error
         progress(0.5 * len(sends_s) * options.batch / options.messages)
+    return sends_s
+
+
+def _drain_all(queue: Queue | Recorder, options: Options, progress: Progress) -> list[float]:
     drains_s: list[float] = []
     drained = 0
     with queue.consumer() as consumer:
@@ -146,7 +164,7 @@ def _burn(queue: Queue | Recorder, options: Options, progress: Progress) -> tupl
             drained += len(messages)
             progress(0.5 + 0.5 * drained / options.messages)
         _check(drained + len(consumer.receive(10)), options)
-    return sends_s, drains_s
+    return drains_s
 
 
 def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> dict[str, Any]:

@@ -3,9 +3,10 @@
     python -m benchmarks.bytes_written --messages 100000
 
 on the embedded node that `cqueue dev start` runs, in a keyspace that has the schema. What is counted is
-`BytesFlushed`: all messages are sent and flushed, then drained and flushed again, by the bare driver and through
-the queue. It holds the messages' rows, their deletes, cursors, slots, the registry, and Paxos' own table; of what
-is overwritten before it is flushed (slots, Paxos) it holds the last version. The commit log holds all of them.
+`BytesFlushed`: all messages are sent and flushed, then drained and flushed again, by the bare driver and
+through the queue. It holds the messages' rows, their deletes, cursors, slots, the registry, and Paxos' own
+table; of what is overwritten before it is flushed (slots, Paxos) it holds the last version, where the commit
+log holds all of them.
 """
 
 from __future__ import annotations
@@ -46,10 +47,8 @@ class Node:
                 "org.apache.cassandra.db:type=StorageService",
                 ("-mc", "-op", "forceKeyspaceFlush", "-a", keyspace, "-a", table),
             )
-            bean = (
-                f"org.apache.cassandra.metrics:type=Table,keyspace={keyspace},scope={table},name=BytesFlushed"
-            )
-            total += int(self._call(bean, ("-mg", "-f", "Count")))
+            bean = f"type=Table,keyspace={keyspace},scope={table},name=BytesFlushed"
+            total += int(self._call(f"org.apache.cassandra.metrics:{bean}", ("-mg", "-f", "Count")))
         return total
 
     def _call(self, bean: str, how: tuple[str, ...]) -> str:

@@ -65,6 +65,7 @@ class Bare:
         self.insert, self.slice, self.delete = (session.prepare(text) for text in (INSERT, _SLICE, _DELETE))
 
     def insert_all(self, progress: Progress) -> list[float]:
+        """The seconds that each batch took."""
         took_s: list[float] = []
         for turn, batch in enumerate(bodies(self.options)):
             start = time.perf_counter()
@@ -80,6 +81,7 @@ class Bare:
         return took_s
 
     def drain_all(self, progress: Progress) -> list[float]:
+        """The seconds that each slice took, with its delete."""
         took_s: list[float] = []
         drained = 0
         for shard in range(PARTITIONS):

@@ -45,9 +45,10 @@ def test_a_queue_stays_as_quick_as_it_was(start_run, new_keyspace, row):
         for call in calls(read([child.history for child in consumers]))
         if call.operation == "receive" and call.answered
     )
-    tenth = max(1, len(receives) // 10)
+    # Thirds: a tenth of 2,000 receives would have its second worst for its p99. The first tenth warms up.
+    tenth, third = max(1, len(receives) // 10), max(1, len(receives) * 3 // 10)
     at_start, at_end = (
-        p99([took for _, took in part]) for part in (receives[tenth : 2 * tenth], receives[-tenth:])
+        p99([took for _, took in part]) for part in (receives[tenth : tenth + third], receives[-third:])
     )
     assert at_end <= 2 * at_start, f"{at_start:.3f} s, then {at_end:.3f} s"
     assert crossed.max < 1000

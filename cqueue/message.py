@@ -35,6 +35,7 @@ MAX_TEXT = 1000
 MAX_RECEIVE = 1000
 """Messages of one `receive`."""
 
+_NO_TEXTS = (None, None, None, None)
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -155,6 +156,8 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
 def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:
     """Codec, task, key and trigger."""
     texts = (message.codec, message.task, message.key, message.trigger)
+    if texts == _NO_TEXTS:
+        return texts
     for name, text in zip(("codec", "task", "key", "trigger"), texts, strict=True):
         if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT):
             raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")

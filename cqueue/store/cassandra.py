@@ -153,6 +153,9 @@ class CassandraStore:
     # ── Plain writes ──
 
     def _insert_messages(self, op: ops.InsertMessages) -> Request[None]:
+        if codec.are_plain(op.rows):
+            plain = codec.plain_values(op.wide_row, op.rows)
+            return self._requests.send_encoded(cql.INSERT_PLAIN_MESSAGE, plain, _nothing)
         rows = codec.message_values(op.wide_row, op.rows)
         return self._requests.send_encoded(cql.INSERT_MESSAGE, rows, _nothing)
 

@@ -56,6 +56,31 @@ def message_values(wide_row: WideRow, rows: Iterable[MessageRow]) -> Iterable[li
         ]
 
 
+_NOTHING = (None,) * 6
+
+
+def are_plain(rows: Iterable[MessageRow]) -> bool:
+    """Whether all have nothing but a small body: no size, headers, codec, task, key, trigger, expiry."""
+    return all(row[3:9] == _NOTHING and row[10] is None for row in rows)
+
+
+def plain_values(wide_row: WideRow, rows: Iterable[MessageRow]) -> Iterable[list[Any]]:
+    """For each row the bytes of INSERT_PLAIN_MESSAGE's values, in its order."""
+    queue, time_shard, shard = wide_row.queue.encode(), _bigint(wide_row.time_shard), _int(wide_row.shard)
+    for priority, id_, body, _, _, _, _, _, _, sent_at, _, format_ in rows:
+        yield [
+            queue,
+            time_shard,
+            shard,
+            _tinyint(priority),
+            ids.to_bytes(id_),
+            body,
+            _bigint(sent_at),
+            _tinyint(format_),
+            _bigint(ids.time_us(id_)),
+        ]
+
+
 def messages(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:
     """Decoded columns in the order of MessageRow, as MessageRows."""
     return [

@@ -66,6 +66,22 @@ def test_what_is_missing_is_unset():
     assert len(values) == statements.INSERT_MESSAGE.cql.count("?")
 
 
+def test_a_plain_message_has_the_values_that_are_left():
+    """Those that are unset for all of them are not sent; nothing else differs."""
+    row, at = WideRow("q", 1, -1), ids.lowest_at(1_000_000)
+    plain = message(at, b"x")
+    (all_,) = codec.message_values(row, [plain])
+    (values,) = codec.plain_values(row, [plain])
+    assert values == [value for value in all_ if value is not UNSET_VALUE]
+    assert len(values) == statements.INSERT_PLAIN_MESSAGE.cql.count("?")
+    assert codec.are_plain([plain])
+    others = {
+        "size": 3, "headers": {"a": "b"}, "codec": "c", "task": "t", "key": "k", "trigger": "r", "expires": 1,
+    }  # fmt: skip
+    for name, value in others.items():
+        assert not codec.are_plain([plain, plain._replace(**{name: value})]), name
+
+
 @pytest.mark.parametrize(
     ("warnings", "count"),
     [

@@ -177,7 +177,8 @@ class Simulation:
 
     def _stop(self, client: Client) -> None:
         stop_us = int(self.params.longest_stop_us * self.rng.random())
-        client.stopped_us = self.world.now_us + stop_us
+        # Its events wait for the end of an earlier stop, which a shorter one must not hide.
+        client.stopped_us = max(client.stopped_us, self.world.now_us + stop_us)
         self.world.happened["program stopped"] += 1
         self.world.note(client.name, "STOPPED", f"for {stop_us / 1e6:.1f} s")
 

@@ -130,6 +130,9 @@ def _sweep_end(draft: Draft, at: CursorRow) -> int:
     last = min(at.boundary, horizon(draft.spec, draft.now_us))
     if last <= at.cursor:
         return at.cursor
+    known = draft.view.gentle_end(at.priority, at.cursor, last)
+    if known is not None:
+        return known
     start_us = max(ids.time_us(at.cursor), draft.view.wide_row.time_shard * 1000)
     return min(last, max(at.cursor, ids.lowest_at(start_us + draft.view.pace_us)))
 
@@ -206,12 +209,12 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], limit: int)
 
 
 def _note_taken(draft: Draft, at: CursorRow, boundary: int, rows: list[MessageRow]) -> None:
-    """Note the slice up to the new boundary; of a large one only as much as a look-back may cross."""
-    passed = [row.id for row in rows if row.id <= boundary]
-    if passed:
-        after = passed[-GENTLE_TOMBSTONES - 1] if len(passed) > GENTLE_TOMBSTONES else at.boundary
-        stretch = Stretch(after, boundary, min(len(passed), GENTLE_TOMBSTONES))
-        draft.taken.setdefault(at.priority, []).append(stretch)
+    """Note the slice up to the new boundary, in stretches that a read may cross."""
+    passed, after = [row.id for row in rows if row.id <= boundary], at.boundary
+    for start in range(0, len(passed), GENTLE_TOMBSTONES):
+        some = passed[start : start + GENTLE_TOMBSTONES]
+        draft.taken.setdefault(at.priority, []).append(Stretch(after, some[-1], len(some)))
+        after = some[-1]
 
 
 def _learn(view: RowView, rows: list[MessageRow]) -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from cqueue import ids
+from cqueue.errors import NotDone
 from cqueue.protocol.draft import Draft
 from cqueue.protocol.fresh import together
 from cqueue.protocol.shards import epoch_of
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import GENTLE_TOMBSTONES, RowView
 from cqueue.store.operations import DropBodies, IdSlice, ReadIds, ReadMessages, UnregisterShard
 
 PRIORITIES = range(10)
 SIDE_BY_SIDE = 4
+GROWTH = 4
+"""How much longer pieces get where none of them crossed anything."""
+
+
+class Piece(NamedTuple):
+    """A part of one priority: after < id <= upto."""
+
+    priority: int
+    after: int
+    upto: int
 
 
 def may_retire(draft: Draft) -> bool:
@@ -34,17 +47,11 @@ def try_retire(draft: Draft) -> Proto[None]:
     if not may_retire(draft):
         return
     draft.view.set_out()
-    others = [p for p in PRIORITIES if p not in draft.view.priorities]
-    found = yield from _pass_over(draft, others, [(ids.START, _end(draft))])
-    start_us = draft.view.wide_row.time_shard * 1000
-    while not found and start_us < draft.view.end_us:
-        pieces: list[tuple[int, int]] = []
-        while len(pieces) < SIDE_BY_SIDE and start_us < draft.view.end_us:
-            upto_us = start_us + draft.view.pace_us
-            upto = ids.lowest_at(upto_us) - 1 if upto_us < draft.view.end_us else _end(draft)
-            pieces.append((ids.lowest_at(start_us) - 1, upto))
-            start_us = upto_us
-        found = yield from _pass_over(draft, sorted(draft.view.priorities), pieces)
+    others = [Piece(p, ids.START, _end(draft)) for p in PRIORITIES if p not in draft.view.priorities]
+    found, _ = yield from _pass_over(draft, others)
+    for priority in sorted(draft.view.priorities):
+        if not found:
+            found = yield from _pass_priority(draft, priority)
     if found:
         yield from _take_strays(draft, found)
     else:
@@ -55,23 +62,46 @@ def _end(draft: Draft) -> int:
     return ids.highest_at(draft.view.end_us)
 
 
-def _pass_over(
-    draft: Draft, priorities: list[int], pieces: list[tuple[int, int]]
-) -> Proto[dict[int, list[int]]]:
-    """Live ids by priority in some pieces of the row, after < id <= upto, read side by side."""
-    if not priorities:
-        return {}
+def _pass_priority(draft: Draft, priority: int) -> Proto[dict[int, list[int]]]:
+    """Live ids of one priority, the row read from its start until some are found.
+
+    Below the boundary lie tombstones, so that pieces are cut by what is known of them. Above it nobody took
+    anything: pieces grow there, until they cross tombstones after all (of a purge).
+    """
+    view, at, end = draft.view, draft.cursor(priority), _end(draft)
+    after = ids.lowest_at(view.wide_row.time_shard * 1000) - 1
+    longest_us = view.pace_us
+    while after < end:
+        pieces: list[Piece] = []
+        while len(pieces) < SIDE_BY_SIDE and after < end:
+            pace_us = view.pace_us if view.open or after < at.boundary else longest_us
+            upto = view.gentle_end(priority, after, end)
+            if upto is None:
+                upto = min(end, ids.lowest_at(ids.time_us(after) + 1 + pace_us) - 1)
+            pieces.append(Piece(priority, after, upto))
+            after = upto
+        try:
+            found, crossed = yield from _pass_over(draft, pieces)
+        except NotDone:
+            view.be_cautious()
+            raise
+        if found:
+            return found
+        view.keep_pace(crossed)
+        longest_us = view.pace_us if view.cautious or crossed > GENTLE_TOMBSTONES else longest_us * GROWTH
+    return {}
+
+
+def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[dict[int, list[int]], int]]:
+    """Live ids by priority in some pieces of the row, read side by side; tombstones crossed at most."""
+    if not pieces:
+        return {}, 0
     row, found = draft.view.wide_row, dict[int, list[int]]()
-    asked = [(p, piece) for piece in pieces for p in priorities]
-    answers: list[IdSlice] = yield from together(
-        *(ReadIds(row, p, after, upto, 100) for p, (after, upto) in asked)
-    )
-    for (priority, _), answer in zip(asked, answers, strict=True):
+    answers: list[IdSlice] = yield from together(*(ReadIds(row, *piece, 100) for piece in pieces))
+    for piece, answer in zip(pieces, answers, strict=True):
         if answer.ids:
-            found.setdefault(priority, []).extend(answer.ids)
-    for start in range(0, len(answers), len(priorities)):
-        draft.view.keep_pace(max(one.tombstones for one in answers[start : start + len(priorities)]))
-    return found
+            found.setdefault(piece.priority, []).extend(answer.ids)
+    return found, max(answer.tombstones for answer in answers)
 
 
 def _take_strays(draft: Draft, found: dict[int, list[int]]) -> Proto[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -31,6 +32,9 @@ CLOSER = 3
 
 MOST_PIECES = 1000
 """Where messages lay densest decides how long pieces get, until a pass would take more of them than this."""
+
+SMALLER = 20
+"""By how much pieces get shorter after a pass that failed."""
 
 FEW_ROWS = 100
 """What a look-back may cross without a second thought."""
@@ -77,8 +81,10 @@ class RowView:
     pace_us: int = FIRST_PACE_US  # length of the next piece of a sweep or pass
     densest_us: int = LONGEST_PACE_US  # length of a piece where messages lay densest
     good_pieces: int = 0
+    cautious: bool = False  # a pass has failed: take small pieces where nothing is expected as well
     row_bytes: int = 1024  # running estimate, to bound reads by bytes
     taken: dict[int, deque[Stretch]] = field(default_factory=dict)  # by priority: what we took last, joined
+    passed: dict[int, list[Stretch]] = field(default_factory=dict)  # by priority: all that we took, no gap
     floors: dict[int, int] = field(default_factory=dict)  # open wide rows: read from here on
     pass_at_us: int = 0  # open wide rows: when the next whole pass is due
     pass_gap_us: int = FIRST_PASS_GAP_US
@@ -117,6 +123,11 @@ class RowView:
         if self.good_pieces % GOOD_PIECES == 0:
             self.pace_us = min(self._longest_us(), self.pace_us * 2)
 
+    def be_cautious(self) -> None:
+        """A pass has failed, perhaps because it crossed too much at once: the next one takes small pieces."""
+        self.cautious = True
+        self._at_most(self.pace_us // SMALLER)
+
     def expect_density(self, rows: int, span_us: int) -> None:
         """`rows` messages stood in `span_us`: their tombstones will lie as close, and closer in places."""
         if rows >= 50:
@@ -144,6 +155,29 @@ class RowView:
         while len(taken) > 1 and sum(one.rows for one in taken) > GENTLE_TOMBSTONES:
             taken.popleft()
         self.expect_density(*self._density(priority))
+        passed = self.passed.setdefault(priority, [])
+        if passed and passed[-1].upto != stretch.after:
+            passed.clear()
+        if passed and passed[-1].rows + stretch.rows <= GENTLE_TOMBSTONES:
+            after, _, rows = passed.pop()
+            stretch = Stretch(after, stretch.upto, rows + stretch.rows)
+        passed.append(stretch)
+
+    def gentle_end(self, priority: int, after: int, last: int) -> int | None:
+        """Up to where, at most `last`, a read from `after` on crosses few tombstones; None: not known.
+
+        It is known as far as this consumer took everything itself: what it took are the tombstones of now.
+        """
+        passed = self.passed.get(priority, [])
+        if not passed or not passed[0].after <= after < passed[-1].upto:
+            return None
+        end, rows = after, 0
+        for stretch in passed[bisect_right(passed, after, key=lambda one: one.upto) :]:
+            rows += stretch.rows
+            if rows > GENTLE_TOMBSTONES and end > after:
+                return min(end, last)
+            end = stretch.upto
+        return min(end, last)
 
     def is_sparse(self, priority: int, span_us: int) -> bool:
         """Whether `span_us` of this wide row hold few rows, going by what we took last."""

@@ -1,12 +1,13 @@
 """What a claim costs, and what keeps claims apart."""
 
+from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import ack
 from cqueue.protocol.fresh import AHEAD_US
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.view import RIVALS_US
-from cqueue.store.operations import Mutate, ReadHead, ReadSlice
-from tests.simulation.hand import SECOND_US, Table, ids_of
+from cqueue.store.operations import Mutate, ReadHead, ReadIds, ReadSlice
+from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
 
 
 def mutations(table: Table) -> int:
@@ -210,3 +211,60 @@ def test_a_claim_stands_though_the_read_beside_it_failed():
     assert ids_of(table.claim(view, want=20, hook=fail)) == some[:20]
     assert len(read) == 2
     assert ids_of(table.claim(view, want=20)) == some[20:40]
+
+
+def id_reads(table: Table) -> list[ReadIds]:
+    return [operation for operation in table.log if type(operation) is ReadIds]
+
+
+def drained(table: Table, view, count: int = 4000) -> None:
+    """Many messages at the beginning of the row, claimed and acked."""
+    table.put(*(table.time_us + number for number in range(count)))
+    table.pass_time(SECOND_US)
+    while claimed := table.claim(view, want=500):
+        view.finished += table.run(ack.ack(claimed.taken))
+        if not claimed.taken:
+            break
+
+
+def test_a_row_is_swept_and_retired_in_few_reads():
+    """The consumer knows where it took messages: elsewhere nothing has to be crossed."""
+    table = Table()
+    view = table.view()
+    drained(table, view)
+    table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
+    table.log.clear()
+    while not view.retired:
+        table.poll(view)
+    reads = [read for read in id_reads(table) if read.priority == 0]
+    assert len(reads) < 60
+    assert all(crossed(read, 4000) <= 500 for read in reads)
+
+
+def crossed(read: ReadIds, count: int) -> int:
+    """Tombstones of `drained` that lie in it: one a µs."""
+    first, last = max(ids.time_us(read.after) + 1, NOON_US), min(ids.time_us(read.upto), NOON_US + count - 1)
+    return max(0, last - first + 1)
+
+
+def test_a_pass_that_fails_is_made_in_small_pieces():
+    """A purge leaves tombstones where nobody took anything: a read that fails there is not repeated so."""
+    table = Table()
+    view = table.view()
+    drained(table, view, 1)
+    table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
+
+    def fail(operation):
+        if type(operation) is ReadIds and operation.priority == 0:
+            read_us = ids.time_us(operation.upto) - max(ids.time_us(operation.after), NOON_US)
+            if read_us > 2 * SECOND_US:
+                raise NotDone("too many tombstones")
+
+    failed = 0
+    while not view.retired:
+        try:
+            table.claim(view, hook=fail)
+        except NotDone:
+            failed += 1
+            table.run(unlock(view))
+    assert 1 <= failed <= 3

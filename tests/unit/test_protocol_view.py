@@ -99,3 +99,27 @@ def test_a_look_back_covers_all_of_epsilon_where_messages_are_few():
     row = view()
     row.took(0, Stretch(at(1_000_000), at(2_000_000), 20))
     assert look_back(row, SPEC, cursor(3_000_000), DUE_US) == (at(3_000_000 - EPSILON_US), at(3_000_000))
+
+
+def test_where_tombstones_lie_is_known_of_what_we_took():
+    """Pieces end where they cross a few hundred; what lies outside of it is not known."""
+    row = view()
+    assert row.gentle_end(0, 0, 10_000) is None
+    for number in range(10):
+        row.took(0, Stretch(number * 1000, (number + 1) * 1000, 200))
+    assert row.gentle_end(0, 0, 10_000) == 2000  # two and two are taken together, three would be too many
+    assert row.gentle_end(0, 2000, 10_000) == 4000
+    assert row.gentle_end(0, 2500, 3000) == 3000
+    assert row.gentle_end(0, 8000, 50_000) == 10_000
+    assert row.gentle_end(0, 10_000, 50_000) is None
+    assert row.gentle_end(1, 0, 10_000) is None
+
+
+def test_what_others_took_is_not_known():
+    row = view()
+    row.took(0, Stretch(0, 1000, 10))
+    row.took(0, Stretch(1000, 2000, 10))
+    assert len(row.passed[0]) == 1  # a trickle needs no memory
+    row.took(0, Stretch(3000, 4000, 10))
+    assert row.gentle_end(0, 0, 4000) is None
+    assert row.gentle_end(0, 3000, 4000) == 4000

@@ -15,6 +15,10 @@ from cqueue.store.operations import DropBodies, IdSlice, ReadIds, ReadMessages, 
 
 PRIORITIES = range(10)
 SIDE_BY_SIDE = 4
+READS_AT_ONCE = 60
+"""A claim makes no more of them for a pass: messages of other wide rows wait meanwhile."""
+Found = dict[int, list[int]]
+"""Ids by priority."""
 GROWTH = 4
 """How much longer pieces get where none of them crossed anything."""
 
@@ -42,36 +46,52 @@ def may_retire(draft: Draft) -> bool:
 def try_retire(draft: Draft) -> Proto[None]:
     """Pass over the row from its start; drop it if nothing is alive, else take what was found.
 
-    The pass began after end + W + ε, because `draft.now_us` was read before everything else.
+    The pass began after end + W + ε, because `draft.now_us` was read before everything else. It goes on in
+    the next claim where this one has read enough: what it passed stays empty, as nothing acknowledged lands
+    there any more, and each claim sees for itself that no slot is in use.
     """
+    view = draft.view
     if not may_retire(draft):
         return
-    draft.view.set_out()
-    others = [Piece(p, ids.START, _end(draft)) for p in PRIORITIES if p not in draft.view.priorities]
-    found, _ = yield from _pass_over(draft, others)
-    for priority in sorted(draft.view.priorities):
-        if not found:
-            found = yield from _pass_priority(draft, priority)
+    if not view.pass_to:
+        view.set_out()
+    found = yield from _pass_others(draft)
+    left = READS_AT_ONCE
+    for priority in sorted(view.priorities):
+        if not found and left > 0:
+            found, reads = yield from _pass_priority(draft, priority, left)
+            left -= reads
     if found:
+        view.pass_to.clear()
         yield from _take_strays(draft, found)
     else:
-        draft.retire = True
+        draft.retire = all(view.pass_to.get(priority, 0) >= _end(draft) for priority in PRIORITIES)
 
 
 def _end(draft: Draft) -> int:
     return ids.highest_at(draft.view.end_us)
 
 
-def _pass_priority(draft: Draft, priority: int) -> Proto[dict[int, list[int]]]:
-    """Live ids of one priority, the row read from its start until some are found.
+def _pass_others(draft: Draft) -> Proto[Found]:
+    """Live ids of the priorities that nobody uses: each in one read, as nothing lies there."""
+    view = draft.view
+    others = [p for p in PRIORITIES if p not in view.priorities and p not in view.pass_to]
+    found, _ = yield from _pass_over(draft, [Piece(priority, ids.START, _end(draft)) for priority in others])
+    if not found:
+        view.pass_to.update(dict.fromkeys(others, _end(draft)))
+    return found
+
+
+def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found, int]]:
+    """Live ids of one priority, read on until some are found or `most` reads are made; and how many were.
 
     Below the boundary lie tombstones, so that pieces are cut by what is known of them. Above it nobody took
     anything: pieces grow there, until they cross tombstones after all (of a purge).
     """
-    view, at, end = draft.view, draft.cursor(priority), _end(draft)
-    after = ids.lowest_at(view.wide_row.time_shard * 1000) - 1
+    view, at, end, reads = draft.view, draft.cursor(priority), _end(draft), 0
+    after = view.pass_to.get(priority, ids.lowest_at(view.wide_row.time_shard * 1000) - 1)
     longest_us = view.pace_us
-    while after < end:
+    while after < end and reads < most:
         pieces: list[Piece] = []
         while len(pieces) < SIDE_BY_SIDE and after < end:
             pace_us = view.pace_us if view.open or after < at.boundary else longest_us
@@ -80,19 +100,21 @@ def _pass_priority(draft: Draft, priority: int) -> Proto[dict[int, list[int]]]:
                 upto = min(end, ids.lowest_at(ids.time_us(after) + 1 + pace_us) - 1)
             pieces.append(Piece(priority, after, upto))
             after = upto
+        reads += len(pieces)
         try:
             found, crossed = yield from _pass_over(draft, pieces)
         except NotDone:
             view.be_cautious()
             raise
         if found:
-            return found
+            return found, reads
+        view.pass_to[priority] = after
         view.keep_pace(crossed)
         longest_us = view.pace_us if view.cautious or crossed > GENTLE_TOMBSTONES else longest_us * GROWTH
-    return {}
+    return {}, reads
 
 
-def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[dict[int, list[int]], int]]:
+def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[Found, int]]:
     """Live ids by priority in some pieces of the row, read side by side; tombstones crossed at most."""
     if not pieces:
         return {}, 0
@@ -104,7 +126,7 @@ def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[dict[int, list[
     return found, max(answer.tombstones for answer in answers)
 
 
-def _take_strays(draft: Draft, found: dict[int, list[int]]) -> Proto[None]:
+def _take_strays(draft: Draft, found: Found) -> Proto[None]:
     """Messages behind a cursor: sent late, so never acknowledged. Delivering them is the safe answer."""
     for priority, strays in found.items():
         draft.view.priorities.add(priority)

@@ -5,6 +5,7 @@ from cqueue.errors import NotDone
 from cqueue.protocol import ack
 from cqueue.protocol.fresh import AHEAD_US
 from cqueue.protocol.lock import unlock
+from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.view import RIVALS_US
 from cqueue.store.operations import Mutate, ReadHead, ReadIds, ReadSlice
 from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
@@ -268,3 +269,20 @@ def test_a_pass_that_fails_is_made_in_small_pieces():
             failed += 1
             table.run(unlock(view))
     assert 1 <= failed <= 3
+
+
+def test_a_long_pass_goes_on_in_the_next_claim():
+    """Who knows nothing of a dense row takes small pieces; a receive does not wait for all of them."""
+    table = Table()
+    drained(table, table.view())
+    view = table.view()
+    table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
+    view.cautious = True  # above the boundary as well
+    view.densest_us = SECOND_US // 10
+    claims = 0
+    while not view.retired:
+        before = len(id_reads(table))
+        table.claim(view)
+        assert len(id_reads(table)) - before <= READS_AT_ONCE + 20
+        claims += 1
+    assert claims > 5

@@ -46,6 +46,7 @@ def logging_as_before():
         for name, level in zip(names, levels, strict=True):
             logging.getLogger(name).setLevel(level)
         logging.captureWarnings(capture=False)
+    if structlog.is_configured():  # by a daemon, or since lines were captured
         structlog.reset_defaults()
 
 

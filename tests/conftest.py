@@ -2,4 +2,11 @@
 
 from pathlib import Path
 
+from hypothesis import Phase, settings
+
+# Without the phase that traces every line to explain a failure: under Python 3.11 its trace function and
+# Hypothesis' own callback of the garbage collector can meet, and then the interpreter never comes back.
+settings.register_profile("cqueue", phases=[phase for phase in Phase if phase is not Phase.explain])
+settings.load_profile("cqueue")
+
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]

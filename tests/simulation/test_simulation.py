@@ -31,7 +31,7 @@ def test_no_schedule_breaks_a_promise(part: int):
 
 @pytest.mark.parametrize("seed", [126_485, 191_419, 237_738, 292_145])
 def test_a_schedule_that_once_failed_holds(seed: int):
-    """Found by long runs: two by a protocol that held a suspect too long, two by mistakes of the model."""
+    """Found by long runs: a suspect that was held too long (237738), and mistakes of the model."""
     run_schedule(seed)
 
 

@@ -72,7 +72,7 @@ class RowView:
     head: Head | None = None  # as last read, or left by our last claim
     ahead: Ahead | None = None  # good for as long as our fence stands
     rival_us: int = 0  # when somebody else was last found to have claimed here
-    head_us: int = 0  # when the head was read last; 0: what became of it since is not known
+    head_us: int = 0  # when a claim read the head last; 0: it must be read again
     retired: bool = False
     rest_until_us: int = 0  # nothing to do before
     finished: list[Lease] = field(default_factory=list)  # all acked: slots to be freed

@@ -13,7 +13,7 @@ from typing import Any
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol.draft import freed
-from cqueue.protocol.lock import new_owner, next_fence, settle
+from cqueue.protocol.lock import new_owner, next_fence, settle, share
 from cqueue.protocol.spec import Lease, Proto, Taken, Tried
 from cqueue.store.operations import (
     DeleteBodies,
@@ -29,6 +29,7 @@ from cqueue.store.operations import (
     SlotState,
     Together,
     WideRow,
+    wrapped,
 )
 
 ACK_CHUNK = 500
@@ -146,6 +147,8 @@ def move(lease: Lease, ids_: tuple[int, ...], placement: Placement, shared: Shar
         owner = yield from new_owner()
         joined = shared.find(lease, placement) if shared else None
         source, target = yield from _plan(lease, moving, placement, joined)
+        if target is not None:
+            source, target = _add(source, share(owner)), _add(target, -share(owner))
         rows = [_stamp(change, owner, now_us) for change in (source, target) if change is not None]
         tried = Tried(rows[0].row, rows[-1].row, moving)
         if (yield from _try(lease, tuple(rows), tried)):
@@ -168,7 +171,7 @@ def _plan(
     rest = tuple(sorted(lease.outstanding.difference(moving)))
     source = SlotRow(
         lease.priority, lease.number, SlotState.CLAIMED, rest, lease.due_ms, lease.attempt,
-        lease.owner, lease.rev, lease.died_at_ms,
+        lease.owner, lease.rev, lease.died_at_ms, lease.tally,
     )  # fmt: skip
     if joined is not None:
         joined_ids = tuple(sorted({*joined.ids, *moving}))
@@ -177,8 +180,9 @@ def _plan(
     if not rest:
         return SlotChange(lease.rev, _placed(source, lease.number, moving, placement)), None
     head = yield from ReadHead(lease.wide_row)
-    number, rev = yield from _free_slot(head, lease.priority)
-    return SlotChange(lease.rev, source), SlotChange(rev, _placed(source, number, moving, placement))
+    number, stored = yield from _free_slot(head, lease.priority)
+    target = _placed(source, number, moving, placement)._replace(tally=stored.tally if stored else 0)
+    return SlotChange(lease.rev, source), SlotChange(stored.rev if stored else None, target)
 
 
 def _placed(like: SlotRow, number: int, ids_: tuple[int, ...], placement: Placement) -> SlotRow:
@@ -192,15 +196,19 @@ def _placed(like: SlotRow, number: int, ids_: tuple[int, ...], placement: Placem
     )
 
 
-def _free_slot(head: Head, priority: int) -> Proto[tuple[int, int | None]]:
-    """A free slot, any of them so that holders do not collide, or else a new one."""
+def _free_slot(head: Head, priority: int) -> Proto[tuple[int, SlotRow | None]]:
+    """A free slot, any of them so that holders do not collide, or else the number of a new one."""
     mine = [slot for slot in head.slots if slot.priority == priority]
     free = [slot for slot in mine if slot.state is SlotState.FREE]
     pick = yield from RandomBits(16)
     if free:
         slot = free[pick % len(free)]
-        return slot.number, slot.rev
+        return slot.number, slot
     return max((slot.number for slot in mine), default=-1) + 1 + pick % 4, None
+
+
+def _add(change: SlotChange, number: int) -> SlotChange:
+    return change._replace(row=change.row._replace(tally=wrapped(change.row.tally + number)))
 
 
 def _stamp(change: SlotChange, owner: bytes, now_us: int) -> SlotChange:
@@ -220,7 +228,7 @@ def _try(lease: Lease, changes: tuple[SlotChange, ...], tried: Tried) -> Proto[b
 def _moved(lease: Lease, moving: tuple[int, ...], source: SlotRow) -> None:
     # Before the ids go: an ack on another thread must not take the empty lease for a finished one.
     lease.given = source.state is SlotState.WAITING
-    lease.rev, lease.owner = source.rev, source.owner
+    lease.rev, lease.owner, lease.tally = source.rev, source.owner, source.tally
     lease.outstanding.difference_update(moving)
     lease.ids = source.ids
     lease.tried.clear()
@@ -274,7 +282,7 @@ def overwrite(lease: Lease, placement: Placement) -> Proto[None]:
         owner = yield from new_owner()
         row = SlotRow(
             lease.priority, lease.number, placement.state, ids_, placement.due_ms, placement.attempt,
-            owner, 0, placement.died_at_ms,
+            owner, 0, placement.died_at_ms, lease.tally,
         )  # fmt: skip
         change = _stamp(SlotChange(lease.rev, row), owner, now_us)
         moving = () if placement.state is SlotState.CLAIMED else ids_
@@ -307,6 +315,6 @@ def free(leases: Sequence[Lease]) -> Proto[bool]:
     owner = yield from new_owner()
     changes = []
     for lease in leases:
-        slot = SlotRow(lease.priority, lease.number, SlotState.FREE, (), 0, 0, owner, 0)
+        slot = SlotRow(lease.priority, lease.number, SlotState.FREE, (), 0, 0, owner, 0, None, lease.tally)
         changes.append(_stamp(SlotChange(lease.rev, slot), owner, now_us))
     return (yield from settle(Mutate(leases[0].wide_row, slots=tuple(changes))))

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from cqueue.protocol.draft import Claim, Draft
 from cqueue.protocol.fresh import next_slice, take_fresh
-from cqueue.protocol.lock import acquire, new_owner, settle, settle_beside
+from cqueue.protocol.lock import acquire, new_owner, read_whole, settle, settle_beside
 from cqueue.protocol.retire import finish_retirement, try_retire
 from cqueue.protocol.ripe import is_ripe, take_ripe
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import Ahead, RowView
-from cqueue.store.operations import Head, Mutate, Now, ReadHead
+from cqueue.store.operations import Head, Mutate, Now
 
 
 def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True) -> Proto[Claim]:
@@ -42,7 +42,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         return Claim()
     owner = yield from new_owner()
     now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
-    head = yield from ReadHead(view.wide_row)
+    head = yield from read_whole(view.wide_row)
     if head.lock is None or head.lock.fence != view.fence:
         view.fence, view.locked = None, False  # somebody else has claimed meanwhile
         view.head, view.rival_us = head, now_us
@@ -122,6 +122,6 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
         for stretch in stretches:
             view.took(priority, stretch)
     if lock is not None:
-        view.fence, view.locked = lock.fence, bool(lock.until_ms)
+        view.fence, view.tally, view.locked = lock.fence, lock.tally, bool(lock.until_ms)
     slots = {**draft.slots, **{key: change.row for key, change in draft.changes.items()}}
     view.head = Head(lock, {**draft.cursors, **draft.moved}, tuple(slots.values()))

@@ -106,7 +106,7 @@ def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
     slot = yield from move(lease, (row.id,), placement, None)
     return Lease(
         lease.wide_row, lease.priority, slot.number, slot.rev, slot.due_ms, slot.attempt,
-        slot.owner, lease.fence, slot.ids, now_ms,
+        slot.owner, lease.fence, slot.ids, slot.tally, now_ms,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from cqueue.protocol.lock import next_fence
+from cqueue.protocol.lock import next_fence, share
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.protocol.view import Ahead, RowView, Stretch
 from cqueue.store.operations import (
@@ -23,6 +23,8 @@ from cqueue.store.operations import (
     SlotChange,
     SlotRow,
     SlotState,
+    tallies,
+    wrapped,
 )
 
 STAY_MS = 250
@@ -153,7 +155,8 @@ class Draft:
         key = (row.priority, row.number)
         stored = self.slots.get(key)
         expect = stored.rev if stored else None
-        row = row._replace(rev=next_fence(expect, self.now_us), owner=self.owner)
+        tally = wrapped((stored.tally if stored else 0) + share(self.owner))
+        row = row._replace(rev=next_fence(expect, self.now_us), owner=self.owner, tally=tally)
         self.changes[key] = SlotChange(expect, row)
         self.finished.pop(key, None)
         return row
@@ -178,9 +181,11 @@ class Draft:
     def move(self, priority: int, cursor: int, boundary: int) -> None:
         """Move cursor and boundary, never back."""
         old = self.cursor(priority)
-        new = CursorRow(priority, max(cursor, old.cursor), max(boundary, old.boundary))
+        new = old._replace(cursor=max(cursor, old.cursor), boundary=max(boundary, old.boundary))
         if new != old:
-            self.moved[priority] = new
+            stored = self.cursors.get(priority)
+            tally = wrapped((stored.tally if stored else 0) + share(self.owner))
+            self.moved[priority] = new._replace(tally=tally)
 
     # ── the mutation ──
 
@@ -199,12 +204,19 @@ class Draft:
         state = LockState.RETIRED if self.retire else LockState.LOCKED if renew else LockState.FREE
         return Mutate(
             self.view.wide_row,
-            lock=LockRow(state, self.owner, until_ms, fence),
+            lock=LockRow(state, self.owner, until_ms, fence, self._lock_tally()),
             expect_fence=self.view.fence,
             cursors=() if self.view.open or self.retire else tuple(self.moved.values()),
             slots=() if self.retire else tuple(self.changes.values()),
             retire=self.retire,
         )
+
+    def _lock_tally(self) -> int:
+        """What makes the sum 0. Holders that change slots meanwhile leave the sum of those as it is."""
+        if self.retire:
+            return 0  # nothing else is left
+        slots = {**self.slots, **{key: change.row for key, change in self.changes.items()}}
+        return wrapped(-tallies({**self.cursors, **self.moved}.values(), slots.values()))
 
     def claim(self, gate: SuspectGate, fence: int) -> Claim:
         """What is ours now that the mutation is applied."""
@@ -236,6 +248,7 @@ def _lease(view: RowView, grant: _Grant, fence: int) -> Lease:
         owner=slot.owner,
         fence=fence,
         ids=slot.ids,
+        tally=slot.tally,
         died_at_ms=slot.died_at_ms,
         suspect=grant.suspect,
     )

@@ -19,12 +19,15 @@ from cqueue.store.operations import (
     ReadHead,
     SlotRow,
     Together,
+    WideRow,
 )
 
 T = TypeVar("T")
 
 OUTCOME_PAUSES_S = (0.02, 0.1, 0.5, 1.0, 2.0)
 """Waits between attempts to read what became of a mutation."""
+READS = 8
+"""How often a head is read until it is whole; each time somebody must have changed it meanwhile."""
 
 
 def next_fence(stored: int | None, now_us: int) -> int:
@@ -53,13 +56,13 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
         return False
     if is_held(head.lock, now_us):
         return False
-    stored = head.lock.fence if head.lock else None
+    stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
     fence = next_fence(stored, now_us)
     owner = yield from new_owner()
-    lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence)
+    lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence, tally)
     if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
         return False
-    view.fence, view.locked = fence, True
+    view.fence, view.tally, view.locked = fence, tally, True
     return True
 
 
@@ -69,9 +72,37 @@ def unlock(view: RowView) -> Proto[None]:
         return
     expect, view.fence, view.locked, view.ahead = view.fence, None, False, None
     now_us = yield from Now()
-    lock = LockRow(LockState.FREE, b"", 0, next_fence(expect, now_us))
+    lock = LockRow(LockState.FREE, b"", 0, next_fence(expect, now_us), view.tally)
     if (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))):
         view.fence = lock.fence
+
+
+def read_whole(wide_row: WideRow) -> Proto[Head]:
+    """A head that shows no mutation of several rows in part: what a claim may go by.
+
+    One that adds up to the same wrong sum twice in a row was not torn by the read, as the second read began
+    when all that the first one had seen was stored: the rows themselves are damaged (restored from files of
+    two moments, say), and the next claim puts the sum right.
+
+    Raises:
+        NotDone: a read failed, or others change the head faster than it can be read.
+    """
+    head = yield from ReadHead(wide_row)
+    for _ in range(READS):
+        if head.is_whole:
+            return head
+        before, head = head, (yield from ReadHead(wide_row))
+        if head == before:
+            return head
+    raise NotDone("the wide row is changing too fast to be read in one piece")
+
+
+def share(owner: bytes) -> int:
+    """What a mutation adds to the tallies of its rows: unlike that of any other mutation, and odd.
+
+    So no number of shares from 1 to 2⁶⁴ - 1 adds up to 0.
+    """
+    return int.from_bytes(owner[:8], "big") | 1
 
 
 def settle(mutation: Mutate) -> Proto[bool]:

@@ -156,11 +156,12 @@ def _known(registry: Registry, spec: QueueSpec, epoch: int) -> bool:
 
 
 def _move_oldest(kind: _Kind, spec: QueueSpec, to: int) -> Proto[None]:
-    old, kind.oldest = kind.oldest, to
-    if not (yield from AdvanceEpoch(spec.name, spec.incarnation, expect=old, to=to, open=kind.open)):
-        yield from _learn_oldest(kind, spec)  # another consumer was there first, or is behind us
-        return
-    while old != to:
+    old = kind.oldest
+    if (yield from AdvanceEpoch(spec.name, spec.incarnation, expect=old, to=to, open=kind.open)):
+        kind.oldest = to
+    else:  # another consumer was there first, or an earlier answer to us was lost
+        yield from _learn_oldest(kind, spec)
+    while shards.epoch_start_ms(old) < shards.epoch_start_ms(kind.oldest):
         start_ms = shards.epoch_start_ms(old)
         yield from UnregisterShard(spec.partition, shards.EPOCH_INDEX, start_ms, -1 if kind.open else 0)
         old = shards.next_epoch(spec, old)

@@ -94,6 +94,7 @@ class Lease:
     owner: bytes
     fence: int
     ids: tuple[int, ...]  # as the slot lists them
+    tally: int  # of the slot
     died_at_ms: int | None = None
     suspect: bool = False  # given up by an earlier holder: held alone
     outstanding: set[int] = field(default_factory=set)  # neither acked nor moved away

@@ -68,6 +68,7 @@ class RowView:
     end_us: int
     priorities: set[int]
     fence: int | None = None  # that we wrote last: as long as it stands, nobody else has claimed
+    tally: int = 0  # of the lock, as we wrote it with that fence
     locked: bool = False  # and we keep the lock
     head: Head | None = None  # as last read, or left by our last claim
     ahead: Ahead | None = None  # good for as long as our fence stands

@@ -98,14 +98,14 @@ def head(rows: Iterable[tuple[Any, ...]]) -> Head:
         if kind == _SLOT:
             slots.append(_slot(priority, id_, state, owner, slot))
         elif kind == _LOCK:
-            lock = LockRow(LockState(state), owner, until, fence)
+            lock = LockRow(LockState(state), owner, until, fence, slot[-1] or 0)
         elif kind == _CURSOR:
-            cursors[priority] = CursorRow(priority, cursor, boundary)
+            cursors[priority] = CursorRow(priority, cursor, boundary, slot[-1] or 0)
     return Head(lock, cursors, tuple(slots))
 
 
-def _slot(priority: int, id_: int, state: int, owner: bytes, rest: Sequence[Any]) -> SlotRow:
-    listed, due, attempt, rev, died_at = rest
+def _slot(priority: int, id_: int, state: int, owner: bytes, slot: Sequence[Any]) -> SlotRow:
+    listed, due, attempt, rev, died_at, tally = slot
     return SlotRow(
         priority=priority,
         number=ids.slot_number(id_),
@@ -116,12 +116,13 @@ def _slot(priority: int, id_: int, state: int, owner: bytes, rest: Sequence[Any]
         owner=owner,
         rev=rev,
         died_at_ms=died_at or None,
+        tally=tally or 0,
     )
 
 
 def slot_values(wide_row: WideRow, row: SlotRow, expect_rev: int | None) -> tuple[Any, ...]:
     """SET_SLOT's values. "Never died" is stored as 0: a null would leave a tombstone at every overwrite."""
-    set_ = (row.state, row.ids, row.due_ms, row.attempt, row.owner, row.rev, row.died_at_ms or 0)
+    set_ = (row.state, row.ids, row.due_ms, row.attempt, row.owner, row.rev, row.died_at_ms or 0, row.tally)
     return (*set_, *wide_row, row.priority, ids.slot_id(row.number), expect_rev)
 
 
@@ -132,4 +133,4 @@ def lock_values(wide_row: WideRow, lock: LockRow, expect_fence: int | None) -> t
 
 def cursor_values(wide_row: WideRow, row: CursorRow) -> tuple[Any, ...]:
     """SET_CURSOR's values."""
-    return (row.cursor, row.boundary, *wide_row, row.priority, ids.START)
+    return (row.cursor, row.boundary, row.tally, *wide_row, row.priority, ids.START)

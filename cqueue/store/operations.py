@@ -14,12 +14,13 @@ rows are inserted at the µs of their id (or time shard) and deleted one µs lat
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+_HALF = 1 << 63
 
 
 class Operation(Generic[T]):
@@ -73,12 +74,16 @@ class LockState(IntEnum):
 
 
 class LockRow(NamedTuple):
-    """The lock of a wide row. until: ms since 1970; fence: grows with every change of the claim state."""
+    """The lock of a wide row. until: ms since 1970; fence: grows with every change of the claim state.
+
+    tally: see `Head.is_whole`.
+    """
 
     state: LockState
     owner: bytes
     until_ms: int
     fence: int
+    tally: int = 0
 
 
 class SlotState(IntEnum):
@@ -101,6 +106,7 @@ class SlotRow(NamedTuple):
     owner: bytes
     rev: int
     died_at_ms: int | None = None
+    tally: int = 0
 
 
 class CursorRow(NamedTuple):
@@ -109,6 +115,7 @@ class CursorRow(NamedTuple):
     priority: int
     cursor: int
     boundary: int
+    tally: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,27 @@ class Head:
     lock: LockRow | None = None
     cursors: Mapping[int, CursorRow] = field(default_factory=dict)
     slots: tuple[SlotRow, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each mutation of several rows is seen with all of its rows, or with none of them.
+
+        Each such mutation adds numbers to the tallies of its rows that make 0 together and that nobody can
+        foresee. A read whose answers are of two moments may have one row from after a mutation and
+        another from before it; then the tallies do not add up.
+        """
+        of_lock = self.lock.tally if self.lock is not None else 0
+        return wrapped(of_lock + tallies(self.cursors.values(), self.slots)) == 0
+
+
+def tallies(cursors: Iterable[CursorRow], slots: Iterable[SlotRow]) -> int:
+    """What these rows add up to, not wrapped."""
+    return sum(cursor.tally for cursor in cursors) + sum(slot.tally for slot in slots)
+
+
+def wrapped(number: int) -> int:
+    """A tally as it is stored: modulo 2⁶⁴, signed."""
+    return (number + _HALF & _HALF * 2 - 1) - _HALF
 
 
 class SlotChange(NamedTuple):

@@ -45,7 +45,7 @@ _MESSAGE_COLUMNS = (
     "priority, id, body, size, headers, codec, task, key, trigger, sent_at, expires, format"  # as MessageRow
 )
 _HEAD_COLUMNS = (
-    "kind, priority, id, cursor, boundary, state, owner, until, fence, ids, due, attempt, rev, died_at"
+    "kind, priority, id, cursor, boundary, state, owner, until, fence, ids, due, attempt, rev, died_at, tally"
 )
 _HEAD_CQL = f"SELECT {_HEAD_COLUMNS} FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind < 3"
 _SLICE_WHERE = f"{_WIDE_ROW} AND kind = 3 AND priority = ? AND id > ? AND id <= ? LIMIT ?"
@@ -54,7 +54,7 @@ _MESSAGES_CQL = (
     f"WHERE {_WIDE_ROW} AND kind = 3 AND priority = ? AND id IN ?"
 )
 _LOCK_SET = (
-    f"SET state = ?, owner = ?, until = ?, fence = ? "
+    f"SET state = ?, owner = ?, until = ?, fence = ?, tally = ? "
     f"WHERE {_WIDE_ROW} AND kind = 1 AND priority = 0 AND id = ? IF fence = ?"
 )
 _QUEUE_COLUMNS = (
@@ -176,14 +176,14 @@ SET_SLOT = Statement(
     "set slot",
     "Overwrite a timeout slot; no value is ever null, so that no tombstone is left.",
     "UPDATE {keyspace}.messages "
-    "SET state = ?, ids = ?, due = ?, attempt = ?, owner = ?, rev = ?, died_at = ? "
+    "SET state = ?, ids = ?, due = ?, attempt = ?, owner = ?, rev = ?, died_at = ?, tally = ? "
     f"WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF rev = ?",
     Kind.CONDITIONAL,
 )
 SET_CURSOR = Statement(
     "set cursor",
     "Guarded by the lock in its batch.",
-    "UPDATE {keyspace}.messages SET cursor = ?, boundary = ? "
+    "UPDATE {keyspace}.messages SET cursor = ?, boundary = ?, tally = ? "
     f"WHERE {_WIDE_ROW} AND kind = 0 AND priority = ? AND id = ?",
     Kind.CONDITIONAL,
 )

@@ -119,6 +119,19 @@ def test_slots_are_overwritten_without_a_tombstone(cassandra_store, session, wid
     assert any("Read 1 live rows and 0 tombstone" in event for event in events), events
 
 
+def test_a_tally_that_was_never_written_is_nought(cassandra_store, session, wide_row):
+    """As older processes leave it."""
+    key = (*wide_row, ids.to_uuid(ids.START))
+    session.execute(
+        "INSERT INTO messages (queue, time_shard, shard, kind, priority, id, state, owner, until, fence) "
+        "VALUES (%s, %s, %s, 1, 0, %s, 0, 0x, 0, 7)",
+        key,
+    )
+    head = cassandra_store.execute(ReadHead(wide_row))
+    assert head.lock == lock(7, LockState.FREE, b"")._replace(until_ms=0)
+    assert head.is_whole
+
+
 def test_registrations_at_one_moment_add_up(cassandra_store, wide_row):
     """Twenty at once, each with one priority: all of them are there."""
     key = (wide_row.queue, 0, wide_row.time_shard, 0)

@@ -51,6 +51,21 @@ def test_a_lock_keeps_all_its_values(store, wide_row):
     assert head.lock.state is LockState.FREE
 
 
+def test_tallies_are_kept(store, wide_row):
+    """Of lock, cursor and slot, at both ends of their range; a head of which they add up to 0 is whole."""
+    most, least = 2**63 - 1, -(2**63)
+    cursor = CursorRow(0, new_id(), new_id(), least)
+    changes = (SlotChange(None, slot(tally=most)), SlotChange(None, slot(1, tally=-5)))
+    locked = lock(1)._replace(tally=6)
+    assert store.execute(Mutate(wide_row, locked, None, (cursor,), changes))
+    head = store.execute(ReadHead(wide_row))
+    assert (head.lock, dict(head.cursors)) == (locked, {0: cursor})
+    assert slots_of(store, wide_row) == [change.row for change in changes]
+    assert head.is_whole
+    assert take(store, wide_row, 1, 2)
+    assert not store.execute(ReadHead(wide_row)).is_whole
+
+
 def test_wrong_fence_stores_nothing(store, wide_row):
     """With the lock fail the cursors and the slots of the same mutation."""
     take(store, wide_row, None, 5)

@@ -253,7 +253,12 @@ def claim_unconditional_on_fence() -> Any:
 
 def head_read_in_pages() -> Any:
     """The slots are read in two pages, one after the other."""
-    return patch.object(claim, "ReadHead", _paged)
+    return patch.object(claim, "read_whole", _paged)
+
+
+def torn_head_trusted() -> Any:
+    """A head is taken as it was read."""
+    return patch.object(claim, "read_whole", ReadHead)
 
 
 def _paged(wide_row: WideRow) -> Any:
@@ -280,7 +285,7 @@ def messages_before_head() -> Any:
 
     return _all_of(
         contextlib.ExitStack(),
-        patch.object(claim, "ReadHead", head),
+        patch.object(claim, "read_whole", head),
         patch.object(fresh, "ReadSlice", lambda *which: Known(Slice(rows(*which), 0))),
         patch.object(fresh, "ReadIds", lambda *which: Known(IdSlice([r.id for r in rows(*which)], 0))),
     )

@@ -212,6 +212,8 @@ class Oracle:
         """A conditional mutation was applied to a wide row whose slots were `before`."""
         if op.lock is not None:
             self._check_lock(op)
+        if not part.state.head(0).is_whole:
+            self.fail(f"the tallies of {op.wide_row} do not add up")
         if op.retire:
             self._check_retired(op.wide_row, before)
             return

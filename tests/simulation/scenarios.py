@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from cqueue.errors import LeaseLost, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.spec import SuspectGate
 from cqueue.store.operations import (
+    Head,
     Mutate,
     ReadHead,
     ReadIds,
@@ -97,6 +100,33 @@ def head_is_one_read() -> None:
     table.claim(hook=nack_between)
     assert len(heads) >= 9
     assert table.listed() == held
+
+
+def torn_head_is_read_again() -> None:
+    """A head whose slots are of two moments, between which a message moved, does not hide that message."""
+    table = Table()
+    moved, kept = table.put(NOON_US, NOON_US + 1)
+    table.pass_time(1000)
+    lease = table.claim().taken[0].lease
+    before = table.head()
+    table.run(ack.nack(lease, [moved], 60_000, ack.Shared()))
+    table.run(ack.extend(lease, 60_000))
+    table.pass_time(SETTLE_US + SKEW_US)
+    (source,) = (slot for slot in table.head().slots if slot.ids == (kept,))
+    older = [slot for slot in before.slots if slot.number != source.number]
+    execute, reads = table.store.execute, []
+
+    def torn(operation: object) -> object:
+        """The second head that is read: the source as it is now, and the others as they were."""
+        answer = execute(operation)
+        if type(operation) is not ReadHead:
+            return answer
+        reads.append(operation)
+        return Head(answer.lock, answer.cursors, (source, *older)) if len(reads) == 2 else answer
+
+    with patch.object(table.store, "execute", torn):
+        assert ids_of(table.claim()) == []
+    assert len(reads) == 3
 
 
 def head_comes_before_messages() -> None:

@@ -1,5 +1,12 @@
 """What a claim costs, and what keeps claims apart."""
 
+import itertools
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import ack
@@ -7,7 +14,7 @@ from cqueue.protocol.fresh import AHEAD_US
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.view import RIVALS_US
-from cqueue.store.operations import Mutate, ReadHead, ReadIds, ReadSlice
+from cqueue.store.operations import Head, Mutate, ReadHead, ReadIds, ReadSlice, wrapped
 from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
 
 
@@ -286,3 +293,43 @@ def test_a_long_pass_goes_on_in_the_next_claim():
         assert len(id_reads(table)) - before <= READS_AT_ONCE + 20
         claims += 1
     assert claims > 5
+
+
+def test_damaged_tallies_stop_nobody_and_are_mended():
+    """Rows restored from files of two moments do not add up; what is read twice alike is gone by."""
+    table = Table()
+    put(table)
+    claimed(table, table.view())
+    head = table.head()
+    damaged = head.lock._replace(fence=head.lock.fence + 1, tally=head.lock.tally ^ 1)
+    table.store.execute(Mutate(table.row, damaged, head.lock.fence))
+    assert not table.head().is_whole
+    new = put(table)
+    assert claimed(table, table.view()) == new
+    assert table.head().is_whole
+
+
+def test_a_head_that_never_stands_still_is_not_gone_by():
+    """Each time it is read it shows another mutation in part: nothing is claimed, and nothing is lost."""
+    table = Table()
+    wanted = put(table)
+    execute, tallies = table.store.execute, itertools.count(1)
+
+    def torn(operation):
+        answer = execute(operation)
+        if type(operation) is not ReadHead or answer.lock is None:
+            return answer
+        return Head(answer.lock._replace(tally=next(tallies)), answer.cursors, answer.slots)
+
+    view = table.view()
+    with patch.object(table.store, "execute", torn), pytest.raises(NotDone, match="too fast"):
+        table.claim(view)
+    assert claimed(table, view) == wanted
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_a_tally_stays_in_its_range(numbers):
+    """Modulo 2⁶⁴, signed, as a bigint; what makes the sum 0 fits as well."""
+    last = wrapped(-sum(numbers))
+    assert -(2**63) <= last < 2**63
+    assert wrapped(sum(numbers) + last) == 0

@@ -3,8 +3,9 @@
 import json
 import queue
 import signal
+import subprocess
 import textwrap
-import time
+import threading
 from itertools import pairwise
 
 import pytest
@@ -371,10 +372,19 @@ def test_a_child_that_ends_is_heard_to_its_last_word(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
+    ended = threading.Event()
+    wait = subprocess.Popen.wait
+
+    def tell(self, timeout=None):
+        code = wait(self, timeout)
+        ended.set()
+        return code
+
     def slowly(text):
-        time.sleep(0.2)
+        assert ended.wait(30)
         return json.JSONDecoder().decode(text.decode())
 
+    monkeypatch.setattr(subprocess.Popen, "wait", tell)
     monkeypatch.setattr(processes.json, "loads", slowly)
     inbox = queue.SimpleQueue()
     child = Process("brief_child", {}, inbox)

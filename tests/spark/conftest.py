@@ -1,0 +1,50 @@
+"""One Spark session for all tests of a run: starting one takes seconds."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """A local session with two threads; the Python workers are this Python."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("cqueue tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def url(keyspace):
+    """The URL of a keyspace that the test module has to itself."""
+    return keyspace.url
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    """A client of that keyspace."""
+    import cqueue
+
+    with cqueue.connect(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def new_name():
+    """A function that gives a name nobody had before."""
+    return lambda prefix: f"{prefix}-{secrets.token_hex(4)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import time
 
 import pytest
 
@@ -48,3 +49,20 @@ def client(url):
 def new_name():
     """A function that gives a name nobody had before."""
     return lambda prefix: f"{prefix}-{secrets.token_hex(4)}"
+
+
+@pytest.fixture(scope="session")
+def wait_until_stable():
+    """A function that returns once all that was appended to a log can be read."""
+    from cqueue import ids
+
+    def wait(log):
+        appended_us = log._driver.clock.now_us()
+        deadline = time.monotonic() + 30
+        while (
+            ids.time_us(log._catalog.entry(log.name).spec.horizon(log._driver.clock.now_us())) <= appended_us
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    return wait

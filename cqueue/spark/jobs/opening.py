@@ -1,0 +1,89 @@
+"""The Spark session of a job, and how far its stages are.
+
+A job gets its session from the caller; this makes the one of the command line. Under spark-submit master and
+settings are those of the submit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from cqueue.errors import BadInput, NotDone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+LOOK_EVERY_S = 0.2
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+Tell = Callable[[float], None]
+"""Told how much of the tasks that Spark knows of is done, 0 to 1."""
+
+
+@contextmanager
+def opened(
+    name: str, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A Spark session that ends with the block.
+
+    master: as Spark takes it; None takes that of spark-submit, or `local[*]`. conf: more settings.
+
+    Raises:
+        BadInput: Spark does not take the settings.
+        NotDone: Spark does not start; the message says what Java is needed.
+    """
+    from pyspark import SparkConf  # noqa: PLC0415 - the extra `spark`
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+    # Python workers of a local master must be this Python, not the first one on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = SparkConf()
+    builder = SparkSession.builder.appName(f"cqueue {name}")
+    builder = builder.master(master or given.get("spark.master", LOCAL) or LOCAL)
+    for key, value in {**SETTINGS, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except PySparkException as exc:
+        raise NotDone(f"Spark does not start: {exc}. It needs Java 17 or 21 (JAVA_HOME).") from exc
+    except Exception as exc:
+        raise BadInput(f"Spark does not start with these settings: {str(exc).partition(chr(10))[0]}") from exc
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def watched(spark: SparkSession, tell: Tell) -> Iterator[None]:
+    """Tell the progress of the tasks that run within the block."""
+    done = Event()
+
+    def watch() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not done.wait(LOOK_EVERY_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            known = [stage for stage in stages if stage is not None]
+            total = sum(stage.numTasks for stage in known)
+            if total:
+                tell(sum(stage.numCompletedTasks for stage in known) / total)
+
+    thread = Thread(target=watch, name="cqueue-spark-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

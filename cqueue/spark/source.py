@@ -1,0 +1,54 @@
+"""The data source `cqueue`: what Spark makes readers and writers from.
+
+Spark makes a new one of it for each step, in short-lived processes of its own; so it holds options only.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from cqueue.spark.options import ReadOptions, read_options
+from cqueue.spark.reader import PushdownReader, Reader
+from cqueue.spark.views import columns_of, spark_schema
+
+_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class DefaultSource(DataSource):
+    """Queues and logs as data frames: `spark.read.format("cqueue")`, `write`, `readStream`, `writeStream`.
+
+    Options and columns: docs/reference/spark.md.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "cqueue"
+
+    def schema(self) -> StructType:
+        """The columns of the view, or those that option `columns` names.
+
+        Raises:
+            ConfigError: an option is wrong.
+        """
+        options = self._read_options()
+        return spark_schema(options.view, options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader; one that takes filters only where Spark pushes them, as else it refuses the reader.
+
+        Whether it does is nowhere to be asked, so the caller's module tells.
+
+        Raises:
+            ConfigError: an option is wrong, or the schema has other columns than the view.
+        """
+        options = self._read_options()
+        caller = sys._getframe(1).f_globals.get("__spec__")  # noqa: SLF001 - see above
+        make = PushdownReader if getattr(caller, "name", None) == _PUSHDOWN else Reader
+        return make(options, columns_of(options.view, schema))
+
+    def _read_options(self) -> ReadOptions:
+        return read_options(self.options)

@@ -166,15 +166,16 @@ def test_of_two_runs_at_a_time_one_adds(spark, run, put, place, monkeypatch):
 
 
 def test_damage_is_found(spark, run, put, place):
-    """A byte that changed, and a file that is gone."""
+    """A byte that changed, whether or not the file system notices, and a file that is gone."""
     put(0, 100)
     run(file_rows=20)
-    first, second, *_ = sorted(Path(place).glob("day=*/*.parquet"))
-    first.write_bytes(first.read_bytes()[:-1] + b"\x00")
-    first.with_name(f".{first.name}.crc").unlink(missing_ok=True)
-    second.unlink()
+    first, second, third, *_ = sorted(Path(place).glob("day=*/*.parquet"))
+    for changed in (first, second):
+        changed.write_bytes(changed.read_bytes()[:-1] + b"\x00")
+    second.with_name(f".{second.name}.crc").unlink(missing_ok=True)
+    third.unlink()
     damaged = archive.verify(spark, place).details["damaged"]
-    assert damaged == sorted(str(path.relative_to(place)) for path in (first, second))
+    assert damaged == sorted(str(path.relative_to(place)) for path in (first, second, third))
     with pytest.raises(BadInput, match="is gone"):
         archive.load(spark, place)
 
@@ -209,6 +210,10 @@ def test_what_cannot_be_is_refused(spark, client, run, put, place):
         archive.load(spark, str(Path(place).parent))
     with pytest.raises(BadInput, match="time zone"):
         Archive(log="l", path=place, until=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the test
-    next(Path(place).glob("_cqueue/manifest-*")).write_text(json.dumps({"format": 2}))
+    found = next(Path(place).glob("_cqueue/manifest-*"))
+    found.write_text(json.dumps({"format": 2}))
+    with pytest.raises(BadInput, match="cannot be read"):
+        archive.load(spark, place)
+    found.with_name(f".{found.name}.crc").unlink()
     with pytest.raises(BadInput, match="this version knows 1"):
         archive.load(spark, place)

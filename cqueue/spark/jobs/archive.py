@@ -256,6 +256,8 @@ def _staged(spark: SparkSession, files: Files, staging: str, number: int) -> tup
         counts = written.groupBy("_metadata.file_path").count().collect()
         rows = {files.relative(row[0]): int(row[1]) for row in counts}
         sums = files.sha256(rows)
+    if set(sums) != set(rows):
+        raise NotDone("what was written cannot be read; nothing was added")
     return tuple(
         Part(path, f"{_day(path)}/{number:08d}-{place:05d}.parquet", _day(path)[4:], rows[path], *sums[path])
         for place, path in enumerate(sorted(rows))

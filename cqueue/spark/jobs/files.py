@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput
+from cqueue.spark.jobs.failures import reading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,12 +64,17 @@ class Files:
         return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._path(path)))
 
     def read(self, path: str) -> str:
-        """A text file, whole."""
-        stream = self._system.open(self._path(path))
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        """A text file, whole.
+
+        Raises:
+            BadInput: it cannot be read, or is damaged.
+        """
+        with reading(f"{self.full(path)} cannot be read"):
+            stream = self._system.open(self._path(path))
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
 
     def create(self, path: str, text: str) -> bool:
         """Write a text file that is there whole or not at all; False if there is one already."""
@@ -100,12 +106,13 @@ class Files:
         self._system.delete(self._path(path), True)
 
     def sha256(self, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """(Bytes, SHA-256 in hex) of files, computed where Spark's tasks run; files below 2 GiB."""
+        """(Bytes, SHA-256 in hex) of files below 2 GiB, computed by Spark's tasks; none of unreadable ones."""
         found = {self.full(path): path for path in paths}
         if not found:
             return {}
         rows = (
             self._spark.read.format("binaryFile")
+            .option("ignoreCorruptFiles", "true")
             .load(list(found))
             .select("path", "length", F.sha2("content", 256).alias("digest"))
             .collect()

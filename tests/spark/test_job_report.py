@@ -9,7 +9,7 @@ import pytest
 
 import cqueue
 from cqueue.errors import BadInput, QueueNotFound
-from cqueue.spark.jobs import report, report_page
+from cqueue.spark.jobs import report, report_page, report_tables
 from cqueue.spark.jobs.report import Report, Table
 
 pytestmark = pytest.mark.cassandra
@@ -49,7 +49,8 @@ def test_a_queue(spark, queue, url):
     assert everything[:3] == ("all", 93, 40)
     assert everything[4] == 133
     assert sum(row[-1] for row in by_title["Shards"].rows if row[1] == "normal") == 133
-    assert by_title["How evenly messages lie in shards"].rows[0][0] >= 2
+    (even,) = by_title["How evenly messages lie in shards"].rows
+    assert even[3] / even[1] == pytest.approx(even[5], abs=0.001)
     assert sum(row[-1] for row in by_title["In flight"].rows) == 3
     assert by_title["Dead letters by reason"].rows == (("no such $customer <b>", 100.0, 2),)
     assert sum(row[-1] for row in by_title["Due times"].rows) == 133
@@ -57,6 +58,20 @@ def test_a_queue(spark, queue, url):
     assert sum(tasks.values()) in range(48, 51)
     ages = dict(by_title["Age of ready messages: seconds since they were due"].rows)
     assert 0 <= ages["p50"] <= ages["p99"] <= ages["max"] < 300
+
+
+def test_spread_says_how_even_shards_are():
+    """Shards without rows count as well, as they are what makes others full."""
+    table = report_tables.spread({0: 30, 1: 0, 2: 60}, "shard", "Spread")
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
+        "shards": 3,
+        "mean": 30.0,
+        "least": 0,
+        "most": 60,
+        "shard with most": 2,
+        "most / mean": 2.0,
+    }
+    assert report_tables.spread({}, "shard", "Spread").rows == ()
 
 
 def test_top_is_a_limit(spark, queue, url):
@@ -109,7 +124,7 @@ def test_the_page_holds_all_tables_and_plots(spark, queue, url, tmp_path):
 
 def test_a_page_without_matplotlib(tmp_path, monkeypatch):
     """The tables alone."""
-    monkeypatch.setattr(report_page.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(report_page.importlib.util, "find_spec", lambda _: None)
     rows = (("a", 1), ("b", 2000))
     found = report.Reported(
         job="report", dry_run=False, title="T", tables=(Table("One", ("x", "n"), rows, chart=True),)

@@ -106,7 +106,7 @@ class Files:
         self._system.delete(self._path(path), True)
 
     def sha256(self, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """(Bytes, SHA-256 in hex) of files below 2 GiB, computed by Spark's tasks; none of unreadable ones."""
+        """(Bytes, SHA-256 in hex) of files below 2 GiB, computed by tasks; files that cannot be read lack."""
         found = {self.full(path): path for path in paths}
         if not found:
             return {}

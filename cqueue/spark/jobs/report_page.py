@@ -15,8 +15,9 @@ from cqueue.spark.jobs.report import Reported, Table
 MAX_TICKS = 12
 MAX_LABEL = 24
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: .5em 0 } td, th { padding: .2em .8em; border-bottom: 1px solid #ddd }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; color: #222 }
+table { border-collapse: collapse; margin: .5em 0 }
+td, th { padding: .2em .8em; border-bottom: 1px solid #ddd }
 th { text-align: left } td.n { text-align: right; font-variant-numeric: tabular-nums }
 img { max-width: 100% }
 """
@@ -81,8 +82,7 @@ def png(table: Table) -> bytes:
     step = -(-len(table.rows) // MAX_TICKS)
     axes.set_xticks(
         list(places)[::step],
-        # A dollar would begin a formula.
-        [str(row[0])[:MAX_LABEL].replace("$", r"\$") for row in table.rows][::step],
+        [str(row[0])[:MAX_LABEL].replace("$", r"\$") for row in table.rows][::step],  # $ begins a formula
         rotation=30,
         ha="right",
     )

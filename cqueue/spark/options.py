@@ -28,7 +28,7 @@ READ_OPTIONS: Final = (
     "partitionRows", "maxRowsPerBatch", "failOnDataLoss",
 )  # fmt: skip
 WRITE_OPTIONS: Final = (
-    "url", "queue", "log", "topic", "due", "idColumn", "rate", "staleBatch",
+    "url", "queue", "log", "topic", "due", "idColumn", "rate", "rerunSince", "staleBatch",
 )  # fmt: skip
 SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName", "outputMode", "mergeSchema")
 """What Spark itself puts among the options of a source or sink."""
@@ -66,6 +66,7 @@ class WriteOptions:
     due_us: int | None = None
     id_column: str | None = None
     rate: float | None = None
+    rerun_since_us: int | None = None  # of a log with id_column: earlier copies are not older
     stale_batch: str = ERROR
 
 
@@ -194,6 +195,7 @@ def write_options(options: Mapping[str, str], *, overwrite: bool) -> WriteOption
         due_us=due_us,
         id_column=texts.text("idColumn"),
         rate=_rate(texts.text("rate")),
+        rerun_since_us=texts.time_us("rerunSince"),
         stale_batch=texts.choice("staleBatch", (ERROR, RESEND), ERROR),
     )
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from cqueue.spark.options import ReadOptions, read_options
+from cqueue.spark.options import ReadOptions, read_options, write_options
 from cqueue.spark.reader import PushdownReader, Reader
 from cqueue.spark.views import columns_of, spark_schema
+from cqueue.spark.writer import Writer
 
 _PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -49,6 +50,15 @@ class DefaultSource(DataSource):
         caller = sys._getframe(1).f_globals.get("__spec__")  # noqa: SLF001 - see above
         make = PushdownReader if getattr(caller, "name", None) == _PUSHDOWN else Reader
         return make(options, columns_of(options.view, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """A writer that appends.
+
+        Raises:
+            ConfigError: an option or a column is wrong, or the mode is not "append".
+            BadInput: the target does not exist, or takes no derived ids.
+        """
+        return Writer(schema, write_options(self.options, overwrite=overwrite))
 
     def _read_options(self) -> ReadOptions:
         return read_options(self.options)

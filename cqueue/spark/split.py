@@ -18,7 +18,8 @@ from cqueue.errors import NotDone
 Probe = Callable[[int, int, int], list[int]]
 """The first ids with after < id <= upto, at most so many."""
 
-PROBED: Final = 500
+PROBED: Final = 5000
+"""Ids of one read: several of the batches of 500 that a sender stores within microseconds."""
 MOST_PROBED: Final = 512
 """Of more stretches than this only some are asked; the others are taken to hold the mean."""
 SAMPLES: Final = 128

@@ -13,6 +13,7 @@ from cqueue.spark import session
 from cqueue.spark.jobs import letters, redrive
 from cqueue.spark.jobs.letters import Redriver
 from cqueue.spark.jobs.redrive import Redrive
+from cqueue.spark.jobs.target import take_derived
 from cqueue.store.operations import DeleteMessages
 
 pytestmark = pytest.mark.cassandra
@@ -71,10 +72,10 @@ def test_those_that_a_predicate_picks_come_back(spark, client, queue, url):
 
 
 def test_a_run_that_breaks_between_sending_and_deleting(spark, client, queue, url):
-    """Letters are in both queues for a while, never in none; the next run makes no copies, even of acked ones."""
+    """Letters are in both queues for a while, never in none; the next run copies none, not even acked."""
     settings, dead = load(url), client.queue(queue.dead_letter_name)
     side = session.session(settings)
-    queue.alter(derived_sends=True)
+    take_derived(queue)
     chosen = list(letters._read(side, [one.id for one in dead.peek(100)]))
     half = chosen[:9]
     task = Redriver(settings, queue.name, side.driver.clock.now_us(), 12 * HOUR_US)
@@ -99,7 +100,7 @@ def test_what_cannot_be_sent_or_deleted_stays(spark, client, queue, url, monkeyp
     errors = letters.Counter()
     assert task._send(side, chosen, errors) == []  # the queue takes no derived ids yet
     assert sum(errors.values()) == 20
-    queue.alter(derived_sends=True)
+    take_derived(queue)
     assert len(task._send(side, chosen, letters.Counter())) == 20
     ask = side.driver.ask
 

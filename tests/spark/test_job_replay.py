@@ -119,7 +119,7 @@ def test_a_dry_run_writes_nothing(spark, queue, url, place):
     assert {str(path) for path in Path(place).rglob("*")} == before
 
 
-def test_what_cannot_be_is_refused(spark, queue, url, place, monkeypatch):
+def test_what_cannot_be_is_refused(spark, queue, url, place):
     goes_to = Target(queue=queue.name, url=url)
     with pytest.raises(QueueNotFound):
         replay.run(spark, Replay(path=place, target=Target(queue="nowhere", url=url)))

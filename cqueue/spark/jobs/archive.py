@@ -76,8 +76,10 @@ class _Stretch:
     gap: bool
 
 
-def run(spark: SparkSession, job: Archive, *, dry_run: bool = False) -> Summary:
+def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool = False) -> Summary:
     """Add to the archive what became stable since the last run; run again, it adds nothing twice.
+
+    check: then compare all files with their checksums; `details` says which are damaged.
 
     `details`: log, until, days (rows by day), files, finished (files of a broken run that were named now),
     gap (whether records may have been forgotten by the log before this run came to them).
@@ -96,6 +98,7 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False) -> Summary:
         stretch = _stretch(job, spec, now_us, known)
         rows = _read(spark, job, stretch)
         parts = _count(rows) if dry_run else _add(spark, files, job, rows, stretch)
+        damaged = verify(spark, job.path).details["damaged"] if check and (known or parts) else None
     days: dict[str, int] = {}
     for part in parts:
         days[part.day] = days.get(part.day, 0) + part.rows
@@ -112,6 +115,7 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False) -> Summary:
             "files": 0 if dry_run else len(parts),
             "finished": finished,
             "gap": stretch.gap,
+            **({} if damaged is None else {"damaged": damaged}),
         },
     )
 

@@ -22,6 +22,7 @@ from cqueue.spark.jobs.enqueue import filtered
 from cqueue.spark.jobs.failures import reading, writing
 from cqueue.spark.jobs.letters import COLUMNS, Redriver
 from cqueue.spark.jobs.summary import Summary, timed
+from cqueue.spark.jobs.target import take_derived
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,8 +96,8 @@ def _ready(job: Redrive, to: str, *, dry_run: bool) -> None:
     with connect(job.url) as client:
         client.queue(job.queue)
         queue = client.queue(to)
-        if not dry_run and not queue.config.derived_sends:
-            queue.alter(derived_sends=True)
+        if not dry_run:
+            take_derived(queue)
 
 
 def _source(spark: SparkSession, job: Redrive, view: str, *, suffix: str = "") -> DataFrame:

@@ -6,6 +6,7 @@ each shape of data. All is checked in one pass over the rows before the first of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,8 +24,12 @@ from cqueue.spark.jobs.failures import reading, writing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from cqueue.queue import Queue
+
 FORMAT = "cqueue"
 ID = "cqueue_job_id"
+FOLLOWED_S = 2.0
+"""Until then all clients know of a changed configuration."""
 TEXTS = ("key", "task", "codec", "topic")
 QUEUE_COLUMNS = {
     "body": None,
@@ -124,8 +129,18 @@ def ready(target: Target, *, dry_run: bool) -> None:
             client.log(target.log)
             return
         queue = client.queue(target.name)
-        if target.id is not None and not dry_run and not queue.config.derived_sends:
-            queue.alter(derived_sends=True)
+        if target.id is not None and not dry_run:
+            take_derived(queue)
+
+
+def take_derived(queue: Queue) -> None:
+    """Let the queue take derived ids, and return when every client knows.
+
+    Spark's workers live on from job to job, and one that has just read the old configuration would refuse.
+    """
+    if not queue.config.derived_sends:
+        queue.alter(derived_sends=True)
+        time.sleep(FOLLOWED_S)
 
 
 def shaped(rows: DataFrame, target: Target) -> DataFrame:

@@ -12,8 +12,6 @@ from cqueue.spark.jobs import archive, manifest
 from cqueue.spark.jobs.archive import Archive
 from cqueue.spark.jobs.files import Files
 
-pytestmark = pytest.mark.cassandra
-
 
 @pytest.fixture
 def log(client, new_name):

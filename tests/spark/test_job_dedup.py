@@ -10,8 +10,6 @@ from cqueue.spark.jobs import dedup
 from cqueue.spark.jobs.dedup import Dedup
 from cqueue.spark.jobs.target import Target
 
-pytestmark = pytest.mark.cassandra
-
 
 @pytest.fixture
 def batch(spark):

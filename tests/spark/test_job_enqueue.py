@@ -11,7 +11,6 @@ from cqueue.spark.jobs import target as targets
 from cqueue.spark.jobs.enqueue import Enqueue, run
 from cqueue.spark.jobs.target import Target
 
-pytestmark = pytest.mark.cassandra
 SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
 
 

@@ -16,7 +16,6 @@ from cqueue.spark.jobs.redrive import Redrive
 from cqueue.spark.jobs.target import take_derived
 from cqueue.store.operations import DeleteMessages
 
-pytestmark = pytest.mark.cassandra
 SOON = timedelta(seconds=5)
 HOUR_US = 3_600_000_000
 

@@ -13,8 +13,6 @@ from cqueue.spark.jobs.archive import Archive
 from cqueue.spark.jobs.replay import Replay
 from cqueue.spark.jobs.target import Target
 
-pytestmark = pytest.mark.cassandra
-
 
 @pytest.fixture(scope="module")
 def place(spark, client, url, wait_until_stable, tmp_path_factory):

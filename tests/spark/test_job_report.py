@@ -12,7 +12,6 @@ from cqueue.errors import BadInput, QueueNotFound
 from cqueue.spark.jobs import report, report_page, report_tables
 from cqueue.spark.jobs.report import Report, Table
 
-pytestmark = pytest.mark.cassandra
 HOUR = timedelta(hours=1)
 
 

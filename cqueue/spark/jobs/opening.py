@@ -24,6 +24,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
 }
 
 Tell = Callable[[float], None]
@@ -46,6 +47,8 @@ def opened(
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
+    from cqueue.spark.source import DefaultSource  # noqa: PLC0415 - as above
+
     # Python workers of a local master must be this Python, not the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = SparkConf()
@@ -59,7 +62,8 @@ def opened(
         raise NotDone(f"Spark does not start: {exc}. It needs Java 17 or 21 (JAVA_HOME).") from exc
     except Exception as exc:
         raise BadInput(f"Spark does not start with these settings: {str(exc).partition(chr(10))[0]}") from exc
-    spark.sparkContext.setLogLevel("ERROR")
+    # By name as well: Spark does not see `pyspark_cqueue` in an editable install.
+    spark.dataSource.register(DefaultSource)
     try:
         yield spark
     finally:

@@ -94,7 +94,7 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
         files = Files(spark, job.path)
         known = manifests.load(files)
         _check_log(files, known, spec)
-        finished = 0 if dry_run or not known else manifests.finish(files, known[-1])
+        finished = 0 if dry_run or not known else manifests.finish(files, known[-1], strict=not check)
         stretch = _stretch(job, spec, now_us, known)
         rows = _read(spark, job, stretch)
         parts = _count(rows) if dry_run else _add(spark, files, job, rows, stretch)

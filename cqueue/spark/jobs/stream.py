@@ -106,7 +106,7 @@ def run(
         OutcomeUnknown: it ended in the middle; run it again with the same checkpoint.
     """
     if job.target is not None:
-        targets.ready(job.target, dry_run=True)
+        targets.ready(job.target, dry_run=dry_run, derived=True)
     if dry_run:
         return _dry(spark, job)
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(REMEMBERED))

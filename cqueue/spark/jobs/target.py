@@ -117,8 +117,10 @@ class Target:
         return {key: str(value) for key, value in given.items() if value is not None}
 
 
-def ready(target: Target, *, dry_run: bool) -> None:
+def ready(target: Target, *, dry_run: bool, derived: bool | None = None) -> None:
     """Look whether the target exists and takes such rows; a queue is altered to take derived ids if it must.
+
+    derived: whether it must; None: if the target has an id.
 
     Raises:
         QueueNotFound, LogNotFound: it does not exist.
@@ -129,7 +131,7 @@ def ready(target: Target, *, dry_run: bool) -> None:
             client.log(target.log)
             return
         queue = client.queue(target.name)
-        if target.id is not None and not dry_run:
+        if not dry_run and (target.id is not None if derived is None else derived):
             take_derived(queue)
 
 

@@ -21,7 +21,7 @@ from cqueue import ids
 from cqueue.protocol.logs import LogSpec
 from cqueue.spark.records import existing, within
 from cqueue.spark.session import SparkSide
-from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecordIds, RecordRow
+from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecords, RecordRow
 from cqueue.store.record_columns import ReadColumns, pairs
 
 MARK: Final = "cqueue-source"
@@ -40,10 +40,10 @@ class FirstTry:
     repeated: bool
 
 
-def first_try(side: SparkSide, target: str, work: str) -> FirstTry:
+def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
     """Note that `work` on a queue or log begins. target: its name in partition keys.
 
-    Remembered for 30 days.
+    run: what all tasks of one run of this work, and of no other, call it. Remembered for 30 days.
 
     Raises:
         NotDone, OutcomeUnknown: it is not noted for certain; nothing may be stored.
@@ -51,17 +51,17 @@ def first_try(side: SparkSide, target: str, work: str) -> FirstTry:
     digest = blake2b(f"{target} {work}".encode(), digest_size=8).digest()
     shard = LogShard(target, HIDDEN, int.from_bytes(digest, "big", signed=True))
     known = _earliest(side, shard)
-    if known is not None:
-        return FirstTry(known, repeated=True)
-    id_ = ids.from_ticks(side.driver.clock.now_us() * 10, secrets.randbits(62))
-    side.driver.ask(AppendRecords(shard, (RecordRow(id_, "begun", None, None, b""),), REMEMBERED_S))
-    earliest = _earliest(side, shard)
-    return FirstTry(ids.time_us(id_) if earliest is None else earliest, repeated=False)
+    if known is None:
+        id_ = ids.from_ticks(side.driver.clock.now_us() * 10, secrets.randbits(62))
+        mine = RecordRow(id_, run, None, None, b"")
+        side.driver.ask(AppendRecords(shard, (mine,), REMEMBERED_S))
+        known = _earliest(side, shard) or mine  # of tasks that begin together one is the first
+    return FirstTry(ids.time_us(known.id), repeated=known.topic != run)
 
 
-def _earliest(side: SparkSide, shard: LogShard) -> int | None:
-    found = side.driver.ask(ReadRecordIds(shard, ids.START, (1 << 124) - 1, 1))
-    return ids.time_us(found[0]) if found else None
+def _earliest(side: SparkSide, shard: LogShard) -> RecordRow | None:
+    found = side.driver.ask(ReadRecords(shard, ids.START, (1 << 124) - 1, 1))
+    return found[0] if found else None
 
 
 def settle(side: SparkSide, spec: LogSpec) -> None:

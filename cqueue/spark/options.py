@@ -146,6 +146,25 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
+def stream_options(options: ReadOptions) -> ReadOptions:
+    """The same, if they are options of a stream.
+
+    Raises:
+        ConfigError: it is a queue, which has no offsets; or an option that only a batch has.
+    """
+    if options.view != LOG:
+        raise ConfigError(
+            f"queue {options.name!r} cannot be read as a stream: a message is leased to one consumer, and "
+            "gone once it is acked, so there is no offset to begin again from after a crash. Receive it "
+            "with a dispatcher, or append to a log and read that as a stream"
+        )
+    given = {"until": options.until_us, "asOf": options.as_of_us, "limit": options.limit}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"option {name} is for a batch; a stream goes on")
+    return options
+
+
 def _view(texts: _Texts, kind: str) -> str:
     if kind == "log":
         return texts.choice("view", (LOG,), LOG)

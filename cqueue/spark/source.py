@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from cqueue.spark.options import ReadOptions, read_options, write_options
+from cqueue.spark.options import ReadOptions, read_options, stream_options, write_options
 from cqueue.spark.reader import PushdownReader, Reader
+from cqueue.spark.stream import LogStreamReader
+from cqueue.spark.stream_writer import StreamWriter
 from cqueue.spark.views import columns_of, spark_schema
 from cqueue.spark.writer import Writer
 
@@ -59,6 +67,24 @@ class DefaultSource(DataSource):
             BadInput: the target does not exist, or takes no derived ids.
         """
         return Writer(schema, write_options(self.options, overwrite=overwrite))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of a log as a stream.
+
+        Raises:
+            ConfigError: an option is wrong; or it is a queue, which cannot be read as a stream.
+        """
+        options = stream_options(self._read_options())
+        return LogStreamReader(options, columns_of(options.view, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
+        """A writer that appends each batch once.
+
+        Raises:
+            ConfigError: an option or a column is wrong, or the output mode is "complete".
+            BadInput: the target does not exist, or takes no derived ids.
+        """
+        return StreamWriter(schema, write_options(self.options, overwrite=overwrite))
 
     def _read_options(self) -> ReadOptions:
         return read_options(self.options)

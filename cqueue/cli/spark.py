@@ -92,6 +92,9 @@ def report(
     *,
     queue: Queue = None,
     log: Log = None,
+    history: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Or a history that cqueue.testing recorded.")
+    ] = None,
     since: Annotated[datetime | None, _moment("Of a log: records from this time on.")] = None,
     until: Annotated[datetime | None, _moment("Of a log: records before this time.")] = None,
     latency: Annotated[
@@ -113,7 +116,16 @@ def report(
     from cqueue.spark.jobs import report as module  # noqa: PLC0415 - PySpark is an extra
     from cqueue.spark.jobs.report_page import write  # noqa: PLC0415 - as above
 
-    job = module.Report(queue=queue, log=log, url=cli.url, since=since, until=until, latency=latency, top=top)
+    job = module.Report(
+        queue=queue,
+        log=log,
+        history=tuple(history or ()),
+        url=cli.url,
+        since=since,
+        until=until,
+        latency=latency,
+        top=top,
+    )
     found = Running(cli, "report", master, conf).run(lambda spark: module.run(spark, job))
     if not cli.json:
         _print_tables(cli, found)

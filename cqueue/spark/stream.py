@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import astuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -95,7 +96,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = self._positions(spec, start, now_us)
         horizon = spec.horizon(now_us)
         end = horizon if self._until is None else min(horizon, self._until)
-        most = limit.maxRows if isinstance(limit, ReadMaxRows) else None
+        (most,) = astuple(limit) if isinstance(limit, ReadMaxRows) else (None,)
         bound = self._bound(spec, positions, end, now_us, most)
         if bound is None and ids.time_us(end) - ids.time_us(min(positions.values())) < IDLE_US:
             return start

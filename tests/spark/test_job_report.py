@@ -11,6 +11,7 @@ import cqueue
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.spark.jobs import report, report_page, report_tables
 from cqueue.spark.jobs.report import Report, Table
+from cqueue.testing import recording
 
 HOUR = timedelta(hours=1)
 
@@ -98,6 +99,37 @@ def test_a_log(spark, client, url, new_name, wait_until_stable):
     assert percentiles["max"] == 1.99
     later = datetime.now(UTC) + HOUR
     assert report.run(spark, Report(log=log.name, url=url, since=later)).read == 0
+
+
+def test_histories(spark, client, new_name, tmp_path):
+    """Calls with their outcomes, and the way of messages, as a recorder saw them; a cut line is none."""
+    made = client.create_queue(new_name("q"))
+    file = tmp_path / "client.jsonl"
+    with recording(made, file) as recorded:
+        for n in range(5):
+            recorded.send(str(n).encode())
+        recorded.send_many([cqueue.Message(b"wrong", priority=99)])
+        with recorded.consumer() as consumer:
+            found = []
+            while len(found) < 5:
+                found += consumer.receive(5 - len(found), wait=timedelta(seconds=5))
+            consumer.ack(found[:3])
+            consumer.nack(found[3:], delay=HOUR)
+    with file.open("ab") as sink:
+        sink.write(b'{"operation":"ack","phase":"inv')
+    report_found = report.run(spark, Report(history=(str(file),)))
+    by_title = tables(report_found)
+    calls = {(row[0], row[1]): row[-1] for row in by_title["Calls"].rows}
+    assert calls["send", "ok"] == 6
+    assert (calls["ack", "ok"], calls["nack", "ok"]) == (1, 1)
+    assert report_found.read == len(file.read_text().splitlines()) - 1
+    delivered = dict(by_title["From the send's answer to the first delivery"].rows)
+    acked = dict(by_title["From delivery to the first ack"].rows)
+    assert 0 < delivered["p50"] <= delivered["max"] < 120
+    assert 0 <= acked["p50"] <= acked["max"] < 120
+    (tmp_path / "none.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(BadInput, match="no history"):
+        report.run(spark, Report(history=(str(tmp_path / "none.jsonl"),)))
 
 
 def test_an_empty_queue_has_no_tables_but_its_shards(spark, client, url, new_name):

@@ -28,7 +28,8 @@ class Report:
     """What to look at.
 
     Attributes:
-        queue, log: the name of the one or the other.
+        queue, log: the name of the one or the other; or
+        history: files that `cqueue.testing` recorded on one machine.
         url: of the cluster; None takes `CQUEUE_URL`.
         since, until: of a log, records of this time only; aware.
         latency: a SQL expression over a log's columns that gives seconds, such as
@@ -36,11 +37,12 @@ class Report:
         top: how many topics, tasks, keys and reasons, 1 to 1,000.
 
     Raises:
-        BadInput: not exactly one of queue and log, or what does not belong to it.
+        BadInput: not exactly one of queue, log and history, or what does not belong to it.
     """
 
     queue: str | None = None
     log: str | None = None
+    history: tuple[str, ...] = ()
     url: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -49,9 +51,9 @@ class Report:
 
     def __post_init__(self) -> None:
         """Check what fits together."""
-        if (self.queue is None) == (self.log is None):
-            raise BadInput("give a queue or a log to report on, one of them")
-        if self.queue is not None and (self.since or self.until or self.latency):
+        if [self.queue is not None, self.log is not None, bool(self.history)].count(True) != 1:
+            raise BadInput("give a queue, a log or histories to report on, one of them")
+        if self.log is None and (self.since or self.until or self.latency):
             raise BadInput("since, until and latency are for a log")
         for bound in (self.since, self.until):
             if bound is not None and bound.tzinfo is None:
@@ -97,25 +99,29 @@ def run(spark: SparkSession, job: Report) -> Reported:
         BadInput: a latency that is no SQL, or no number.
         NotDone: it could not be read to the end.
     """
-    from cqueue.spark.jobs import report_log, report_queue  # noqa: PLC0415 - they take Table from here
+    # They take Table from here.
+    from cqueue.spark.jobs import report_history, report_log, report_queue  # noqa: PLC0415
 
-    with timed() as watch:
-        make = report_queue.tables if job.log is None else report_log.tables
-        with reading("the report cannot be made"):
-            total, tables = make(spark, job)
-    name = f"queue {job.queue}" if job.log is None else f"log {job.log}"
+    kind, name = next((kind, name) for kind, name in _subjects(job) if name)
+    make = {"queue": report_queue.tables, "log": report_log.tables}.get(kind, report_history.tables)
+    with timed() as watch, reading("the report cannot be made"):
+        total, tables = make(spark, job)
     return Reported(
         job="report",
         dry_run=False,
         read=total,
         seconds=watch.seconds,
-        details={"queue" if job.log is None else "log": job.queue or job.log},
-        title=f"Report on {name}, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        details={kind: name},
+        title=f"Report on {kind} {name}, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         tables=tuple(table for table in tables if table.rows),
     )
 
 
-# ── what both kinds need ──
+def _subjects(job: Report) -> tuple[tuple[str, str | None], ...]:
+    return ("queue", job.queue), ("log", job.log), ("history", ", ".join(job.history))
+
+
+# ── what all kinds need ──
 
 
 def source(spark: SparkSession, job: Report, **options: Any) -> DataFrame:

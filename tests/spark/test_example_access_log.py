@@ -14,6 +14,9 @@ import cqueue
 EXAMPLE = Path(__file__).parents[2] / "examples" / "access_log.py"
 BEGAN = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 LINES = 3000
+WAIT_S = 240
+
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def example(client):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.app._client, module.app._is_client_ours = client, False
-    client.create_queue(module.QUEUE, cqueue.QueueConfig(derived_sends=True))
+    client.create_queue(module.QUEUE, cqueue.QueueConfig(derived_sends=True), exist_ok=True)
     return module
 
 
@@ -65,10 +68,10 @@ def test_from_lines_to_handled_alerts(spark, client, example, url, tmp_path, *, 
         assert example.ship(client, piece) == len(piece)
         wait_until_stable(client.log(example.LOG))
         query = example.watch(spark, str(tmp_path), end=True, url=url)
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(WAIT_S)
         seen += handled(example, capsys)
     assert sorted(seen) == wanted
-    assert example.watch(spark, str(tmp_path), end=True, url=url).awaitTermination(120)
+    assert example.watch(spark, str(tmp_path), end=True, url=url).awaitTermination(WAIT_S)
     assert handled(example, capsys) == []
     assert client.queue(f"{example.QUEUE}.dead").stats(exact=True).live == 0
 
@@ -77,7 +80,7 @@ def test_the_query_ends_when_it_is_stopped(spark, client, example, url, tmp_path
     """`watch` without an end goes on until somebody stops it."""
     example.ship(client, example.lines(BEGAN, 10))
     query = example.watch(spark, str(tmp_path), end=False, url=url)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WAIT_S
     while query.lastProgress is None and time.monotonic() < deadline:
         time.sleep(0.2)
     assert query.isActive

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,8 @@ from cqueue.spark.jobs import stream
 from cqueue.spark.jobs.files import Files
 from cqueue.spark.jobs.stream import Stream
 from cqueue.spark.jobs.target import Target
+
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_a_stream_that_is_asked_to_end(spark, put, job, tmp_path):
     began = time.monotonic()
 
     def stopped():
-        return plain(spark, tmp_path) == list(range(20)) or time.monotonic() - began > 120
+        return plain(spark, tmp_path) == list(range(20)) or time.monotonic() - began > 240
 
     more = iter([True])
 
@@ -190,7 +191,7 @@ def test_a_stream_that_is_asked_to_end(spark, put, job, tmp_path):
 
     summary = stream.run(spark, job(every_s=0.5), stopped=feeding)
     assert summary.written == 20
-    assert timedelta(seconds=summary.seconds) < timedelta(minutes=2)
+    assert summary.seconds < 240
 
 
 def test_a_directory_belongs_to_one_stream(spark, put, job, tmp_path):

@@ -69,7 +69,7 @@ def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = Fal
         if "key" not in shaped.columns:
             raise BadInput("the rows have no column key; say what a row's key is (--key)")
         _check_keys(shaped)
-        total = targets.check(shaped)
+        total = targets.check(shaped, job.target)
         once = shaped.dropDuplicates(["key"])
         fresh = once.join(known_keys(spark, job), once["key"] == F.col(KEY), "left_anti")
         # Kept, because what is new must not change between counting and writing.

@@ -62,7 +62,8 @@ class Target:
             the column of that name if the rows have it, and for `body` else the whole row as JSON.
         id: a SQL expression; rows with the same id become one message, however often they are written. Needs
             `at`, or a `due` for each row, that every run gives again.
-        at: the due time of rows that have none, for derived ids; aware.
+        at: of a queue, the due time of rows that have none; of a log, with an id, when rows were written
+            first: earlier records are not looked at. Aware.
         rate: rows a second, over all tasks together; None as quick as it goes.
 
     Raises:
@@ -114,6 +115,11 @@ class Target:
         given = {self.kind: self.name, "url": self.url, "rate": self.rate}
         if self.id is not None:
             given["idColumn"] = ID
+        if self.at is not None and self.log is None:
+            # As an option, for which the rows get times of their own behind it: many at one µs are a burden.
+            given["due"] = self.at.isoformat()
+        if self.at is not None and self.log is not None and self.id is not None:
+            given["rerunSince"] = self.at.isoformat()
         return {key: str(value) for key, value in given.items() if value is not None}
 
 
@@ -157,8 +163,10 @@ def shaped(rows: DataFrame, target: Target) -> DataFrame:
         taken["body"] = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
     if target.id is not None:
         taken[ID] = F.expr(target.id).cast("string")
-        if target.log is None:
-            taken["due"] = _due(taken["due"], target)
+        if target.log is None and target.at is None and taken["due"] is None:
+            raise BadInput(
+                "an id needs a due time that is the same in every run: a column due, or --due, given again"
+            )
     with reading("the rows cannot be read so"):
         found = rows.select(*(value.alias(name) for name, value in taken.items() if value is not None))
     kind = found.schema["body"].dataType
@@ -178,23 +186,14 @@ def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
     return column if kind is None else column.cast(kind)
 
 
-def _due(given: Column | None, target: Target) -> Column:
-    at = None if target.at is None else F.lit(target.at)
-    if given is None and at is None:
-        raise BadInput(
-            "an id needs a due time that is the same in every run: a column due, or at (--at), given again"
-        )
-    return F.coalesce(*(each for each in (given, at) if each is not None))
-
-
-def check(rows: DataFrame) -> int:
+def check(rows: DataFrame, target: Target) -> int:
     """Look at all shaped rows without writing; how many there are.
 
     Raises:
         BadInput: rows that cannot be written: says how many, by what is wrong with them. Or rows that cannot
             be read, such as a line that is no JSON.
     """
-    wrong = {name: F.count_if(F.coalesce(bad, F.lit(False))) for name, bad in _faults(rows).items()}
+    wrong = {name: F.count_if(F.coalesce(bad, F.lit(False))) for name, bad in _faults(rows, target).items()}
     columns = [F.count(F.lit(1)).alias("rows"), *(column.alias(name) for name, column in wrong.items())]
     with reading("the rows cannot be read"):
         counted = rows.agg(*columns).collect()[0]
@@ -204,7 +203,7 @@ def check(rows: DataFrame) -> int:
     return int(counted["rows"])
 
 
-def _faults(rows: DataFrame) -> dict[str, Column]:
+def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
     """Conditions that no row may meet, by what is wrong with it."""
     faults = {
         "no body": F.col("body").isNull(),
@@ -220,7 +219,7 @@ def _faults(rows: DataFrame) -> dict[str, Column]:
             faults[f"a {name} not of 1 to {MAX_TEXT:,} characters"] = ~F.length(name).between(1, MAX_TEXT)
     if ID in rows.columns:
         faults["no id"] = F.col(ID).isNull() | (F.length(ID) == 0)
-        if "due" in rows.columns:
+        if "due" in rows.columns and target.at is None:
             faults["no due time"] = F.col("due").isNull()
     return faults
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
+from cqueue.spark.options import read_options
 from cqueue.spark.source import DefaultSource
 from cqueue.spark.stream import LogStreamReader
 from cqueue.spark.stream_writer import StreamWriter
@@ -90,15 +91,13 @@ class KillingSource(DefaultSource):
         return "killing"
 
     def streamReader(self, schema):  # noqa: N802
-        sink = self.options.pop("sink")
         reader = super().streamReader(schema)
         killing = KillingReader(reader._options, reader._columns)
-        killing.sink = sink
+        killing.sink = self.options["sink"]
         return killing
 
-    def schema(self):
-        self.options.pop("sink", None)
-        return super().schema()
+    def _read_options(self):
+        return read_options({name: value for name, value in self.options.items() if name != "sink"})
 
     def streamWriter(self, schema, overwrite):  # noqa: N802
         writer = super().streamWriter(schema, overwrite)

@@ -168,6 +168,15 @@ def test_to_a_log(spark, client, url, orders, new_name):
     assert sorted(json.loads(one.body)["order"] for one in found) == list(range(500))
 
 
+def test_a_record_has_a_topic(spark, client, url, orders, new_name):
+    """Rows that give none are refused before anything is written."""
+    log = client.create_log(new_name("l"), cqueue.LogConfig(partitions=1))
+    for columns, said in ({}, "has a topic"), ({"topic": "nullif(who, 'c1')"}, "with no topic"):
+        with pytest.raises(BadInput, match=said):
+            run(spark, Enqueue(paths=(orders,), target=Target(log=log.name, url=url, columns=columns)))
+    assert log.stats().newest is None
+
+
 @pytest.mark.parametrize("wrong", [{}, {"queue": "a", "log": "b"}, {"queue": "a", "rate": 0.0}])
 def test_a_target_is_one_thing(wrong):
     with pytest.raises(BadInput):

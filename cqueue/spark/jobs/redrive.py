@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.client import connect
@@ -72,14 +73,17 @@ def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
     to = job.to or job.queue
     with timed() as watch:
         _ready(job, to, dry_run=dry_run)
-        letters = _source(spark, job, "dead")
+        wanted = _wanted(spark, job).persist(StorageLevel.DISK_ONLY)
         held = _source(spark, job, "inflight", suffix=DEAD_SUFFIX).select("id").distinct()
-        wanted = letters if job.where is None else filtered(letters, job.where)
-        free = wanted.select("id", "due").join(F.broadcast(held), "id", "left_anti")
+        free = wanted.join(F.broadcast(held), "id", "left_anti")
         picked = (free if job.limit is None else free.orderBy("due").limit(job.limit)).select("id")
-        with reading("dead letters cannot be read"):
-            total, matching, kept = letters.count(), wanted.count(), held.count()
-        done = {"sent": picked.count()} if dry_run else _redrive(picked, _redriver(job, to))
+        try:
+            with reading("dead letters cannot be read"):
+                total, matching = _source(spark, job, "dead", columns="id").count(), wanted.count()
+                kept = held.count()
+            done = {"sent": picked.count()} if dry_run else _redrive(picked, _redriver(job, to))
+        finally:
+            wanted.unpersist()
     sent = int(done.pop("sent", 0))
     return Summary(
         job="redrive",
@@ -100,8 +104,19 @@ def _ready(job: Redrive, to: str, *, dry_run: bool) -> None:
             take_derived(queue)
 
 
-def _source(spark: SparkSession, job: Redrive, view: str, *, suffix: str = "") -> DataFrame:
+def _wanted(spark: SparkSession, job: Redrive) -> DataFrame:
+    """Ids and times of the letters that the predicate picks; only for a predicate the rest is read."""
+    if job.where is None:
+        return _source(spark, job, "dead", columns="id,due")
+    return filtered(_source(spark, job, "dead"), job.where).select("id", "due")
+
+
+def _source(
+    spark: SparkSession, job: Redrive, view: str, *, suffix: str = "", columns: str | None = None
+) -> DataFrame:
     options = {"queue": job.queue + suffix, "view": view}
+    if columns is not None:
+        options["columns"] = columns
     if job.url is not None:
         options["url"] = job.url
     return spark.read.format("cqueue").options(**options).load()

@@ -156,7 +156,7 @@ def shaped(rows: DataFrame, target: Target) -> DataFrame:
 
     Raises:
         BadInput: an expression that Spark cannot read; a body that is neither binary nor text; an id without
-            a due time.
+            a due time; a record without a topic.
     """
     taken = {name: _given(rows, target, name) for name in target.known}
     if taken["body"] is None:
@@ -167,6 +167,8 @@ def shaped(rows: DataFrame, target: Target) -> DataFrame:
             raise BadInput(
                 "an id needs a due time that is the same in every run: a column due, or --due, given again"
             )
+    if target.log is not None and taken["topic"] is None:
+        raise BadInput("a record has a topic, and the rows have no such column; say which (--set topic=…)")
     with reading("the rows cannot be read so"):
         found = rows.select(*(value.alias(name) for name, value in taken.items() if value is not None))
     kind = found.schema["body"].dataType
@@ -209,6 +211,8 @@ def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
         "no body": F.col("body").isNull(),
         f"a body above {MAX_BODY:,} bytes": F.octet_length("body") > MAX_BODY,
     }
+    if target.log is not None:
+        faults["no topic"] = F.col("topic").isNull()
     if "priority" in rows.columns:
         faults[f"a priority not of 0 to {MAX_PRIORITY}"] = ~F.col("priority").between(0, MAX_PRIORITY)
     if "delay" in rows.columns:

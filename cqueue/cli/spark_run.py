@@ -64,7 +64,6 @@ class Running:
             BadInput: the extra `spark` is not installed.
             CqueueError: as the job.
         """
-        need_spark()
         from cqueue.spark.jobs.opening import opened, watched  # noqa: PLC0415 - PySpark is an extra
 
         with (

@@ -11,14 +11,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from cqueue.errors import BadInput, NotDone
+from cqueue.spark.jobs.failures import gist
+from cqueue.spark.source import DefaultSource
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-LOCAL = "local[*]"
 LOOK_EVERY_S = 0.2
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -37,31 +38,29 @@ def opened(
 ) -> Iterator[SparkSession]:
     """A Spark session that ends with the block.
 
-    master: as Spark takes it; None takes that of spark-submit, or `local[*]`. conf: more settings.
+    master: as Spark takes it; None takes that of spark-submit or of Spark's configuration, or `local[*]`.
+    conf: more settings.
 
     Raises:
         BadInput: Spark does not take the settings.
         NotDone: Spark does not start; the message says what Java is needed.
     """
-    from pyspark import SparkConf  # noqa: PLC0415 - the extra `spark`
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
-
-    from cqueue.spark.source import DefaultSource  # noqa: PLC0415 - as above
-
     # Python workers of a local master must be this Python, not the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    given = SparkConf()
     builder = SparkSession.builder.appName(f"cqueue {name}")
-    builder = builder.master(master or given.get("spark.master", LOCAL) or LOCAL)
+    if master is not None:
+        builder = builder.master(master)
     for key, value in {**SETTINGS, **(conf or {})}.items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
     except PySparkException as exc:
-        raise NotDone(f"Spark does not start: {exc}. It needs Java 17 or 21 (JAVA_HOME).") from exc
-    except Exception as exc:
-        raise BadInput(f"Spark does not start with these settings: {str(exc).partition(chr(10))[0]}") from exc
+        raise NotDone(
+            f"Spark does not start: {gist(exc)} What it said stands above; it needs Java 17 or 21 (JAVA_HOME) "
+            "and a master that it knows."
+        ) from exc
+    except Py4JJavaError as exc:
+        raise BadInput(f"Spark does not start with these settings: {gist(exc)}") from exc
     # By name as well: Spark does not see `pyspark_cqueue` in an editable install.
     spark.dataSource.register(DefaultSource)
     try:

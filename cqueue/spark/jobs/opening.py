@@ -56,8 +56,8 @@ def opened(
         spark = builder.getOrCreate()
     except PySparkException as exc:
         raise NotDone(
-            f"Spark does not start: {gist(exc)} What it said stands above; it needs Java 17 or 21 (JAVA_HOME) "
-            "and a master that it knows."
+            f"Spark does not start: {gist(exc)} What it said stands above; it needs Java 17 or 21 "
+            "(JAVA_HOME), and a master that it knows."
         ) from exc
     except Py4JJavaError as exc:
         raise BadInput(f"Spark does not start with these settings: {gist(exc)}") from exc

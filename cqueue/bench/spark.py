@@ -160,6 +160,7 @@ def _connector(
             command, capture_output=True, text=True, timeout=CONNECTOR_TIMEOUT_S, check=False
         )
         answer = json.loads(done.stdout.strip().rpartition("\n")[2])
+        answer |= _said_before_java_ended(answer, done.stderr)
     except (subprocess.TimeoutExpired, ValueError) as exc:
         answer = {"error": f"it ended without an answer: {type(exc).__name__}"}
     if "error" in answer:
@@ -168,3 +169,9 @@ def _connector(
     if answer["rows"] < rows:
         raise NotDone(f"the connector read {answer['rows']:,} of at least {rows:,} records")
     return {"connector": coordinates, "connector_read_per_s": round(answer["rows"] / answer["seconds"], 1)}
+
+
+def _said_before_java_ended(answer: dict[str, Any], said: str) -> dict[str, Any]:
+    """The reason, where all that Python knows is that Java has ended."""
+    reasons = [line for line in said.splitlines() if line.startswith("Exception in thread")]
+    return {"error": reasons[-1][:300]} if reasons and "GATEWAY" in answer.get("error", "") else {}

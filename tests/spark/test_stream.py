@@ -24,6 +24,7 @@ from cqueue.spark.source import DefaultSource
 from . import stream_child
 
 ROOT = Path(__file__).parents[2]
+TRIES = 3
 
 
 @pytest.fixture
@@ -305,9 +306,12 @@ def _run_child(url, directory, kill):
         "CQUEUE_TEST_JVM": str(directory / "jvm"),
     }
     command = [sys.executable, "-m", "tests.spark.stream_child", url, str(directory), "250"]
-    with (directory / "child.log").open("ab") as out:
-        code = subprocess.run(
-            command, env=environment, cwd=ROOT, stdout=out, stderr=out, timeout=300, check=False
-        ).returncode
-    assert not order.exists(), "the moment did not come: " + (directory / "child.log").read_text()[-3000:]
-    return code
+    for _ in range(TRIES):
+        with (directory / "child.log").open("ab") as out:
+            code = subprocess.run(
+                command, env=environment, cwd=ROOT, stdout=out, stderr=out, timeout=600, check=False
+            ).returncode
+        # On a busy machine Spark gives up on its own Python workers; the query just goes on then.
+        if not order.exists() and (kill or code == 0):
+            return code
+    pytest.fail("the moment did not come: " + (directory / "child.log").read_text(encoding="utf-8")[-3000:])

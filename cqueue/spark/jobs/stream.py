@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamReader, DataStreamWriter, StreamingQuery
 
 OWNER = f"{CONTROL}/stream.json"
+COUNTED = "cqueue"
 LOOK_EVERY_S = 0.2
 REMEMBERED = 100_000
 """Batches of a run that are counted."""
@@ -120,18 +121,19 @@ def run(
                 pass
         finally:
             query.stop()
-    read, batches = _counts(query)
+    counts = _counts(query)
+    written = counts.written if sink is None else sink.written
     return Summary(
         job="stream",
         dry_run=False,
-        read=read,
-        written=read if sink is None else sink.written,
-        skipped=0 if sink is None else sink.skipped,
+        read=counts.read,
+        written=written,
+        skipped=counts.read - written if sink is None else sink.skipped,
         seconds=watch.seconds,
         details={
             "log": job.log,
             "sink": job.path if job.target is None else f"{job.target.kind} {job.target.name}",
-            "batches": batches,
+            "batches": counts.batches,
             "query": str(query.id),
         },
     )
@@ -172,7 +174,8 @@ def _filtered(reader: DataFrameReader | DataStreamReader, job: Stream) -> DataFr
 def _writer(rows: DataFrame, job: Stream, sink: Batches | None) -> DataStreamWriter:
     if job.target is not None:
         shaped = targets.shaped(rows.drop("partition"), job.target)
-        writer = shaped.writeStream.format("cqueue").options(**job.target.options())
+        counted = shaped.observe(COUNTED, F.count(F.lit(1)).alias("rows"))
+        writer = counted.writeStream.format("cqueue").options(**job.target.options())
     elif sink is not None:
         writer = rows.writeStream.foreachBatch(sink)
     else:
@@ -183,11 +186,20 @@ def _writer(rows: DataFrame, job: Stream, sink: Batches | None) -> DataStreamWri
     return writer.trigger(processingTime=f"{job.every_s} seconds")
 
 
-def _counts(query: StreamingQuery) -> tuple[int, int]:
-    """Rows read and batches with rows in them."""
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Records that came from the log, rows that went to a queue or log, and batches in which some came."""
+
+    read: int
+    written: int
+    batches: int
+
+
+def _counts(query: StreamingQuery) -> _Counts:
     progress = [json.loads(each.json) for each in query.recentProgress]
     rows = [int(each["numInputRows"]) for each in progress]
-    return sum(rows), sum(1 for each in rows if each)
+    written = [each.get("observedMetrics", {}).get(COUNTED, {}).get("rows", 0) for each in progress]
+    return _Counts(sum(rows), sum(map(int, written)), sum(1 for each in rows if each))
 
 
 class Batches:
@@ -209,7 +221,6 @@ class Batches:
         self._own(batch.sparkSession)
         place = f"batch={number:012d}"
         if self._files.exists(place):
-            self.skipped += batch.count()
             return
         for left in self._files.names(STAGING):  # of this stream alone, which Spark runs once at a time
             self._files.delete(f"{STAGING}/{left}")

@@ -221,6 +221,7 @@ class Batches:
         self._own(batch.sparkSession)
         place = f"batch={number:012d}"
         if self._files.exists(place):
+            self.skipped += batch.count()
             return
         for left in self._files.names(STAGING):  # of this stream alone, which Spark runs once at a time
             self._files.delete(f"{STAGING}/{left}")

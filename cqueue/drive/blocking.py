@@ -58,7 +58,8 @@ T = TypeVar("T")
 RETRIED = frozenset({
     ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
     ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
-    ReadMessageColumns, ReadRecords, ReadRecordIds, ReadColumns, PeekRecords, ReadLogShards, ReadLog, ListLogs,
+    ReadMessageColumns,
+    ReadRecords, ReadRecordIds, ReadColumns, PeekRecords, ReadLogShards, ReadLog, ListLogs,
     DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
     DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
     ReadSubscription, ListSubscriptions, CountRecords,

@@ -8,6 +8,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SPARK_VENV := .venv-spark
+SPARK_STAMP := $(SPARK_VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
@@ -21,7 +23,7 @@ SEED ?= 1
 MINUTES ?= 5
 FAULTS ?= tests/faults
 
-.PHONY: performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
+.PHONY: test-spark performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +47,18 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 test: setup lint  ## All checks and tests, on memory and on a real Cassandra.
 	@echo "== Running the tests"
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment of their own (650 MB).
+	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
+	@echo "== Running the tests of cqueue.spark"
+	@$(SPARK_VENV)/bin/python -m pytest -q tests/spark
+
+$(SPARK_STAMP): setup.cfg pyproject.toml
+	@test -n "$(PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; install it, or say where: make PYTHON=/path/to/python3"; exit 2; }
+	@echo "== Installing Spark into $(SPARK_VENV) ($$($(PYTHON) --version))"
+	@test -x $(SPARK_VENV)/bin/python || $(PYTHON) -m venv $(SPARK_VENV)
+	@$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,spark]'
+	@touch $@
 
 lint: $(STAMP)  ## Style, types, who may import whom.
 	@echo "== Checking style, types and imports"
@@ -105,4 +119,4 @@ soak-dispatch: setup  ## A daemon under load on the cluster of CQUEUE_URL: make 
 	@$(BIN)/python -m benchmarks.soak_dispatch --minutes $(MINUTES)
 
 clean:  ## Remove what set-up and tests made here; the jars and the embedded Cassandra's data stay.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info
+	rm -rf $(VENV) $(SPARK_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info

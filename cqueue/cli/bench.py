@@ -205,6 +205,43 @@ def log(
 
 
 @app.command()
+def spark(
+    ctx: typer.Context,
+    messages: Annotated[int, typer.Option(help="How many rows.")] = 200_000,
+    size: Size = SIZE,
+    shards: Shards = SHARDS,
+    *,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Where Spark runs.")] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+    ] = None,
+    connector: Annotated[
+        str | None, typer.Option(metavar="COORDINATES", help="The connector to compare with, or none.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write to a queue and a log through Spark, and read both; beside the Spark Cassandra Connector."""
+    from cqueue.bench import spark as module  # noqa: PLC0415 - as above
+
+    context: CliContext = ctx.obj
+    compared = {None: module.CONNECTOR, "none": ""}.get(connector, connector or "")
+    settings = dict(pair.partition("=")[::2] for pair in conf or [])
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return module.spark(
+            bench,
+            options,
+            context.url,
+            master=master,
+            conf=settings,
+            connector=compared,
+            progress=progress,
+        )
+
+    _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
+
+
+@app.command()
 def idle(
     ctx: typer.Context,
     shards: Shards = SHARDS,

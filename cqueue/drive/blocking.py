@@ -23,10 +23,12 @@ from cqueue.store.log_operations import (
     PeekRecords,
     ReadLog,
     ReadLogShards,
+    ReadRecordIds,
     ReadRecords,
     RegisterLogShard,
     UnregisterLogShard,
 )
+from cqueue.store.message_columns import ReadMessageColumns
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -56,7 +58,8 @@ T = TypeVar("T")
 RETRIED = frozenset({
     ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
     ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
-    ReadRecords, ReadColumns, PeekRecords, ReadLogShards, ReadLog, ListLogs,
+    ReadMessageColumns,
+    ReadRecords, ReadRecordIds, ReadColumns, PeekRecords, ReadLogShards, ReadLog, ListLogs,
     DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
     DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
     ReadSubscription, ListSubscriptions, CountRecords,

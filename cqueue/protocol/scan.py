@@ -13,7 +13,14 @@ from cqueue import ids
 from cqueue.protocol.fresh import together
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.spec import Proto
-from cqueue.store.log_operations import LogShard, PeekRecords, ReadLogShards, ReadRecords, RecordRow
+from cqueue.store.log_operations import (
+    LogShard,
+    PeekRecords,
+    ReadLogShards,
+    ReadRecordIds,
+    ReadRecords,
+    RecordRow,
+)
 from cqueue.store.operations import Operation
 from cqueue.store.record_columns import ReadColumns
 
@@ -29,6 +36,7 @@ SLICE_BYTES = 2 << 20
 
 
 T = TypeVar("T")
+Read = ReadRecords | ReadColumns | ReadRecordIds
 
 
 class ShardMap:
@@ -121,9 +129,7 @@ class Source:
             self._shard += -self._width if self.reverse else self._width
         return None
 
-    def request(
-        self, spec: LogSpec, known: ShardMap, end: int, began_us: int
-    ) -> ReadRecords | ReadColumns | None:
+    def request(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> Read | None:
         """What to read next; None: there is nothing up to the end."""
         at = self._skip(spec, known, end, began_us)
         if at is None:
@@ -180,7 +186,7 @@ class Source:
         self.position, self._shard, self.buffer = position, self._floor(position), []
 
 
-Asked = tuple[Source, ReadRecords | ReadColumns]
+Asked = tuple[Source, Read]
 """A source, and what it reads next."""
 
 
@@ -285,3 +291,38 @@ class Merge(PartitionMerge[Record]):
         if len(self.sources) > 1:
             out.sort(key=lambda record: record.row.id, reverse=self._reverse)
         return out
+
+
+class IdSource(Source):
+    """One partition of which only ids are read, forwards."""
+
+    __slots__ = ()
+
+    def __init__(self, spec: LogSpec, partition: int, position: int, *, reverse: bool = False) -> None:
+        super().__init__(spec, partition, position, reverse=reverse)
+        self.quiet = True  # most partitions have nothing new: they are asked together first
+
+    def request(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> Read | None:
+        """What to read next; None: there is nothing up to the end."""
+        asked = super().request(spec, known, end, began_us)
+        return None if asked is None else ReadRecordIds(asked.shard, asked.after, asked.upto, asked.limit)
+
+    def feed(self, rows: Any, end: int) -> None:
+        """Take what was read."""
+        self.buffer += rows
+        self._move(rows, 0, end)
+
+    def take(self, watermark: int) -> list[Any]:
+        """Hand out what the watermark has passed."""
+        passed = [id_ for id_ in self.buffer if id_ <= watermark]
+        self.buffer = self.buffer[len(passed) :]
+        return passed
+
+
+class IdMerge(PartitionMerge[int]):
+    """Ids of several partitions: in no order, but each round's are above those of the rounds before."""
+
+    source = IdSource
+
+    def _taken(self, watermark: int) -> list[int]:
+        return [id_ for source in self.sources.values() for id_ in source.take(watermark)]

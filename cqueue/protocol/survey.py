@@ -70,10 +70,12 @@ class Walk:
     Each piece is twice as long as the one before, and shorter after one that crossed many.
     """
 
-    def __init__(self, spec: QueueSpec, wide_row: WideRow) -> None:
-        self.after = ids.START
+    def __init__(self, spec: QueueSpec, wide_row: WideRow, after: int = ids.START, last: int = END) -> None:
+        """after, last: walk only through the ids above the one, up to the other."""
+        self.after = after
         self.done = False
-        self._at_us = wide_row.time_shard * 1000
+        self._last = last
+        self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after) if after else 0)
         self._end_us = shards.end_us(spec, wide_row)
         self._pace_us = FIRST_PIECE_US
         self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MOST_PIECES)
@@ -82,14 +84,14 @@ class Walk:
     def upto(self) -> int:
         """The end of the present piece."""
         next_us = self._at_us + self._pace_us
-        return END if next_us >= self._end_us else ids.lowest_at(next_us) - 1
+        return self._last if next_us >= self._end_us else min(self._last, ids.lowest_at(next_us) - 1)
 
     def passed(self, last: int | None, tombstones: int) -> None:
         """`last`: the last id of a full page, behind which the piece goes on; None: it is at its end."""
         if last is not None:
             self.after = last
             return
-        self.after, self.done = self.upto, self.upto == END
+        self.after, self.done = self.upto, self.upto == self._last
         self._at_us += self._pace_us
         wanted_us = self._pace_us * GENTLE_TOMBSTONES // tombstones if tombstones else self._pace_us * 2
         self._pace_us = max(SHORTEST_PIECE_US, min(self._longest_us, wanted_us))

@@ -36,6 +36,7 @@ class CassandraLogs:
             ops.DeleteRecords: self._delete,
             ops.ReadRecords: lambda op: self._read(op, lambda found: _columns(found).rows()),
             ReadColumns: lambda op: self._read(op, _columns),
+            ops.ReadRecordIds: self._read_ids,
             ops.PeekRecords: self._peek,
             ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, (op.at_us, *op.shard)),
             ops.RegisterLogShard: lambda op: self._plain(cql.REGISTER_LOG_SHARD, (*op.shard, op.ttl_s)),
@@ -63,6 +64,10 @@ class CassandraLogs:
     def _read(self, op: ops.ReadRecords | ReadColumns, decode: Decode[T]) -> Request[T]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
         return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decode)
+
+    def _read_ids(self, op: ops.ReadRecordIds) -> Request[list[int]]:
+        values = (*op.shard, op.after, op.upto, op.limit)
+        return self._requests.send(cql.READ_RECORD_IDS, values, lambda found: [row[0] for row in found.rows])
 
     def _peek(self, op: ops.PeekRecords) -> Request[dict[int, int]]:
         values = (op.log, op.partitions, op.time_shard, op.after, op.upto)

@@ -71,6 +71,16 @@ class ReadRecords(Operation[list[RecordRow]]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadRecordIds(Operation[list[int]]):
+    """Of records with after < id <= upto the first `limit` ids."""
+
+    shard: LogShard
+    after: int
+    upto: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeekRecords(Operation[dict[int, int]]):
     """For those partitions of one time shard that have one, the first id with after < id <= upto."""
 

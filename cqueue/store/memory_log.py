@@ -19,6 +19,7 @@ from cqueue.store.log_operations import (
     PeekRecords,
     ReadLog,
     ReadLogShards,
+    ReadRecordIds,
     ReadRecords,
     RecordRow,
     RegisterLogShard,
@@ -56,6 +57,7 @@ class MemoryLogs:
             DeleteRecords: self._delete,
             ReadRecords: self._read,
             ReadColumns: lambda op: RecordColumns.of(self._read(op)),
+            ReadRecordIds: self._read_ids,
             PeekRecords: self._peek,
             RegisterLogShard: self._register,
             ReadLogShards: self._read_shards,
@@ -99,6 +101,9 @@ class MemoryLogs:
     def _read(self, op: ReadRecords | ReadColumns) -> list[RecordRow]:
         rows = self.live(op.shard, op.after, op.upto)
         return rows[::-1][: op.limit] if op.reverse else rows[: op.limit]
+
+    def _read_ids(self, op: ReadRecordIds) -> list[int]:
+        return [row.id for row in self.live(op.shard, op.after, op.upto)[: op.limit]]
 
     def _peek(self, op: PeekRecords) -> dict[int, int]:
         found: dict[int, int] = {}

@@ -75,6 +75,12 @@ READ_SLICE = Statement(
     "Live messages between two ids.",
     f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
 )
+READ_COLUMNS = Statement(
+    "read columns",
+    "The same for those who read a whole queue, and take the answer apart themselves.",
+    f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
+    raw=True,
+)
 READ_IDS = Statement(
     "read ids", "As a slice, for sweeps.", f"SELECT id FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}"
 )
@@ -312,6 +318,11 @@ READ_RECORDS = Statement(
 )
 READ_RECORDS_BACK = Statement(
     "read records back", "The same, newest first.", f"{_RECORDS_CQL} ORDER BY id DESC LIMIT ?", raw=True
+)
+READ_RECORD_IDS = Statement(
+    "read record ids",
+    "How many records there are, and where: for those who share them out before they read them.",
+    f"SELECT id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ? LIMIT ?",
 )
 PEEK_RECORDS = Statement(
     "peek records",

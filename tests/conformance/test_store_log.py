@@ -18,6 +18,7 @@ from cqueue.store.log_operations import (
     PeekRecords,
     ReadLog,
     ReadLogShards,
+    ReadRecordIds,
     ReadRecords,
     RecordRow,
     RegisterLogShard,
@@ -63,6 +64,7 @@ def test_records_come_back_in_the_order_of_their_ids(store, shard):
     for reverse in (False, True):
         columns = store.execute(ReadColumns(shard, 0, END, 3, reverse))
         assert columns.rows() == read(store, shard, limit=3, reverse=reverse)
+    assert store.execute(ReadRecordIds(shard, rows[0].id, END, 2)) == [rows[1].id, rows[2].id]
 
 
 def test_an_append_repeated_is_stored_once(store, shard):

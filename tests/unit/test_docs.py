@@ -25,6 +25,7 @@ from tests.unit import markdown_pages as markdown
 # Pages of which some Python cannot run here; a single block is marked in its page instead.
 ELSEWHERE = {
     "docs/how-to/dev-cassandra.md": "starts Cassandra; tests/acceptance/test_dev_cassandra.py does the same",
+    "docs/how-to/spark.md": "needs Spark; tests/spark/test_job_enqueue.py does the same",
 }
 PAGES = markdown.pages()
 _OUTPUT = re.compile(r"#\s→\s(.*)$", re.MULTILINE)

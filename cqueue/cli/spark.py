@@ -1,0 +1,282 @@
+"""`cqueue spark`: jobs over queues and logs that Spark runs, here or on a cluster."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cqueue.cli import spark_run
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.options import Json, LogName, QueueName
+from cqueue.cli.spark_run import (
+    Columns,
+    Conf,
+    DryRun,
+    Format,
+    Log,
+    Master,
+    Queue,
+    Rate,
+    ReaderOptions,
+    Running,
+    Where,
+)
+from cqueue.cli.spark_stream import stream
+from cqueue.cli.values import parse_moment
+
+if TYPE_CHECKING:
+    from cqueue.spark.jobs.enqueue import Enqueue
+    from cqueue.spark.jobs.report import Reported
+
+app = typer.Typer(
+    no_args_is_help=True, help="Jobs that Spark runs: files, reports, archives (extra `spark`)."
+)
+
+Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Files or directories, as of Spark.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="The archive, as Spark takes directories.")]
+
+
+def _moment(text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(parser=parse_moment, metavar="TIME", help=text)
+    return option
+
+
+@app.command()
+def enqueue(
+    ctx: typer.Context,
+    files: Files,
+    *,
+    queue: Queue = None,
+    log: Log = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="As of its name.")
+    ] = None,
+    option: ReaderOptions = None,
+    where: Where = None,
+    columns: Columns = None,
+    row_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="SQL", help="Rows of the same id are one message; needs --due."),
+    ] = None,
+    due: Annotated[
+        datetime | None, _moment("Of rows that have none; give it again when you run it again.")
+    ] = None,
+    rate: Rate = None,
+    master: Master = None,
+    conf: Conf = None,
+    dry_run: DryRun = False,
+    _json: Json = False,
+) -> None:
+    """Send a message, or append a record, for each row of files. All rows are checked first."""
+    cli: CliContext = ctx.obj
+    goes_to = spark_run.target(cli, queue, log, columns=columns, id_=row_id, at=due, rate=rate)
+    from cqueue.spark.jobs import enqueue as module  # noqa: PLC0415 - PySpark is an extra
+
+    job = module.Enqueue(
+        paths=tuple(files),
+        target=goes_to,
+        format=file_format,
+        options=spark_run.pairs(option, "--option"),
+        where=where,
+    )
+    Running(cli, "enqueue", master, conf).run(lambda spark: module.run(spark, job, dry_run=dry_run))
+
+
+@app.command()
+def report(
+    ctx: typer.Context,
+    *,
+    queue: Queue = None,
+    log: Log = None,
+    history: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Or a history that cqueue.testing recorded.")
+    ] = None,
+    since: Annotated[datetime | None, _moment("Of a log: records from this time on.")] = None,
+    until: Annotated[datetime | None, _moment("Of a log: records before this time.")] = None,
+    latency: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Of a log: seconds, whose percentiles are shown.")
+    ] = None,
+    top: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="Topics, tasks, keys, reasons.")
+    ] = 10,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with plots as well.")
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    _json: Json = False,
+) -> None:
+    """Count what a queue or a log holds: backlog, ages, shards, dead letters; topics, keys, times."""
+    cli: CliContext = ctx.obj
+    spark_run.need_spark()
+    from cqueue.spark.jobs import report as module  # noqa: PLC0415 - PySpark is an extra
+    from cqueue.spark.jobs.report_page import write  # noqa: PLC0415 - as above
+
+    job = module.Report(
+        queue=queue,
+        log=log,
+        history=tuple(history or ()),
+        url=cli.url,
+        since=since,
+        until=until,
+        latency=latency,
+        top=top,
+    )
+    found = Running(cli, "report", master, conf).run(lambda spark: module.run(spark, job))
+    if not cli.json:
+        _print_tables(cli, found)
+    if html is not None:
+        plots = write(found, html)
+        cli.remark(f"{html} is written{'' if plots else ', without plots: they need matplotlib'}.")
+
+
+@app.command()
+def archive(
+    ctx: typer.Context,
+    log: LogName,
+    directory: Directory,
+    *,
+    until: Annotated[
+        datetime | None, _moment("Records before this time; by default all that is stable.")
+    ] = None,
+    file_rows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="At most so many in a file.")
+    ] = 1_000_000,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Then compare all files with their checksums.")
+    ] = False,
+    master: Master = None,
+    conf: Conf = None,
+    dry_run: DryRun = False,
+    _json: Json = False,
+) -> None:
+    """Add to Parquet files by day what became stable in a log since the last run.
+
+    Exit code 1: with --verify, files are damaged or gone.
+    """
+    cli: CliContext = ctx.obj
+    spark_run.need_spark()
+    from cqueue.spark.jobs import archive as module  # noqa: PLC0415 - PySpark is an extra
+
+    job = module.Archive(log=log, path=directory, url=cli.url, until=until, file_rows=file_rows)
+    done = Running(cli, "archive", master, conf).run(
+        lambda spark: module.run(spark, job, dry_run=dry_run, check=verify)
+    )
+    if done.details.get("damaged"):
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+@app.command()
+def replay(
+    ctx: typer.Context,
+    directory: Directory,
+    *,
+    queue: Queue = None,
+    log: Log = None,
+    where: Where = None,
+    columns: Columns = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Tells one replay from another.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Compare checksums first.")] = False,
+    rate: Rate = None,
+    master: Master = None,
+    conf: Conf = None,
+    dry_run: DryRun = False,
+    _json: Json = False,
+) -> None:
+    """Send records of an archive to a queue or a log. Run again, it makes no copies."""
+    cli: CliContext = ctx.obj
+    goes_to = spark_run.target(cli, queue, log, columns=columns, rate=rate)
+    from cqueue.spark.jobs import replay as module  # noqa: PLC0415 - PySpark is an extra
+
+    job = module.Replay(path=directory, target=goes_to, where=where, name=name, check=check)
+    Running(cli, "replay", master, conf).run(lambda spark: module.run(spark, job, dry_run=dry_run))
+
+
+@app.command()
+def redrive(
+    ctx: typer.Context,
+    name: QueueName,
+    *,
+    where: Where = None,
+    to: Annotated[str | None, typer.Option(metavar="NAME", help="Another queue to send them to.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="At most so many, oldest first.")
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    dry_run: DryRun = False,
+    _json: Json = False,
+) -> None:
+    """Send dead letters back to their queue: each is stored there before it is deleted.
+
+    Exit code 1: some could not be sent, and stay dead letters.
+    """
+    cli: CliContext = ctx.obj
+    spark_run.need_spark()
+    from cqueue.spark.jobs import redrive as module  # noqa: PLC0415 - PySpark is an extra
+
+    job = module.Redrive(queue=name, url=cli.url, where=where, to=to, limit=limit)
+    done = Running(cli, "redrive", master, conf).run(lambda spark: module.run(spark, job, dry_run=dry_run))
+    if done.details["failed"]:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+@app.command()
+def dedup(
+    ctx: typer.Context,
+    files: Files,
+    *,
+    queue: Queue = None,
+    log: Log = None,
+    against_queue: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Its keys count too.")
+    ] = None,
+    against_log: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Its keys count too.")] = None,
+    since: Annotated[datetime | None, _moment("Of logs: keys of records from this time on.")] = None,
+    file_format: Format = None,
+    option: ReaderOptions = None,
+    columns: Columns = None,
+    rate: Rate = None,
+    master: Master = None,
+    conf: Conf = None,
+    dry_run: DryRun = False,
+    _json: Json = False,
+) -> None:
+    """Write those rows of files whose key neither the queue or log nor another row has."""
+    cli: CliContext = ctx.obj
+    goes_to = spark_run.target(cli, queue, log, columns=columns, rate=rate)
+    from cqueue.spark.jobs import dedup as module  # noqa: PLC0415 - PySpark is an extra
+    from cqueue.spark.jobs import enqueue as reading  # noqa: PLC0415 - as above
+
+    others = [("queue", each) for each in against_queue or ()] + [("log", each) for each in against_log or ()]
+    job = module.Dedup(target=goes_to, against=tuple(others), since=since)
+    source: Enqueue = reading.Enqueue(
+        paths=tuple(files),
+        target=goes_to,
+        format=file_format,
+        options=spark_run.pairs(option, "--option"),
+    )
+    Running(cli, "dedup", master, conf).run(
+        lambda spark: module.run(spark, reading.read(spark, source), job, dry_run=dry_run)
+    )
+
+
+app.command()(stream)
+
+
+def _print_tables(cli: CliContext, found: Reported) -> None:
+    from rich.table import Table  # noqa: PLC0415 - keeps `cqueue --help` quick
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    from cqueue.cli.values import safe_for_terminal  # noqa: PLC0415 - as above
+    from cqueue.spark.jobs.report_page import shown  # noqa: PLC0415 - PySpark is an extra
+
+    for each in found.tables:
+        drawn = Table(*each.columns, title=each.title, title_justify="left")
+        for row in each.rows:
+            drawn.add_row(*(Text(safe_for_terminal(shown(value))) for value in row))
+        cli.console.print(drawn)

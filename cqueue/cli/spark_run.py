@@ -1,0 +1,155 @@
+"""What all commands of `cqueue spark` share: options, a session of Spark, a progress bar, and the summary."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from cqueue.cli.context import CliContext
+from cqueue.errors import BadInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.table import Table
+
+    from cqueue.spark.jobs.summary import Summary
+    from cqueue.spark.jobs.target import Target
+
+Done = TypeVar("Done", bound="Summary")
+
+Queue = Annotated[str | None, typer.Option(metavar="NAME", help="A queue.", show_default=False)]
+Log = Annotated[str | None, typer.Option(metavar="NAME", help="A log.", show_default=False)]
+Where = Annotated[str | None, typer.Option(metavar="SQL", help="Only rows that this holds for.")]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", metavar="NAME", help="parquet, csv, json, text or orc; else by the file's name."
+    ),
+]
+ReaderOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Of Spark's reader, such as sep=;"),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="COLUMN=SQL", help="What a column of the target takes; else its namesake."),
+]
+Rate = Annotated[float | None, typer.Option(metavar="N", help="Rows a second, over all tasks.")]
+Master = Annotated[
+    str | None, typer.Option(metavar="URL", help="Spark's master; by default spark-submit's, or local[*].")
+]
+Conf = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and count; write nothing.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How a command runs its job."""
+
+    cli: CliContext
+    name: str
+    master: str | None
+    conf: list[str] | None
+
+    def run(self, job: Callable[[SparkSession], Done]) -> Done:
+        """Run the job, with a progress bar on a terminal, and print its summary.
+
+        Raises:
+            BadInput: the extra `spark` is not installed.
+            CqueueError: as the job.
+        """
+        from cqueue.spark.jobs.opening import opened, watched  # noqa: PLC0415 - PySpark is an extra
+
+        with (
+            _bar(self.cli, self.name) as tell,
+            opened(self.name, self.master, pairs(self.conf, "--conf")) as spark,
+            watched(spark, tell),
+        ):
+            summary = job(spark)
+        self.cli.emit(summary.to_dict(), lambda: table(summary))
+        return summary
+
+
+def need_spark() -> None:
+    """Look whether PySpark is there, without importing it.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise BadInput("This needs PySpark and Java 17: pip install 'cassandra-cqueue[spark]'")
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """`name=value` texts as a mapping.
+
+    Raises:
+        BadParameter: one has no name or no `=`, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{option} {text!r}: write NAME=VALUE.")
+        if name.strip() in found:
+            raise typer.BadParameter(f"{option} {name.strip()} is given twice.")
+        found[name.strip()] = value
+    return found
+
+
+def target(
+    cli: CliContext,
+    queue: str | None,
+    log: str | None,
+    *,
+    columns: list[str] | None,
+    id_: str | None = None,
+    at: datetime | None = None,
+    rate: float | None = None,
+) -> Target:
+    """Where rows go."""
+    need_spark()
+    from cqueue.spark.jobs.target import Target  # noqa: PLC0415 - PySpark is an extra
+
+    return Target(
+        queue=queue, log=log, url=cli.url, columns=pairs(columns, "--set"), id=id_, at=at, rate=rate
+    )
+
+
+def table(summary: Summary) -> Table:
+    """The summary for people."""
+    from rich.table import Table  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+    drawn = Table("figure", "value", title=f"{summary.job}{' (dry run)' if summary.dry_run else ''}")
+    for name, value in summary.to_dict().items():
+        if name not in {"job", "dry_run", "tables"}:
+            drawn.add_row(name.replace("_", " "), _text(value))
+    return drawn
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {_text(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return "\n".join(map(_text, value))
+    plain = isinstance(value, bool) or not isinstance(value, int | float)
+    return str(value) if plain else f"{value:,}"
+
+
+@contextmanager
+def _bar(cli: CliContext, name: str) -> Iterator[Callable[[float], None]]:
+    """How much of the tasks that Spark knows of is done: several times from 0 to 1, a stage each."""
+    if cli.json or not cli.err_console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import Progress  # noqa: PLC0415 - as above
+
+    with Progress(console=cli.err_console, transient=True) as bars:
+        task = bars.add_task(name, total=1.0)
+        yield lambda done: bars.update(task, completed=done)

@@ -1,0 +1,273 @@
+"""A log to Parquet files by day, as often as one likes: each run adds what has become stable since the last.
+
+The commit is a manifest (see `cqueue.spark.jobs.manifest`), so a run that breaks at any point adds all or
+nothing: what it had committed the next run finishes, what it had not is read again. Readers that know no
+manifest see no file twice either, because a file gets a name that they look at after the commit only.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from cqueue.errors import BadInput, NotDone
+from cqueue.settings import load as load_settings
+from cqueue.spark import session
+from cqueue.spark.jobs import manifest as manifests
+from cqueue.spark.jobs.failures import reading
+from cqueue.spark.jobs.files import Files
+from cqueue.spark.jobs.manifest import STAGING, Manifest, Part
+from cqueue.spark.jobs.summary import Summary, timed
+from cqueue.spark.views import LOG, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cqueue.protocol.logs import LogSpec
+
+FILE_ROWS = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY = "date_from_unix_date(cast(floor(unix_micros(time) / 86400000000) as int))"
+"""The day in UTC, whatever the session's time zone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """What to keep, and where.
+
+    Attributes:
+        log: the log's name.
+        path: a directory that holds this log only; made if it does not exist.
+        url: of the cluster; None takes `CQUEUE_URL`.
+        until: records before this time (aware); None, or a time that is not stable yet: all that is stable.
+        file_rows: at most so many in a file, from 1 on.
+
+    Raises:
+        BadInput: a time without a zone, or no rows.
+    """
+
+    log: str
+    path: str
+    url: str | None = None
+    until: datetime | None = None
+    file_rows: int = FILE_ROWS
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        if self.until is not None and self.until.tzinfo is None:
+            raise BadInput(f"until is {self.until}, without a time zone; give an aware datetime")
+        if not isinstance(self.file_rows, int) or self.file_rows < 1:
+            raise BadInput(f"file_rows is {self.file_rows!r}; it takes a whole number from 1 on")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """What a run is to add: `since` <= time < `until`; None: from the start."""
+
+    number: int
+    log: str
+    since: datetime | None
+    until: datetime
+    gap: bool
+
+
+def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool = False) -> Summary:
+    """Add to the archive what became stable since the last run; run again, it adds nothing twice.
+
+    check: then compare all files with their checksums; `details` says which are damaged.
+
+    `details`: log, until, days (rows by day), files, finished (files of a broken run that were named now),
+    gap (whether records may have been forgotten by the log before this run came to them).
+
+    Raises:
+        LogNotFound: there is no such log.
+        BadInput: the directory holds another log's archive, or is damaged.
+        NotDone: it could not be read or written, or another run was quicker; nothing was added.
+    """
+    with timed() as watch:
+        spec, now_us = _spec(job)
+        files = Files(spark, job.path)
+        known = manifests.load(files)
+        _check_log(files, known, spec)
+        finished = 0 if dry_run or not known else manifests.finish(files, known[-1], strict=not check)
+        stretch = _stretch(job, spec, now_us, known)
+        rows = _read(spark, job, stretch)
+        parts = _count(rows) if dry_run else _add(spark, files, job, rows, stretch)
+        damaged = verify(spark, job.path).details["damaged"] if check and (known or parts) else None
+    days: dict[str, int] = {}
+    for part in parts:
+        days[part.day] = days.get(part.day, 0) + part.rows
+    return Summary(
+        job="archive",
+        dry_run=dry_run,
+        read=sum(days.values()),
+        written=sum(days.values()),
+        seconds=watch.seconds,
+        details={
+            "log": job.log,
+            "until": stretch.until.isoformat(),
+            "days": dict(sorted(days.items())),
+            "files": 0 if dry_run else len(parts),
+            "finished": finished,
+            "gap": stretch.gap,
+            **({} if damaged is None else {"damaged": damaged}),
+        },
+    )
+
+
+def load(spark: SparkSession, path: str) -> DataFrame:
+    """The archive's records, with the columns of the view `log`.
+
+    Raises:
+        BadInput: there is no archive, or a file of it is gone.
+    """
+    files = Files(spark, path)
+    parts = _parts(files)
+    schema = spark_schema(LOG)
+    if not parts:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*(files.full(part.path) for part in parts))
+
+
+def verify(spark: SparkSession, path: str) -> Summary:
+    """Read every file of an archive, and compare size and checksum with what its manifest says.
+
+    `details`: files, and damaged: the names of those that differ or are gone.
+
+    Raises:
+        BadInput: there is no archive.
+    """
+    with timed() as watch:
+        files = Files(spark, path)
+        parts = {part.path: part for manifest in _known(files) for part in manifest.parts}
+        there = [path for path, part in parts.items() if files.exists(path)]
+        found = files.sha256(there)
+    damaged = [path for path, part in parts.items() if found.get(path) != (part.bytes, part.sha256)]
+    return Summary(
+        job="verify",
+        dry_run=True,
+        read=sum(part.rows for part in parts.values()),
+        seconds=watch.seconds,
+        details={"files": len(parts), "damaged": sorted(damaged)},
+    )
+
+
+def _known(files: Files) -> list[Manifest]:
+    known = manifests.load(files)
+    if not known:
+        raise BadInput(f"{files.root} is no archive: it has no manifest")
+    return known
+
+
+def _parts(files: Files) -> list[Part]:
+    """All files of the archive; those of a run that broke off behind its commit get their names first."""
+    known = _known(files)
+    manifests.finish(files, known[-1])
+    return [part for manifest in known for part in manifest.parts]
+
+
+# ── what to add ──
+
+
+def _spec(job: Archive) -> tuple[LogSpec, int]:
+    """The log, and the cluster's time in µs since 1970."""
+    side = session.session(load_settings(job.url))
+    return side.logs.entry(job.log).spec, side.driver.clock.now_us()
+
+
+def _check_log(files: Files, known: list[Manifest], spec: LogSpec) -> None:
+    other = next((one.log for one in known if one.log != spec.partition), None)
+    if other is not None:
+        raise BadInput(
+            f"{files.root} holds the archive of {other}, not of {spec.partition}; give another place"
+        )
+
+
+def _stretch(job: Archive, spec: LogSpec, now_us: int, known: list[Manifest]) -> _Stretch:
+    stable = _EPOCH + timedelta(microseconds=now_us - spec.settle_us - spec.skew_us)
+    since = known[-1].until if known else None
+    until = stable if job.until is None else min(stable, job.until.astimezone(UTC))
+    oldest = _EPOCH + timedelta(microseconds=spec.oldest_us(now_us))
+    gap = since is not None and since < oldest
+    return _Stretch(len(known) + 1, spec.partition, since, until if since is None else max(since, until), gap)
+
+
+def _read(spark: SparkSession, job: Archive, stretch: _Stretch) -> DataFrame:
+    given: dict[str, Any] = {"log": job.log, "until": stretch.until.isoformat()}
+    if job.url is not None:
+        given["url"] = job.url
+    if stretch.since is not None and not stretch.gap:
+        given["since"] = stretch.since.isoformat()
+    return spark.read.format("cqueue").options(**given).load().withColumn("day", F.expr(_DAY))
+
+
+def _count(rows: DataFrame) -> list[Part]:
+    with reading("the log cannot be read", NotDone):
+        found = rows.groupBy("day").count().collect()
+    return [Part("", "", str(row["day"]), row["count"], 0, "") for row in found]
+
+
+# ── adding ──
+
+
+def _add(
+    spark: SparkSession, files: Files, job: Archive, rows: DataFrame, stretch: _Stretch
+) -> tuple[Part, ...]:
+    if stretch.since is not None and stretch.until <= stretch.since:
+        return ()
+    staging = f"{STAGING}/{stretch.number:08d}-{uuid.uuid4().hex}"
+    try:
+        _write(files, staging, rows, job.file_rows)
+        parts = _staged(spark, files, staging, stretch.number)
+        if parts:
+            manifests.commit(
+                files, Manifest(stretch.number, stretch.log, stretch.since, stretch.until, stretch.gap, parts)
+            )
+            manifests.clear_staging(files, stretch.number)
+    except NotDone:
+        files.delete(staging)
+        raise
+    if not parts:
+        files.delete(staging)
+    return parts
+
+
+def _write(files: Files, staging: str, rows: DataFrame, file_rows: int) -> None:
+    """Write the files of the stretch.
+
+    Raises:
+        NotDone: they cannot be written, or not as many rows are there as were read.
+    """
+    observed = Observation()
+    counted = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
+    with reading("the archive cannot be written", NotDone):
+        writer = counted.write.partitionBy("day").option("maxRecordsPerFile", file_rows)
+        writer.parquet(files.full(staging))
+        there = rows.sparkSession.read.schema(spark_schema(LOG)).parquet(files.full(staging)).count()
+    if there != observed.get["rows"]:
+        raise NotDone(f"{observed.get['rows']:,} rows were read, and {there:,} written; nothing was added")
+
+
+def _staged(spark: SparkSession, files: Files, staging: str, number: int) -> tuple[Part, ...]:
+    """The files as they are, counted and summed by reading them."""
+    written = spark.read.schema(spark_schema(LOG)).parquet(files.full(staging))
+    with reading("what was written cannot be read", NotDone):
+        counts = written.groupBy("_metadata.file_path").count().collect()
+        rows = {files.relative(row[0]): int(row[1]) for row in counts}
+        sums = files.sha256(rows)
+    if set(sums) != set(rows):
+        raise NotDone("what was written cannot be read; nothing was added")
+    return tuple(
+        Part(path, f"{_day(path)}/{number:08d}-{place:05d}.parquet", _day(path)[4:], rows[path], *sums[path])
+        for place, path in enumerate(sorted(rows))
+    )
+
+
+def _day(path: str) -> str:
+    """The directory of a day: `day=2026-01-31`."""
+    return path.split("/")[-2]

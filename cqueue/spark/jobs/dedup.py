@@ -1,0 +1,121 @@
+"""Rows against the keys that a queue or a log has already: what is new, once each, is written.
+
+Keys of a queue are those of the messages that are in it now; whether a message was there and is done, no
+queue remembers. Keys of a log are those of all records that it still has, or of those since a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from cqueue.errors import BadInput
+from cqueue.spark.jobs import target as targets
+from cqueue.spark.jobs.failures import reading
+from cqueue.spark.jobs.summary import Summary, timed
+from cqueue.spark.jobs.target import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEY = "cqueue_job_key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dedup:
+    """Whose keys count, and where new rows go.
+
+    Attributes:
+        target: the queue or log that new rows are written to; its column `key` says what a row's key is, so
+            that the next run finds it.
+        against: other queues or logs, as (`queue` or `log`, name), whose keys count as well as the target's.
+        since: of logs, records of this time on only; aware.
+
+    Raises:
+        BadInput: no column for the key, or a time without a zone.
+    """
+
+    target: Target
+    against: tuple[tuple[str, str], ...] = ()
+    since: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Check what fits together."""
+        if self.since is not None and self.since.tzinfo is None:
+            raise BadInput(f"since is {self.since}, without a time zone; give an aware datetime")
+        if any(kind not in {"queue", "log"} for kind, _ in self.against):
+            raise BadInput(f"against is {self.against!r}; it takes ('queue' or 'log', name)")
+
+
+def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = False) -> Summary:
+    """Write the rows whose key is new, the first of each key in no particular order.
+
+    `details`: duplicates (rows whose key another row of the batch has), known (keys that were there already).
+
+    Raises:
+        BadInput: rows without a key, or that are no messages; no such column.
+        QueueNotFound, LogNotFound: what does not exist.
+        NotDone: the keys cannot be read; nothing was written.
+        OutcomeUnknown: it ended in the middle; another run finds what is stored, save what was received from
+            a queue and acked meanwhile.
+    """
+    with timed() as watch:
+        targets.ready(job.target, dry_run=dry_run)
+        shaped = targets.shaped(rows, job.target)
+        if "key" not in shaped.columns:
+            raise BadInput("the rows have no column key; say what a row's key is (--key)")
+        _check_keys(shaped)
+        total = targets.check(shaped, job.target)
+        once = shaped.dropDuplicates(["key"])
+        fresh = once.join(known_keys(spark, job), once["key"] == F.col(KEY), "left_anti")
+        # Kept, because what is new must not change between counting and writing.
+        fresh = fresh.persist(StorageLevel.DISK_ONLY)
+        try:
+            with reading("the keys cannot be read"):
+                distinct, new = once.count(), fresh.count()
+            written = new if dry_run else targets.write(fresh, job.target)
+        finally:
+            fresh.unpersist()
+    return Summary(
+        job="dedup",
+        dry_run=dry_run,
+        read=total,
+        written=written,
+        skipped=total - new,
+        seconds=watch.seconds,
+        details={
+            job.target.kind: job.target.name,
+            "duplicates": total - distinct,
+            "known": distinct - new,
+        },
+    )
+
+
+def known_keys(spark: SparkSession, job: Dedup) -> DataFrame:
+    """The keys that are there, each once."""
+    places = dict.fromkeys([(job.target.kind, job.target.name), *job.against])
+    found = [_keys(spark, job, kind, name) for kind, name in places]
+    keys = found[0]
+    for more in found[1:]:
+        keys = keys.unionAll(more)
+    return keys.where(F.col(KEY).isNotNull()).distinct()
+
+
+def _keys(spark: SparkSession, job: Dedup, kind: str, name: str) -> DataFrame:
+    options = {kind: name, "columns": "key"}
+    if job.target.url is not None:
+        options["url"] = job.target.url
+    if job.since is not None and kind == "log":
+        options["since"] = job.since.isoformat()
+    return spark.read.format("cqueue").options(**options).load().select(F.col("key").alias(KEY))
+
+
+def _check_keys(shaped: DataFrame) -> None:
+    with reading("the rows cannot be read"):
+        missing = shaped.where(F.col("key").isNull()).count()
+    if missing:
+        raise BadInput(f"{missing:,} rows have no key; nothing was written")

@@ -1,0 +1,141 @@
+"""Files below one directory, through Hadoop's file systems: what Spark writes to, jobs can look after.
+
+So an archive may lie wherever Spark's own files may (`file:`, `hdfs:`, `s3a:`). Names are relative to the
+directory, with slashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from cqueue.errors import BadInput
+from cqueue.spark.jobs.failures import reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTROL = "_cqueue"
+"""Where jobs keep their own files; Spark and others leave out names that begin with `_`."""
+
+
+class Files:
+    """One directory. Paths that methods take and give are relative to it.
+
+    Raises:
+        BadInput: the location is none of a file system that Spark knows here, or the session is a remote one
+            (Spark Connect), which has no file system of its own.
+    """
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        if not root:
+            raise BadInput("the directory has no name")
+        if not hasattr(spark, "_jvm"):
+            raise BadInput("this job looks after files, and needs a Spark session that is no remote one")
+        self._spark = spark
+        inside: Any = spark  # PySpark has no public way to its file systems
+        self._jvm = inside._jvm  # noqa: SLF001 - as said
+        self._hadoop = self._jvm.org.apache.hadoop.fs
+        conf = inside._jsc.hadoopConfiguration()  # noqa: SLF001 - as said
+        try:
+            base = self._hadoop.Path(root)
+            self._system = base.getFileSystem(conf)
+            self.root = str(self._system.makeQualified(base).toString())
+            self._context = self._hadoop.FileContext.getFileContext(self._system.getUri(), conf)
+        except Py4JJavaError as exc:
+            raise BadInput(f"{root} cannot be used: {_cause(exc)}") from exc
+
+    def full(self, path: str) -> str:
+        """The path as Spark takes it."""
+        return f"{self.root.rstrip('/')}/{path}" if path else self.root
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory."""
+        return bool(self._system.exists(self._path(path)))
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, in order; none if it does not exist."""
+        if not self.exists(path):
+            return []
+        return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._path(path)))
+
+    def read(self, path: str) -> str:
+        """A text file, whole.
+
+        Raises:
+            BadInput: it cannot be read, or is damaged.
+        """
+        with reading(f"{self.full(path)} cannot be read"):
+            stream = self._system.open(self._path(path))
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def create(self, path: str, text: str) -> bool:
+        """Write a text file that is there whole or not at all; False if there is one already."""
+        part = f"{path}.{self._jvm.java.util.UUID.randomUUID()}.part"
+        stream = self._system.create(self._path(part), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        try:
+            options = self._jvm.java.lang.reflect.Array.newInstance(self._rename_options(), 0)
+            self._context.rename(self._path(part), self._path(path), options)
+        except Py4JJavaError as exc:
+            self._system.delete(self._path(part), False)
+            if "FileAlreadyExists" in str(exc.java_exception.getClass().getName()):
+                return False
+            raise
+        return True
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file or directory to a name that is free; makes the directories above."""
+        to = self._path(target)
+        self._system.mkdirs(to.getParent())
+        if self._system.exists(to) or not self._system.rename(self._path(source), to):
+            raise FileExistsError(f"{self.full(source)} cannot be moved to {self.full(target)}")
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a directory with all in it; nothing if it is not there."""
+        self._system.delete(self._path(path), True)
+
+    def sha256(self, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """(Bytes, SHA-256 in hex) of files below 2 GiB, computed by tasks; files that cannot be read lack."""
+        found = {self.full(path): path for path in paths}
+        if not found:
+            return {}
+        rows = (
+            self._spark.read.format("binaryFile")
+            .option("ignoreCorruptFiles", "true")
+            .load(list(found))
+            .select("path", "length", F.sha2("content", 256).alias("digest"))
+            .collect()
+        )
+        return {found[_same_form(row.path, self.root)]: (row.length, row.digest) for row in rows}
+
+    def relative(self, full: str) -> str:
+        """The relative path of a file's `_metadata.file_path`, which is encoded as a URL is."""
+        return unquote(_same_form(full, self.root)).removeprefix(self.root.rstrip("/") + "/")
+
+    def _path(self, path: str) -> Any:
+        return self._hadoop.Path(self.full(path))
+
+    def _rename_options(self) -> Any:
+        return self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
+
+
+def _same_form(path: str, root: str) -> str:
+    """`file:///a` as `file:/a`, if the root is written so: Hadoop and Spark write both."""
+    if path.startswith("file:///") and not root.startswith("file:///"):
+        return "file:/" + path.removeprefix("file:///")
+    return path
+
+
+def _cause(exc: Any) -> str:
+    return str(exc.java_exception.getMessage())

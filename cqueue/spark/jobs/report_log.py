@@ -1,0 +1,64 @@
+"""A log: how much there is of which topic and key, when it came, and how evenly partitions are filled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from cqueue.errors import BadInput
+from cqueue.spark.jobs.failures import reading
+from cqueue.spark.jobs.report import Table, kept, plain, share, source
+from cqueue.spark.jobs.report_tables import over_time, percentiles, spread, top
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cqueue.spark.jobs.report import Report
+
+_COLUMNS = ("partition", "time", "topic", "key")
+
+
+def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
+    """How many records there are, and all tables of the report."""
+    records = kept(_records(spark, job))
+    try:
+        total, partitions = _partitions(records)
+        counts = {row[0]: row[4] for row in partitions.rows}
+        found = [
+            partitions,
+            spread(counts, "partition", "How evenly records lie in partitions"),
+            over_time(records, "time", "Records by time"),
+            top(records, "topic", "Top topics", job.top),
+            top(records, "key", "Top keys", job.top),
+        ]
+        if job.latency is not None:
+            found.append(percentiles(records, F.col("latency"), f"Latency: {job.latency}"))
+    finally:
+        records.unpersist()
+    return total, found
+
+
+def _records(spark: SparkSession, job: Report) -> DataFrame:
+    bounds = {"since": job.since and job.since.isoformat(), "until": job.until and job.until.isoformat()}
+    rows = source(spark, job, **bounds)
+    if job.latency is None:
+        return rows.select(*_COLUMNS)
+    with reading(f"latency {job.latency!r} cannot be used"):
+        found = rows.select(*_COLUMNS, F.expr(job.latency).alias("latency"))
+        kind = found.schema["latency"].dataType.typeName()
+    if kind not in {"double", "float", "decimal", "long", "integer", "short"}:
+        raise BadInput(f"latency {job.latency!r} is a {kind}; it must give seconds")
+    return found.withColumn("latency", F.col("latency").cast("double"))
+
+
+def _partitions(records: DataFrame) -> tuple[int, Table]:
+    rows = (
+        records.groupBy("partition")
+        .agg(F.min("time"), F.max("time"), F.count(F.lit(1)))
+        .orderBy("partition")
+        .collect()
+    )
+    total = sum(row[3] for row in rows)
+    found = tuple((row[0], plain(row[1]), plain(row[2]), share(row[3], total), row[3]) for row in rows)
+    return total, Table("Partitions", ("partition", "first", "last", "%", "records"), found, chart=True)

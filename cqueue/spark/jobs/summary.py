@@ -1,0 +1,71 @@
+"""What a job did, in figures: for people, and as JSON for scripts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a job did, or with `dry_run` would do.
+
+    Attributes:
+        job: its name.
+        dry_run: nothing was written.
+        read: rows that it looked at.
+        written: rows that were stored, and acknowledged; with `dry_run` those that would be.
+        skipped: rows that needed no writing: filtered, known already, or written by an earlier run.
+        seconds: how long it took.
+        details: what else belongs to this job; anything JSON knows.
+    """
+
+    job: str
+    dry_run: bool
+    read: int = 0
+    written: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it: the fields, and those of `details` beside them."""
+        return {
+            "job": self.job,
+            "dry_run": self.dry_run,
+            "read": self.read,
+            "written": self.written,
+            "skipped": self.skipped,
+            "seconds": round(self.seconds, 3),
+            **self.details,
+        }
+
+
+class Stopwatch:
+    """How long something takes, in seconds."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._ended_s: float | None = None
+
+    def stop(self) -> None:
+        """Let it stand."""
+        self._ended_s = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """From the start to the end, or to now."""
+        return (time.monotonic() if self._ended_s is None else self._ended_s) - self._began_s
+
+
+@contextmanager
+def timed() -> Iterator[Stopwatch]:
+    """A stopwatch that stands at the end of the block."""
+    watch = Stopwatch()
+    try:
+        yield watch
+    finally:
+        watch.stop()

@@ -1,0 +1,242 @@
+"""Where a job's rows go: a queue or a log, and how a row becomes a message or a record.
+
+What a column takes is given as a SQL expression over the rows, so that a job needs no code of its own for
+each shape of data. All is checked in one pass over the rows before the first of them is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, Observation
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import types as T  # noqa: N812 - its usual name
+
+from cqueue.client import connect
+from cqueue.errors import BadInput
+from cqueue.message import MAX_BODY, MAX_DELAY, MAX_PRIORITY, MAX_TEXT
+from cqueue.spark.jobs.failures import reading, writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from cqueue.queue import Queue
+
+FORMAT = "cqueue"
+ID = "cqueue_job_id"
+FOLLOWED_S = 2.0
+"""Until then all clients know of a changed configuration."""
+TEXTS = ("key", "task", "codec", "topic")
+QUEUE_COLUMNS = {
+    "body": None,
+    "key": "string",
+    "priority": "int",
+    "delay": "double",
+    "due": "timestamp",
+    "headers": "map<string,string>",
+    "task": "string",
+    "codec": "string",
+    "expires": "timestamp",
+}
+LOG_COLUMNS = {
+    "body": None,
+    "topic": "string",
+    "key": "string",
+    "partition": "int",
+    "headers": "map<string,string>",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A queue or a log, and what of a row goes where.
+
+    Attributes:
+        queue, log: the name of the one or the other.
+        url: of the cluster; None takes `CQUEUE_URL`, as everywhere.
+        columns: what to write into each column of the target, as a SQL expression over the rows. Left out:
+            the column of that name if the rows have it, and for `body` else the whole row as JSON.
+        id: a SQL expression; rows with the same id become one message, however often they are written. Needs
+            `at`, or a `due` for each row, that every run gives again.
+        at: of a queue, the due time of rows that have none; of a log, with an id, when rows were written
+            first: earlier records are not looked at. Aware.
+        rate: rows a second, over all tasks together; None as quick as it goes.
+
+    Raises:
+        BadInput: not exactly one of queue and log; a column that the target does not have; a rate of 0 or
+            less.
+    """
+
+    queue: str | None = None
+    log: str | None = None
+    url: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    id: str | None = None
+    at: datetime | None = None
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check what fits together."""
+        if (self.queue is None) == (self.log is None):
+            raise BadInput("give a queue or a log to write to, one of them")
+        unknown = set(self.columns) - set(self.known)
+        if unknown:
+            raise BadInput(
+                f"{self.kind}s have no column {', '.join(sorted(unknown))}; they have {', '.join(self.known)}"
+            )
+        if self.rate is not None and not self.rate > 0:
+            raise BadInput(f"rate is {self.rate!r}; it takes rows a second, more than 0")
+        if self.at is not None and self.at.tzinfo is None:
+            raise BadInput(f"at is {self.at}, without a time zone; give an aware datetime")
+        if "delay" in self.columns and (self.id is not None or "due" in self.columns):
+            raise BadInput("delay goes neither with due nor with an id; give due")
+
+    @property
+    def kind(self) -> str:
+        """`queue` or `log`."""
+        return "queue" if self.log is None else "log"
+
+    @property
+    def name(self) -> str:
+        """The name of the one or the other."""
+        return str(self.queue if self.log is None else self.log)
+
+    @property
+    def known(self) -> Mapping[str, str | None]:
+        """The target's columns and their types; None for the body, which may be binary or a string."""
+        return QUEUE_COLUMNS if self.log is None else LOG_COLUMNS
+
+    def options(self) -> dict[str, str]:
+        """Of the data source."""
+        given = {self.kind: self.name, "url": self.url, "rate": self.rate}
+        if self.id is not None:
+            given["idColumn"] = ID
+        if self.at is not None and self.log is None:
+            # As an option, for which the rows get times of their own behind it: many at one µs are a burden.
+            given["due"] = self.at.isoformat()
+        if self.at is not None and self.log is not None and self.id is not None:
+            given["rerunSince"] = self.at.isoformat()
+        return {key: str(value) for key, value in given.items() if value is not None}
+
+
+def ready(target: Target, *, dry_run: bool, derived: bool | None = None) -> None:
+    """Look whether the target exists and takes such rows; a queue is altered to take derived ids if it must.
+
+    derived: whether it must; None: if the target has an id.
+
+    Raises:
+        QueueNotFound, LogNotFound: it does not exist.
+        NotDone: the cluster does not answer.
+    """
+    with connect(target.url) as client:
+        if target.log is not None:
+            client.log(target.log)
+            return
+        queue = client.queue(target.name)
+        if not dry_run and (target.id is not None if derived is None else derived):
+            take_derived(queue)
+
+
+def take_derived(queue: Queue) -> None:
+    """Let the queue take derived ids, and return when every client knows.
+
+    Spark's workers live on from job to job, and one that has just read the old configuration would refuse.
+    """
+    if not queue.config.derived_sends:
+        queue.alter(derived_sends=True)
+        time.sleep(FOLLOWED_S)
+
+
+def shaped(rows: DataFrame, target: Target) -> DataFrame:
+    """The rows as the data source takes them.
+
+    Raises:
+        BadInput: an expression that Spark cannot read; a body that is neither binary nor text; an id without
+            a due time; a record without a topic.
+    """
+    taken = {name: _given(rows, target, name) for name in target.known}
+    if taken["body"] is None:
+        taken["body"] = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+    if target.id is not None:
+        taken[ID] = F.expr(target.id).cast("string")
+        if target.log is None and target.at is None and taken["due"] is None:
+            raise BadInput(
+                "an id needs a due time that is the same in every run: a column due, or --due, given again"
+            )
+    if target.log is not None and taken["topic"] is None:
+        raise BadInput("a record has a topic, and the rows have no such column; say which (--set topic=…)")
+    with reading("the rows cannot be read so"):
+        found = rows.select(*(value.alias(name) for name, value in taken.items() if value is not None))
+    kind = found.schema["body"].dataType
+    if not isinstance(kind, T.BinaryType | T.StringType):
+        raise BadInput(f"body is {kind.simpleString()}; it takes binary or text, as of to_json(…)")
+    return found
+
+
+def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
+    """What the caller says, else the column of that name, as the target's type."""
+    expression, kind = target.columns.get(name), target.known[name]
+    if expression is None and name not in rows.columns:
+        return None
+    if expression is None and name == "delay" and "due" in target.columns:
+        return None
+    column = F.col(f"`{name}`") if expression is None else F.expr(expression)
+    return column if kind is None else column.cast(kind)
+
+
+def check(rows: DataFrame, target: Target) -> int:
+    """Look at all shaped rows without writing; how many there are.
+
+    Raises:
+        BadInput: rows that cannot be written: says how many, by what is wrong with them. Or rows that cannot
+            be read, such as a line that is no JSON.
+    """
+    wrong = {name: F.count_if(F.coalesce(bad, F.lit(False))) for name, bad in _faults(rows, target).items()}
+    columns = [F.count(F.lit(1)).alias("rows"), *(column.alias(name) for name, column in wrong.items())]
+    with reading("the rows cannot be read"):
+        counted = rows.agg(*columns).collect()[0]
+    found = [f"{counted[name]:,} with {name}" for name in wrong if counted[name]]
+    if found:
+        raise BadInput(f"of {counted['rows']:,} rows, {', '.join(found)}: nothing was written")
+    return int(counted["rows"])
+
+
+def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
+    """Conditions that no row may meet, by what is wrong with it."""
+    faults = {
+        "no body": F.col("body").isNull(),
+        f"a body above {MAX_BODY:,} bytes": F.octet_length("body") > MAX_BODY,
+    }
+    if target.log is not None:
+        faults["no topic"] = F.col("topic").isNull()
+    if "priority" in rows.columns:
+        faults[f"a priority not of 0 to {MAX_PRIORITY}"] = ~F.col("priority").between(0, MAX_PRIORITY)
+    if "delay" in rows.columns:
+        longest = MAX_DELAY.total_seconds()
+        faults["a delay not of 0 to 10 years"] = ~F.col("delay").between(0, longest)
+    for name in TEXTS:
+        if name in rows.columns:
+            faults[f"a {name} not of 1 to {MAX_TEXT:,} characters"] = ~F.length(name).between(1, MAX_TEXT)
+    if ID in rows.columns:
+        faults["no id"] = F.col(ID).isNull() | (F.length(ID) == 0)
+        if "due" in rows.columns and target.at is None:
+            faults["no due time"] = F.col("due").isNull()
+    return faults
+
+
+def write(rows: DataFrame, target: Target) -> int:
+    """Write shaped rows; how many were stored and acknowledged.
+
+    Raises:
+        OutcomeUnknown: a task did not get its rows stored; what others stored stays.
+    """
+    observed = Observation()
+    counted: Any = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
+    again = "Run it again: what is stored is not stored twice." if target.id else "Another run makes copies."
+    with writing(f"writing to {target.kind} {target.name}", again):
+        counted.write.format(FORMAT).mode("append").options(**target.options()).save()
+    return int(observed.get["rows"])

@@ -1,0 +1,98 @@
+"""When a piece of a streaming query's work was tried first, and which records it left behind.
+
+Spark repeats a batch that was not committed, in another process and perhaps days later, and says nothing of
+what the first try stored. So each task notes, before it stores anything, that it begins. It notes it in a
+partition of the log table that no reader looks into: plain inserts, of which the earliest counts, with a
+time to live. A queue's message then gets an id that is derived from that time, the same at each try. A
+log's record cannot: readers may have passed its place. It carries a mark in its headers instead, and
+whoever repeats the work looks which marks are there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from cqueue import ids
+from cqueue.protocol.logs import LogSpec
+from cqueue.spark.records import existing, within
+from cqueue.spark.session import SparkSide
+from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecords, RecordRow
+from cqueue.store.record_columns import ReadColumns, pairs
+
+MARK: Final = "cqueue-source"
+"""The header that tells copies of a record."""
+HIDDEN: Final = -1
+"""A partition that no log has."""
+REMEMBERED_S: Final = 30 * 86_400
+PAGE: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTry:
+    """When some work was tried first (µs since 1970), and whether that was before now."""
+
+    at_us: int
+    repeated: bool
+
+
+def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
+    """Note that `work` on a queue or log begins. target: its name in partition keys.
+
+    run: what all tasks of one run of this work, and of no other, call it. Remembered for 30 days.
+
+    Raises:
+        NotDone, OutcomeUnknown: it is not noted for certain; nothing may be stored.
+    """
+    digest = blake2b(f"{target} {work}".encode(), digest_size=8).digest()
+    shard = LogShard(target, HIDDEN, int.from_bytes(digest, "big", signed=True))
+    known = _earliest(side, shard)
+    if known is None:
+        id_ = ids.from_ticks(side.driver.clock.now_us() * 10, secrets.randbits(62))
+        mine = RecordRow(id_, run, None, None, b"")
+        side.driver.ask(AppendRecords(shard, (mine,), REMEMBERED_S))
+        known = _earliest(side, shard) or mine  # of tasks that begin together one is the first
+    return FirstTry(ids.time_us(known.id), repeated=known.topic != run)
+
+
+def _earliest(side: SparkSide, shard: LogShard) -> RecordRow | None:
+    found = side.driver.ask(ReadRecords(shard, ids.START, (1 << 124) - 1, 1))
+    return found[0] if found else None
+
+
+def settle(side: SparkSide, spec: LogSpec) -> None:
+    """Wait until what a process that is gone now had sent has arrived, or never counts."""
+    end_us = side.driver.clock.now_us() + spec.settle_us + spec.skew_us
+    while (left_us := end_us - side.driver.clock.now_us()) > 0:
+        time.sleep(left_us / 1e6)
+
+
+def marks(side: SparkSide, spec: LogSpec, since_us: int, until_us: int, prefix: str) -> set[bytes]:
+    """Digests of the marks that begin so, of all records between two times."""
+    found: set[bytes] = set()
+    since_us = max(since_us, spec.oldest_us(side.driver.clock.now_us()))
+    for shard in existing(side, spec, since_us, until_us):
+        for piece in within(spec, shard, ids.lowest_at(since_us) - 1, ids.highest_at(until_us)):
+            for headers in _headers(side, shard, piece.after, piece.upto):
+                mark = dict(pairs(headers)).get(MARK, "") if MARK.encode() in headers else ""
+                if mark and mark.startswith(prefix):
+                    found.add(digest_of(mark))
+    return found
+
+
+def digest_of(mark: str) -> bytes:
+    """What is kept of a mark: millions of them have to fit into a task's memory."""
+    return blake2b(mark.encode(), digest_size=12).digest()
+
+
+def _headers(side: SparkSide, shard: LogShard, after: int, upto: int) -> Iterator[bytes]:
+    full = True
+    while full:
+        page = side.driver.ask(ReadColumns(shard, after, upto, PAGE))
+        full = len(page) == PAGE
+        after = page.ids[-1] if page else after
+        yield from filter(None, page.headers)

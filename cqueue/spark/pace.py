@@ -1,0 +1,70 @@
+"""So many rows a second over all tasks of a job, which know nothing of each other.
+
+Spark does not tell a task how many others run beside it. So each task of a job that has a rate says every
+second that it is there, in a partition of the log table that no reader looks into, counts the others, and
+keeps to its share.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from hashlib import blake2b
+from typing import Final
+
+from cqueue import ids
+from cqueue.spark.ledger import HIDDEN
+from cqueue.spark.session import SparkSide
+from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecords, RecordRow
+
+BEAT_S: Final = 1.0
+GONE_US: Final = 2_500_000
+"""A task that was silent for so long has ended."""
+KEPT_S: Final = 60
+MOST_TASKS: Final = 10_000
+BURST_S: Final = 0.25
+
+
+class Pace:
+    """One task's share of a rate. job: what all tasks of one job, and no others, call it."""
+
+    def __init__(self, side: SparkSide, job: str, rate: float) -> None:
+        digest = blake2b(job.encode(), digest_size=8).digest()
+        self._shard = LogShard("spark-rate", HIDDEN, int.from_bytes(digest, "big", signed=True))
+        self._side = side
+        self._rate = rate
+        self._name = secrets.token_hex(8)
+        self._tasks = 1
+        self._beat_s = float("-inf")
+        self._free_s = time.monotonic()
+
+    @property
+    def most(self) -> int:
+        """How many rows to take at a time, so that they come evenly."""
+        return max(1, int(self._rate / self._tasks * BURST_S))
+
+    def wait(self, rows: int) -> None:
+        """Return when so many more rows may be written.
+
+        Raises:
+            NotDone, OutcomeUnknown: Cassandra does not answer.
+        """
+        if time.monotonic() - self._beat_s >= BEAT_S:
+            self._beat()
+        now_s = time.monotonic()
+        if self._free_s > now_s:
+            time.sleep(self._free_s - now_s)
+        self._free_s = max(self._free_s, now_s) + rows * self._tasks / self._rate
+
+    def _beat(self) -> None:
+        first = self._beat_s == float("-inf")
+        now_us = self._side.driver.clock.now_us()
+        id_ = ids.from_ticks(now_us * 10, secrets.randbits(62))
+        row = RecordRow(id_, self._name, None, None, b"")
+        self._side.driver.ask(AppendRecords(self._shard, (row,), KEPT_S))
+        if first:  # those that begin together shall see each other
+            time.sleep(BURST_S)
+        since = ids.lowest_at(now_us - GONE_US)
+        found = self._side.driver.ask(ReadRecords(self._shard, since, (1 << 124) - 1, MOST_TASKS))
+        self._tasks = max(1, len({each.topic for each in found}))
+        self._beat_s = time.monotonic()

@@ -1,0 +1,72 @@
+"""The batch reader: planned in one process, read in others; what the two share is pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.spark import heads, messages, records
+from cqueue.spark.filters import narrowed
+from cqueue.spark.options import ReadOptions
+from cqueue.spark.session import session
+from cqueue.spark.views import DEAD, LOG, MESSAGES
+
+
+class Reader(DataSourceReader):
+    """Reads one view. Without `pushFilters`, which Spark refuses where it does not push filters."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks. Called once, where the query is planned.
+
+        Raises:
+            QueueNotFound, LogNotFound: there is none of that name.
+            NotDone: Cassandra does not answer.
+        """
+        options = self._options
+        side = session(options.settings)
+        as_of_us = side.driver.clock.now_us() if options.as_of_us is None else options.as_of_us
+        if options.view == LOG:
+            return records.plan(side, side.logs.entry(options.name).spec, options, as_of_us)
+        spec = side.queues.entry(_queue_name(options)).spec
+        if options.view in {MESSAGES, DEAD}:
+            return messages.plan(side, spec, options, as_of_us)
+        return heads.plan(side, spec, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """What a task reads, as Arrow batches. Where there are no tasks Spark asks for one all the same.
+
+        Raises:
+            NotDone: Cassandra does not answer; Spark tries the task again.
+        """
+        side = session(self._options.settings)
+        match partition:
+            case messages.MessagePart():
+                return messages.read(side, partition, self._options.view, self._columns)
+            case heads.HeadPart():
+                return heads.read(side, partition, self._options.view, self._columns)
+            case records.LogPart():
+                return records.read(side, partition, self._columns)
+        return iter(())
+
+
+class PushdownReader(Reader):
+    """The same, for sessions that push filters: ranges of time, priorities, topics and partitions."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take what can be read by; the rest is left to Spark."""
+        self._options, left = narrowed(self._options, filters)
+        return left
+
+
+def _queue_name(options: ReadOptions) -> str:
+    """Dead letters stand in a queue of their own."""
+    if options.view == DEAD and not options.name.endswith(DEAD_SUFFIX):
+        return options.name + DEAD_SUFFIX
+    return options.name

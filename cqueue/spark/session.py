@@ -1,0 +1,80 @@
+"""One connection to Cassandra in each process, however many tasks run in it.
+
+Spark keeps its Python workers and gives them one task after the other; opening a session costs more than most
+tasks. Workers are forked from a daemon, and connections do not survive a fork: so a session also belongs to
+the process that opened it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from threading import Lock
+
+from cqueue.bell import Bell
+from cqueue.catalog import Catalog
+from cqueue.clock import ClusterClock
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import ConfigError
+from cqueue.log import Log
+from cqueue.log.catalog import LogCatalog
+from cqueue.producer import Producer
+from cqueue.schema import check_deployment
+from cqueue.settings import Settings
+from cqueue.store.cassandra import CassandraStore
+from cqueue.store.connection import Connection, open_session
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSide:
+    """What readers and writers of one process share. Thread-safe."""
+
+    connection: Connection
+    driver: BlockingDriver
+    queues: Catalog
+    logs: LogCatalog
+
+    def producer(self, queue: str) -> Producer:
+        """Sends to that queue; nobody in this process waits for its messages."""
+        return Producer(queue, self.queues, self.driver, Bell())
+
+    def log(self, name: str) -> Log:
+        """Appends to that log."""
+        return Log(name, self.logs, self.driver)
+
+
+_mutex = Lock()
+_opened: dict[tuple[int, Settings], SparkSide] = {}
+
+
+def session(settings: Settings) -> SparkSide:
+    """This process's connection to a keyspace, opened when it is first asked for.
+
+    Raises:
+        ConfigError: the URL is not that of a Cassandra cluster, which other processes can reach too.
+        Unavailable, SchemaMismatch: as `cqueue.connect`.
+    """
+    if settings.scheme != "cassandra":
+        raise ConfigError(f"{settings.address} exists in one process only; Spark needs a cassandra:// URL")
+    with _mutex:
+        key = (os.getpid(), settings)
+        if key not in _opened:
+            _opened[key] = _open(settings)
+        return _opened[key]
+
+
+def _open(settings: Settings) -> SparkSide:
+    connection = open_session(settings)
+    try:
+        check_deployment(connection.session, settings)
+        store = CassandraStore(
+            connection.session,
+            serial_consistency=settings.serial_consistency,
+            consistency=settings.consistency,
+        )
+        driver = BlockingDriver(store, ClusterClock(store.sample_time_us))
+        queues = Catalog(driver)
+        return SparkSide(connection, driver, queues, LogCatalog(driver, queues.deployment))
+    except BaseException:
+        connection.close()
+        raise

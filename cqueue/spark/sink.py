@@ -1,0 +1,341 @@
+"""Where rows go: a queue or a log, stored in parts of which one is on its way while the next is made."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Self
+from zlib import crc32
+
+import pyarrow as pa
+import tenacity
+
+from cqueue.errors import BadInput, CqueueError, DelayOutOfRange, HeadersTooLarge, NotDone, SendUnknown
+from cqueue.message import MAX_HEADERS
+from cqueue.protocol.append import AppenderState, Entry, append
+from cqueue.protocol.flush import Flush, Outgoing, ProducerState
+from cqueue.protocol.send import send
+from cqueue.spark import rows
+from cqueue.spark.ledger import MARK, digest_of
+from cqueue.spark.options import WriteOptions
+from cqueue.spark.pace import Pace
+from cqueue.spark.session import SparkSide
+
+PART: Final = 2000
+PARTS_AT_ONCE: Final = 2
+STEP_US: Final = 5
+"""Between the due times of two rows of a task; written more slowly than that, so that none is late for it."""
+SPREAD_US: Final = 1_000_000
+PATIENCE_S: Final = 60.0
+"""How long rows that were certainly not stored are tried again, before the task gives up."""
+
+
+class Sink(ABC):
+    """Turns batches into entries, and stores those. One a task."""
+
+    def __init__(self, side: SparkSide, options: WriteOptions) -> None:
+        self.side = side
+        self.options = options
+
+    @abstractmethod
+    def entries(self, batch: pa.RecordBatch, first: int) -> list[Any]:
+        """A batch as entries, all of them checked. first: the number of its first row in the task.
+
+        Raises:
+            BadInput: one of its kinds; nothing of the batch is stored.
+        """
+
+    @abstractmethod
+    def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
+        """Store entries; (place, error) of those that are not stored, or perhaps not."""
+
+    @abstractmethod
+    def new_state(self) -> Any:
+        """What one who stores remembers from one part to the next."""
+
+    @property
+    @abstractmethod
+    def repeatable(self) -> bool:
+        """Whether storing an entry again makes no copy."""
+
+
+class QueueSink(Sink):
+    """Messages. `source` of a row's number, where ids derive from that; due_us: for rows without one."""
+
+    def __init__(
+        self,
+        side: SparkSide,
+        options: WriteOptions,
+        *,
+        work: str | None = None,
+        due_us: int | None = None,
+    ) -> None:
+        """work: what row numbers count in, for derived ids where no column is named."""
+        super().__init__(side, options)
+        self._spec = side.queues.entry(options.name).spec
+        self._work = work
+        self._base_us = due_us
+        if self.repeatable and not self._spec.has_open_rows:
+            raise BadInput(f"queue {options.name!r} takes no derived ids; alter it first: derived_sends=True")
+
+    @property
+    def repeatable(self) -> bool:
+        """Derived ids: the same message each time."""
+        return self.options.id_column is not None or self._work is not None
+
+    def new_state(self) -> ProducerState:
+        """Rotation, ids and registrations of one producer."""
+        return ProducerState(turn=random.randrange(1 << 16))
+
+    def entries(self, batch: pa.RecordBatch, first: int) -> list[Outgoing]:
+        """Messages with due times, sources and all limits checked."""
+        columns = rows.Columns(batch, first)
+        count, now_us = len(columns), self.side.driver.clock.now_us()
+        none: list[Any] = [None] * count
+        found = [
+            columns.bodies(),
+            [each or 0 for each in rows.priorities(columns) or none],
+            self._due(columns, first, now_us),
+            columns.headers() or none,
+            self._ttl_ms(columns, now_us),
+            columns.texts("codec") or none,
+            columns.texts("task") or none,
+            columns.texts("key") or none,
+            none,
+            self._sources(columns, first),
+        ]
+        return list(map(Outgoing._make, zip(*found, strict=True)))
+
+    def _due(self, columns: rows.Columns, first: int, now_us: int) -> list[int | None]:
+        """When each is due; None is now."""
+        given, delays = columns.times_us("due"), columns.delays_us()
+        base_us = self._base_us if self.options.due_us is None else self.options.due_us
+        due = self._spread(columns, first, base_us)
+        if delays is not None:
+            start_us = now_us if base_us is None else base_us
+            due = [old if each is None else start_us + each for each, old in zip(delays, due, strict=True)]
+        if given is not None:
+            both = [
+                a is not None and b is not None
+                for a, b in zip(given, delays or [None] * len(given), strict=True)
+            ]
+            columns.refuse_any(both, BadInput, "has a due and a delay")
+            due = [old if each is None else each for each, old in zip(given, due, strict=True)]
+        far = now_us + rows.MAX_DELAY_US
+        columns.refuse_any(
+            [each is not None and each > far for each in due], DelayOutOfRange, "is due in 10 years"
+        )
+        if self.repeatable:
+            self._check_derived(columns, due, now_us)
+        return due
+
+    def _spread(self, columns: rows.Columns, first: int, base_us: int | None) -> list[int | None]:
+        """One time for all rows, and a little more for each where ids are derived from it.
+
+        Consumers go through a wide row in steps of time: what is due at the same microsecond is never split,
+        and a hundred thousand acked messages there would stop them.
+        """
+        if base_us is None or not self.repeatable:
+            return [base_us] * len(columns)
+        name = self.options.id_column
+        if name is None:
+            return [base_us + STEP_US * number for number in range(first, first + len(columns))]
+        return [base_us + crc32(each.encode()) % SPREAD_US for each in columns.sources(name)]
+
+    def _check_derived(self, columns: rows.Columns, due: list[int | None], now_us: int) -> None:
+        columns.refuse_any([each is None for each in due], BadInput, "has no due, which a derived id needs")
+        spec = self._spec
+        oldest_us = now_us + 2 * spec.settle_us - spec.gc_grace_us
+        columns.refuse_any(
+            [each is not None and each < oldest_us for each in due],
+            DelayOutOfRange,
+            "is due longer ago than the deployment's gc_grace; such an id may be forgotten",
+        )
+
+    def _ttl_ms(self, columns: rows.Columns, now_us: int) -> list[int | None]:
+        expires = columns.times_us("expires")
+        if expires is None:
+            return [None] * len(columns)
+        ttl = [None if each is None else (each - now_us) // 1000 for each in expires]
+        columns.refuse_any([each is not None and each < 1 for each in ttl], BadInput, "has expired already")
+        return ttl
+
+    def _sources(self, columns: rows.Columns, first: int) -> list[bytes | None]:
+        """As `Message.source` counts them: a text's bytes behind an s."""
+        if self.options.id_column is not None:
+            return [b"s" + each.encode() for each in columns.sources(self.options.id_column)]
+        if self._work is None:
+            return [None] * len(columns)
+        return [f"s{self._work}/{number}".encode() for number in range(first, first + len(columns))]
+
+    def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
+        """Send; what failed comes back."""
+        flushes: list[Flush] = self.side.driver.run(send(self._spec, state, entries))
+        return [(index, flush.error) for flush in flushes if flush.error for index in flush.indexes]
+
+
+class LogSink(Sink):
+    """Records. prefix: of marks, where rows have some; seen: digests of marks that are in the log already."""
+
+    def __init__(
+        self,
+        side: SparkSide,
+        options: WriteOptions,
+        *,
+        prefix: str | None = None,
+        seen: frozenset[bytes] = frozenset(),
+    ) -> None:
+        super().__init__(side, options)
+        self._spec = side.logs.entry(options.name).spec
+        self._prefix = prefix
+        self._seen = seen
+
+    @property
+    def repeatable(self) -> bool:
+        """Never: readers may have seen the first copy."""
+        return False
+
+    def new_state(self) -> AppenderState:
+        """Rotation, ids and registrations of one appender."""
+        return AppenderState(turn=random.randrange(1 << 16))
+
+    def entries(self, batch: pa.RecordBatch, first: int) -> list[Entry]:
+        """Records, all limits checked, without those that are stored already."""
+        columns = rows.Columns(batch, first)
+        none: list[Any] = [None] * len(columns)
+        topics = [each or self.options.topic for each in columns.texts("topic") or none]
+        columns.refuse_any([each is None for each in topics], BadInput, "has no topic")
+        found = [
+            topics,
+            columns.bodies(),
+            columns.texts("key") or none,
+            columns.whole("partition", 0, self._spec.partitions - 1, BadInput) or none,
+            columns.headers() or none,
+        ]
+        entries = list(map(Entry._make, zip(*found, strict=True)))
+        return entries if self._prefix is None else self._marked(entries, columns, first)
+
+    def _marked(self, entries: list[Entry], columns: rows.Columns, first: int) -> list[Entry]:
+        name = self.options.id_column
+        numbers = range(first, first + len(columns)) if name is None else columns.sources(name)
+        marks = [f"{self._prefix}{number}" for number in numbers]
+        full = [entry.headers is not None and len(entry.headers) >= MAX_HEADERS for entry in entries]
+        columns.refuse_any(full, HeadersTooLarge, f"has {MAX_HEADERS} headers, and its mark needs one more")
+        return [
+            entry._replace(headers={**(entry.headers or {}), MARK: mark})
+            for entry, mark in zip(entries, marks, strict=True)
+            if not self._seen or digest_of(mark) not in self._seen
+        ]
+
+    def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
+        """Append; what failed comes back."""
+        writes = self.side.driver.run(append(self._spec, state, entries))
+        return [(index, write.error) for write in writes if write.error for index in write.indexes]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task did: rows it was given, and entries it stored (fewer where some were there already)."""
+
+    rows: int
+    stored: int
+
+
+def write(sink: Sink, batches: Iterable[pa.RecordBatch], pace: Pace | None = None) -> Written:
+    """Store all rows of a task.
+
+    Raises:
+        BadInput: a row is wrong; what came before its batch is stored.
+        NotDone: Cassandra does not answer; a part of the rows is stored.
+        SendUnknown: the same, and of some rows it is not known.
+    """
+    count = stored = 0
+    with _Sender(sink) as sender:
+        for batch in batches:
+            entries = sink.entries(batch, count)
+            count += batch.num_rows
+            stored += len(entries)
+            for part in _parts(entries, pace):
+                sender.send(part)
+    return Written(count, stored)
+
+
+def _parts(entries: list[Any], pace: Pace | None) -> Iterator[list[Any]]:
+    left = iter(entries)
+    while part := list(islice(left, PART if pace is None else min(PART, pace.most))):
+        if pace is not None:
+            pace.wait(len(part))
+        yield part
+
+
+class _Sender:
+    """Stores parts on threads, so many at a time. The first that fails is raised by the next call."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._pool = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="cqueue-store")
+        self._states = [sink.new_state() for _ in range(PARTS_AT_ONCE)]
+        self._under_way: list[Future[None]] = []
+
+    def send(self, part: list[Any]) -> None:
+        if len(self._under_way) == PARTS_AT_ONCE:
+            self._under_way.pop(0).result()
+        self._under_way.append(self._pool.submit(self._store, part))
+
+    def _store(self, part: list[Any]) -> None:
+        state = self._states.pop()
+        try:
+            self._until_stored(part, state)
+        finally:
+            self._states.append(state)
+
+    def _until_stored(self, part: list[Any], state: Any) -> None:
+        left: list[tuple[Any, CqueueError]] = [(entry, NotDone("not tried")) for entry in part]
+
+        def again() -> bool:
+            entries = [entry for entry, _ in left]
+            left[:] = [(entries[place], error) for place, error in self._sink.store(entries, state)]
+            if not self._sink.repeatable:
+                _refuse_unknown([error for _, error in left])
+            return bool(left)
+
+        tenacity.Retrying(
+            retry=tenacity.retry_if_result(bool),
+            wait=tenacity.wait_exponential(0.1, max=5.0),
+            stop=tenacity.stop_after_delay(PATIENCE_S),
+            retry_error_callback=lambda _: _give_up(left),
+        )(again)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            while self._under_way:
+                waited = self._under_way.pop(0)
+                if kind is None:
+                    waited.result()
+                else:
+                    waited.exception()
+        finally:
+            self._pool.shutdown(wait=True)
+
+
+def _refuse_unknown(errors: list[CqueueError]) -> None:
+    """A copy must not be made silently: what may be stored already is not stored again."""
+    unknown = [error for error in errors if not isinstance(error, NotDone)]
+    if unknown:
+        raise SendUnknown(
+            f"of {len(unknown):,} rows it is not known whether they are stored, and a copy cannot be told: "
+            f"{unknown[0]}"
+        ) from unknown[0]
+
+
+def _give_up(left: list[tuple[Any, CqueueError]]) -> None:
+    first = left[0][1]
+    text = f"{len(left):,} rows were not stored in {PATIENCE_S:.0f} s: {first}"
+    raise (NotDone(text) if isinstance(first, NotDone) else SendUnknown(text)) from first

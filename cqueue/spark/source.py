@@ -1,0 +1,90 @@
+"""The data source `cqueue`: what Spark makes readers and writers from.
+
+Spark makes a new one of it for each step, in short-lived processes of its own; so it holds options only.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from cqueue.spark.options import ReadOptions, read_options, stream_options, write_options
+from cqueue.spark.reader import PushdownReader, Reader
+from cqueue.spark.stream import LogStreamReader
+from cqueue.spark.stream_writer import StreamWriter
+from cqueue.spark.views import columns_of, spark_schema
+from cqueue.spark.writer import Writer
+
+_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class DefaultSource(DataSource):
+    """Queues and logs as data frames: `spark.read.format("cqueue")`, `write`, `readStream`, `writeStream`.
+
+    Options and columns: docs/reference/spark.md.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "cqueue"
+
+    def schema(self) -> StructType:
+        """The columns of the view, or those that option `columns` names.
+
+        Raises:
+            ConfigError: an option is wrong.
+        """
+        options = self._read_options()
+        return spark_schema(options.view, options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader; one that takes filters only where Spark pushes them, as else it refuses the reader.
+
+        Whether it does is nowhere to be asked, so the caller's module tells.
+
+        Raises:
+            ConfigError: an option is wrong, or the schema has other columns than the view.
+        """
+        options = self._read_options()
+        caller = sys._getframe(1).f_globals.get("__spec__")  # noqa: SLF001 - see above
+        make = PushdownReader if getattr(caller, "name", None) == _PUSHDOWN else Reader
+        return make(options, columns_of(options.view, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """A writer that appends.
+
+        Raises:
+            ConfigError: an option or a column is wrong, or the mode is not "append".
+            BadInput: the target does not exist, or takes no derived ids.
+        """
+        return Writer(schema, write_options(self.options, overwrite=overwrite))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of a log as a stream.
+
+        Raises:
+            ConfigError: an option is wrong; or it is a queue, which cannot be read as a stream.
+        """
+        options = stream_options(self._read_options())
+        return LogStreamReader(options, columns_of(options.view, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
+        """A writer that appends each batch once.
+
+        Raises:
+            ConfigError: an option or a column is wrong, or the output mode is "complete".
+            BadInput: the target does not exist, or takes no derived ids.
+        """
+        return StreamWriter(schema, write_options(self.options, overwrite=overwrite))
+
+    def _read_options(self) -> ReadOptions:
+        return read_options(self.options)

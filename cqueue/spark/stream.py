@@ -1,0 +1,211 @@
+"""Streaming from a log: offsets are positions in its partitions, never beyond what is stable.
+
+One object of this class lives with the query and plans its batches; rows are read by others, in other
+processes. What a batch holds follows from its two offsets alone, so that one that is read again after a crash
+has the same tasks with the same rows in the same order: sinks count on that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import astuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from cqueue import ids
+from cqueue.errors import PositionExpired
+from cqueue.log.records import LogId
+from cqueue.protocol.logs import LogSpec
+from cqueue.protocol.scan import IdMerge, ShardMap
+from cqueue.spark import records
+from cqueue.spark.options import EARLIEST, LATEST, ReadOptions
+from cqueue.spark.session import session
+
+IDLE_US = 600_000_000
+"""After so long without records offsets move on all the same: a position must not be forgotten by the log."""
+
+Offsets = dict[str, str]
+"""By partition the id up to which all is read."""
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a log from one stable moment to the next."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._known = ShardMap()
+        self._until: int | None = None  # under Trigger.AvailableNow: where it ends
+
+    def __getstate__(self) -> dict[str, object]:
+        """Only what rows are read by: the rest belongs to the planner."""
+        return {"_options": self._options, "_columns": self._columns}
+
+    # ── planning ──
+
+    @property
+    def _spec(self) -> LogSpec:
+        return session(self._options.settings).logs.entry(self._options.name).spec
+
+    def _now_us(self) -> int:
+        return session(self._options.settings).driver.clock.now_us()
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name, as those below
+        """Where a new query begins: with the log, now, or at a time.
+
+        Raises:
+            LogNotFound: there is none of that name.
+            NotDone: Cassandra does not answer.
+        """
+        spec, options = self._spec, self._options
+        if options.start == LATEST:
+            position = spec.horizon(self._now_us())
+        elif options.start == EARLIEST or options.since_us is None:
+            position = ids.START  # whatever is there; what has been forgotten by then is no loss
+        else:
+            position = ids.lowest_at(options.since_us) - 1
+        return self._offsets(spec, dict.fromkeys(range(spec.partitions), position))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """`maxRowsPerBatch`, or no limit."""
+        most = self._options.max_rows_per_batch
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what was acknowledged before this, and end: so wait until that is stable."""
+        spec, now_us = self._spec, self._now_us()
+        self._until = ids.highest_at(now_us)
+        while spec.horizon(self._now_us()) <= self._until:
+            time.sleep(0.05)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        """Up to where the next batch reads; `start` if there is nothing new.
+
+        Raises:
+            NotDone: Cassandra does not answer.
+        """
+        spec, now_us = self._spec, self._now_us()
+        positions = self._positions(spec, start, now_us)
+        horizon = spec.horizon(now_us)
+        end = horizon if self._until is None else min(horizon, self._until)
+        (most,) = astuple(limit) if isinstance(limit, ReadMaxRows) else (None,)
+        bound = self._bound(spec, positions, end, now_us, most)
+        if bound is None and ids.time_us(end) - ids.time_us(min(positions.values())) < IDLE_US:
+            return start
+        if bound is None and all(each >= end for each in positions.values()):
+            return start
+        bound = end if bound is None else bound
+        return self._offsets(spec, {each: max(at, bound) for each, at in positions.items()})
+
+    def _bound(
+        self, spec: LogSpec, positions: dict[int, int], end: int, now_us: int, most: int | None
+    ) -> int | None:
+        """The id with which a batch is full, or the end; None if there is no record up to there."""
+        driver = session(self._options.settings).driver
+        merge, count = IdMerge(spec, positions, self._known), 0
+        while (found := driver.run(merge.more(spec, end, now_us))) is not None:
+            if found and most is None:
+                return end
+            if most is not None and count + len(found) >= most:
+                return sorted(found)[most - count - 1]
+            count += len(found)
+        return end if count else None
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        """What is stable now, for the query's progress."""
+        spec = self._spec
+        return self._offsets(spec, dict.fromkeys(range(spec.partitions), spec.horizon(self._now_us())))
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """One task for each partition of the log, whether it holds records or not.
+
+        Raises:
+            PositionExpired: records behind `start` may be forgotten, and `failOnDataLoss` is not "false".
+            NotDone: Cassandra does not answer.
+        """
+        spec, side = self._spec, session(self._options.settings)
+        first = self._positions(spec, start, side.driver.clock.now_us())
+        last = {int(each): LogId(text).locate()[2] for each, text in end.items()}
+        shards = records.existing(
+            side, spec, min(map(ids.time_us, first.values())), max(map(ids.time_us, last.values()))
+        )
+        return [
+            records.LogPart(
+                spec.name,
+                spec.partition,
+                tuple(
+                    piece
+                    for shard in shards
+                    if shard.partition == partition
+                    for piece in records.within(spec, shard, first[partition], upto)
+                ),
+                self._options.topics,
+                None,
+            )
+            for partition, upto in sorted(last.items())
+            if start.get(str(partition)) != end[str(partition)]
+        ]
+
+    def _positions(self, spec: LogSpec, start: Offsets, now_us: int) -> dict[int, int]:
+        """Where each partition is read from; one that is new since then from its beginning.
+
+        Raises:
+            PositionExpired: as `partitions`.
+        """
+        oldest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+        found = {}
+        for partition in range(spec.partitions):
+            text = start.get(str(partition))
+            position = ids.START if text is None else self._position(spec, text)
+            if ids.START < position < oldest:
+                self._lost(spec, partition, position)
+            found[partition] = max(position, oldest)
+        return found
+
+    def _position(self, spec: LogSpec, text: str) -> int:
+        log, _, id_ = LogId(text).locate()
+        if log == spec.partition:
+            return id_
+        if self._options.fail_on_data_loss:
+            raise PositionExpired(
+                f"the checkpoint is of another log {spec.name!r}, deleted since; begin with a new "
+                "checkpoint, or read what there is with failOnDataLoss=false"
+            )
+        return ids.START
+
+    def _lost(self, spec: LogSpec, partition: int, position: int) -> None:
+        first_us = spec.created_ms * 1000 - spec.skew_us
+        if self._options.fail_on_data_loss and ids.time_us(position) >= first_us:
+            raise PositionExpired(
+                f"partition {partition} of log {spec.name!r}: records behind the checkpoint are older than "
+                "the log's ttl and may be forgotten; go on with what is left by failOnDataLoss=false"
+            )
+
+    def _offsets(self, spec: LogSpec, positions: dict[int, int]) -> Offsets:
+        return {str(each): LogId.of(spec.partition, each, at) for each, at in positions.items()}
+
+    # ── reading ──
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """What a task reads. Uses nothing that planning has learned.
+
+        Raises:
+            NotDone: Cassandra does not answer; Spark tries the task again.
+        """
+        if not isinstance(partition, records.LogPart):
+            return iter(())
+        return records.read(session(self._options.settings), partition, self._columns)
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing: offsets are the query's, and a log forgets by time alone.
+
+        So it does no harm that Spark leaves out the last one under Trigger.AvailableNow.
+        """

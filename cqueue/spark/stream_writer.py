@@ -1,0 +1,113 @@
+"""The streaming writer: a batch that Spark runs again after a crash stores each row once.
+
+Spark tells a task neither query nor batch, but hands both to it as local properties. With the number of the
+task and of the row they name a row for good, as long as a repeated batch has the same rows in the same order;
+where that is not so, a column names them (`idColumn`).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
+from pyspark.sql.types import StructType
+
+from cqueue.errors import BadInput
+from cqueue.spark import ledger
+from cqueue.spark.ledger import FirstTry
+from cqueue.spark.options import RESEND, WriteOptions
+from cqueue.spark.pace import Pace
+from cqueue.spark.rows import check_schema
+from cqueue.spark.session import SparkSide, session
+from cqueue.spark.sink import LogSink, QueueSink, Sink, write
+from cqueue.spark.writer import Report
+
+QUERY = "sql.streaming.queryId"
+BATCH = "streaming.sql.batchId"
+
+_log = logging.getLogger("cqueue.spark")
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Sends or appends every row of each batch."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        """Check what can be checked before any task begins. Made anew whenever a query starts.
+
+        Raises:
+            ConfigError: columns or options that do not fit.
+            BadInput: the target does not exist; or it is a queue that takes no derived ids.
+        """
+        check_schema(schema, options)
+        self._options = options
+        self._run = uuid.uuid4().hex
+        side = session(options.settings)
+        if options.kind == "queue":
+            QueueSink(side, options, work="")
+        else:
+            LogSink(side, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
+        """Store one task's rows of one batch; those that an earlier try has stored are not stored again.
+
+        Raises:
+            BadInput, NotDone, SendUnknown: as `sink.write`; the batch can be repeated.
+        """
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(BATCH)
+        if context is None or batch is None:
+            raise BadInput("this writer is Spark's, for batches of a streaming query")
+        work = f"{context.getLocalProperty(QUERY)}/{batch}"
+        side = session(self._options.settings)
+        begun = ledger.first_try(side, _target(side, self._options), work, self._run)
+        if context.attemptNumber() > 0:
+            begun = FirstTry(begun.at_us, repeated=True)
+        rate = self._options.rate
+        pace = None if rate is None else Pace(side, f"{self._run}/{batch}", rate)
+        sink = self._sink(side, work, context.partitionId(), begun)
+        written = write(sink, iterator, pace)
+        return Report(written.rows, written.stored)
+
+    def _sink(self, side: SparkSide, work: str, task: int, begun: FirstTry) -> Sink:
+        if self._options.kind == "queue":
+            return self._queue_sink(side, f"{work}/{task}", begun)
+        # A row that a column names may be in another task when the batch is repeated.
+        prefix = f"{work}/{task}/" if self._options.id_column is None else f"{work}/"
+        seen: set[bytes] = set()
+        if begun.repeated:
+            spec = side.logs.entry(self._options.name).spec
+            ledger.settle(side, spec)
+            now_us = side.driver.clock.now_us()
+            seen = ledger.marks(side, spec, begun.at_us - spec.skew_us, now_us, prefix)
+        return LogSink(side, self._options, prefix=prefix, seen=frozenset(seen))
+
+    def _queue_sink(self, side: SparkSide, work: str, begun: FirstTry) -> Sink:
+        """Messages whose times and ids follow from when the batch was tried first."""
+        spec, now_us = side.queues.entry(self._options.name).spec, side.driver.clock.now_us()
+        due_us = begun.at_us
+        stale = now_us + 4 * spec.settle_us > due_us + spec.gc_grace_us
+        if stale and self._options.stale_batch == RESEND:
+            _log.warning("spark_batch_resent", extra={"queue": spec.name, "work": work})
+            due_us = now_us
+        return QueueSink(side, self._options, work=work, due_us=due_us)
+
+    def commit(self, messages: list[Report | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All rows of the batch are stored already."""
+        stored = sum(message.stored for message in messages if message is not None)
+        _log.info("spark_batch_written", extra={"batch": batchId, "stored": stored})
+
+    def abort(self, messages: list[Report | None], batchId: int) -> None:  # noqa: N803
+        """What is stored stays: the batch is repeated, and stores what is missing."""
+        stored = sum(message.stored for message in messages if message is not None)
+        _log.warning("spark_batch_aborted", extra={"batch": batchId, "stored_at_least": stored})
+
+
+def _target(side: SparkSide, options: WriteOptions) -> str:
+    """The target's name in partition keys: one that was deleted and made again is another one."""
+    if options.kind == "queue":
+        return side.queues.entry(options.name).spec.partition
+    return side.logs.entry(options.name).spec.partition

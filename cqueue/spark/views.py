@@ -1,0 +1,142 @@
+"""What can be read: the columns of each view, for Spark and for Arrow.
+
+Both schemas are made here, side by side, because Spark takes Arrow batches as they are: a column whose unit
+or order differs in a single batch is an error at best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from cqueue.errors import ConfigError
+
+MESSAGES: Final = "messages"
+DEAD: Final = "dead"
+INFLIGHT: Final = "inflight"
+SHARDS: Final = "shards"
+LOG: Final = "log"
+
+_TEXTS: Final = MapType(StringType(), StringType())
+_ARROW: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+
+Columns = tuple[tuple[str, DataType], ...]
+
+_MESSAGE: Final[Columns] = (
+    ("id", StringType()),
+    ("queue", StringType()),
+    ("priority", IntegerType()),
+    ("due", TimestampType()),
+    ("body", BinaryType()),
+    ("headers", _TEXTS),
+    ("codec", StringType()),
+    ("task", StringType()),
+    ("key", StringType()),
+    ("trigger", StringType()),
+    ("sent_at", TimestampType()),
+    ("expires", TimestampType()),
+)
+_DEAD: Final[Columns] = (
+    *_MESSAGE,
+    ("reason", StringType()),
+    ("attempts", IntegerType()),
+    ("original_id", StringType()),
+    ("traceback", StringType()),
+)
+_INFLIGHT: Final[Columns] = (
+    ("id", StringType()),
+    ("queue", StringType()),
+    ("priority", IntegerType()),
+    ("attempt", IntegerType()),
+    ("state", StringType()),
+    ("due", TimestampType()),
+    ("owner", StringType()),
+)
+_SHARDS: Final[Columns] = (
+    ("queue", StringType()),
+    ("time_shard", TimestampType()),
+    ("shard", IntegerType()),
+    ("open", BooleanType()),
+    ("messages", LongType()),
+    ("in_flight", LongType()),
+    ("oldest_due", TimestampType()),
+    ("lock", StringType()),
+    ("fence", LongType()),
+)
+_LOG: Final[Columns] = (
+    ("id", StringType()),
+    ("log", StringType()),
+    ("partition", IntegerType()),
+    ("time", TimestampType()),
+    ("topic", StringType()),
+    ("key", StringType()),
+    ("body", BinaryType()),
+    ("headers", _TEXTS),
+)
+
+VIEWS: Final[dict[str, Columns]] = {
+    MESSAGES: _MESSAGE,
+    DEAD: _DEAD,
+    INFLIGHT: _INFLIGHT,
+    SHARDS: _SHARDS,
+    LOG: _LOG,
+}
+QUEUE_VIEWS: Final = (MESSAGES, DEAD, INFLIGHT, SHARDS)
+
+
+def spark_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
+    """The columns of a view, all of them or those named, in that order.
+
+    Raises:
+        ConfigError: the view has no such column.
+    """
+    known = dict(VIEWS[view])
+    names = list(known) if columns is None else columns
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"view {view!r} has no column {name!r}; it has {', '.join(known)}")
+    return StructType([StructField(name, known[name]) for name in names])
+
+
+def columns_of(view: str, schema: StructType) -> tuple[str, ...]:
+    """The names of the columns that a reader is to give.
+
+    Raises:
+        ConfigError: the schema asks for what the view has not, or as another type.
+    """
+    known = dict(VIEWS[view])
+    for field in schema.fields:
+        if field.name not in known:
+            raise ConfigError(f"view {view!r} has no column {field.name!r}; it has {', '.join(known)}")
+        if field.dataType != known[field.name]:
+            wanted, given = known[field.name].simpleString(), field.dataType.simpleString()
+            raise ConfigError(f"column {field.name!r} of view {view!r} is {wanted}, not {given}")
+    return tuple(field.name for field in schema.fields)
+
+
+def arrow_schema(view: str, columns: Sequence[str]) -> pa.Schema:
+    """The same columns in Arrow: times in µs and UTC, whatever the session's time zone."""
+    known = dict(VIEWS[view])
+    return pa.schema([pa.field(name, _ARROW[known[name].simpleString()]) for name in columns])

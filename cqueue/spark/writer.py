@@ -1,0 +1,109 @@
+"""The batch writer: made where the query is planned, sent to the tasks, and asked for nothing at the end.
+
+What a task has stored stays: a queue or a log cannot take anything back that readers may have seen. A job
+that has to be repeated names a column that ids derive from.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from cqueue.errors import ConfigError
+from cqueue.spark import ledger
+from cqueue.spark.options import WriteOptions
+from cqueue.spark.pace import Pace
+from cqueue.spark.rows import check_schema
+from cqueue.spark.session import SparkSide, session
+from cqueue.spark.sink import LogSink, QueueSink, Sink, write
+
+_log = logging.getLogger("cqueue.spark")
+
+
+@dataclass
+class Report(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    rows: int
+    stored: int
+
+
+class Writer(DataSourceArrowWriter):
+    """Sends or appends every row."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        """Check what can be checked before any task begins.
+
+        Raises:
+            ConfigError: columns or options that do not fit.
+            BadInput: the target does not exist, or takes no derived ids.
+        """
+        check_schema(schema, options)
+        _check_due(schema, options)
+        side = session(options.settings)
+        self._options = options
+        self._job = uuid.uuid4().hex
+        self._began_us = side.driver.clock.now_us()
+        self._sink(side, first=True)  # raises what is wrong with the target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
+        """Store one task's rows.
+
+        Raises:
+            BadInput, NotDone, SendUnknown: as `sink.write`.
+        """
+        side = session(self._options.settings)
+        context = TaskContext.get()
+        rate = self._options.rate
+        pace = None if rate is None else Pace(side, self._job, rate)
+        sink = self._sink(side, first=context is None or context.attemptNumber() == 0)
+        written = write(sink, iterator, pace)
+        return Report(written.rows, written.stored)
+
+    def _sink(self, side: SparkSide, *, first: bool) -> Sink:
+        options = self._options
+        if options.kind == "queue":
+            return QueueSink(side, options)
+        if options.id_column is None:
+            return LogSink(side, options)
+        return LogSink(side, options, prefix="", seen=self._seen(side, first=first))
+
+    def _seen(self, side: SparkSide, *, first: bool) -> frozenset[bytes]:
+        """Marks of earlier runs; when the task itself is repeated, those of this run as well."""
+        if TaskContext.get() is None:
+            return frozenset()
+        spec = side.logs.entry(self._options.name).spec
+        until_us = self._began_us
+        if not first:
+            ledger.settle(side, spec)
+            until_us = side.driver.clock.now_us()
+        since_us = self._options.rerun_since_us or 0
+        return frozenset(ledger.marks(side, spec, since_us, until_us, ""))
+
+    def commit(self, messages: list[Report | None]) -> None:
+        """All tasks have stored their rows; say how many."""
+        stored = sum(message.stored for message in messages if message is not None)
+        _log.info("spark_written", extra={"target": self._options.name, "stored": stored})
+
+    def abort(self, messages: list[Report | None]) -> None:
+        """Some task failed. What is stored stays."""
+        stored = sum(message.stored for message in messages if message is not None)
+        _log.warning("spark_write_aborted", extra={"target": self._options.name, "stored_at_least": stored})
+
+
+def _check_due(schema: StructType, options: WriteOptions) -> None:
+    if options.kind == "log" or options.id_column is None:
+        return
+    if "delay" in schema.fieldNames():
+        raise ConfigError("with idColumn give due and no delay: a rerun has to give the same time again")
+    if "due" not in schema.fieldNames() and options.due_us is None:
+        raise ConfigError(
+            "with idColumn a message needs a time that a rerun gives again: a column due, or the option"
+        )

@@ -1,0 +1,174 @@
+"""`cqueue.spark.jobs.redrive`: no dead letter is lost, and none comes back twice."""
+
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue import ids
+from cqueue.errors import BadInput, QueueNotFound, Unavailable
+from cqueue.message import MessageId
+from cqueue.settings import load
+from cqueue.spark import session
+from cqueue.spark.jobs import letters, redrive
+from cqueue.spark.jobs.letters import Redriver
+from cqueue.spark.jobs.redrive import Redrive
+from cqueue.spark.jobs.target import take_derived
+from cqueue.store.operations import DeleteMessages
+
+SOON = timedelta(seconds=5)
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture
+def queue(client, new_name):
+    """30 messages of which 20 died: 12 of a timeout, 8 of a bad address."""
+    made = client.create_queue(new_name("q"), cqueue.QueueConfig(shards=1))
+    sent = [
+        cqueue.Message(
+            str(n).encode() * (1 if n else 6000), key=f"k{n}", task="mail", codec="text", priority=n % 3,
+            headers={"n": str(n)},
+        )
+        for n in range(20)
+    ]  # fmt: skip
+    assert not made.send_many(sent).failed
+    with made.consumer() as consumer:
+        for message in received(consumer, 20):
+            message.dead("Timeout: 30 s" if int(message.headers["n"]) < 12 else "no such address")
+    return made
+
+
+def received(consumer, count):
+    found = []
+    while len(found) < count:
+        got = consumer.receive(count - len(found), wait=SOON)
+        assert got, f"only {len(found)} came"
+        found += got
+    return found
+
+
+def bodies(queue):
+    return sorted(one.headers["n"] for one in queue.peek(1000))
+
+
+def test_those_that_a_predicate_picks_come_back(spark, client, queue, url):
+    """As they were, without what the burial added; the others stay."""
+    summary = redrive.run(spark, Redrive(queue=queue.name, url=url, where="reason like 'Timeout%'"))
+    assert (summary.read, summary.written, summary.skipped) == (20, 12, 8)
+    assert summary.details["failed"] == {}
+    assert bodies(client.queue(queue.dead_letter_name)) == sorted(str(n) for n in range(12, 20))
+    with queue.consumer() as consumer:
+        found = received(consumer, 12)
+        assert {int(one.headers["n"]): one.body for one in found} == {
+            n: str(n).encode() * (1 if n else 6000) for n in range(12)
+        }
+        one = found[0]
+        assert (one.key, one.task, one.codec) == (f"k{one.headers['n']}", "mail", "text")
+        assert one.priority == int(one.headers["n"]) % 3
+        assert set(one.headers) == {"n"}
+        consumer.ack(found)
+        assert consumer.receive(10) == []
+
+
+def test_a_run_that_breaks_between_sending_and_deleting(spark, client, queue, url):
+    """Letters are in both queues for a while, never in none; the next run copies none, not even acked."""
+    settings, dead = load(url), client.queue(queue.dead_letter_name)
+    side = session.session(settings)
+    take_derived(queue)
+    chosen = list(letters._read(side, [one.id for one in dead.peek(100)]))
+    half = chosen[:9]
+    task = Redriver(settings, queue.name, side.driver.clock.now_us(), 12 * HOUR_US)
+    assert len(task._send(side, half, letters.Counter())) == 9
+    with queue.consumer() as consumer:
+        consumer.ack(received(consumer, 5))
+        summary = redrive.run(spark, Redrive(queue=queue.name, url=url))
+        assert summary.written == 20
+        assert dead.peek(100) == []
+        rest = received(consumer, 15)
+        consumer.ack(rest)
+        assert len({one.headers["n"] for one in rest}) == 15
+        assert consumer.receive(10, wait=timedelta(seconds=1)) == []
+
+
+def test_what_cannot_be_sent_or_deleted_stays(spark, client, queue, url, monkeypatch):
+    """A letter leaves only when its message is stored; what failed is counted by its error."""
+    settings, dead = load(url), client.queue(queue.dead_letter_name)
+    side = session.session(settings)
+    task = Redriver(settings, queue.name, side.driver.clock.now_us(), 12 * HOUR_US)
+    chosen = list(letters._read(side, [one.id for one in dead.peek(100)]))
+    errors = letters.Counter()
+    assert task._send(side, chosen, errors) == []  # the queue takes no derived ids yet
+    assert sum(errors.values()) == 20
+    take_derived(queue)
+    assert len(task._send(side, chosen, letters.Counter())) == 20
+    ask = side.driver.ask
+
+    def refuse(operation):
+        if isinstance(operation, DeleteMessages):
+            raise Unavailable("no")
+        return ask(operation)
+
+    monkeypatch.setattr(side.driver, "ask", refuse)
+    errors.clear()
+    assert letters._delete(side, chosen, errors) == 0
+    assert errors == {"sent, but not yet deleted: Unavailable: no": 20}
+    assert len(dead.peek(100)) == 20
+    monkeypatch.undo()
+    assert redrive.run(spark, Redrive(queue=queue.name, url=url)).written == 20
+    assert queue.stats(exact=True).live == 20
+
+
+def test_a_letter_that_is_held_stays(spark, client, queue, url):
+    """Somebody is working on it."""
+    with client.queue(queue.dead_letter_name).consumer() as consumer:
+        (held,) = received(consumer, 1)
+        summary = redrive.run(spark, Redrive(queue=queue.name, url=url))
+        assert (summary.written, summary.details["held"]) == (19, 1)
+        assert held.headers["n"] not in bodies(queue)
+
+
+def test_a_dry_run_and_a_limit(spark, client, queue, url):
+    job = Redrive(queue=queue.name, url=url, where="attempts = 1", limit=3)
+    assert redrive.run(spark, job, dry_run=True).written == 3
+    assert queue.stats(exact=True).live == 0
+    assert redrive.run(spark, job).written == 3
+    assert len(bodies(client.queue(queue.dead_letter_name))) == 17
+
+
+def test_to_another_queue(spark, client, queue, url, new_name):
+    other = client.create_queue(new_name("other"))
+    summary = redrive.run(spark, Redrive(queue=queue.name, url=url, to=other.name, where="priority = 0"))
+    assert summary.written == len(bodies(other)) == 7
+
+
+@pytest.mark.parametrize("age_h", [0, 1, 11, 12, 13, 100])
+def test_the_due_time_stays_within_a_period(age_h):
+    """A rerun derives the same id until the period ends, and the time is never too old to be told apart."""
+    died_us, period_us = 1_700_000_000_000_000, 12 * HOUR_US
+    now_us = died_us + age_h * HOUR_US
+    first = Redriver(None, "q", now_us, period_us).due_us(died_us)
+    assert now_us - period_us < first <= now_us
+    later = Redriver(None, "q", now_us + HOUR_US - 1, period_us).due_us(died_us)
+    assert (later == first) == (age_h % 12 != 11 or age_h == 0 or now_us + HOUR_US - 1 < first + period_us)
+
+
+def test_a_message_is_derived_from_its_letter(queue, client, url):
+    """Of one letter always the same, of two never."""
+    side = session.session(load(url))
+    found = list(letters._read(side, [one.id for one in client.queue(queue.dead_letter_name).peek(5)]))
+    task = Redriver(load(url), queue.name, side.driver.clock.now_us(), 12 * HOUR_US)
+    assert len({task.message(one).source for one in found}) == 5
+    for one in found:
+        assert task.message(one) == task.message(one)
+        assert abs(task.message(one).due.timestamp() * 1e6 - ids.time_us(MessageId(one.id).locate().id)) < 2
+
+
+def test_what_cannot_be_is_refused(spark, queue, url):
+    with pytest.raises(QueueNotFound):
+        redrive.run(spark, Redrive(queue="nowhere", url=url))
+    with pytest.raises(BadInput, match="cannot be used"):
+        redrive.run(spark, Redrive(queue=queue.name, url=url, where="nobody = 1"))
+    with pytest.raises(BadInput, match="dead-letter queue"):
+        Redrive(queue=queue.dead_letter_name)
+    with pytest.raises(BadInput, match="limit"):
+        Redrive(queue="q", limit=0)

@@ -23,7 +23,7 @@ SEED ?= 1
 MINUTES ?= 5
 FAULTS ?= tests/faults
 
-.PHONY: test-spark performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
+.PHONY: test-spark spark-faults performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,7 +51,11 @@ test: setup lint  ## All checks and tests, on memory and on a real Cassandra.
 test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment of their own (650 MB).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
 	@echo "== Running the tests of cqueue.spark"
-	@$(SPARK_VENV)/bin/python -m pytest -q tests/spark
+	@$(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
+
+spark-faults: $(SPARK_STAMP)  ## Kill Spark's driver in every phase of a batch (ten minutes).
+	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
+	@$(SPARK_VENV)/bin/python -m pytest -q -m fault tests/spark
 
 $(SPARK_STAMP): setup.cfg pyproject.toml
 	@test -n "$(PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; install it, or say where: make PYTHON=/path/to/python3"; exit 2; }

@@ -25,7 +25,7 @@ ERROR, RESEND = "error", "resend"
 
 READ_OPTIONS: Final = (
     "url", "queue", "log", "view", "since", "until", "topics", "priorities", "columns", "limit", "asOf",
-    "partitionRows", "maxRowsPerBatch", "failOnDataLoss",
+    "partitionRows", "maxRowsPerBatch", "failOnDataLoss", "pushFilters",
 )  # fmt: skip
 WRITE_OPTIONS: Final = (
     "url", "queue", "log", "topic", "due", "idColumn", "rate", "rerunSince", "staleBatch",
@@ -53,6 +53,7 @@ class ReadOptions:
     start: str | None = None
     max_rows_per_batch: int | None = None
     fail_on_data_loss: bool = True
+    push_filters: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         start=since if since in {EARLIEST, LATEST} else None,
         max_rows_per_batch=texts.whole("maxRowsPerBatch", 1),
         fail_on_data_loss=texts.choice("failOnDataLoss", ("true", "false"), "true") == "true",
+        push_filters=texts.choice("pushFilters", ("true", "false"), "false") == "true",
     )
 
 

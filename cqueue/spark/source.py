@@ -47,17 +47,19 @@ class DefaultSource(DataSource):
         return spark_schema(options.view, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader; one that takes filters only where Spark pushes them, as else it refuses the reader.
+        """A reader; one that takes filters only where it may, and where Spark pushes them.
 
-        Whether it does is nowhere to be asked, so the caller's module tells.
+        Where Spark does not, it refuses such a reader. Whether it does is nowhere to be asked, so the
+        caller's module tells. Where Spark does, it reads the same data frame again as it was filtered
+        first, without asking for a reader: so it is left to who knows that a frame is read but once.
 
         Raises:
             ConfigError: an option is wrong, or the schema has other columns than the view.
         """
         options = self._read_options()
         caller = sys._getframe(1).f_globals.get("__spec__")  # noqa: SLF001 - see above
-        make = PushdownReader if getattr(caller, "name", None) == _PUSHDOWN else Reader
-        return make(options, columns_of(options.view, schema))
+        pushed = options.push_filters and getattr(caller, "name", None) == _PUSHDOWN
+        return (PushdownReader if pushed else Reader)(options, columns_of(options.view, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """A writer that appends.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 
 def main(url, rows):
@@ -26,22 +27,20 @@ def main(url, rows):
     for options in ({"queue": "cluster"}, {"log": "cluster", "topic": "t"}):
         kind = next(iter(options))
         numbers.write.format("cqueue").mode("append").options(url=url, **options).save()
-        stored = spark.read.format("cqueue").options(url=url, partitionRows=50, **{kind: "cluster"}).load()
-        if kind == "log":
-            _wait(stored, rows)
+        reader = spark.read.format("cqueue").options(url=url, partitionRows=50, **{kind: "cluster"})
+        stored = _loaded(reader, rows)
         found[kind] = [stored.count(), stored.select("body").distinct().count()]
     found["executors"] = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     spark.stop()
     sys.stdout.write("\n" + json.dumps(found) + "\n")
 
 
-def _wait(stored, rows):
-    """A record can be read 2.5 s after it was appended."""
-    import time
-
+def _loaded(reader, rows):
+    """A record can be read 2.5 s after it was appended; a frame that was read stays as it was."""
     end = time.monotonic() + 60
-    while stored.count() < rows and time.monotonic() < end:
+    while (stored := reader.load()).count() < rows and time.monotonic() < end:
         time.sleep(0.5)
+    return stored
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def test_redrive(told, queue):
         (("enqueue", "{orders}", "--queue", "{queue}", "--set", "body"), "write NAME=VALUE"),
         (("enqueue", "{orders}", "--queue", "{queue}", "--set", "key=a", "--set", "key=b"), "given twice"),
         (("enqueue", "{orders}", "--queue", "{queue}", "--id", "who"), "same in every run"),
-        (("report",), "give a queue or a log"),
+        (("report",), "give a queue, a log or histories"),
         (("archive", "nowhere", "x"), "nowhere"),
         (("replay", ".", "--queue", "{queue}"), "no archive"),
         (("redrive", "{queue}.dead"), "dead-letter queue"),

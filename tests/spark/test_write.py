@@ -125,7 +125,7 @@ def test_a_derived_id_is_that_of_a_message_with_a_source(save, numbers, queue):
 
     due = datetime.fromtimestamp(int(queue.now.timestamp()), UTC)
     queue.send_many([Message(b"0", due=due, source="0")])
-    save(numbers(1), queue=queue.name, idColumn="id", due=due.isoformat())
+    save(numbers(1).withColumn("due", F.lit(due)), queue=queue.name, idColumn="id")
     assert queue.stats(exact=True).live == 1
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from cqueue.client import connect
 from cqueue.errors import BadInput
 from cqueue.spark.jobs import target as targets
 from cqueue.spark.jobs.enqueue import filtered
@@ -106,6 +107,8 @@ def run(
         PositionExpired: records were forgotten before they were read.
         OutcomeUnknown: it ended in the middle; run it again with the same checkpoint.
     """
+    with connect(job.url) as client:
+        client.log(job.log)  # a stream that has begun says only that it broke
     if job.target is not None:
         targets.ready(job.target, dry_run=dry_run, derived=True)
     if dry_run:

@@ -40,7 +40,7 @@ def test_a_cluster_reads_and_writes(url, client):
 
 def test_the_format_is_found_without_a_call(tmp_path):
     """The installed distribution has the module that Spark looks for, at its top."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     done = subprocess.run(
         [*command, "--wheel-dir", str(tmp_path), str(ROOT)], capture_output=True, text=True, check=False
     )

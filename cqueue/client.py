@@ -33,6 +33,9 @@ from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
 
+    from cqueue.store.cassandra import CassandraStore
+    from cqueue.store.connection import Connection
+
 ACK_THREADS = 2
 
 _shared_stores: dict[str, MemoryStore] = {}
@@ -65,6 +68,12 @@ def _memory_store(name: str) -> MemoryStore:
 
 
 def _cassandra_client(settings: Settings) -> Client:
+    store, connection = open_cassandra(settings)
+    return Client(store, on_close=connection.close)
+
+
+def open_cassandra(settings: Settings) -> tuple[CassandraStore, Connection]:
+    """Used inside: a store on a connection of its own, which the caller closes; its deployment is checked."""
     # Only here, because importing the driver takes half a second that memory:// need not wait.
     from cqueue.schema import check_deployment  # noqa: PLC0415
     from cqueue.store.cassandra import CassandraStore  # noqa: PLC0415
@@ -78,10 +87,10 @@ def _cassandra_client(settings: Settings) -> Client:
             serial_consistency=settings.serial_consistency,
             consistency=settings.consistency,
         )
-        return Client(store, on_close=connection.close)
     except BaseException:
         connection.close()
         raise
+    return store, connection
 
 
 class Client:

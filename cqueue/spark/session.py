@@ -13,16 +13,15 @@ from threading import Lock
 
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
+from cqueue.client import open_cassandra
 from cqueue.clock import ClusterClock
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import ConfigError
 from cqueue.log import Log
 from cqueue.log.catalog import LogCatalog
 from cqueue.producer import Producer
-from cqueue.schema import check_deployment
 from cqueue.settings import Settings
-from cqueue.store.cassandra import CassandraStore
-from cqueue.store.connection import Connection, open_session
+from cqueue.store.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +63,7 @@ def session(settings: Settings) -> SparkSide:
 
 
 def _open(settings: Settings) -> SparkSide:
-    connection = open_session(settings)
-    try:
-        check_deployment(connection.session, settings)
-        store = CassandraStore(
-            connection.session,
-            serial_consistency=settings.serial_consistency,
-            consistency=settings.consistency,
-        )
-        driver = BlockingDriver(store, ClusterClock(store.sample_time_us))
-        queues = Catalog(driver)
-        return SparkSide(connection, driver, queues, LogCatalog(driver, queues.deployment))
-    except BaseException:
-        connection.close()
-        raise
+    store, connection = open_cassandra(settings)
+    driver = BlockingDriver(store, ClusterClock(store.sample_time_us))
+    queues = Catalog(driver)
+    return SparkSide(connection, driver, queues, LogCatalog(driver, queues.deployment))

@@ -9,13 +9,10 @@ import signal
 from contextlib import contextmanager
 from threading import Lock
 
-from cqueue.client import Client
+from cqueue.client import Client, open_cassandra
 from cqueue.errors import OutcomeUnknown, Unavailable
-from cqueue.schema import check_deployment
 from cqueue.settings import load
 from cqueue.store import operations as ops
-from cqueue.store.cassandra import CassandraStore
-from cqueue.store.connection import open_session
 
 READS = (
     ops.ReadHead, ops.ReadSlice, ops.ReadIds, ops.ReadMessages, ops.ReadBodies, ops.ReadShards,
@@ -26,15 +23,8 @@ READS = (
 @contextmanager
 def open_client(url, wrap=lambda store: store):
     """A client whose store is wrapped."""
-    settings = load(url)
-    connection = open_session(settings)
+    store, connection = open_cassandra(load(url))
     try:
-        check_deployment(connection.session, settings)
-        store = CassandraStore(
-            connection.session,
-            serial_consistency=settings.serial_consistency,
-            consistency=settings.consistency,
-        )
         with Client(wrap(store), on_close=lambda: None) as client:
             yield client
     finally:

@@ -28,7 +28,7 @@ from cqueue.store.log_operations import (
     RegisterLogShard,
     UnregisterLogShard,
 )
-from cqueue.store.message_columns import ReadMessageColumns
+from cqueue.store.message_page import ReadMessagePage
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -50,7 +50,7 @@ from cqueue.store.operations import (
     Together,
     UnregisterShard,
 )
-from cqueue.store.record_columns import ReadColumns
+from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import CountRecords, ListSubscriptions, ReadSubscription
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ T = TypeVar("T")
 RETRIED = frozenset({
     ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
     ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
-    ReadMessageColumns,
-    ReadRecords, ReadRecordIds, ReadColumns, PeekRecords, ReadLogShards, ReadLog, ListLogs,
+    ReadMessagePage,
+    ReadRecords, ReadRecordIds, ReadRecordPage, PeekRecords, ReadLogShards, ReadLog, ListLogs,
     DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
     DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
     ReadSubscription, ListSubscriptions, CountRecords,

@@ -2,61 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cqueue import ids
-from cqueue.log.batches import Batch
-from cqueue.store.record_columns import pairs, uuids
+from cqueue import arrays
+from cqueue.protocol.pages import Stretch
+from cqueue.store.record_page import ID_AT, NULLS, TOPIC_AT
 
-SCHEMA = pa.schema(
+SCHEMA: Final = pa.schema(
     [
         pa.field("partition", pa.int16(), nullable=False),
         pa.field("id", pa.binary(16), nullable=False),
-        pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("time", arrays.TIMESTAMP, nullable=False),
         pa.field("topic", pa.string(), nullable=False),
         pa.field("key", pa.string()),
-        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("headers", arrays.TEXT_MAP),
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
 """id: the 16 bytes of the TimeUUID; time: when it was appended, by the cluster's clock."""
 
-
-def batch_of(found: Batch) -> pa.RecordBatch:
-    """The records, in their order."""
-    numbers, topics, keys, headers, bodies = found.columns.columns
-    arrays = (
-        found.partitions,
-        _ids(numbers),
-        list(map(ids.time_us, numbers)),
-        _texts(topics),
-        _texts(keys),
-        [None if each is None else list(pairs(each)) for each in headers]
-        if any(headers)
-        else _nulls(headers),
-        bodies,
-    )
-    return pa.RecordBatch.from_arrays(
-        [
-            array if isinstance(array, pa.Array) else pa.array(array, field.type)
-            for array, field in zip(arrays, SCHEMA, strict=True)
-        ],
-        schema=SCHEMA,
-    )
+_TOPIC, _BODY, _PARTS = 1, 3, 4  # of the pieces of a row: id, topic, key and headers, body
 
 
-def _ids(numbers: list[int]) -> pa.Array:
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(16), len(numbers), [None, pa.py_buffer(uuids(numbers))]
-    )
+class Columns:
+    """The columns of some records, made as they are asked for; of several partitions in the order of ids.
+
+    ids: the 16 bytes of each in a row of an array of uint8.
+    """
+
+    def __init__(self, stretches: Sequence[Stretch], *, reverse: bool = False) -> None:
+        self._stretches = stretches
+        parts = [_Part(stretch) for stretch in stretches]
+        self._pieces = pa.concat_arrays([part.pieces for part in parts])
+        found = np.concatenate([part.ids for part in parts])
+        self._order: Any = np.arange(len(found))
+        if len({stretch.partition for stretch in stretches}) > 1:
+            self._order = arrays.in_order(found, reverse=reverse)
+        self.ids: Any = found[self._order]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def partitions(self) -> Any:
+        """Their numbers, as an array of int16."""
+        numbers = np.array([stretch.partition for stretch in self._stretches], np.int16)
+        return np.repeat(numbers, [stretch.stop - stretch.start for stretch in self._stretches])[self._order]
+
+    def times(self) -> pa.Array:
+        """When each was appended."""
+        return arrays.times(arrays.ticks(self.ids))
+
+    def topics(self) -> pa.Array:
+        """Texts."""
+        return self._taken(_TOPIC).view(pa.string())
+
+    def bodies(self) -> pa.Array:
+        """Bytes."""
+        return self._taken(_BODY)
+
+    def _taken(self, piece: int) -> pa.Array:
+        return self._pieces.take(pa.array(self._order * _PARTS + piece))
+
+    def keys(self) -> pa.Array:
+        """Texts, or null."""
+        return arrays.texts([key for key, _ in self._texts]) if self._texts else self._nulls(pa.string())
+
+    def headers(self) -> pa.Array:
+        """Texts by name, or null."""
+        return arrays.maps([each for _, each in self._texts]) if self._texts else self._nulls(arrays.TEXT_MAP)
+
+    def _nulls(self, type_: pa.DataType) -> pa.Array:
+        return pa.nulls(len(self), type_)
+
+    @cached_property
+    def _texts(self) -> list[tuple[bytes | None, bytes | None]]:
+        """Key and headers of each; nothing if none has any."""
+        if not any(stretch.page.bodies for stretch in self._stretches):
+            return []
+        found = [
+            stretch.page.texts_at(place)
+            for stretch in self._stretches
+            for place in range(stretch.start, stretch.stop)
+        ]
+        return [found[place] for place in self._order]
 
 
-def _texts(cells: Sequence[bytes | None]) -> pa.Array:
-    """Texts from their bytes, which Cassandra has checked already."""
-    return pa.array(cells, pa.binary()).view(pa.string())
+class _Part:
+    """A stretch: its ids, and the pieces of its rows one after the other."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        _, page, start, stop = stretch
+        bounds: Any = np.empty((stop - start) * _PARTS + 1, np.int64)
+        starts: Any = np.array(page.starts[start : stop + 1], np.int64)
+        heads = arrays.fields(page.data, starts[:-1], TOPIC_AT)
+        rows = bounds[:-1].reshape(-1, _PARTS)
+        rows[:, 0] = starts[:-1]
+        rows[:, _TOPIC] = starts[:-1] + TOPIC_AT
+        rows[:, 2] = rows[:, _TOPIC] + arrays.big_endian(heads[:, TOPIC_AT - 4 :], ">i4")
+        rows[:, _BODY] = rows[:, 2] + NULLS
+        for place, body in page.bodies.items():
+            if start <= place < stop:
+                rows[place - start, _BODY] = body
+        bounds[-1] = starts[-1]
+        self.ids = heads[:, ID_AT : ID_AT + 16]
+        self.pieces = arrays.pieces(page.data, bounds)
 
 
-def _nulls(cells: Sequence[bytes | None]) -> pa.Array:
-    return pa.nulls(len(cells), SCHEMA.field("headers").type)
+def batch_of(stretches: Sequence[Stretch], *, reverse: bool = False) -> pa.RecordBatch:
+    """The records of a scan's round, in the order of ids; each partition's stretches are in order already."""
+    columns = Columns(stretches, reverse=reverse)
+    made = [
+        pa.array(columns.partitions()),
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(columns), [None, pa.py_buffer(columns.ids)]),
+        columns.times(),
+        columns.topics(),
+        columns.keys(),
+        columns.headers(),
+        columns.bodies(),
+    ]
+    return pa.RecordBatch.from_arrays(made, schema=SCHEMA)
+
+
+def of_topics(batch: pa.RecordBatch, topics: Collection[str]) -> pa.RecordBatch:
+    """Those records of a batch, or of one of Spark's, that have one of these topics."""
+    return batch.filter(pc.is_in(batch.column("topic"), pa.array(topics, pa.string())))

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, Closed
-from cqueue.log.batches import Batch, in_order
 from cqueue.log.catalog import LogCatalog, LogEntry
 from cqueue.log.positions import EARLIEST, Point, Start, id_at, starts
 from cqueue.log.records import LogId, LogRecord, check_partition, check_text
 from cqueue.message import check_duration
-from cqueue.protocol.columns import ColumnMerge, PartitionStretch
 from cqueue.protocol.logs import LogSpec
+from cqueue.protocol.pages import PageMerge, Stretch, passed_upto
 from cqueue.protocol.scan import Merge, Record, ShardMap
 
 if TYPE_CHECKING:
@@ -124,9 +123,9 @@ class Scanner(_Reader):
         self._first = first
         self._end = min(first.values()) if reverse else last
         positions = {each: max(last, self._end) for each in first} if reverse else first
-        self._merge = ColumnMerge(spec, positions, self._known, reverse=reverse)
+        self._merge = PageMerge(spec, positions, self._known, reverse=reverse)
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="cqueue-scan")
-        self._next: Future[list[PartitionStretch] | None] | None = None
+        self._next: Future[list[Stretch] | None] | None = None
 
     # ── reading ──
 
@@ -139,24 +138,41 @@ class Scanner(_Reader):
         """
         log = self._spec.partition
         for found in self._found():
-            yield [
-                LogRecord(log, partition, row)
-                for partition, row in zip(found.partitions, found.columns.rows(), strict=True)
+            rows = [
+                Record(row, stretch.partition)
+                for stretch in found
+                for row in stretch.page.rows(stretch.start, stretch.stop)
+                if self._topics is None or row.topic in self._topics
             ]
+            # Stretches are in order, and sorting finds that out: it merges.
+            rows.sort(key=lambda record: record.row.id, reverse=self._reverse)
+            kept = rows[: self._left]
+            if kept:
+                self._given(len(kept))
+                yield [LogRecord(log, partition, row) for row, partition in kept]
 
     def __iter__(self) -> Iterator[LogRecord]:
         return chain.from_iterable(self.batches())
 
-    def _found(self) -> Iterator[Batch]:
+    def _found(self) -> Iterator[list[Stretch]]:
+        """What each round finds, until the limit is reached."""
         while self._left is None or self._left > 0:
             found = self._take()
             if found is None:
                 return
-            kept = self._limited(in_order(found, reverse=self._reverse))
-            if kept:
-                yield kept
+            wanted = [self._behind(stretch) for stretch in found] if self._reverse else found
+            if wanted:
+                yield wanted
 
-    def _take(self) -> list[PartitionStretch] | None:
+    def _behind(self, stretch: Stretch) -> Stretch:
+        """What of it is above its partition's start: backwards all are read to the earliest start."""
+        return stretch._replace(stop=passed_upto(stretch, self._first[stretch.partition], reverse=True))
+
+    def _given(self, count: int) -> None:
+        if self._left is not None:
+            self._left -= count
+
+    def _take(self) -> list[Stretch] | None:
         """What was read ahead, or is read now; and begin to read on."""
         self._check_open()
         ahead, self._next = self._next, None
@@ -165,19 +181,8 @@ class Scanner(_Reader):
             self._next = self._reads.submit(self._read)
         return found
 
-    def _read(self) -> list[PartitionStretch] | None:
+    def _read(self) -> list[Stretch] | None:
         return self._driver.run(self._merge.more(self._spec, self._end, self._began_us))
-
-    def _limited(self, found: Batch) -> Batch:
-        """Those of them that are wanted, up to the limit."""
-        if self._topics is not None:
-            found = found.of_topics(self._topics)
-        if self._reverse:
-            found = found.behind(self._first)
-        if self._left is not None:
-            found = found.first(self._left)
-            self._left -= len(found)
-        return found
 
     # ── Arrow ──
 
@@ -190,7 +195,14 @@ class Scanner(_Reader):
         from cqueue.log import arrow  # noqa: PLC0415 - pyarrow is an extra
 
         for found in self._found():
-            yield arrow.batch_of(found)
+            batch = arrow.batch_of(found, reverse=self._reverse)
+            if self._topics is not None:
+                batch = arrow.of_topics(batch, self._topics)
+            if self._left is not None:
+                batch = batch.slice(0, self._left)
+            if batch.num_rows:
+                self._given(batch.num_rows)
+                yield batch
 
     # ── moving ──
 

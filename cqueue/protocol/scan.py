@@ -22,7 +22,7 @@ from cqueue.store.log_operations import (
     RecordRow,
 )
 from cqueue.store.operations import Operation
-from cqueue.store.record_columns import ReadColumns
+from cqueue.store.record_page import ReadRecordPage
 
 SHARDS_AT_ONCE = 64
 """Time shards of the registry that one statement reads."""
@@ -30,13 +30,18 @@ CHUNKS_AT_ONCE = 16
 MAX_KNOWN = 20_000
 SOURCES_AT_ONCE = 32
 FIRST_ROWS = 64
+FEWEST_ROWS = 8
 MOST_ROWS = 5000
 SLICE_BYTES = 2 << 20
 """What one read aims at; the first one of a source is small, because bodies may be large."""
+MERGE_BYTES = 64 << 20
+"""What the reads of all sources of a merge aim at together."""
+ROW_BYTES = 100
+"""Of a record, besides its body."""
 
 
 T = TypeVar("T")
-Read = ReadRecords | ReadColumns | ReadRecordIds
+Read = ReadRecords | ReadRecordPage | ReadRecordIds
 
 
 class ShardMap:
@@ -93,16 +98,35 @@ class Record(NamedTuple):
 class Source:
     """One partition, read up to `position`: forwards, or with `reverse` backwards."""
 
-    __slots__ = ("_limit", "_shard", "_width", "buffer", "partition", "position", "quiet", "reverse")
-    read: type[ReadRecords | ReadColumns] = ReadRecords
+    __slots__ = (
+        "_limit",
+        "_shard",
+        "_slice_bytes",
+        "_width",
+        "buffer",
+        "partition",
+        "position",
+        "quiet",
+        "reverse",
+    )
+    read: type[ReadRecords | ReadRecordPage] = ReadRecords
 
-    def __init__(self, spec: LogSpec, partition: int, position: int, *, reverse: bool = False) -> None:
+    def __init__(
+        self,
+        spec: LogSpec,
+        partition: int,
+        position: int,
+        *,
+        reverse: bool = False,
+        slice_bytes: int = SLICE_BYTES,
+    ) -> None:
         self.partition = partition
         self.position = position  # forwards: the last id passed; backwards: ids above it are passed
         self.reverse = reverse
         self.buffer: list[Any] = []  # read, and not handed out
         self.quiet = False  # the last read found nothing
-        self._limit = FIRST_ROWS
+        self._slice_bytes = slice_bytes
+        self._limit = max(FEWEST_ROWS, min(FIRST_ROWS, slice_bytes >> 10))
         self._width = spec.width_ms
         self._shard = self._floor(position)
 
@@ -143,18 +167,26 @@ class Source:
     def feed(self, rows: Any, end: int) -> None:
         """Take what was read."""
         self.buffer += rows
-        self._move([row.id for row in rows], sum(len(row.body) for row in rows), end)
+        size = sum(len(row.body) + ROW_BYTES for row in rows)
+        self._move(len(rows), rows[-1].id if rows else 0, size, end)
 
-    def _move(self, read: list[int], size: int, end: int) -> None:
+    def buffered(self) -> int:
+        """Records that were read and not handed out."""
+        return len(self.buffer)
+
+    def runs_low(self) -> bool:
+        """Whether to read on before all is handed out: many are then read side by side."""
+        return self.buffered() * 2 < self._limit
+
+    def _move(self, count: int, last: int, size: int, end: int) -> None:
         """Go on behind what was read; bound the next read by bytes, as far as this one tells."""
-        self.quiet = not read
-        if len(read) == self._limit:
-            self.position = read[-1] - 1 if self.reverse else read[-1]
+        self.quiet = not count
+        if count == self._limit:
+            self.position = last - 1 if self.reverse else last
         else:
             self._leave_shard(end)
-        if read:
-            mean = size // len(read) + 100
-            self._limit = max(8, min(MOST_ROWS, self._limit * 4, SLICE_BYTES // mean))
+        if count:
+            self._limit = max(FEWEST_ROWS, min(MOST_ROWS, self._limit * 4, self._slice_bytes * count // size))
 
     def peeked(self, first: int | None, end: int) -> None:
         """Take note of the first id that stands there, if any does."""
@@ -200,7 +232,7 @@ def _peek(group: list[Asked]) -> PeekRecords:
 class PartitionMerge(Generic[T]):
     """Several partitions of a log, read so far that what they hand out together is in the order of ids.
 
-    What a source is, and in which form it hands out its records, is left to `Merge` and `ColumnMerge`.
+    What a source is, and in which form it hands out its records, is left to `Merge` and `PageMerge`.
     """
 
     source: type[Source] = Source
@@ -213,16 +245,19 @@ class PartitionMerge(Generic[T]):
         *,
         reverse: bool = False,
     ) -> None:
-        self.sources = {
-            partition: self.source(spec, partition, position, reverse=reverse)
-            for partition, position in sorted(positions.items())
-        }
         self._known = known or ShardMap()
         self._reverse = reverse
+        self._slice_bytes = min(SLICE_BYTES, MERGE_BYTES // max(1, len(positions)))
+        self.sources = dict[int, Source]()
+        for partition, position in sorted(positions.items()):
+            self.add(spec, partition, position)
 
     def add(self, spec: LogSpec, partition: int, position: int) -> None:
         """Read another partition as well."""
-        self.sources.setdefault(partition, self.source(spec, partition, position, reverse=self._reverse))
+        if partition not in self.sources:
+            self.sources[partition] = self.source(
+                spec, partition, position, reverse=self._reverse, slice_bytes=self._slice_bytes
+            )
 
     def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[T] | None]:
         """The next records in order, perhaps none; None once all sources are at `end`.
@@ -269,7 +304,7 @@ class PartitionMerge(Generic[T]):
         else:
             behind = [source for source in self.sources.values() if source.position < end]
             behind.sort(key=lambda source: source.position)
-        return [source for source in behind[:SOURCES_AT_ONCE] if not source.buffer or source is behind[0]]
+        return [source for source in behind[:SOURCES_AT_ONCE] if source is behind[0] or source.runs_low()]
 
     def _hand_out(self, end: int) -> list[T]:
         positions = [source.position for source in self.sources.values()] or [end]
@@ -298,8 +333,8 @@ class IdSource(Source):
 
     __slots__ = ()
 
-    def __init__(self, spec: LogSpec, partition: int, position: int, *, reverse: bool = False) -> None:
-        super().__init__(spec, partition, position, reverse=reverse)
+    def __init__(self, spec: LogSpec, partition: int, position: int, **options: Any) -> None:
+        super().__init__(spec, partition, position, **options)
         self.quiet = True  # most partitions have nothing new: they are asked together first
 
     def request(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> Read | None:
@@ -310,7 +345,7 @@ class IdSource(Source):
     def feed(self, rows: Any, end: int) -> None:
         """Take what was read."""
         self.buffer += rows
-        self._move(rows, 0, end)
+        self._move(len(rows), rows[-1] if rows else 0, len(rows) * ROW_BYTES, end)
 
     def take(self, watermark: int) -> list[Any]:
         """Hand out what the watermark has passed."""

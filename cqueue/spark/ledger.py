@@ -21,8 +21,9 @@ from cqueue import ids
 from cqueue.protocol.logs import LogSpec
 from cqueue.spark.records import existing, within
 from cqueue.spark.session import SparkSide
+from cqueue.store.cells import pairs
 from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecords, RecordRow
-from cqueue.store.record_columns import ReadColumns, pairs
+from cqueue.store.record_page import ReadRecordPage
 
 MARK: Final = "cqueue-source"
 """The header that tells copies of a record."""
@@ -92,7 +93,10 @@ def digest_of(mark: str) -> bytes:
 def _headers(side: SparkSide, shard: LogShard, after: int, upto: int) -> Iterator[bytes]:
     full = True
     while full:
-        page = side.driver.ask(ReadColumns(shard, after, upto, PAGE))
+        page = side.driver.ask(ReadRecordPage(shard, after, upto, PAGE))
         full = len(page) == PAGE
-        after = page.ids[-1] if page else after
-        yield from filter(None, page.headers)
+        after = page.id_at(len(page) - 1) if page else after
+        for place in page.bodies:
+            _, headers = page.texts_at(place)
+            if headers is not None:
+                yield headers

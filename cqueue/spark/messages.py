@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from cqueue import ids
+from cqueue import arrays, ids
 from cqueue.protocol import shards
 from cqueue.protocol.dead import (
     HEADER_ATTEMPTS,
@@ -21,14 +23,14 @@ from cqueue.protocol.dead import (
 )
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.survey import END, Walk, wide_rows
-from cqueue.spark import arrays
+from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
 from cqueue.spark.split import Piece, Probe, ahead, grouped, split
 from cqueue.spark.views import DEAD, arrow_schema
-from cqueue.store.message_columns import MessageColumns, ReadMessageColumns
+from cqueue.store.cells import pairs
+from cqueue.store.message_page import BODY_AT, ID_AT, SENT_AT_BEFORE_END, TAIL, MessagePage, ReadMessagePage
 from cqueue.store.operations import ReadBodies, ReadIds, WideRow
-from cqueue.store.record_columns import pairs
 
 FIRST_ROWS: Final = 500
 MOST_ROWS: Final = 5000
@@ -92,8 +94,8 @@ def read(side: SparkSide, part: MessagePart, view: str, columns: tuple[str, ...]
     """
     left = part.limit
     make = _Batches(side, part, view, columns)
-    for page in ahead(_pages(side, part)):
-        for batch in make.of(page):
+    for place, page in ahead(_pages(side, part)):
+        for batch in make.of(place, page):
             wanted = batch if left is None else batch.slice(0, left)
             if left is not None:
                 left -= wanted.num_rows
@@ -103,28 +105,85 @@ def read(side: SparkSide, part: MessagePart, view: str, columns: tuple[str, ...]
                 return
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    place: Place
-    found: MessageColumns
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-
-def _pages(side: SparkSide, part: MessagePart) -> Iterator[_Page]:
+def _pages(side: SparkSide, part: MessagePart) -> Iterator[tuple[Place, MessagePage]]:
     limit = FIRST_ROWS
     for piece in part.pieces:
         wide_row, priority = piece.place
         walk = Walk(part.spec, wide_row, piece.after, piece.upto)
         while not walk.done:
-            read_ = ReadMessageColumns(wide_row, priority, walk.after, walk.upto, limit)
-            found = side.driver.ask(read_)
-            walk.passed(found.last if len(found) == limit else None, found.tombstones)
-            if found:
-                yield _Page(piece.place, found)
-                mean = sum(map(len, filter(None, found.bodies))) // len(found) + 100
-                limit = max(FIRST_ROWS, min(MOST_ROWS, limit * 4, PAGE_BYTES // mean))
+            page = side.driver.ask(ReadMessagePage(wide_row, priority, walk.after, walk.upto, limit))
+            walk.passed(page.last if len(page) == limit else None, page.tombstones)
+            if page:
+                yield piece.place, page
+                wanted = PAGE_BYTES * len(page) // len(page.data)
+                limit = max(FIRST_ROWS, min(MOST_ROWS, limit * 4, wanted))
+
+
+class _Messages:
+    """Some messages of a page, from `start` to `stop` - 1, a column at a time.
+
+    bodies: by place, those that stand elsewhere and were found there.
+    """
+
+    def __init__(
+        self, place: Place, page: MessagePage, start: int, stop: int, bodies: Mapping[int, bytes]
+    ) -> None:
+        self.place = place
+        self._page = page
+        self._bodies = bodies
+        self._places = range(start, stop)
+        self._starts: Any = np.array(page.starts[start : stop + 1], np.int64)
+        self._rest = (
+            {at - start: page.rest[at] for at in self._places if at in page.rest} if page.rest else {}
+        )
+        self.ids: Any = arrays.fields(page.data, self._starts[:-1] + ID_AT, 16)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def bodies(self) -> pa.Array:
+        """Bytes; null where a body was not found."""
+        if any(rest.size is not None for rest in self._rest.values()):
+            return pa.array(map(self._body, self._places), pa.binary())
+        bounds: Any = np.empty((len(self), 3), np.int64)
+        bounds[:, 0] = self._starts[:-1]
+        bounds[:, 1] = self._starts[:-1] + BODY_AT
+        bounds[:, 2] = self._starts[1:] - TAIL
+        for at, rest in self._rest.items():
+            bounds[at, 2] = rest.body_stop
+        found = arrays.pieces(self._page.data, np.append(bounds, self._starts[-1]))
+        return found.take(pa.array(np.arange(1, len(found), 3)))
+
+    def _body(self, place: int) -> bytes | None:
+        rest = self._page.rest.get(place)
+        stands_elsewhere = rest is not None and rest.size is not None
+        return self._bodies.get(place) if stands_elsewhere else self._page.body_at(place)
+
+    @cached_property
+    def sent_at(self) -> Any:
+        """Ms since 1970, as an array of int64."""
+        at = self._starts[1:] - SENT_AT_BEFORE_END
+        found = arrays.big_endian(arrays.fields(self._page.data, at, 8), ">i8")
+        for place, rest in self._rest.items():
+            found[place] = rest.sent_at
+        return found
+
+    @cached_property
+    def ticks(self) -> Any:
+        """When each is due, as `arrays.ticks`."""
+        return arrays.ticks(self.ids)
+
+    def expires(self) -> list[int | None]:
+        """Ms since 1970, or None."""
+        found: list[int | None] = [None] * len(self)
+        for place, rest in self._rest.items():
+            found[place] = rest.expires
+        return found
+
+    def texts(self, name: str) -> dict[int, bytes]:
+        """A column of `Rest`, by place from 0 on, where it is not null."""
+        cells = ((place, getattr(rest, name)) for place, rest in self._rest.items())
+        return {place: cell for place, cell in cells if cell is not None}
 
 
 class _Batches:
@@ -137,99 +196,80 @@ class _Batches:
         self._is_dead = view == DEAD
         self._schema = arrow_schema(view, columns)
         self._columns = columns
-        self._makers: Final[Mapping[str, Callable[[_Page], pa.Array]]] = {
-            "id": lambda page: arrays.message_ids(*page.place, page.found.ids),
+        self._makers: Final[Mapping[str, Callable[[_Messages], pa.Array]]] = {
+            "id": lambda found: makers.message_ids(*found.place, found.ids),
             "queue": self._queue,
-            "priority": lambda page: arrays.constant(page.place.priority, len(page), pa.int32()),
-            "due": lambda page: arrays.times(page.found.ids),
-            "body": lambda page: pa.array(page.found.bodies, pa.binary()),
-            "headers": lambda page: arrays.sparse_maps(page.found.texts["headers"], len(page)),
-            "codec": lambda page: arrays.sparse(page.found.texts["codec"], len(page)),
-            "task": lambda page: arrays.sparse(page.found.texts["task"], len(page)),
-            "key": lambda page: arrays.sparse(page.found.texts["key"], len(page)),
-            "trigger": lambda page: arrays.sparse(page.found.texts["trigger"], len(page)),
-            "sent_at": lambda page: arrays.milliseconds(page.found.sent_at),
-            "expires": lambda page: arrays.milliseconds(map(page.found.expires.get, range(len(page)))),
-            "reason": lambda page: self._header(page, HEADER_REASON),
-            "attempts": lambda page: pc.cast(self._header(page, HEADER_ATTEMPTS), pa.int32()),
-            "original_id": lambda page: self._header(page, HEADER_ID),
-            "traceback": lambda page: self._header(page, HEADER_TRACEBACK),
+            "priority": lambda found: makers.constant(found.place.priority, len(found), pa.int32()),
+            "due": lambda found: arrays.times(found.ticks),
+            "body": _Messages.bodies,
+            "headers": lambda found: makers.sparse_maps(found.texts("headers"), len(found)),
+            "codec": lambda found: makers.sparse(found.texts("codec"), len(found)),
+            "task": lambda found: makers.sparse(found.texts("task"), len(found)),
+            "key": lambda found: makers.sparse(found.texts("key"), len(found)),
+            "trigger": lambda found: makers.sparse(found.texts("trigger"), len(found)),
+            "sent_at": lambda found: makers.milliseconds(found.sent_at),
+            "expires": lambda found: makers.milliseconds(found.expires()),
+            "reason": lambda found: self._header(found, HEADER_REASON),
+            "attempts": lambda found: pc.cast(self._header(found, HEADER_ATTEMPTS), pa.int32()),
+            "original_id": lambda found: self._header(found, HEADER_ID),
+            "traceback": lambda found: self._header(found, HEADER_TRACEBACK),
         }
 
-    def of(self, page: _Page) -> Iterator[pa.RecordBatch]:
+    def of(self, place: Place, page: MessagePage) -> Iterator[pa.RecordBatch]:
         """One batch, or several where large bodies have to be fetched."""
-        if not page.found.sizes or "body" not in self._columns:
-            yield self._batch(page)
+        large = any(rest.size is not None for rest in page.rest.values())
+        if not large or "body" not in self._columns:
+            yield self._batch(_Messages(place, page, 0, len(page), {}))
             return
-        for start, stop in _spans(page.found):
-            yield self._with_bodies(page, start, stop)
+        for start, stop in _spans(page):
+            batch = self._batch(_Messages(place, page, start, stop, self._fetched(place, page, start, stop)))
+            # One whose body is gone was acked meanwhile.
+            yield batch.filter(batch.column("body").is_valid())
 
-    def _batch(self, page: _Page) -> pa.RecordBatch:
-        made = [self._makers[name](page) for name in self._columns]
+    def _fetched(self, place: Place, page: MessagePage, start: int, stop: int) -> dict[int, bytes]:
+        """The bodies that stand elsewhere, by place."""
+        asked = {at: page.id_at(at) for at in range(start, stop) if _size(page, at) is not None}
+        if not asked:
+            return {}
+        found: dict[int, bytes] = self._side.driver.ask(ReadBodies(place.wide_row, tuple(asked.values())))
+        return {at: found[id_] for at, id_ in asked.items() if id_ in found}
+
+    def _batch(self, found: _Messages) -> pa.RecordBatch:
+        made = [self._makers[name](found) for name in self._columns]
         batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
-        return self._until(page, batch)
+        return self._until(found, batch)
 
-    def _until(self, page: _Page, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _until(self, found: _Messages, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without what is younger than the moment that the whole read shows."""
-        keep = pc.less_equal(arrays.milliseconds(page.found.sent_at), _timestamp(self._as_of_us))
+        keep = found.sent_at * 1000 <= self._as_of_us
         if self._is_dead:  # it was sent long before it died
-            keep = pc.and_(keep, pc.less_equal(arrays.times(page.found.ids), _timestamp(self._as_of_us)))
-        return batch if pc.all(keep).as_py() else batch.filter(keep)
+            keep &= (found.ticks - ids.TICKS_1970) // 10 <= self._as_of_us
+        return batch if keep.all() else batch.filter(pa.array(keep))
 
-    def _with_bodies(self, page: _Page, start: int, stop: int) -> pa.RecordBatch:
-        """Some messages of a page with their bodies; one whose body is gone was acked meanwhile."""
-        found = page.found
-        large = [place for place in range(start, stop) if place in found.sizes]
-        asked = {place: ids.from_bytes(found.ids[place]) for place in large}
-        bodies: dict[int, bytes] = {}
-        if asked:
-            bodies = self._side.driver.ask(ReadBodies(page.place.wide_row, tuple(asked.values())))
-        for place, id_ in asked.items():
-            found.bodies[place] = bodies.get(id_)
-        kept = [place for place in range(start, stop) if found.bodies[place] is not None]
-        chosen = _chosen(found, kept)
-        for place in asked:  # the next batch must not hold these bodies as well
-            found.bodies[place] = None
-        return self._batch(_Page(page.place, chosen))
-
-    def _queue(self, page: _Page) -> pa.Array:
+    def _queue(self, found: _Messages) -> pa.Array:
         if not self._is_dead:
-            return arrays.constant(self._name, len(page), pa.string())
-        return self._header(page, HEADER_QUEUE)
+            return makers.constant(self._name, len(found), pa.string())
+        return self._header(found, HEADER_QUEUE)
 
-    def _header(self, page: _Page, name: str) -> pa.Array:
-        stored = page.found.texts["headers"]
-        found = [dict(pairs(stored[place])) if place in stored else {} for place in range(len(page))]
-        return pa.array([headers.get(name) for headers in found], pa.string())
+    def _header(self, found: _Messages, name: str) -> pa.Array:
+        stored = found.texts("headers")
+        headers = [dict(pairs(stored[place])) if place in stored else {} for place in range(len(found))]
+        return pa.array([each.get(name) for each in headers], pa.string())
 
 
-def _spans(found: MessageColumns) -> Iterator[tuple[int, int]]:
+def _size(page: MessagePage, place: int) -> int | None:
+    """How long a body is that stands elsewhere."""
+    rest = page.rest.get(place)
+    return None if rest is None else rest.size
+
+
+def _spans(page: MessagePage) -> Iterator[tuple[int, int]]:
     """Stretches of a page whose large bodies fit into one batch."""
     start = size = 0
-    for place in range(len(found)):
+    for place in range(len(page)):
         if size >= LARGE_BYTES:
             yield start, place
             start, size = place, 0
-        size += found.sizes.get(place, 0)
-    if start < len(found):
-        yield start, len(found)
-
-
-def _chosen(found: MessageColumns, places: list[int]) -> MessageColumns:
-    """The messages at these places, in their order."""
-
-    def of(cells: Mapping[int, Any]) -> dict[int, Any]:
-        return {new: cells[old] for new, old in enumerate(places) if old in cells}
-
-    return MessageColumns(
-        [found.ids[place] for place in places],
-        [found.bodies[place] for place in places],
-        [found.sent_at[place] for place in places],
-        of(found.sizes),
-        of(found.expires),
-        {name: of(cells) for name, cells in found.texts.items()},
-    )
-
-
-def _timestamp(us: int) -> pa.Scalar:
-    return pa.scalar(us, pa.int64()).cast(arrays.TIMESTAMP)
+        size += _size(page, place) or 0
+    if start < len(page):
+        yield start, len(page)

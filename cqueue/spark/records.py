@@ -10,15 +10,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from cqueue import ids
+from cqueue.log.arrow import Columns, of_topics
 from cqueue.protocol.logs import LogSpec
+from cqueue.protocol.pages import Stretch
 from cqueue.protocol.scan import SHARDS_AT_ONCE
-from cqueue.spark import arrays
+from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
 from cqueue.spark.split import Piece, Probe, ahead, grouped, split
 from cqueue.spark.views import LOG, arrow_schema
 from cqueue.store.log_operations import LogShard, ReadLogShards, ReadRecordIds
-from cqueue.store.record_columns import ReadColumns, RecordColumns
+from cqueue.store.record_page import ReadRecordPage
 
 FIRST_ROWS: Final = 64
 MOST_ROWS: Final = 5000
@@ -94,48 +96,45 @@ def read(side: SparkSide, part: LogPart, columns: tuple[str, ...]) -> Iterator[p
     Raises:
         NotDone: Cassandra does not answer; nothing of the page under way was given out.
     """
-    schema, left = arrow_schema(LOG, columns), part.limit
-    topics = None if part.topics is None else frozenset(topic.encode() for topic in part.topics)
-    for shard, page in ahead(_pages(side, part)):
-        found = page if topics is None else _of_topics(page, topics)
+    asked = {*columns, "topic"} if part.topics is not None else set(columns)
+    schema, left = arrow_schema(LOG, sorted(asked)), part.limit
+    for stretch in ahead(_pages(side, part)):
+        batch = _batch(part, stretch, schema)
+        if part.topics is not None:
+            batch = of_topics(batch, part.topics)
         if left is not None:
-            found = found.chosen(list(range(min(left, len(found)))))
-            left -= len(found)
-        if found:
-            yield _batch(part, shard, found, schema)
+            batch = batch.slice(0, left)
+            left -= batch.num_rows
+        if batch.num_rows:
+            yield batch.select(columns)
         if left == 0:
             return
 
 
-def _pages(side: SparkSide, part: LogPart) -> Iterator[tuple[LogShard, RecordColumns]]:
+def _pages(side: SparkSide, part: LogPart) -> Iterator[Stretch]:
     limit = FIRST_ROWS
     for piece in part.pieces:
         after, full = piece.after, True
         while full:
-            found = side.driver.ask(ReadColumns(piece.place, after, piece.upto, limit))
-            full = len(found) == limit
-            if found:
-                yield piece.place, found
-                after = found.ids[-1]
-                mean = sum(map(len, found.bodies)) // len(found) + 100
-                limit = max(8, min(MOST_ROWS, limit * 4, PAGE_BYTES // mean))
+            page = side.driver.ask(ReadRecordPage(piece.place, after, piece.upto, limit))
+            full = len(page) == limit
+            if page:
+                yield Stretch(piece.place.partition, page, 0, len(page))
+                after = page.id_at(len(page) - 1)
+                limit = max(8, min(MOST_ROWS, limit * 4, PAGE_BYTES * len(page) // len(page.data)))
 
 
-def _of_topics(page: RecordColumns, topics: frozenset[bytes]) -> RecordColumns:
-    return page.chosen([place for place, topic in enumerate(page.topics) if topic in topics])
-
-
-def _batch(part: LogPart, shard: LogShard, found: RecordColumns, schema: pa.Schema) -> pa.RecordBatch:
+def _batch(part: LogPart, stretch: Stretch, schema: pa.Schema) -> pa.RecordBatch:
+    found = Columns([stretch])
     count = len(found)
-    cells = list(map(ids.to_bytes, found.ids))
-    makers = {
-        "id": lambda: arrays.log_ids(part.log, shard.partition, cells),
-        "log": lambda: arrays.constant(part.name, count, pa.string()),
-        "partition": lambda: arrays.constant(shard.partition, count, pa.int32()),
-        "time": lambda: arrays.times(cells),
-        "topic": lambda: arrays.texts(found.topics),
-        "key": lambda: arrays.texts(found.keys),
-        "body": lambda: pa.array(found.bodies, pa.binary()),
-        "headers": lambda: arrays.maps(found.headers),
+    columns = {
+        "id": lambda: makers.log_ids(part.log, stretch.partition, found.ids),
+        "log": lambda: makers.constant(part.name, count, pa.string()),
+        "partition": lambda: makers.constant(stretch.partition, count, pa.int32()),
+        "time": found.times,
+        "topic": found.topics,
+        "key": found.keys,
+        "body": found.bodies,
+        "headers": found.headers,
     }
-    return pa.RecordBatch.from_arrays([makers[name]() for name in schema.names], schema=schema)
+    return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)

@@ -20,7 +20,7 @@ from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
-from cqueue.store.message_columns import MessageColumns, ReadMessageColumns, parse
+from cqueue.store.message_page import MessagePage, ReadMessagePage, parse
 from cqueue.store.requests import Answer, Collected, Pending, Request, Requests, Window, settle, start
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
@@ -60,7 +60,7 @@ class CassandraStore:
         self._starters: Final[dict[type[ops.Operation[Any]], Callable[[Any], Pending[Any]]]] = {
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
-            ReadMessageColumns: self._read_columns,
+            ReadMessagePage: self._read_page,
             ops.ReadIds: self._read_ids,
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
@@ -131,9 +131,9 @@ class CassandraStore:
         values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
         return self._requests.send(cql.READ_SLICE, values, _slice)
 
-    def _read_columns(self, op: ReadMessageColumns) -> Request[MessageColumns]:
+    def _read_page(self, op: ReadMessagePage) -> Request[MessagePage]:
         values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
-        return self._requests.send(cql.READ_COLUMNS, values, _message_columns)
+        return self._requests.send(cql.READ_PAGE, values, _message_page)
 
     def _read_ids(self, op: ops.ReadIds) -> Request[ops.IdSlice]:
         values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
@@ -305,12 +305,12 @@ def _slice(found: Answer) -> ops.Slice:
     return ops.Slice(codec.messages(found.rows), tombstones.crossed(found.warnings))
 
 
-def _message_columns(found: Answer) -> MessageColumns:
+def _message_page(found: Answer) -> MessagePage:
     rows: Any = found.rows
     crossed = tombstones.crossed(found.warnings)
     if isinstance(rows, bytes):
         return parse(rows, crossed)
-    return MessageColumns.of(codec.messages(rows), crossed)
+    return MessagePage.of(codec.messages(rows), crossed)
 
 
 def _id_slice(found: Answer) -> ops.IdSlice:

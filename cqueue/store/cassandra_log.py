@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 from cassandra.query import UNSET_VALUE
 
 from cqueue import ids
+from cqueue.store import cells
 from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.operations import Operation
-from cqueue.store.record_columns import ReadColumns, RecordColumns, parse, text_map
+from cqueue.store.record_page import ReadRecordPage, RecordPage, parse
 from cqueue.store.requests import Answer, Decode, Request, Requests
 
 _smallint = struct.Struct(">h").pack
@@ -34,8 +35,8 @@ class CassandraLogs:
         return {
             ops.AppendRecords: self._append,
             ops.DeleteRecords: self._delete,
-            ops.ReadRecords: lambda op: self._read(op, lambda found: _columns(found).rows()),
-            ReadColumns: lambda op: self._read(op, _columns),
+            ops.ReadRecords: lambda op: self._read(op, lambda found: list(_page(found).rows())),
+            ReadRecordPage: lambda op: self._read(op, _page),
             ops.ReadRecordIds: self._read_ids,
             ops.PeekRecords: self._peek,
             ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, (op.at_us, *op.shard)),
@@ -61,7 +62,7 @@ class CassandraLogs:
         at_us = max(map(ids.time_us, op.ids)) + 1
         return self._plain(cql.DELETE_RECORDS, (at_us, *op.shard, op.ids))
 
-    def _read(self, op: ops.ReadRecords | ReadColumns, decode: Decode[T]) -> Request[T]:
+    def _read(self, op: ops.ReadRecords | ReadRecordPage, decode: Decode[T]) -> Request[T]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
         return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decode)
 
@@ -96,7 +97,7 @@ def record_values(op: ops.AppendRecords) -> Iterator[list[Any]]:
             ids.to_bytes(id_),
             topic.encode(),
             unset if key is None else key.encode(),
-            unset if headers is None else text_map(headers),
+            unset if headers is None else cells.text_map(headers),
             body,
             _bigint(ids.time_us(id_)),
             ttl,
@@ -111,11 +112,11 @@ def _applied(found: Answer) -> bool:
     return bool(found.rows[0][0])
 
 
-def _columns(found: Answer) -> RecordColumns:
+def _page(found: Answer) -> RecordPage:
     rows: Any = found.rows
     if isinstance(rows, bytes):
         return parse(rows)
-    return RecordColumns.of(
+    return RecordPage.of(
         ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4])) for row in rows
     )
 

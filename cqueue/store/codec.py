@@ -13,6 +13,7 @@ from typing import Any
 from cassandra.query import UNSET_VALUE
 
 from cqueue import ids
+from cqueue.store.cells import text_map
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -23,7 +24,6 @@ from cqueue.store.operations import (
     SlotState,
     WideRow,
 )
-from cqueue.store.record_columns import text_map
 
 _CURSOR, _LOCK, _SLOT = 0, 1, 2
 

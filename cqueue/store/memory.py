@@ -29,7 +29,7 @@ from cqueue.store.control import (
 )
 from cqueue.store.memory_log import MemoryLogs
 from cqueue.store.memory_subscriptions import MemorySubscriptions
-from cqueue.store.message_columns import MessageColumns, ReadMessageColumns
+from cqueue.store.message_page import MessagePage, ReadMessagePage
 from cqueue.store.operations import (
     RETIRED_TTL_S,
     AdvanceEpoch,
@@ -169,7 +169,7 @@ class MemoryStore:
         self._handlers: dict[type[Operation[Any]], Callable[[Any], Any]] = {
             ReadHead: self._read_head,
             ReadSlice: self._read_slice,
-            ReadMessageColumns: lambda op: MessageColumns.of(*self._read_slice(op)),
+            ReadMessagePage: lambda op: MessagePage.of(*self._read_slice(op)),
             ReadIds: self._read_ids,
             ReadMessages: self._read_messages,
             ReadBodies: self._read_bodies,
@@ -225,7 +225,7 @@ class MemoryStore:
         partition = self._partition(op.wide_row)
         return Head(partition.lock, dict(partition.cursors), tuple(partition.slots.values()))
 
-    def _read_slice(self, op: ReadSlice | ReadMessageColumns) -> Slice:
+    def _read_slice(self, op: ReadSlice | ReadMessagePage) -> Slice:
         rows = self._partition(op.wide_row).of(op.priority)
         found, crossed = rows.slice(op.after, op.upto, op.limit)
         return Slice([rows.live[id_] for id_ in found], crossed)

@@ -27,7 +27,7 @@ from cqueue.store.log_operations import (
     UnregisterLogShard,
 )
 from cqueue.store.operations import Operation
-from cqueue.store.record_columns import ReadColumns, RecordColumns
+from cqueue.store.record_page import ReadRecordPage, RecordPage
 
 _FOR_EVER_US = 1 << 62
 
@@ -56,7 +56,7 @@ class MemoryLogs:
             AppendRecords: self._append,
             DeleteRecords: self._delete,
             ReadRecords: self._read,
-            ReadColumns: lambda op: RecordColumns.of(self._read(op)),
+            ReadRecordPage: lambda op: RecordPage.of(self._read(op)),
             ReadRecordIds: self._read_ids,
             PeekRecords: self._peek,
             RegisterLogShard: self._register,
@@ -98,7 +98,7 @@ class MemoryLogs:
         found = (stored.rows[id_] for id_ in span if id_ in stored.rows)
         return [row for row, until_us in found if now_us < until_us]
 
-    def _read(self, op: ReadRecords | ReadColumns) -> list[RecordRow]:
+    def _read(self, op: ReadRecords | ReadRecordPage) -> list[RecordRow]:
         rows = self.live(op.shard, op.after, op.upto)
         return rows[::-1][: op.limit] if op.reverse else rows[: op.limit]
 

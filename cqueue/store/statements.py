@@ -75,8 +75,8 @@ READ_SLICE = Statement(
     "Live messages between two ids.",
     f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
 )
-READ_COLUMNS = Statement(
-    "read columns",
+READ_PAGE = Statement(
+    "read page",
     "The same for those who read a whole queue, and take the answer apart themselves.",
     f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
     raw=True,

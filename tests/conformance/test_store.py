@@ -5,7 +5,7 @@ import random
 import pytest
 
 from cqueue import ids
-from cqueue.store.message_columns import MessageColumns, ReadMessageColumns
+from cqueue.store.message_page import MessagePage, ReadMessagePage
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -55,8 +55,8 @@ def test_every_column_comes_back(store, wide_row):
     store.execute(InsertMessages(wide_row, (row,)))
     assert store.execute(ReadSlice(wide_row, 9, ids.START, END, 10)).rows == [row]
     assert store.execute(ReadMessages(wide_row, 9, (row.id,))) == [row]
-    columns = store.execute(ReadMessageColumns(wide_row, 9, ids.START, END, 10))
-    assert columns == MessageColumns.of([row])
+    page = store.execute(ReadMessagePage(wide_row, 9, ids.START, END, 10))
+    assert page == MessagePage.of([row])
 
 
 def test_missing_values_stay_missing(store, wide_row):
@@ -65,7 +65,7 @@ def test_missing_values_stay_missing(store, wide_row):
     rows = [message(first, None), message(second, b""), message(third, headers={})]
     store.execute(InsertMessages(wide_row, tuple(rows)))
     assert store.execute(ReadSlice(wide_row, 0, ids.START, END, 10)).rows == rows
-    assert store.execute(ReadMessageColumns(wide_row, 0, ids.START, END, 10)) == MessageColumns.of(rows)
+    assert store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 10)) == MessagePage.of(rows)
 
 
 def test_an_insert_without_a_value_erases_none(store, wide_row):

@@ -25,7 +25,7 @@ from cqueue.store.log_operations import (
     RemoveLog,
     UnregisterLogShard,
 )
-from cqueue.store.record_columns import ReadColumns
+from cqueue.store.record_page import ReadRecordPage
 
 DAY_S = 86_400
 BEGAN_TICKS = time.time_ns() // 100
@@ -62,8 +62,8 @@ def test_records_come_back_in_the_order_of_their_ids(store, shard):
     assert read(store, shard, limit=3, reverse=True) == rows[:0:-1]
     assert read(store, shard._replace(partition=4)) == []
     for reverse in (False, True):
-        columns = store.execute(ReadColumns(shard, 0, END, 3, reverse))
-        assert columns.rows() == read(store, shard, limit=3, reverse=reverse)
+        page = store.execute(ReadRecordPage(shard, 0, END, 3, reverse))
+        assert list(page.rows()) == read(store, shard, limit=3, reverse=reverse)
     assert store.execute(ReadRecordIds(shard, rows[0].id, END, 2)) == [rows[1].id, rows[2].id]
 
 

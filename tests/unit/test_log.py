@@ -204,7 +204,7 @@ def test_a_failing_read_loses_no_record(log, store):
     failing = [3]
 
     def trouble(operation):
-        if type(operation).__name__ == "ReadColumns" and failing[0]:
+        if type(operation).__name__ == "ReadRecordPage" and failing[0]:
             failing[0] -= 1
             raise NotDone("no")
 

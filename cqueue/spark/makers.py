@@ -1,0 +1,70 @@
+"""What only Spark's columns need: ids as applications see them, times in ms, columns that are mostly null.
+
+Those ids are base64 texts with the place of the message in them. Of one wide row all have the same length, so
+they are made a whole batch at a time: one by one, they would take longer than everything else.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from cqueue.arrays import TEXT_MAP, TIMESTAMP, maps, texts
+from cqueue.store.operations import WideRow
+
+_ID_SIZE: Final = 16
+
+
+def message_ids(wide_row: WideRow, priority: int, cells: Any) -> pa.Array:
+    """The `MessageId` of each message of one priority of a wide row. cells: 16 bytes in each row."""
+    head = struct.pack(">BqiB", 1, wide_row.time_shard, wide_row.shard, priority)
+    return _base64(head, cells, wide_row.queue.encode())
+
+
+def log_ids(log: str, partition: int, cells: Any) -> pa.Array:
+    """The `LogId` of each record of one partition."""
+    return _base64(struct.pack(">BH", 1, partition), cells, log.encode())
+
+
+def _base64(head: bytes, cells: Any, tail: bytes) -> pa.Array:
+    """Of each cell, between head and tail, the text in base64 for URLs and without padding."""
+    count, size = len(cells), len(head) + _ID_SIZE + len(tail)
+    padded = -(-size // 3) * 3
+    rows: Any = np.zeros((count, padded), np.uint8)
+    rows[:, : len(head)] = np.frombuffer(head, np.uint8)
+    rows[:, len(head) : len(head) + _ID_SIZE] = cells
+    rows[:, len(head) + _ID_SIZE : size] = np.frombuffer(tail, np.uint8)
+    text = np.frombuffer(base64.urlsafe_b64encode(rows.tobytes()), np.uint8).reshape(count, padded // 3 * 4)
+    kept = -(-size * 8 // 6)
+    offsets: Any = np.arange(0, (count + 1) * kept, kept, dtype=np.int32)
+    data = np.ascontiguousarray(text[:, :kept])
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def milliseconds(values: Any) -> pa.Array:
+    """Times in ms since 1970: whole numbers, or None."""
+    return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
+
+
+def constant(value: Any, count: int, type_: pa.DataType) -> pa.Array:
+    """The same value so many times."""
+    return pa.repeat(pa.scalar(value, type_), count)
+
+
+def sparse(cells: Mapping[int, bytes], count: int) -> pa.Array:
+    """Texts by place, from their bytes."""
+    return texts(_spread(cells, count)) if cells else pa.nulls(count, pa.string())
+
+
+def sparse_maps(cells: Mapping[int, bytes], count: int) -> pa.Array:
+    """Headers by place, as on the wire."""
+    return maps(_spread(cells, count)) if cells else pa.nulls(count, TEXT_MAP)
+
+
+def _spread(cells: Mapping[int, bytes], count: int) -> list[bytes | None]:
+    return [cells.get(place) for place in range(count)]

@@ -1,0 +1,37 @@
+"""Cells as they are on the wire: a length and so many bytes; and headers, which are a map<text, text>."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+
+COUNT = struct.Struct(">i")
+
+
+def cell(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """A cell that may be null, and where the next one begins."""
+    (size,) = COUNT.unpack_from(data, at)
+    at += 4
+    return (None, at) if size < 0 else (data[at : at + size], at + size)
+
+
+def of(value: bytes | None) -> bytes:
+    """A cell with this in it; None is null."""
+    return COUNT.pack(-1) if value is None else COUNT.pack(len(value)) + value
+
+
+def text_map(texts: Mapping[str, str]) -> bytes:
+    """A map<text, text>."""
+    # Sorted, as Cassandra stores a frozen map: the same headers are the same bytes.
+    items = sorted((key.encode(), value.encode()) for key, value in texts.items())
+    return COUNT.pack(len(texts)) + b"".join(of(data) for item in items for data in item)
+
+
+def pairs(data: bytes) -> Iterator[tuple[str, str]]:
+    """What `text_map` wrote."""
+    (count,) = COUNT.unpack_from(data)
+    at = 4
+    for _ in range(count):
+        key, at = cell(data, at)
+        value, at = cell(data, at)
+        yield (key or b"").decode(), (value or b"").decode()

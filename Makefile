@@ -87,7 +87,7 @@ bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an em
 	@export CQUEUE_URL="$$($(BIN)/python -m cqueue.dev status --json | \
 		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["url"])')"; \
 	$(BIN)/cqueue schema apply; \
-	for what in ratio latency idle; do $(BIN)/cqueue bench $$what; done
+	for what in warm-up ratio latency idle; do $(BIN)/cqueue bench $$what; done
 	@echo "The Cassandra goes on; stop it with: $(BIN)/cqueue dev stop"
 
 performance: setup  ## All benchmarks on an embedded Cassandra, and docs/reference/performance.md with plots (an hour).

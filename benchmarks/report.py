@@ -33,6 +33,7 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
     """What is measured; the larger the bodies, the fewer messages."""
     often = ("--rounds", str(rounds))
     return [
+        Wanted("warm-up", ("warm-up", "--seconds", "120")),
         Wanted("ratio", ("ratio", *often)),
         *(
             Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
@@ -121,7 +122,7 @@ def page(found: dict[str, Result]) -> str:
         "| what | figure | in detail | load of the machine |",
         "|---|---|---|---|",
     ]
-    lines += [_line(name, result) for name, result in found.items()]
+    lines += [_line(name, result) for name, result in found.items() if name != "warm-up"]
     lines += [
         "",
         "![Messages drained a second over the size of the backlog](../images/drain-over-backlog.svg)",

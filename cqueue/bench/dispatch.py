@@ -33,7 +33,9 @@ def dispatch(
     bare: list[dict[str, Any]] = []
     ours: list[dict[str, Any]] = []
     for turn in range(rounds + 1):
+        bench.calm()
         bare.append(burndown(bench, options, partial(_part, progress, 2 * turn, 2 * (rounds + 1))))
+        bench.calm()
         ours.append(_dispatched(bench, options, threads))
         progress((turn + 1) / (rounds + 1))
     del bare[0], ours[0]

@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from cqueue._version import __version__
-from cqueue.client import Client
+from cqueue.client import Client, open_cassandra
 from cqueue.config import QueueConfig
 from cqueue.errors import ConfigError
 from cqueue.queue import Queue
-from cqueue.schema import check_deployment
 from cqueue.settings import Settings
 from cqueue.store.cassandra import CassandraStore
-from cqueue.store.connection import Connection, open_session
+from cqueue.store.connection import Connection
+
+CALM_S: Final = 60.0
+QUIET_S: Final = 0.25
+QUIET_LOOKS: Final = 4
 
 Progress = Callable[[float], None]
 """Told how much of the work is done, 0 to 1."""
@@ -81,6 +84,15 @@ class Bench:
         finally:
             self.client.delete_queue(name)
 
+    def calm(self) -> None:
+        """Wait until the server compacts and flushes nothing, at most `CALM_S`: that work is of before."""
+        end_s = time.monotonic() + CALM_S
+        quiet = 0
+        while quiet < QUIET_LOOKS and time.monotonic() < end_s:
+            busy = self.connection.session.execute("SELECT kind FROM system_views.sstable_tasks").one()
+            quiet = 0 if busy else quiet + 1
+            time.sleep(QUIET_S)
+
     def circumstances(self, options: Options) -> dict[str, Any]:
         """Version, commit log, nodes, replication, consistency, size and batch: part of every result."""
         session, keyspace = self.connection.session, self.settings.keyspace
@@ -116,16 +128,9 @@ def open_bench(settings: Settings) -> Iterator[Bench]:
         ConfigError: the URL is not that of a Cassandra cluster.
         Unavailable, SchemaMismatch: as `cqueue.connect`.
     """
-    with open_session(settings) as connection:
-        check_deployment(connection.session, settings)
-        store = CassandraStore(
-            connection.session,
-            serial_consistency=settings.serial_consistency,
-            consistency=settings.consistency,
-        )
-        client = Client(store, on_close=lambda: None)
-        with client:
-            yield Bench(settings, connection, store, client)
+    store, connection = open_cassandra(settings)
+    with connection, Client(store, on_close=lambda: None) as client:
+        yield Bench(settings, connection, store, client)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

@@ -23,6 +23,9 @@ Receive = Annotated[int, typer.Option(help="Messages a receive.")]
 Shards = Annotated[int, typer.Option(help="Concurrency shards.")]
 Threads = Annotated[int, typer.Option(min=1, max=1000, help="Threads of the dispatcher.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Pairs measured after one to warm up.")]
+Pipelined = Annotated[
+    bool, typer.Option("--pipelined", help="Receive while the acks of the last batch are stored.")
+]
 Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and check the history.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -54,6 +57,7 @@ def burndown(
     receive: Receive = RECEIVE,
     shards: Shards = SHARDS,
     *,
+    pipelined: Pipelined = False,
     verify: Verify = False,
     json: Json = False,
 ) -> None:
@@ -62,7 +66,7 @@ def burndown(
 
     options = _options(messages, size, batch, receive, shards)
     if not verify:
-        _run(ctx, throughput.burndown, options, json=json)
+        _run(ctx, partial(throughput.burndown, pipelined=pipelined), options, json=json)
         return
     with TemporaryDirectory(prefix="cqueue-bench-") as directory:
         measure = partial(throughput.burndown, history=Path(directory) / "history")
@@ -239,6 +243,23 @@ def spark(
         )
 
     _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
+
+
+@app.command("warm-up")
+def warm_up(
+    ctx: typer.Context,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="For how long.")] = 60,
+    size: Size = SIZE,
+    *,
+    json: Json = False,
+) -> None:
+    """Send and drain for a while, so that the server is at its full speed for what is measured next."""
+    from cqueue.bench import warm_up as module  # noqa: PLC0415 - as above
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return module.warm_up(bench, options, seconds, progress)
+
+    _run(ctx, measure, _options(1, size, 1, 1, SHARDS), json=json)
 
 
 @app.command()

@@ -37,9 +37,7 @@ _SMALL_AND_SAFE: Mapping[str, Any] = {
     "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
     # A dropped or truncated table would otherwise stay on disk for good.
     "auto_snapshot": False,
-    # Small, because several nodes share a laptop with everything else.
-    "memtable_heap_space": "96MiB",
-    "memtable_offheap_space": "96MiB",
+    # Small, because several nodes share a laptop with everything else. Memtables take a quarter of the heap.
     "key_cache_size": "8MiB",
     "counter_cache_size": "0MiB",
     "key_cache_save_period": "0s",
@@ -47,6 +45,7 @@ _SMALL_AND_SAFE: Mapping[str, Any] = {
     "file_cache_size": "64MiB",
     "networking_cache_size": "32MiB",
     "commitlog_total_space": "512MiB",
+    "commitlog_disk_access_mode": "auto",
     "concurrent_compactors": 1,
     # The loopback interface is quicker than any compression.
     "internode_compression": "none",

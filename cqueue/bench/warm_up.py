@@ -6,9 +6,11 @@ statement of a queue to its full speed in the shortest time.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 from cqueue.bench.setup import Bench, Options, Progress, silent
@@ -21,12 +23,12 @@ LARGE: Final = Options(messages=5000, batch=100, receive=500, shards=4)
 
 def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress = silent) -> dict[str, Any]:
     """Send and drain in small batches for so long, now and then in large ones, with bodies of that size."""
-    begin = time.monotonic()
+    begin, over = time.monotonic(), threading.Event()
 
     def work(_thread: int) -> int:
         sent = 0
         for step in _steps(options.size):
-            if time.monotonic() - begin >= seconds:
+            if over.is_set() or time.monotonic() - begin >= seconds:
                 break
             burndown(bench, step)
             floor(bench, step)
@@ -35,7 +37,10 @@ def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress =
         return sent
 
     with ThreadPoolExecutor(THREADS, thread_name_prefix="cqueue-warm-up") as pool:
-        messages = sum(pool.map(work, range(THREADS)))
+        try:
+            messages = sum(pool.map(work, range(THREADS)))
+        finally:
+            over.set()  # Ctrl-C, or an error: the threads end after their step
     return {
         "bench": "warm-up",
         "seconds": round(time.monotonic() - begin, 1),
@@ -47,10 +52,4 @@ def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress =
 def _steps(size: int) -> Iterator[Options]:
     while True:
         for shape in (SMALL, SMALL, SMALL, LARGE):
-            yield Options(
-                messages=shape.messages,
-                size=size,
-                batch=shape.batch,
-                receive=shape.receive,
-                shards=shape.shards,
-            )
+            yield replace(shape, size=size)

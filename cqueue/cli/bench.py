@@ -64,6 +64,10 @@ def burndown(
     """Send all messages, then drain them, until every ack is stored."""
     from cqueue.bench import throughput  # noqa: PLC0415 - as above
 
+    if pipelined and verify:
+        raise typer.BadParameter(
+            "takes no --pipelined: a history records acks that are waited for", param_hint="--verify"
+        )
     options = _options(messages, size, batch, receive, shards)
     if not verify:
         _run(ctx, partial(throughput.burndown, pipelined=pipelined), options, json=json)

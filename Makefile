@@ -23,6 +23,11 @@ SEED ?= 1
 MINUTES ?= 5
 FAULTS ?= tests/faults
 
+# A test that fails is run once more, alone: on a starved machine many wait for time, not for an answer.
+# Both runs are printed; what is really broken fails twice.
+ONCE_MORE = || { test $$? -eq 1 && echo "== Once more, alone: the tests that failed" && \
+	$(1) --last-failed --last-failed-no-failures none; }
+
 .PHONY: test-spark spark-faults performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
 
 help:  ## Show this list.
@@ -46,12 +51,13 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 
 test: setup lint  ## All checks and tests, on memory and on a real Cassandra.
 	@echo "== Running the tests"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(call ONCE_MORE,$(BIN)/python -m pytest)
 
+SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
 test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment of their own (650 MB).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
 	@echo "== Running the tests of cqueue.spark"
-	@$(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
+	@$(SPARK_TESTS) $(call ONCE_MORE,$(SPARK_TESTS))
 
 spark-faults: $(SPARK_STAMP)  ## Kill Spark's driver in every phase of a batch (ten minutes).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars

@@ -262,7 +262,7 @@ class Client:
         return Queue(name, self._catalog, self._driver, producer, self._make_consumer, together=together)
 
     def _make_consumer(
-        self, name: str, intervals: PollIntervals, wake: Callable[[], None] | None = None
+        self, name: str, intervals: PollIntervals, prefetch: int, wake: Callable[[], None] | None = None
     ) -> Consumer:
         with self._mutex:
             bell = self._bells.setdefault(name, Bell())
@@ -275,6 +275,7 @@ class Client:
             gate=gate,
             executor=self._executor,
             intervals=intervals,
+            prefetch=prefetch,
             wake=wake,
         )
 

@@ -37,6 +37,7 @@ from cqueue.message import (
     delay_us,
     to_datetime,
 )
+from cqueue.prefetch import Prefetch
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, dead_headers
 from cqueue.protocol.draft import Claim
@@ -52,6 +53,17 @@ STAY_IF_BACK_S = 0.1
 STRIPES = 16
 MAX_LEASES = 10_000
 REMEMBERED = 2000
+
+
+HELD_AHEAD = 4
+"""What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
+
+
+class ShutGate(SuspectGate):
+    """Lets no suspect through: one is never claimed ahead, as it is to be started at once."""
+
+    def busy(self, now_ms: int) -> bool:  # noqa: D102
+        return True
 
 
 class SharedGate(SuspectGate):
@@ -222,6 +234,7 @@ class Consumer:
         gate: SuspectGate,
         executor: Executor,
         intervals: PollIntervals,
+        prefetch: int = 0,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
@@ -236,6 +249,10 @@ class Consumer:
         self._left_at_s: float | None = None
         self._away_s = STAY_IF_BACK_S
         self._receiving = RLock()
+        self._visibility_s = 0.0
+        self._ahead: Prefetch[ReceivedMessage] | None = None
+        if prefetch:
+            self._ahead = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
@@ -262,13 +279,28 @@ class Consumer:
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_RECEIVE:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), MAX_WAIT)
+        if self._ahead is None:
+            return self._receive(max_messages, deadline_s)
+        if self._catalog.entry(self.name).row.state == PAUSED:
+            self._ahead.drop()
+        self._returned()
+        messages = self._ahead.take(max_messages)
+        if not messages:
+            messages = self._receive(max(max_messages, self._ahead.size), deadline_s)
+            messages, rest = messages[:max_messages], messages[max_messages:]
+            self._ahead.put(rest, len(messages) + len(rest))
+        self._left_at_s = time.monotonic() if messages else None
+        return messages
+
+    def _receive(self, want: int, deadline_s: float) -> list[ReceivedMessage]:
+        """Look for messages until some are found or it is time to give up."""
         with self._receiving:
             self._returned()
             while True:
                 failure: CqueueError | None = None
                 try:
                     with self._driver.limited():
-                        messages = self._round(max_messages)
+                        messages = self._round(want, self._gate)
                 except Closed:
                     raise
                 except (NotDone, OutcomeUnknown) as exc:
@@ -284,6 +316,28 @@ class Consumer:
             raise failure
         return messages
 
+    # ── claimed ahead ──
+
+    def _fetch(self, want: int) -> list[ReceivedMessage]:
+        """Messages for the receives to come."""
+        with self._receiving:
+            try:
+                with self._driver.limited():
+                    return self._round(want, _SHUT)
+            except Exception:  # noqa: BLE001 - the next receive meets it as well, and can raise it
+                return []
+
+    def _give_back_unseen(self, messages: list[ReceivedMessage]) -> None:
+        """Make messages available again that nobody has seen; should that fail, their timeout does it."""
+        with suppress(CqueueError):
+            self.snooze(messages, timedelta())
+
+    def _hold_s(self) -> float:
+        """How long messages claimed just now may wait for a receive."""
+        return self._visibility_s / HELD_AHEAD
+
+    # ── one look ──
+
     def _returned(self) -> None:
         """Learn how long messages are handled before the next receive: a slow one keeps no lock meanwhile."""
         if self._left_at_s is not None:
@@ -297,12 +351,13 @@ class Consumer:
         longer_s = min(self._pause_s * 2, self._intervals.longest)
         self._pause_s = self._intervals.shortest if told else longer_s
 
-    def _round(self, want: int) -> list[ReceivedMessage]:
+    def _round(self, want: int, gate: SuspectGate) -> list[ReceivedMessage]:
         """One look at everything that may have work, until something is found."""
         if self._closed:
             raise Closed(f"the consumer of {self.name!r} has been closed")
         entry = self._catalog.entry(self.name)
         poll, run = self._polling(entry), self._driver.run
+        poll.gate, self._visibility_s = gate, entry.spec.visibility_ms / 1000
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
@@ -350,7 +405,7 @@ class Consumer:
         """Load large bodies; settle what is not to be delivered."""
         everything = [*claimed.taken, *claimed.dead, *claimed.expired]
         if len(self._leases) > MAX_LEASES:
-            self._leases = {lease for lease in self._leases if lease.outstanding and not lease.lost}
+            self._leases = {lease for lease in list(self._leases) if lease.outstanding and not lease.lost}
         self._leases.update({taken.lease for taken in everything})
         self._remember(everything)
         self._drop(claimed.expired)
@@ -539,6 +594,8 @@ class Consumer:
         """
         self._closed = True
         self._sleeper.event.set()  # a receive that waits in another thread ends at once
+        if self._ahead is not None:
+            self._ahead.close()
         with self._receiving:
             if self._left:
                 return
@@ -581,6 +638,9 @@ class Consumer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_SHUT = ShutGate()
 
 
 def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from cqueue.consumer import Consumer, PollIntervals
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
 from cqueue.linger import Lingering
-from cqueue.message import Message, MessageId, check_duration, to_datetime
+from cqueue.message import MAX_RECEIVE, Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -78,7 +78,7 @@ class Queue:
         catalog: Catalog,
         driver: BlockingDriver,
         producer: Producer,
-        make_consumer: Callable[[str, PollIntervals, Callable[[], None] | None], Consumer],
+        make_consumer: Callable[[str, PollIntervals, int, Callable[[], None] | None], Consumer],
         *,
         together: Lingering | None = None,
     ) -> None:
@@ -143,6 +143,7 @@ class Queue:
         *,
         poll_interval: timedelta = timedelta(milliseconds=5),
         max_poll_interval: timedelta | None = None,
+        prefetch: int = 0,
         wake: Callable[[], None] | None = None,
     ) -> Consumer:
         """A consumer, to be used in a `with` block.
@@ -151,6 +152,10 @@ class Queue:
         time up to `max_poll_interval` (by default 1 s, or `poll_interval` if that is longer). A send in
         the same process wakes it at once.
 
+        prefetch: how many messages (up to 1,000) to claim at once, and ahead: while some are handled, a
+            thread claims the next ones, which the next receive gives. Their visibility timeout runs
+            meanwhile; what waits for a quarter of it is given back, with no attempt used. 0: a receive
+            claims what it gives.
         wake: called on the sending thread whenever this consumer is told of a message, for a caller that
             waits for several consumers at once; it must return at once.
         """
@@ -158,8 +163,10 @@ class Queue:
         if max_poll_interval is None:
             max_poll_interval = max(poll_interval, DEFAULT_MAX_POLL)
         longest = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
+        if type(prefetch) is not int or not 0 <= prefetch <= MAX_RECEIVE:
+            raise BadInput(f"prefetch is {prefetch!r}; it goes from 0 (none) to {MAX_RECEIVE:,}")
         self._catalog.entry(self.name)
-        return self._make_consumer(self.name, PollIntervals(shortest, longest), wake)
+        return self._make_consumer(self.name, PollIntervals(shortest, longest), prefetch, wake)
 
     @property
     def schedules(self) -> Schedules:

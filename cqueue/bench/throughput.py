@@ -113,7 +113,7 @@ def burndown(
     """Send all, then drain all, through the public API.
 
     history: where to record every call, to be judged at the end; recording costs time of its own.
-    pipelined: receive the next batch while the acks of the last are stored; with a history they are not.
+    pipelined: the next batch is claimed while the acks of the last are stored; not with a history.
     """
     with bench.queue(options) as queue:
         if history is None:
@@ -167,12 +167,12 @@ def _drain_all(
 ) -> list[float]:
     """The seconds of each receive with its ack.
 
-    pipelined: the acks of a batch are stored while the next one is received, and awaited after it.
+    pipelined: the next batch is claimed ahead; the acks of one are stored meanwhile, and awaited after it.
     """
     drains_s: list[float] = []
     drained = 0
     stored: Future[None] | None = None
-    with queue.consumer() as consumer:
+    with queue.consumer(prefetch=options.receive if pipelined else 0) as consumer:
         while drained < options.messages:
             start = time.perf_counter()
             messages = consumer.receive(options.receive, wait=timedelta(seconds=10))

@@ -24,7 +24,7 @@ Shards = Annotated[int, typer.Option(help="Concurrency shards.")]
 Threads = Annotated[int, typer.Option(min=1, max=1000, help="Threads of the dispatcher.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Pairs measured after one to warm up.")]
 Pipelined = Annotated[
-    bool, typer.Option("--pipelined", help="Receive while the acks of the last batch are stored.")
+    bool, typer.Option("--pipelined", help="Claim the next batch while the acks of the last are stored.")
 ]
 Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and check the history.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

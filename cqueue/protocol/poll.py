@@ -49,7 +49,7 @@ class Poll:
         self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=self._open)
         self.held: RowView | None = None
         self.finished: deque[Lease] = deque()  # all acked: slots to be freed
-        self._gate = gate
+        self.gate = gate  # for the rounds to come
         self._promising: dict[WideRow, RowView] = {}  # we were told of
         self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
         self._searched_us = 0
@@ -110,7 +110,7 @@ class Poll:
     def _claim(self, view: RowView, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim]:
         yield from self.let_go(but=view)
         try:
-            return (yield from claim(view, spec, self._gate, want, stay=stay))
+            return (yield from claim(view, spec, self.gate, want, stay=stay))
         finally:
             self.held = view if view.locked else None
 
@@ -150,7 +150,7 @@ class Poll:
         self._found.clear()
         for start in range(0, len(due), PROBED_AT_ONCE):
             part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]
-            self._found += yield from probe(part, spec, self._gate)
+            self._found += yield from probe(part, spec, self.gate)
             if len(self._found) >= ENOUGH_FOUND:
                 return
 

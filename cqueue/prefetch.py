@@ -1,0 +1,136 @@
+"""Messages claimed ahead: while an application handles some, a thread already receives the next.
+
+What waits here is held like any received message, and its visibility timeout runs. What has waited for
+too long is given back, with no attempt used, so an application that stops receiving keeps nothing from
+others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from threading import Condition, Thread
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Prefetch(Generic[T]):
+    """One consumer's messages claimed ahead. Thread-safe.
+
+    Args:
+        size: how many are claimed at once.
+        fetch: claims up to so many; called on the thread of this object. It must not raise.
+        give_back: makes messages available to others again. It must not raise.
+        hold_s: for how many seconds messages may wait here from now on.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        fetch: Callable[[int], list[T]],
+        give_back: Callable[[list[T]], None],
+        hold_s: Callable[[], float],
+    ) -> None:
+        self.size = size
+        self._fetch = fetch
+        self._give_back = give_back
+        self._hold_s = hold_s
+        self._changed = Condition()
+        self._waiting: deque[tuple[float, T]] = deque()  # with the time until which it may wait
+        self._more = False  # the last fetch was at least half full: the next may be as well
+        self._wanted = self._fetching = self._closed = False
+        self._thread: Thread | None = None
+
+    def take(self, count: int) -> list[T]:
+        """Up to `count` messages; where none wait, but a fetch is under way, what that gives."""
+        with self._changed:
+            while not self._waiting and (self._wanted or self._fetching) and not self._closed:
+                self._changed.wait()
+            if self._left_s() <= 0:
+                return []  # the thread gives them back
+            taken = [self._waiting.popleft()[1] for _ in range(min(count, len(self._waiting)))]
+            self._ask()
+            return taken
+
+    def put(self, messages: Iterable[T], count: int) -> None:
+        """Keep the rest of `count` messages that were claimed just now, for the next take."""
+        until_s = time.monotonic() + self._hold_s()
+        with self._changed:
+            self._keep(messages, until_s, count)
+            self._ask()
+
+    def drop(self) -> None:
+        """Give back all that waits here."""
+        with self._changed:
+            messages = self._pop(len(self._waiting))
+        if messages:
+            self._give_back(messages)
+
+    def close(self) -> None:
+        """Fetch no more, and give back what waits here."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self.drop()
+
+    # ── inside, with the condition held ──
+
+    def _ask(self) -> None:
+        """Have the next messages fetched if half of the last ones are gone, and there may be more."""
+        under_way = self._wanted or self._fetching
+        if self._more and not under_way and not self._closed and 2 * len(self._waiting) <= self.size:
+            self._wanted = True
+            self._wake()
+
+    def _keep(self, messages: Iterable[T], until_s: float, count: int) -> None:
+        self._more = 2 * count >= self.size
+        self._waiting.extend((until_s, message) for message in messages)
+        if self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._thread is None and not self._closed:
+            self._thread = Thread(target=self._run, name="cqueue-prefetch", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _pop(self, count: int) -> list[T]:
+        return [self._waiting.popleft()[1] for _ in range(count)]
+
+    def _left_s(self) -> float:
+        """For how long nothing that waits is late."""
+        return self._waiting[0][0] - time.monotonic() if self._waiting else float("inf")
+
+    # ── the thread ──
+
+    def _run(self) -> None:
+        while True:
+            late: list[T] = []
+            with self._changed:
+                while not self._wanted and not self._closed and (left_s := self._left_s()) > 0:
+                    self._changed.wait(None if left_s == float("inf") else left_s)
+                if self._closed:
+                    return
+                while self._left_s() <= 0:
+                    late += self._pop(1)
+                self._fetching, self._wanted = self._wanted, False
+            if late:
+                self._give_back(late)
+            if self._fetching:
+                self._fetched()
+
+    def _fetched(self) -> None:
+        messages: list[T] = []
+        until_s = 0.0
+        try:
+            messages = self._fetch(self.size)
+            until_s = time.monotonic() + self._hold_s()
+        finally:
+            with self._changed:
+                self._fetching = False
+                self._keep(messages, until_s, len(messages))
+                self._changed.notify_all()

@@ -1,0 +1,255 @@
+"""Messages claimed ahead: nothing is lost, held for too long, or claimed ahead that must not be."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from cqueue.client import Client
+from cqueue.config import QueueConfig
+from cqueue.errors import BadInput, Closed, QueueNotFound, Unavailable
+from cqueue.message import Message
+from cqueue.prefetch import Prefetch
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import Mutate
+
+SOON = timedelta(seconds=5)
+
+
+class Watched(MemoryStore):
+    """A store that counts conditional mutations, and fails where `trouble` says how."""
+
+    trouble = staticmethod(lambda _: None)
+    mutations = 0
+
+    def execute(self, operation):
+        error = self.trouble(operation)
+        if error is not None:
+            raise error
+        self.mutations += isinstance(operation, Mutate)
+        return super().execute(operation)
+
+
+@pytest.fixture
+def store():
+    return Watched()
+
+
+@pytest.fixture
+def queue(store):
+    with Client(store) as client:
+        yield client.create_queue("q", QueueConfig(shards=1, visibility=timedelta(seconds=2)))
+
+
+def send(queue, *bodies):
+    assert not queue.send_many([Message(body) for body in bodies]).failed
+
+
+def until(condition, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def drained(consumer, count, size):
+    """Bodies received and acked, in order."""
+    found = []
+    while len(found) < count:
+        messages = consumer.receive(size, wait=SOON)
+        assert messages
+        found += [message.body for message in messages]
+        consumer.ack(messages)
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 20, 50])
+def test_everything_comes_once_and_in_order(queue, size):
+    sent = [b"%d" % number for number in range(100)]
+    send(queue, *sent)
+    with queue.consumer(prefetch=20) as consumer:
+        assert drained(consumer, 100, size) == sent
+        assert consumer.receive(10) == []
+    assert queue.stats(exact=True).live == 0
+
+
+def test_small_receives_share_a_claim(queue, store):
+    send(queue, *[b"x"] * 100)
+    before = store.mutations
+    with queue.consumer(prefetch=50) as consumer:
+        drained(consumer, 100, 1)
+        assert store.mutations - before < 10
+
+
+def test_the_next_messages_are_claimed_while_the_last_are_handled(queue):
+    send(queue, *[b"x"] * 40)
+    with queue.consumer(prefetch=20) as consumer:
+        assert len(consumer.receive(20)) == 20
+        until(lambda: queue.stats(exact=True).claimed == 40)
+
+
+def test_what_is_claimed_ahead_is_given_back_at_close_with_no_attempt_used(queue):
+    send(queue, *[b"x"] * 40)
+    with queue.consumer(prefetch=20) as consumer:
+        consumer.ack(consumer.receive(20))
+        until(lambda: queue.stats(exact=True).claimed == 20)
+    with queue.consumer() as consumer:
+        assert [message.attempt for message in consumer.receive(40)] == [1] * 20
+
+
+def test_what_waits_too_long_is_given_back_with_no_attempt_used(queue):
+    send(queue, *[b"x"] * 40)
+    with queue.consumer(prefetch=20) as idle, queue.consumer() as other:
+        held = idle.receive(20)
+        until(lambda: queue.stats(exact=True).claimed == 40)
+        start = time.monotonic()
+        found = other.receive(40, wait=SOON)
+        assert time.monotonic() - start < 1.5  # of 2 s
+        assert [message.attempt for message in found] == [1] * 20
+        assert {message.id for message in found}.isdisjoint({message.id for message in held})
+
+
+def test_part_of_a_claim_is_given_back_and_the_rest_stays_held(queue):
+    send(queue, *[b"x"] * 20)
+    with queue.consumer(prefetch=20) as idle, queue.consumer() as other:
+        held = idle.receive(5)
+        found = other.receive(40, wait=SOON)
+        assert len(found) == 15
+        assert all(message.is_held for message in held)
+        idle.ack(held)
+        other.ack(found)
+    assert queue.stats(exact=True).live == 0
+
+
+def test_a_paused_queue_gives_nothing_that_was_claimed_ahead(queue):
+    send(queue, *[b"x"] * 40)
+    with queue.consumer(prefetch=20) as consumer:
+        consumer.ack(consumer.receive(10))
+        queue.pause()
+        assert consumer.receive(10) == []
+        until(lambda: queue.stats(exact=True).claimed == 0)
+        queue.resume()
+        found = drained(consumer, 30, 10)
+        assert len(found) == 30
+
+
+def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
+    """It comes alone, and only to a receive that starts it at once."""
+    send(queue, *[b"x"] * 3)
+    with queue.consumer() as consumer:
+        consumer.receive(3)
+        consumer.close(give_back=False)
+    time.sleep(2.6)
+    send(queue, *[b"y"] * 40)
+    with queue.consumer(prefetch=20) as consumer:
+        suspects, others = 0, 0
+        for _ in range(3):
+            message, *rest = consumer.receive(20, wait=SOON)
+            while not message.suspect:
+                others += 1 + len(rest)
+                consumer.ack([message, *rest])
+                message, *rest = consumer.receive(20, wait=SOON)
+            assert rest == []
+            time.sleep(0.05)
+            waiting = [found for _, found in consumer._ahead._waiting]
+            assert not any(found.suspect for found in waiting)
+            suspects += 1
+            consumer.ack(message)
+        others += len(drained(consumer, 40 - others, 20))
+        assert (suspects, others) == (3, 40)
+
+
+def test_a_fetch_that_fails_is_no_error_but_of_the_receive_that_fails_as_well(queue, store):
+    send(queue, *[b"x"] * 40)
+    with queue.consumer(prefetch=20) as consumer:
+        consumer.ack(consumer.receive(20))
+        until(lambda: queue.stats(exact=True).claimed == 20)
+        store.trouble = lambda operation: Unavailable("no") if isinstance(operation, Mutate) else None
+        ahead = consumer.receive(20)
+        assert len(ahead) == 20
+        send(queue, *[b"y"] * 5)
+        with pytest.raises(Unavailable):
+            consumer.receive(20)
+        store.trouble = lambda _: None
+        consumer.ack(ahead)
+        assert len(drained(consumer, 5, 20)) == 5
+
+
+def test_a_receive_that_waits_for_a_fetch_ends_at_close(queue, store):
+    send(queue, *[b"x"] * 40)
+    consumer = queue.consumer(prefetch=20)
+    gate = threading.Event()
+    consumer.receive(20)
+    until(lambda: queue.stats(exact=True).claimed == 40)
+
+    def trouble(operation):
+        if isinstance(operation, Mutate):
+            gate.wait(5)
+
+    store.trouble = trouble
+    send(queue, *[b"y"] * 40)
+    assert len(consumer.receive(20)) == 20
+    outcome = []
+
+    def receive():
+        try:
+            outcome.append(consumer.receive(20))
+        except Closed as exc:
+            outcome.append(exc)
+
+    waiting = threading.Thread(target=receive)
+    waiting.start()
+    time.sleep(0.1)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    time.sleep(0.1)
+    gate.set()
+    for thread in (waiting, closing):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert isinstance(outcome[0], Closed)
+    store.trouble = lambda _: None
+    assert queue.stats(exact=True).live == 80
+    until(lambda: queue.stats(exact=True).claimed == 0)
+
+
+def test_after_its_queue_is_deleted_a_receive_says_so(queue, store):
+    send(queue, *[b"x"] * 40)
+    with queue.consumer(prefetch=10) as consumer:
+        consumer.receive(10)
+        time.sleep(0.1)
+        with Client(store) as other:
+            other.delete_queue("q")
+        time.sleep(1.2)  # what others changed is known a second later
+        with pytest.raises(QueueNotFound):
+            consumer.receive(10)
+
+
+@pytest.mark.parametrize("prefetch", [-1, 1001, 2.0, True, "10", None])
+def test_a_prefetch_out_of_range_is_refused(queue, prefetch):
+    with pytest.raises(BadInput, match="prefetch"):
+        queue.consumer(prefetch=prefetch)
+
+
+def test_a_full_buffer_is_not_added_to():
+    """One fetch follows each time that half of the buffer is gone, and none a fetch that found little."""
+    fetched = []
+    left = 35
+
+    def fetch(count):
+        nonlocal left
+        given, left = min(count, left), left - min(count, left)
+        fetched.append(given)
+        return [0] * given
+
+    ahead = Prefetch(10, fetch, lambda _: None, lambda: 60.0)
+    ahead.put([0] * 9, 10)
+    got = 0
+    while messages := ahead.take(1):
+        got += len(messages)
+        with ahead._changed:
+            assert len(ahead._waiting) <= 15
+    assert got == 44
+    assert fetched == [10, 10, 10, 5, 0]
+    ahead.close()

@@ -68,11 +68,17 @@ def slot_number(id_: int) -> int:
     return id_ >> 64
 
 
-def to_bytes(id_: int) -> bytes:
-    """The 16 bytes of the TimeUUID, as on the wire."""
+def halves(id_: int) -> tuple[int, int]:
+    """The 16 bytes of the TimeUUID, as on the wire, as two big-endian numbers of 8 bytes."""
     ticks = id_ >> 64
     high = (ticks & 0xFFFFFFFF) << 32 | (ticks >> 16 & 0xFFFF0000) | 0x1000 | ticks >> 48 & 0xFFF
-    return (high << 64 | ((id_ & _LOW) ^ _SIGNS)).to_bytes(16, "big")
+    return high, (id_ & _LOW) ^ _SIGNS
+
+
+def to_bytes(id_: int) -> bytes:
+    """The 16 bytes of the TimeUUID, as on the wire."""
+    high, low = halves(id_)
+    return (high << 64 | low).to_bytes(16, "big")
 
 
 def from_bytes(data: bytes) -> int:

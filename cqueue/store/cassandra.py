@@ -159,11 +159,10 @@ class CassandraStore:
     # ── Plain writes ──
 
     def _insert_messages(self, op: ops.InsertMessages) -> Request[None]:
+        send, partition = self._requests.send_encoded, codec.partition(op.wide_row)
         if codec.are_plain(op.rows):
-            plain = codec.plain_values(op.wide_row, op.rows)
-            return self._requests.send_encoded(cql.INSERT_PLAIN_MESSAGE, plain, _nothing)
-        rows = codec.message_values(op.wide_row, op.rows)
-        return self._requests.send_encoded(cql.INSERT_MESSAGE, rows, _nothing)
+            return send(cql.INSERT_PLAIN_MESSAGE, partition, codec.plain_cells(op.rows), _nothing)
+        return send(cql.INSERT_MESSAGE, partition, codec.message_cells(op.rows), _nothing)
 
     def _delete_messages(self, op: ops.DeleteMessages) -> Request[None]:
         values = (_delete_us(op.ids), *op.wide_row, op.priority, op.ids)

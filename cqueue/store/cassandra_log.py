@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
-
-from cassandra.query import UNSET_VALUE
 
 from cqueue import ids
 from cqueue.store import cells
@@ -19,6 +17,8 @@ from cqueue.store.requests import Answer, Decode, Request, Requests
 _smallint = struct.Struct(">h").pack
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
+_id = struct.Struct(">iQQ").pack
+_timestamp = struct.Struct(">iq").pack
 
 T = TypeVar("T")
 Starter = Callable[[Any], Request[Any]]
@@ -56,7 +56,9 @@ class CassandraLogs:
         return self._requests.send(statement, values, _nothing)
 
     def _append(self, op: ops.AppendRecords) -> Request[None]:
-        return self._requests.send_encoded(cql.APPEND_RECORD, record_values(op), _nothing)
+        log, partition, time_shard = op.shard
+        shard = (log.encode(), _smallint(partition), _bigint(time_shard))
+        return self._requests.send_encoded(cql.APPEND_RECORD, shard, record_cells(op), _nothing)
 
     def _delete(self, op: ops.DeleteRecords) -> Request[None]:
         at_us = max(map(ids.time_us, op.ids)) + 1
@@ -86,22 +88,22 @@ class CassandraLogs:
         return self._requests.send(cql.CHANGE_LOG, values, _applied)
 
 
-def record_values(op: ops.AppendRecords) -> Iterator[list[Any]]:
-    """For each record the bytes of APPEND_RECORD's values, in its order."""
-    log, partition, time_shard = op.shard
-    shard = [log.encode(), _smallint(partition), _bigint(time_shard)]
-    ttl, unset = _int(op.ttl_s), UNSET_VALUE
+def record_cells(op: ops.AppendRecords) -> list[bytes]:
+    """For each record the cells of APPEND_RECORD's values after the partition key, in its order."""
+    encoded: list[bytes] = []
+    of, text, ttl = cells.of, cells.text, cells.of(_int(op.ttl_s))
     for id_, topic, key, headers, body in op.rows:
-        yield [
-            *shard,
-            ids.to_bytes(id_),
-            topic.encode(),
-            unset if key is None else key.encode(),
-            unset if headers is None else cells.text_map(headers),
-            body,
-            _bigint(ids.time_us(id_)),
+        parts = (
+            _id(16, *ids.halves(id_)),
+            of(topic.encode()),
+            text(key),
+            cells.UNSET if headers is None else of(cells.text_map(headers)),
+            of(body),
+            _timestamp(8, ids.time_us(id_)),
             ttl,
-        ]
+        )
+        encoded.append(b"".join(parts))
+    return encoded
 
 
 def _nothing(_found: Answer) -> None:

@@ -15,9 +15,18 @@ def cell(data: bytes, at: int) -> tuple[bytes | None, int]:
     return (None, at) if size < 0 else (data[at : at + size], at + size)
 
 
+UNSET = COUNT.pack(-2)
+"""A cell of a statement that is left as it is."""
+
+
 def of(value: bytes | None) -> bytes:
     """A cell with this in it; None is null."""
     return COUNT.pack(-1) if value is None else COUNT.pack(len(value)) + value
+
+
+def text(value: str | None) -> bytes:
+    """A cell with this text in it; None is left as it is."""
+    return UNSET if value is None else of(value.encode())
 
 
 def text_map(texts: Mapping[str, str]) -> bytes:

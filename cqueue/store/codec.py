@@ -1,7 +1,7 @@
 """Rows of `messages` to and from the values of the seam.
 
-An insert of 500 rows is where a producer's time goes, so its columns are turned into bytes here, by hand:
-the driver's own binding costs four times as much, most of it for looking up what never changes.
+An insert of 500 rows is where a producer's time goes, so its values are turned into cells here, by hand: the
+driver's own binding costs many times as much, most of it for looking up what never changes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cassandra.query import UNSET_VALUE
-
 from cqueue import ids
-from cqueue.store.cells import text_map
+from cqueue.store import cells
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -27,33 +25,40 @@ from cqueue.store.operations import (
 
 _CURSOR, _LOCK, _SLOT = 0, 1, 2
 
-_tinyint = struct.Struct(">b").pack
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
+_key = struct.Struct(">ibiQQ").pack  # the cells of priority and id
+_sent = struct.Struct(">iq").pack
+_end = struct.Struct(">ibiq").pack  # the cells of format and write timestamp
+_plain_end = struct.Struct(">iqibiq").pack  # with sent_at before
 
 
-def message_values(wide_row: WideRow, rows: Iterable[MessageRow]) -> Iterable[list[Any]]:
-    """For each row the bytes of INSERT_MESSAGE's values, in its order."""
-    key = [wide_row.queue.encode(), _bigint(wide_row.time_shard), _int(wide_row.shard)]
-    unset = UNSET_VALUE
-    for row in rows:
-        priority, id_, body, size, headers, codec, task, dedup_key, trigger, sent_at, expires, format_ = row
-        yield [
-            *key,
-            _tinyint(priority),
-            ids.to_bytes(id_),
-            unset if body is None else body,
-            unset if size is None else _int(size),
-            unset if headers is None else text_map(headers),
-            unset if codec is None else codec.encode(),
-            unset if task is None else task.encode(),
-            unset if dedup_key is None else dedup_key.encode(),
-            unset if trigger is None else trigger.encode(),
-            _bigint(sent_at),
-            unset if expires is None else _bigint(expires),
-            _tinyint(format_),
-            _bigint(ids.time_us(id_)),
-        ]
+def partition(wide_row: WideRow) -> tuple[bytes, bytes, bytes]:
+    """The values of a wide row's partition key."""
+    return wide_row.queue.encode(), _bigint(wide_row.time_shard), _int(wide_row.shard)
+
+
+def message_cells(rows: Iterable[MessageRow]) -> list[bytes]:
+    """For each row the cells of INSERT_MESSAGE's values after the partition key, in its order."""
+    encoded: list[bytes] = []
+    unset, of, text = cells.UNSET, cells.of, cells.text
+    for priority, id_, body, size, headers, codec, task, key, trigger, sent_at, expires, format_ in rows:
+        high, low = ids.halves(id_)
+        parts = (
+            _key(1, priority, 16, high, low),
+            unset if body is None else of(body),
+            unset if size is None else of(_int(size)),
+            unset if headers is None else of(cells.text_map(headers)),
+            text(codec),
+            text(task),
+            text(key),
+            text(trigger),
+            _sent(8, sent_at),
+            unset if expires is None else of(_bigint(expires)),
+            _end(1, format_, 8, ids.time_us(id_)),
+        )
+        encoded.append(b"".join(parts))
+    return encoded
 
 
 _NOTHING = (None,) * 6
@@ -64,21 +69,14 @@ def are_plain(rows: Iterable[MessageRow]) -> bool:
     return all(row[3:9] == _NOTHING and row[10] is None for row in rows)
 
 
-def plain_values(wide_row: WideRow, rows: Iterable[MessageRow]) -> Iterable[list[Any]]:
-    """For each row the bytes of INSERT_PLAIN_MESSAGE's values, in its order."""
-    queue, time_shard, shard = wide_row.queue.encode(), _bigint(wide_row.time_shard), _int(wide_row.shard)
+def plain_cells(rows: Iterable[MessageRow]) -> list[bytes]:
+    """For each row the cells of INSERT_PLAIN_MESSAGE's values after the partition key, in its order."""
+    encoded: list[bytes] = []
+    of, halves, time_us = cells.of, ids.halves, ids.time_us
     for priority, id_, body, _, _, _, _, _, _, sent_at, _, format_ in rows:
-        yield [
-            queue,
-            time_shard,
-            shard,
-            _tinyint(priority),
-            ids.to_bytes(id_),
-            body,
-            _bigint(sent_at),
-            _tinyint(format_),
-            _bigint(ids.time_us(id_)),
-        ]
+        key = _key(1, priority, 16, *halves(id_))
+        encoded.append(key + of(body) + _plain_end(8, sent_at, 1, format_, 8, time_us(id_)))
+    return encoded
 
 
 def messages(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:

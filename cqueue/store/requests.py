@@ -7,7 +7,7 @@ whoever makes it; the driver's own thread receives the answer; decoding it is le
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ from cassandra.query import (
 )
 
 from cqueue.errors import CqueueError, OutcomeUnknown
-from cqueue.store import limits, outcome, wire
+from cqueue.store import cells, limits, outcome, wire
 from cqueue.store.statements import Kind, Statement
 
 T = TypeVar("T")
@@ -172,13 +172,21 @@ class Requests:
             batch.add(self.prepared(statement).bind(list(values)))
         return self._submit(batch, Kind.CONDITIONAL, decode)
 
-    def send_encoded(self, statement: Statement, rows: Iterable[list[Any]], decode: Decode[T]) -> Request[T]:
-        """Send one plain statement many times over, as one mutation; the values are bytes already."""
-        batch = self._batch(statement.kind)
-        bound = BoundStatement(self.prepared(statement))
-        for values in rows:
-            bound.values = values
-            batch.add(bound)  # keeps the values, not the statement
+    def send_encoded(
+        self, statement: Statement, partition: Sequence[bytes], rows: Sequence[bytes], decode: Decode[T]
+    ) -> Request[T]:
+        """Send one plain statement with the values of many rows, as one mutation.
+
+        partition: the values of the partition key, which come first in the statement.
+        rows: all other values of each row, as cells on the wire.
+        """
+        prepared = self.prepared(statement)
+        batch, key = self._batch(statement.kind), BoundStatement(prepared)
+        key.values = list(partition)
+        batch.add(key)  # tells the driver where the batch belongs
+        batch._statements_and_parameters = wire.EncodedRows(  # noqa: SLF001 - see there
+            prepared, b"".join(map(cells.of, partition)), rows
+        )
         return self._submit(batch, statement.kind, decode)
 
     def _batch(self, kind: Kind) -> BatchStatement:

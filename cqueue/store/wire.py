@@ -1,26 +1,31 @@
-"""Ids and lists of ids on the wire, without a `uuid.UUID` for each.
+"""What the driver's own way onto the wire and off it costs too much for, done here.
 
-The driver makes a UUID object of every timeuuid; at 500 ids a read that costs more than the rest of the row.
-Here a timeuuid column is an integer (cqueue.ids) as soon as it is decoded. The driver takes the types of a
-result from its protocol handler, so that is what is replaced; its own fast row parser stays in use.
+*Ids*: the driver makes a UUID object of every timeuuid; at 500 ids a read that costs more than the rest of
+the row. Here a timeuuid column is an integer (cqueue.ids) as soon as it is decoded. The driver takes the
+types of a result from its protocol handler, so that is what is replaced; its own fast row parser stays in
+use. The price: *every* timeuuid read through a session with this handler is an integer.
 
-The price: *every* timeuuid read through a session with this handler is an integer.
+*Batches* of one statement with many rows: the driver writes each value of each row on its own. Here rows come
+as bytes (`EncodedRows`), and are joined.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Sequence
 from typing import Any
 
 from cassandra import type_codes
 from cassandra.cqltypes import _CassandraType
-from cassandra.protocol import ProtocolHandler, ResultMessage
+from cassandra.protocol import BatchMessage, ProtocolHandler, ResultMessage
 from cassandra.query import PreparedStatement
 
 from cqueue import ids
 
 _COUNT = struct.Struct(">i")
+_SHORT = struct.Struct(">H")
+_PREPARED = b"\x01"
 _UUID_LENGTH = b"\x00\x00\x00\x10"
 _UUID_IN_LIST = struct.Struct(">4xQQ")
 _SIGNS = 0x8080808080808080
@@ -80,13 +85,55 @@ class _IdResult(_FastResult):  # type: ignore[misc]
         self.parsed_rows = stream.read()
 
 
+class EncodedRows:
+    """The statements of a batch: one prepared statement with the values of many rows, as cells.
+
+    Args:
+        first: the cells that are the same in all rows; they come first.
+        rows: the other cells of each row.
+    """
+
+    def __init__(self, prepared: PreparedStatement, first: bytes, rows: Sequence[bytes]) -> None:
+        name = prepared.query_id
+        before = b"".join(
+            (_PREPARED, _SHORT.pack(len(name)), name, _SHORT.pack(len(prepared.column_metadata)), first)
+        )
+        self._count = len(rows)
+        self.data = b"".join((_SHORT.pack(len(rows)), before, before.join(rows)))
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class _EncodedBatch(BatchMessage):  # type: ignore[misc]
+    """A batch whose statements are bytes already."""
+
+    def __init__(self, message: BatchMessage) -> None:
+        self.__dict__.update(message.__dict__)
+        self.queries = ()
+        self._rows: EncodedRows = message.queries
+
+    def send_body(self, f: Any, protocol_version: int) -> None:
+        of_none = io.BytesIO()
+        super().send_body(of_none, protocol_version)
+        body = of_none.getvalue()  # the type, the number of statements in two bytes, and what follows them
+        f.write(body[:1] + self._rows.data + body[3:])
+
+
 class IdProtocolHandler(ProtocolHandler):  # type: ignore[misc]
-    """Decodes timeuuid as int and list<timeuuid> as tuple[int, ...]."""
+    """Decodes timeuuid as int and list<timeuuid> as tuple[int, ...]; takes batches of `EncodedRows`."""
 
     message_types_by_opcode = {  # noqa: RUF012
         **ProtocolHandler.message_types_by_opcode,
         ResultMessage.opcode: _IdResult,
     }
+
+    @classmethod
+    def encode_message(cls, msg: Any, *args: Any, **more: Any) -> bytes:  # noqa: D102 - the driver's
+        if type(msg) is BatchMessage and type(msg.queries) is EncodedRows:
+            msg = _EncodedBatch(msg)
+        encoded: bytes = super().encode_message(msg, *args, **more)
+        return encoded
 
 
 def bind_ids(prepared: PreparedStatement) -> None:

@@ -2,17 +2,30 @@
 
 import logging
 import struct
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from cassandra.cqltypes import ListType, LongType, MapType, SetType, TimeUUIDType, UTF8Type
-from cassandra.query import UNSET_VALUE
+from cassandra import ConsistencyLevel
+from cassandra.cqltypes import (
+    BytesType,
+    ByteType,
+    Int32Type,
+    ListType,
+    LongType,
+    MapType,
+    SetType,
+    TimeUUIDType,
+    UTF8Type,
+)
+from cassandra.protocol import BatchMessage
+from cassandra.query import UNSET_VALUE, BatchType
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.store import codec, statements, tombstones, wire
-from cqueue.store.operations import WideRow
+from cqueue.store import cells, codec, statements, tombstones, wire
+from cqueue.store.operations import MessageRow, WideRow
 from tests.fix_store import message
 
 PROTOCOL = 5
@@ -53,33 +66,77 @@ def test_other_types_are_left_alone():
 def test_headers_are_the_drivers_map(headers):
     """The driver reads back what we write."""
     text_map = MapType.apply_parameters((UTF8Type, UTF8Type))
-    assert dict(text_map.from_binary(codec.text_map(headers), PROTOCOL)) == headers
+    assert dict(text_map.from_binary(cells.text_map(headers), PROTOCOL)) == headers
+
+
+def values(row):
+    """The values of cells on the wire; UNSET_VALUE where the statement leaves a column as it is."""
+    found, at = [], 0
+    while at < len(row):
+        (size,) = cells.COUNT.unpack_from(row, at)
+        found.append(UNSET_VALUE if size == -2 else row[at + 4 : at + 4 + size])
+        at += 4 + max(0, size)
+    return found
 
 
 def test_what_is_missing_is_unset():
     """Null would be a tombstone for each column of each message."""
-    (values,) = codec.message_values(WideRow("q", 1, -1), [message(ids.START, b"")])
-    assert values[:3] == [b"q", struct.pack(">q", 1), struct.pack(">i", -1)]
-    assert values[5] == b""
-    assert [value is UNSET_VALUE for value in values[6:12]] == [True] * 6
-    assert None not in values
-    assert len(values) == statements.INSERT_MESSAGE.cql.count("?")
+    assert codec.partition(WideRow("q", 1, -1)) == (b"q", struct.pack(">q", 1), struct.pack(">i", -1))
+    (row,) = codec.message_cells([message(ids.START, b"")])
+    found = values(row)
+    assert found[2] == b""
+    assert [value is UNSET_VALUE for value in found[3:9]] == [True] * 6
+    assert 3 + len(found) == statements.INSERT_MESSAGE.cql.count("?")
+
+
+def test_all_values_of_a_message_are_sent():
+    """As the driver would write them."""
+    at = ids.from_ticks(70_000_000_123, 99)
+    row = MessageRow(7, at, b"body", 12, {"a": "b"}, "json", "täsk", "k", "t", 1234, 5678, 1)
+    types = [
+        ByteType, TimeUUIDType, BytesType, Int32Type, MapType.apply_parameters((UTF8Type, UTF8Type)),
+        UTF8Type, UTF8Type, UTF8Type, UTF8Type, LongType, LongType, ByteType, LongType,
+    ]  # fmt: skip
+    expected = [*row, ids.time_us(at)]
+    expected[1] = ids.to_uuid(at)
+    (found,) = codec.message_cells([row])
+    assert values(found) == [
+        type_.to_binary(value, PROTOCOL) for type_, value in zip(types, expected, strict=True)
+    ]
 
 
 def test_a_plain_message_has_the_values_that_are_left():
     """Those that are unset for all of them are not sent; nothing else differs."""
-    row, at = WideRow("q", 1, -1), ids.lowest_at(1_000_000)
+    at = ids.lowest_at(1_000_000)
     plain = message(at, b"x")
-    (all_,) = codec.message_values(row, [plain])
-    (values,) = codec.plain_values(row, [plain])
-    assert values == [value for value in all_ if value is not UNSET_VALUE]
-    assert len(values) == statements.INSERT_PLAIN_MESSAGE.cql.count("?")
+    (all_,), (some,) = codec.message_cells([plain]), codec.plain_cells([plain])
+    assert values(some) == [value for value in values(all_) if value is not UNSET_VALUE]
+    assert 3 + len(values(some)) == statements.INSERT_PLAIN_MESSAGE.cql.count("?")
     assert codec.are_plain([plain])
     others = {
         "size": 3, "headers": {"a": "b"}, "codec": "c", "task": "t", "key": "k", "trigger": "r", "expires": 1,
     }  # fmt: skip
     for name, value in others.items():
         assert not codec.are_plain([plain, plain._replace(**{name: value})]), name
+
+
+@pytest.mark.parametrize("count", [1, 2, 500])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_batch_of_encoded_rows_is_the_drivers_batch(count, version):
+    """The same bytes, whether the driver writes each value or rows are joined."""
+    prepared = SimpleNamespace(query_id=b"name of a statement", column_metadata=[None] * 4)
+    rows = [[b"queue", b"\0\0", b"row %d" % number, UNSET_VALUE] for number in range(count)]
+    first = b"".join(cells.of(value) for value in rows[0][:2])
+    encoded = [cells.of(value) + cells.UNSET for _, _, value, _ in rows]
+
+    def encode(queries):
+        batch = BatchMessage(BatchType.UNLOGGED, queries, ConsistencyLevel.QUORUM, 9, timestamp=77)
+        return wire.IdProtocolHandler.encode_message(
+            batch, 3, version, compressor=None, allow_beta_protocol_version=False
+        )
+
+    theirs = encode([(True, prepared.query_id, row) for row in rows])
+    assert encode(wire.EncodedRows(prepared, first, encoded)) == theirs
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ class Requests:
             return prepared
 
     def _configure(self, prepared: PreparedStatement, statement: Statement) -> None:
-        wire.bind_ids(prepared)
+        wire.use_ids(prepared)
         if statement.raw:
             wire.leave_raw(prepared)
         prepared.consistency_level = self._serial_consistency if statement.serial else self._consistency

@@ -14,6 +14,7 @@ from cqueue import ids
 from cqueue.errors import NotDone, SchemaMismatch, Unavailable
 from cqueue.store import statements
 from cqueue.store.cassandra import CassandraStore
+from cqueue.store.message_page import ReadMessagePage
 from cqueue.store.operations import (
     RETIRED_TTL_S,
     DeleteMessages,
@@ -55,6 +56,38 @@ def test_bounds_are_cassandras(session):
         query = f"SELECT min_timeuuid({ms}), max_timeuuid({ms}) FROM system.local"
         (row,) = session.execute(query)
         assert tuple(row) == (ids.lowest_at(ms * 1000), ids.highest_at(ms * 1000 + 999))
+
+
+def test_ids_stay_integers_when_the_server_has_forgotten_its_statements(cassandra_store, session, wide_row):
+    """An altered table makes it; the driver then prepares again, and reads columns with types of its own."""
+    rows = tuple(message(id_, b"body", headers={"a": "b"}) for id_ in new_ids(3))
+    looks = [
+        ReadSlice(wide_row, 0, ids.START, END, 10),
+        ReadIds(wide_row, 0, ids.START, END, 10),
+        ReadMessagePage(wide_row, 0, ids.START, END, 10),
+        ReadHead(wide_row),
+    ]
+
+    def write():
+        cassandra_store.execute(InsertMessages(wide_row, rows))
+        slot = SlotRow(0, 0, SlotState.CLAIMED, tuple(row.id for row in rows), 1, 1, b"me", 1, None, 0)
+        cassandra_store.execute(Mutate(wide_row, slots=(SlotChange(None, slot),)))
+
+    def look():
+        slice_, found, page, head = (cassandra_store.execute(one) for one in looks)
+        return slice_.rows, found.ids, [page.id_at(place) for place in range(len(page))], head
+
+    write()
+    before = look()
+    assert before[0] == list(rows)
+    assert before[1] == [row.id for row in rows]
+    assert before[2] == before[1]
+    assert before[3].slots[0].ids == tuple(row.id for row in rows)
+    for change in ("ADD IF NOT EXISTS forgotten text", "DROP IF EXISTS forgotten"):
+        session.execute(f"ALTER TABLE messages {change}")
+        assert look() == before
+        write()
+        assert look() == before
 
 
 def test_cassandra_compares_as_integers_do(cassandra_store, session, wide_row):

@@ -18,7 +18,7 @@ from cassandra.cqltypes import (
     TimeUUIDType,
     UTF8Type,
 )
-from cassandra.protocol import BatchMessage
+from cassandra.protocol import BatchMessage, ExecuteMessage, ProtocolHandler
 from cassandra.query import UNSET_VALUE, BatchType
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +137,31 @@ def test_a_batch_of_encoded_rows_is_the_drivers_batch(count, version):
 
     theirs = encode([(True, prepared.query_id, row) for row in rows])
     assert encode(wire.EncodedRows(prepared, first, encoded)) == theirs
+
+
+def execute_message(*, skip_meta):
+    return ExecuteMessage(
+        b"statement", [b"value", None], ConsistencyLevel.QUORUM, 9, 500, None, 77, skip_meta=skip_meta,
+        result_metadata_id=b"columns",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "skip_meta", "flag"), [(5, True, 2), (5, False, 0), (4, True, 0)])
+def test_columns_that_are_known_are_not_asked_for(version, skip_meta, flag):
+    """Nothing else differs from what the driver sends."""
+
+    def encode(handler):
+        msg = execute_message(skip_meta=skip_meta)
+        return handler.encode_message(msg, 3, version, compressor=None, allow_beta_protocol_version=False)
+
+    ours, theirs = encode(wire.IdProtocolHandler), encode(ProtocolHandler)
+    different = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+    assert different == ([] if not flag else [(b | flag, b) for _, b in different])
+    assert len(different) == (1 if flag else 0)
+    if flag:
+        at = next(place for place, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        body = 9 + 2 + len(b"statement") + 2 + len(b"columns") + 2
+        assert at == body + 3
 
 
 @pytest.mark.parametrize(

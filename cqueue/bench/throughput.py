@@ -22,7 +22,7 @@ from cassandra.util import uuid_from_time
 
 from cqueue.bench.setup import Bench, Options, Progress, median_of, rates, silent
 from cqueue.errors import NotDone
-from cqueue.message import Message
+from cqueue.message import MAX_RECEIVE, Message
 from cqueue.queue import Queue
 from cqueue.store.connection import open_session
 from cqueue.testing import Recorder, check, recording
@@ -167,12 +167,14 @@ def _drain_all(
 ) -> list[float]:
     """The seconds of each receive with its ack.
 
-    pipelined: the next batch is claimed ahead; the acks of one are stored meanwhile, and awaited after it.
+    pipelined: two batches are claimed at once, and ahead; the acks of one are stored meanwhile, and awaited
+        after the next receive.
     """
     drains_s: list[float] = []
     drained = 0
     stored: Future[None] | None = None
-    with queue.consumer(prefetch=options.receive if pipelined else 0) as consumer:
+    ahead = min(MAX_RECEIVE, 2 * options.receive) if pipelined else 0
+    with queue.consumer(prefetch=ahead) as consumer:
         while drained < options.messages:
             start = time.perf_counter()
             messages = consumer.receive(options.receive, wait=timedelta(seconds=10))
@@ -217,6 +219,7 @@ def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = 
         "floor": {key: median_of(floors, key) for key in figures},
         "burndown": {key: median_of(burndowns, key) for key in figures},
         "acks": "pipelined",
+        "prefetch": min(MAX_RECEIVE, 2 * options.receive),
         "rounds": rounds,
         **bench.circumstances(options),
     }

@@ -175,15 +175,18 @@ class Requests:
     def send_encoded(
         self, statement: Statement, partition: Sequence[bytes], rows: Sequence[bytes], decode: Decode[T]
     ) -> Request[T]:
-        """Send one plain statement with the values of many rows, as one mutation.
+        """Send one plain statement with the values of many rows, as one mutation; of one row without a batch.
 
         partition: the values of the partition key, which come first in the statement.
         rows: all other values of each row, as cells on the wire.
         """
         prepared = self.prepared(statement)
-        batch, key = self._batch(statement.kind), BoundStatement(prepared)
-        key.values = list(partition)
-        batch.add(key)  # tells the driver where the batch belongs
+        bound = BoundStatement(prepared)
+        if len(rows) == 1:
+            bound.values = [*partition, *cells.split(rows[0])]
+            return self._submit(bound, statement.kind, decode)
+        batch, bound.values = self._batch(statement.kind), list(partition)
+        batch.add(bound)  # tells the driver where the batch belongs
         batch._statements_and_parameters = wire.EncodedRows(  # noqa: SLF001 - see there
             prepared, b"".join(map(cells.of, partition)), rows
         )

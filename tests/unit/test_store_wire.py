@@ -69,21 +69,11 @@ def test_headers_are_the_drivers_map(headers):
     assert dict(text_map.from_binary(cells.text_map(headers), PROTOCOL)) == headers
 
 
-def values(row):
-    """The values of cells on the wire; UNSET_VALUE where the statement leaves a column as it is."""
-    found, at = [], 0
-    while at < len(row):
-        (size,) = cells.COUNT.unpack_from(row, at)
-        found.append(UNSET_VALUE if size == -2 else row[at + 4 : at + 4 + size])
-        at += 4 + max(0, size)
-    return found
-
-
 def test_what_is_missing_is_unset():
     """Null would be a tombstone for each column of each message."""
     assert codec.partition(WideRow("q", 1, -1)) == (b"q", struct.pack(">q", 1), struct.pack(">i", -1))
     (row,) = codec.message_cells([message(ids.START, b"")])
-    found = values(row)
+    found = cells.split(row)
     assert found[2] == b""
     assert [value is UNSET_VALUE for value in found[3:9]] == [True] * 6
     assert 3 + len(found) == statements.INSERT_MESSAGE.cql.count("?")
@@ -100,7 +90,7 @@ def test_all_values_of_a_message_are_sent():
     expected = [*row, ids.time_us(at)]
     expected[1] = ids.to_uuid(at)
     (found,) = codec.message_cells([row])
-    assert values(found) == [
+    assert cells.split(found) == [
         type_.to_binary(value, PROTOCOL) for type_, value in zip(types, expected, strict=True)
     ]
 
@@ -110,8 +100,8 @@ def test_a_plain_message_has_the_values_that_are_left():
     at = ids.lowest_at(1_000_000)
     plain = message(at, b"x")
     (all_,), (some,) = codec.message_cells([plain]), codec.plain_cells([plain])
-    assert values(some) == [value for value in values(all_) if value is not UNSET_VALUE]
-    assert 3 + len(values(some)) == statements.INSERT_PLAIN_MESSAGE.cql.count("?")
+    assert cells.split(some) == [value for value in cells.split(all_) if value is not UNSET_VALUE]
+    assert 3 + len(cells.split(some)) == statements.INSERT_PLAIN_MESSAGE.cql.count("?")
     assert codec.are_plain([plain])
     others = {
         "size": 3, "headers": {"a": "b"}, "codec": "c", "task": "t", "key": "k", "trigger": "r", "expires": 1,

@@ -34,7 +34,7 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
     often = ("--rounds", str(rounds))
     return [
         Wanted("warm-up", ("warm-up", "--seconds", "120")),
-        Wanted("ratio", ("ratio", *often)),
+        Wanted("ratio", ("ratio", *often, "--messages", "100000")),
         *(
             Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
             for size, count in ((1_000, 20_000), (10_000, 5_000), (100_000, 1_000))

@@ -168,7 +168,10 @@ def _growth(result: Result) -> tuple[str, str]:
 
 def _latency(result: Result) -> tuple[str, str]:
     figure = f"p50 {result['p50_ms']:.1f} ms, p99 {result['p99_ms']:.1f} ms"
-    return figure, f"send alone p50 {result['send_p50_ms']:.1f} ms, p99 {result['send_p99_ms']:.1f} ms"
+    return figure, (
+        f"sends meanwhile p50 {result['send_p50_ms']:.1f} ms, p99 {result['send_p99_ms']:.1f} ms; sends with "
+        f"nobody receiving p50 {result['send_alone_p50_ms']:.1f} ms, {result['send_ratio']:.2f} of bare inserts"
+    )
 
 
 def _idle(result: Result) -> tuple[str, str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from cqueue.bench.sends import bare_insert
 from cqueue.bench.setup import Bench, Options, Progress, percentile, silent
 from cqueue.client import Client
 from cqueue.config import QueueConfig
@@ -17,6 +19,7 @@ from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.errors import NotDone, QueueNotFound
 from cqueue.queue import Queue
+from cqueue.store.connection import open_session
 from cqueue.store.operations import Operation, Store
 
 RATE_PER_S = 200
@@ -29,7 +32,10 @@ PATIENCE = timedelta(minutes=1)
 def latency(
     bench: Bench, options: Options, progress: Progress = silent, seconds: int = SECONDS
 ) -> dict[str, Any]:
-    """Send 200 messages a second one by one to a dispatcher in this process: send to handler, in ms."""
+    """Send 200 messages a second one by one to a dispatcher in this process: send to handler, in ms.
+
+    Afterwards sends and bare inserts in turn, at that pace, while nobody receives.
+    """
     count = RATE_PER_S * seconds
     took_s: list[float] = []
 
@@ -41,6 +47,7 @@ def latency(
         dispatcher.drain(PATIENCE)
     if len(took_s) < count:
         raise NotDone(f"only {len(took_s):,} of {count:,} messages were handled")
+    alone_s, bare_s = _beside_bare_inserts(bench, options, count // 4)
     return {
         "bench": "latency",
         "rate_per_s": RATE_PER_S,
@@ -49,6 +56,9 @@ def latency(
         "p99_ms": round(percentile(took_s, 99) * 1000, 3),
         "send_p50_ms": round(percentile(sends_s, 50) * 1000, 3),
         "send_p99_ms": round(percentile(sends_s, 99) * 1000, 3),
+        "send_alone_p50_ms": round(percentile(alone_s, 50) * 1000, 3),
+        "bare_insert_p50_ms": round(percentile(bare_s, 50) * 1000, 3),
+        "send_ratio": round(percentile(alone_s, 50) / percentile(bare_s, 50), 4),
         "histogram": _histogram(took_s),
         **bench.circumstances(options),
     }
@@ -75,6 +85,25 @@ def _send_all(queue: Queue, options: Options, count: int, progress: Progress) ->
         sends_s.append(time.perf_counter() - sent)
         progress((index + 1) / count)
     return sends_s
+
+
+def _beside_bare_inserts(bench: Bench, options: Options, count: int) -> tuple[list[float], list[float]]:
+    """How long each send took, and each bare insert, in seconds."""
+    sends_s: list[float] = []
+    inserts_s: list[float] = []
+    with bench.queue(options) as queue, open_session(bench.settings) as connection:
+        ways: list[tuple[Callable[[bytes], Any], list[float]]] = [
+            (queue.send, sends_s),
+            (bare_insert(connection.session), inserts_s),
+        ]
+        begin = time.perf_counter()
+        for index in range(2 * count):
+            time.sleep(max(0.0, begin + index / RATE_PER_S - time.perf_counter()))
+            send, took_s = ways[index % 2]
+            start = time.perf_counter()
+            send(bytes(options.size))
+            took_s.append(time.perf_counter() - start)
+    return sends_s, inserts_s
 
 
 class CountingStore:

@@ -34,7 +34,7 @@ def sends(
     with open_session(bench.settings) as connection, bench.queue(options) as queue:
         lingering = bench.client.queue(queue.name, linger=LINGER)
         ways: dict[str, Send] = {
-            "floor": _insert(connection.session),
+            "floor": bare_insert(connection.session),
             "send": queue.send,
             "linger": lingering.send,
         }
@@ -64,8 +64,8 @@ def sends(
     }
 
 
-def _insert(session: Any) -> Send:
-    """One bound insert of a message's row."""
+def bare_insert(session: Any) -> Send:
+    """What stores the row of one message, with one bound insert."""
     insert, name = session.prepare(INSERT), f"bench-floor@{time.time_ns():x}"
 
     def send(body: bytes) -> None:

@@ -169,8 +169,8 @@ def _growth(result: Result) -> tuple[str, str]:
 def _latency(result: Result) -> tuple[str, str]:
     figure = f"p50 {result['p50_ms']:.1f} ms, p99 {result['p99_ms']:.1f} ms"
     return figure, (
-        f"sends meanwhile p50 {result['send_p50_ms']:.1f} ms, p99 {result['send_p99_ms']:.1f} ms; sends with "
-        f"nobody receiving p50 {result['send_alone_p50_ms']:.1f} ms, {result['send_ratio']:.2f} of bare inserts"
+        f"sends meanwhile {result['send_p50_ms']:.1f} ms, p99 {result['send_p99_ms']:.1f} ms; with nobody "
+        f"receiving p50 {result['send_alone_p50_ms']:.1f} ms, {result['send_ratio']:.2f} of bare inserts"
     )
 
 

@@ -439,13 +439,13 @@ class Consumer:
 
     def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
         """Messages with their bodies; one whose body is gone was acked by somebody, and is left out."""
-        large: dict[WideRow, list[int]] = {}
+        large: dict[WideRow, dict[int, int]] = {}
         for one in taken:
             if one.row.body is None:
-                large.setdefault(one.lease.wide_row, []).append(one.row.id)
+                large.setdefault(one.lease.wide_row, {})[one.row.id] = one.row.size or 0
         bodies: dict[int, bytes] = {}
-        for wide_row, ids_ in large.items():
-            found: dict[int, bytes] = self._driver.ask(ReadBodies(wide_row, tuple(ids_)))
+        for wide_row, sizes in large.items():
+            found = self._driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values())))
             bodies.update(found)
         return [
             ReceivedMessage(self, one, bodies[one.row.id] if one.row.body is None else one.row.body)

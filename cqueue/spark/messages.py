@@ -228,10 +228,12 @@ class _Batches:
 
     def _fetched(self, place: Place, page: MessagePage, start: int, stop: int) -> dict[int, bytes]:
         """The bodies that stand elsewhere, by place."""
-        asked = {at: page.id_at(at) for at in range(start, stop) if _size(page, at) is not None}
-        if not asked:
+        sizes = {at: size for at in range(start, stop) if (size := _size(page, at)) is not None}
+        if not sizes:
             return {}
-        found: dict[int, bytes] = self._side.driver.ask(ReadBodies(place.wide_row, tuple(asked.values())))
+        asked = {at: page.id_at(at) for at in sizes}
+        read = ReadBodies(place.wide_row, tuple(asked.values()), tuple(sizes.values()))
+        found: dict[int, bytes] = self._side.driver.ask(read)
         return {at: found[id_] for at, id_ in asked.items() if id_ in found}
 
     def _batch(self, found: _Messages) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ to the protocol, which knows whether doing it again is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -27,8 +27,11 @@ from cqueue.store.timing import sample_time_us
 
 BODY_BYTES_IN_FLIGHT: Final = 4 << 20
 """Bodies on their way at one time; a node with a small heap refuses 13 MiB."""
-BODIES_A_READ: Final = 4
-"""A body has up to 1 MiB, so one answer up to 4 MiB."""
+BODY_BYTES_A_WRITE: Final = 512 << 10
+"""Bodies written in one batch, at least one."""
+BODY_BYTES_A_READ: Final = 4 << 20
+LARGEST_BODY: Final = 1 << 20
+BODIES_AT_ONCE: Final = 500
 BODY_READS_IN_FLIGHT: Final = 4
 
 
@@ -146,9 +149,10 @@ class CassandraStore:
         return self._requests.send(cql.READ_MESSAGES, values, _messages)
 
     def _read_bodies(self, op: ops.ReadBodies) -> Pending[dict[int, bytes]]:
-        chunks = (op.ids[i : i + BODIES_A_READ] for i in range(0, len(op.ids), BODIES_A_READ))
+        sizes = op.sizes or (LARGEST_BODY,) * len(op.ids)
         jobs = (
-            (1, partial(self._requests.send, cql.READ_BODIES, (*op.wide_row, some), _rows)) for some in chunks
+            (1, partial(self._requests.send, cql.READ_BODIES, (*op.wide_row, op.ids[start:end]), _rows))
+            for start, end, _ in _portions(sizes, BODY_BYTES_A_READ)
         )
         window = Window(jobs, BODY_READS_IN_FLIGHT)
         return Collected(window, Kind.READ, lambda parts: dict(row for part in parts for row in part))
@@ -169,11 +173,14 @@ class CassandraStore:
         return self._requests.send(cql.DELETE_MESSAGES, values, _nothing)
 
     def _insert_bodies(self, op: ops.InsertBodies) -> Pending[None]:
-        def send(id_: int, body: bytes) -> Request[None]:
-            values = (*op.wide_row, id_, body, ids.time_us(id_))
-            return self._requests.send(cql.INSERT_BODY, values, _nothing)
+        partition = codec.partition(op.wide_row)
 
-        jobs = ((len(body), partial(send, id_, body)) for id_, body in op.bodies)
+        def send(start: int, end: int) -> Request[None]:
+            rows = codec.body_cells(op.bodies[start:end])
+            return self._requests.send_encoded(cql.INSERT_BODY, partition, rows, _nothing)
+
+        portions = _portions([len(body) for _, body in op.bodies], BODY_BYTES_A_WRITE)
+        jobs = ((size, partial(send, start, end)) for start, end, size in portions)
         return Collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None)
 
     def _delete_bodies(self, op: ops.DeleteBodies) -> Request[None]:
@@ -264,6 +271,19 @@ def _level(name: str) -> int:
 
 def _delete_us(some: Iterable[int]) -> int:
     return max(map(ids.time_us, some)) + 1
+
+
+def _portions(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
+    """Where portions of at most so many bytes, or of one body, begin and end, and how large they are."""
+    start = total = 0
+    for at, size in enumerate(sizes):
+        if at > start and (total + size > most or at - start == BODIES_AT_ONCE):
+            yield start, at, total
+            start = at
+            total = 0
+        total += size
+    if start < len(sizes):
+        yield start, len(sizes), total
 
 
 def _mutation(op: ops.Mutate) -> Iterator[tuple[cql.Statement, Iterable[Any]]]:

@@ -28,6 +28,8 @@ _CURSOR, _LOCK, _SLOT = 0, 1, 2
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
 _key = struct.Struct(">ibiQQ").pack  # the cells of priority and id
+_id = struct.Struct(">iQQ").pack
+_timestamp = struct.Struct(">iq").pack
 _sent = struct.Struct(">iq").pack
 _end = struct.Struct(">ibiq").pack  # the cells of format and write timestamp
 _plain_end = struct.Struct(">iqibiq").pack  # with sent_at before
@@ -77,6 +79,14 @@ def plain_cells(rows: Iterable[MessageRow]) -> list[bytes]:
         key = _key(1, priority, 16, *halves(id_))
         encoded.append(key + of(body) + _plain_end(8, sent_at, 1, format_, 8, time_us(id_)))
     return encoded
+
+
+def body_cells(bodies: Iterable[tuple[int, bytes]]) -> list[bytes]:
+    """For each (id, body) the cells of INSERT_BODY's values after the partition key, in its order."""
+    return [
+        b"".join((_id(16, *ids.halves(id_)), cells.of(body), _timestamp(8, ids.time_us(id_))))
+        for id_, body in bodies
+    ]
 
 
 def messages(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:

@@ -246,10 +246,14 @@ class ReadMessages(Operation[list[MessageRow]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadBodies(Operation[dict[int, bytes]]):
-    """Bodies above 4 KiB, by id; missing ones are left out."""
+    """Bodies above 4 KiB, by id; missing ones are left out.
+
+    sizes: of each, in bytes, where they are known: how many are read at once hangs on them.
+    """
 
     wide_row: WideRow
     ids: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

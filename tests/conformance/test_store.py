@@ -245,6 +245,15 @@ def test_large_bodies_come_back(store, wide_row):
     store.execute(InsertBodies(wide_row, ()))
 
 
+def test_many_bodies_at_once_come_back(store, wide_row):
+    """As many as share a batch or an answer, and more; whether or not their sizes are told."""
+    bodies = {id_: bytes([i % 251]) * (5000 + 37 * i) for i, id_ in enumerate(new_ids(700))}
+    store.execute(InsertBodies(wide_row, tuple(bodies.items())))
+    sizes = tuple(map(len, bodies.values()))
+    assert store.execute(ReadBodies(wide_row, tuple(bodies), sizes)) == bodies
+    assert store.execute(ReadBodies(wide_row, tuple(bodies))) == bodies
+
+
 def test_deleted_bodies_stay_dead(store, wide_row):
     """As messages: a delete beats each insert whenever that arrives."""
     dead, other = new_ids(2)

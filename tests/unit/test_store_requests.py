@@ -3,6 +3,7 @@
 import pytest
 
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
+from cqueue.store.cassandra import _portions
 from cqueue.store.requests import Collected, Window, start
 from cqueue.store.statements import Kind
 
@@ -99,3 +100,11 @@ def test_what_cannot_be_sent_is_an_error_in_its_place():
     first, second, third = some.results()
     assert (first, str(second), third) == (0, "no table yet", 2)
     assert isinstance(start(refuse), Unavailable)
+
+
+def test_portions_have_so_many_bytes_or_one_body():
+    """None is left out, none comes twice; a body above the bound goes alone."""
+    sizes = [5, 5, 1, 11, 3, 0, 7, 1]
+    assert list(_portions(sizes, 10)) == [(0, 2, 10), (2, 3, 1), (3, 4, 11), (4, 7, 10), (7, 8, 1)]
+    assert list(_portions([], 10)) == []
+    assert [end - start for start, end, _ in _portions([0] * 1001, 10)] == [500, 500, 1]

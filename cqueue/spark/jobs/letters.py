@@ -129,8 +129,9 @@ def _read(side: SparkSide, wanted: Iterable[str]) -> Iterator[Letter]:
         places.setdefault((wide_row, priority), []).append(id_)
     for (wide_row, priority), found in places.items():
         rows = side.driver.ask(ReadMessages(wide_row, priority, tuple(sorted(found))))
-        large = tuple(row.id for row in rows if row.size is not None)
-        bodies = side.driver.ask(ReadBodies(wide_row, large)) if large else {}
+        sizes = {row.id: row.size for row in rows if row.size is not None}
+        read = ReadBodies(wide_row, tuple(sizes), tuple(sizes.values()))
+        bodies = side.driver.ask(read) if sizes else {}
         for row in rows:
             body = bodies.get(row.id) if row.size is not None else row.body
             if body is None:

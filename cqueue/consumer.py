@@ -281,6 +281,7 @@ class Consumer:
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), MAX_WAIT)
         if self._ahead is None:
             return self._receive(max_messages, deadline_s)
+        self._driver.check_open()
         if self._catalog.entry(self.name).row.state == PAUSED:
             self._ahead.drop()
         self._returned()

@@ -113,12 +113,16 @@ class BlockingDriver:
         Raises:
             Closed: the client has been closed, or was made before this process was forked.
         """
+        self.check_open()
+        with self.limited():
+            return self._run(proto)
+
+    def check_open(self) -> None:
+        """Raise `Closed` if nothing can be run any more."""
         if self._closed:
             raise Closed("the client has been closed")
         if os.getpid() != self._pid:
             raise Closed("the client was made before this process was forked; connect again after the fork")
-        with self.limited():
-            return self._run(proto)
 
     def limited(self, limit_s: float | None = None) -> AbstractContextManager[None]:
         """Let everything inside end in one deadline, or in `limit_s`."""

@@ -1,5 +1,6 @@
 """Messages claimed ahead: nothing is lost, held for too long, or claimed ahead that must not be."""
 
+import os
 import threading
 import time
 from datetime import timedelta
@@ -224,6 +225,35 @@ def test_after_its_queue_is_deleted_a_receive_says_so(queue, store):
         time.sleep(1.2)  # what others changed is known a second later
         with pytest.raises(QueueNotFound):
             consumer.receive(10)
+
+
+def test_of_a_closed_client_nothing_is_received_though_it_was_claimed_ahead(store):
+    with Client(store) as client:
+        queue = client.create_queue("q2", QueueConfig(shards=1))
+        send(queue, *[b"x"] * 40)
+        consumer = queue.consumer(prefetch=20)
+        assert len(consumer.receive(5)) == 5
+    with pytest.raises(Closed):
+        consumer.receive(5)
+    consumer.close()
+
+
+def test_a_child_process_receives_nothing_and_waits_for_no_thread(queue):
+    """Its parent may have forked while messages were being claimed."""
+    send(queue, *[b"x"] * 40)
+    with queue.consumer(prefetch=20) as consumer:
+        consumer.receive(20)
+        consumer._ahead._fetching = True
+        pid = os.fork()
+        if not pid:
+            try:
+                consumer.receive(20)
+            except Closed:
+                os._exit(7)
+            os._exit(1)
+        consumer._ahead._fetching = False
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
 
 
 @pytest.mark.parametrize("prefetch", [-1, 1001, 2.0, True, "10", None])

@@ -31,9 +31,12 @@ MANY = 3
 """The median of so many answers is right though one of them is wrong."""
 
 
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def boot_us() -> int:
     """µs since boot, suspended time included where the system counts it."""
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
+    return time.clock_gettime_ns(_BOOT_TIME) // 1000
 
 
 def wall_us() -> int:

@@ -139,31 +139,27 @@ class BlockingDriver:
                 return result
             value = error = None
             try:
-                value = self._perform(operation)
+                match operation:
+                    case Now(checked):
+                        value = self.clock.now_us(checked=checked)
+                    case RandomBits(bits):
+                        value = self._random_bits(bits)
+                    case Pause(seconds):
+                        self._pause(seconds)
+                    case _:
+                        value = self._ask(operation)
+                        self._renew(value)
             except (NotDone, OutcomeUnknown) as exc:
                 error = exc
-            else:
-                self._renew(operation, value)
 
-    def _renew(self, operation: Operation[Any], value: Any) -> None:
+    def _renew(self, value: Any) -> None:
         """Whatever Cassandra answers shows that it can be waited for: a large send may take its time."""
-        asked = not isinstance(operation, Now | RandomBits | Pause)
-        if asked and not (isinstance(value, list) and any(isinstance(one, Exception) for one in value)):
+        if not (isinstance(value, list) and any(isinstance(one, Exception) for one in value)):
             limits.renew(self._deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:
         """Run a single operation."""
         return self.run(iter(operation))
-
-    def _perform(self, operation: Operation[Any]) -> Any:
-        match operation:
-            case Now(checked):
-                return self.clock.now_us(checked=checked)
-            case RandomBits(bits):
-                return self._random_bits(bits)
-            case Pause(seconds):
-                return self._pause(seconds)
-        return self._ask(operation)
 
     def _ask(self, operation: Operation[Any]) -> Any:
         """Have the store execute it, repeated where that is harmless."""

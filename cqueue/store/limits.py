@@ -7,9 +7,7 @@ cut off would wait for the sum of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Final
 
 SHORTEST_S: Final = 0.5
@@ -18,15 +16,21 @@ SHORTEST_S: Final = 0.5
 _end_s: ContextVar[float | None] = ContextVar("end_s", default=None)
 
 
-@contextmanager
-def within(limit_s: float) -> Iterator[None]:
-    """Let all requests end in `limit_s`, or earlier where an outer limit says so."""
-    outer_s, end_s = _end_s.get(), time.monotonic() + limit_s
-    token = _end_s.set(end_s if outer_s is None else min(outer_s, end_s))
-    try:
-        yield
-    finally:
-        _end_s.reset(token)
+class within:  # noqa: N801 - reads as a function, like `contextlib.suppress`
+    """Let all requests inside end in `limit_s`, or earlier where an outer limit says so."""
+
+    __slots__ = ("_limit_s", "_token")
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._token: Token[float | None]
+
+    def __enter__(self) -> None:
+        outer_s, end_s = _end_s.get(), time.monotonic() + self._limit_s
+        self._token = _end_s.set(end_s if outer_s is None else min(outer_s, end_s))
+
+    def __exit__(self, *_: object) -> None:
+        _end_s.reset(self._token)
 
 
 def renew(limit_s: float) -> None:

@@ -53,8 +53,6 @@ STAY_IF_BACK_S = 0.1
 STRIPES = 16
 MAX_LEASES = 10_000
 REMEMBERED = 2000
-
-
 HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
 
@@ -64,6 +62,9 @@ class ShutGate(SuspectGate):
 
     def busy(self, now_ms: int) -> bool:  # noqa: D102
         return True
+
+
+_SHUT = ShutGate()
 
 
 class SharedGate(SuspectGate):
@@ -639,9 +640,6 @@ class Consumer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-_SHUT = ShutGate()
 
 
 def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 
-from cassandra.query import UNSET_VALUE
-
 COUNT = struct.Struct(">i")
 
 
@@ -17,29 +15,14 @@ def cell(data: bytes, at: int) -> tuple[bytes | None, int]:
     return (None, at) if size < 0 else (data[at : at + size], at + size)
 
 
-_UNSET_SIZE = -2
-UNSET = COUNT.pack(_UNSET_SIZE)
+UNSET_SIZE = -2
+UNSET = COUNT.pack(UNSET_SIZE)
 """A cell of a statement that is left as it is."""
 
 
 def of(value: bytes | None) -> bytes:
     """A cell with this in it; None is null."""
     return COUNT.pack(-1) if value is None else COUNT.pack(len(value)) + value
-
-
-def split(row: bytes) -> list[bytes | object | None]:
-    """The values of cells in a row, as a bound statement takes them."""
-    values: list[bytes | object | None] = []
-    at = 0
-    while at < len(row):
-        (size,) = COUNT.unpack_from(row, at)
-        at += 4
-        if size < 0:
-            values.append(UNSET_VALUE if size == _UNSET_SIZE else None)
-        else:
-            values.append(row[at : at + size])
-            at += size
-    return values
 
 
 def text(value: str | None) -> bytes:

@@ -183,7 +183,7 @@ class Requests:
         prepared = self.prepared(statement)
         bound = BoundStatement(prepared)
         if len(rows) == 1:
-            bound.values = [*partition, *cells.split(rows[0])]
+            bound.values = [*partition, *wire.values(rows[0])]
             return self._submit(bound, statement.kind, decode)
         batch, bound.values = self._batch(statement.kind), list(partition)
         batch.add(bound)  # tells the driver where the batch belongs

@@ -23,9 +23,10 @@ from typing import Any
 from cassandra import ProtocolVersion, type_codes
 from cassandra.cqltypes import _CassandraType
 from cassandra.protocol import BatchMessage, ExecuteMessage, ProtocolHandler, ResultMessage
-from cassandra.query import PreparedStatement
+from cassandra.query import UNSET_VALUE, PreparedStatement
 
 from cqueue import ids
+from cqueue.store import cells
 
 _COUNT = struct.Struct(">i")
 _SHORT = struct.Struct(">H")
@@ -89,6 +90,21 @@ class _IdResult(_FastResult):  # type: ignore[misc]
         self.recv_results_metadata(stream, user_types)
         self.column_names = self.column_types = None
         self.parsed_rows = stream.read()
+
+
+def values(row: bytes) -> list[Any]:
+    """The values of a row's cells, as a bound statement takes them."""
+    found: list[Any] = []
+    at = 0
+    while at < len(row):
+        (size,) = cells.COUNT.unpack_from(row, at)
+        at += 4
+        if size < 0:
+            found.append(UNSET_VALUE if size == cells.UNSET_SIZE else None)
+        else:
+            found.append(row[at : at + size])
+            at += size
+    return found
 
 
 class EncodedRows:

@@ -32,6 +32,7 @@ from cqueue.store.operations import (
     SlotChange,
     SlotRow,
     SlotState,
+    WideRow,
 )
 from tests.fix_store import lock, message, new_id, new_ids, now_us
 
@@ -251,7 +252,7 @@ def test_a_missing_table_is_a_schema_mismatch(store_connection, connection, new_
         bare = CassandraStore(session)
         with pytest.raises(SchemaMismatch, match="cqueue schema apply"):
             bare.execute(ListQueues())
-        first, second = bare.together((ListQueues(), InsertBodies(("q", 0, 0), ((new_id(), b""),))))
+        first, second = bare.together((ListQueues(), InsertBodies(WideRow("q", 0, 0), ((new_id(), b""),))))
         assert isinstance(first, SchemaMismatch)
         assert isinstance(second, SchemaMismatch)
     finally:

@@ -73,7 +73,7 @@ def test_what_is_missing_is_unset():
     """Null would be a tombstone for each column of each message."""
     assert codec.partition(WideRow("q", 1, -1)) == (b"q", struct.pack(">q", 1), struct.pack(">i", -1))
     (row,) = codec.message_cells([message(ids.START, b"")])
-    found = cells.split(row)
+    found = wire.values(row)
     assert found[2] == b""
     assert [value is UNSET_VALUE for value in found[3:9]] == [True] * 6
     assert 3 + len(found) == statements.INSERT_MESSAGE.cql.count("?")
@@ -90,7 +90,7 @@ def test_all_values_of_a_message_are_sent():
     expected = [*row, ids.time_us(at)]
     expected[1] = ids.to_uuid(at)
     (found,) = codec.message_cells([row])
-    assert cells.split(found) == [
+    assert wire.values(found) == [
         type_.to_binary(value, PROTOCOL) for type_, value in zip(types, expected, strict=True)
     ]
 
@@ -100,8 +100,8 @@ def test_a_plain_message_has_the_values_that_are_left():
     at = ids.lowest_at(1_000_000)
     plain = message(at, b"x")
     (all_,), (some,) = codec.message_cells([plain]), codec.plain_cells([plain])
-    assert cells.split(some) == [value for value in cells.split(all_) if value is not UNSET_VALUE]
-    assert 3 + len(cells.split(some)) == statements.INSERT_PLAIN_MESSAGE.cql.count("?")
+    assert wire.values(some) == [value for value in wire.values(all_) if value is not UNSET_VALUE]
+    assert 3 + len(wire.values(some)) == statements.INSERT_PLAIN_MESSAGE.cql.count("?")
     assert codec.are_plain([plain])
     others = {
         "size": 3, "headers": {"a": "b"}, "codec": "c", "task": "t", "key": "k", "trigger": "r", "expires": 1,

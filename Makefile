@@ -22,6 +22,7 @@ N ?= 2000
 SEED ?= 1
 MINUTES ?= 5
 FAULTS ?= tests/faults
+SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
 
 # A test that fails is run once more, alone: on a starved machine many wait for time, not for an answer.
 # Both runs are printed; what is really broken fails twice.
@@ -53,7 +54,6 @@ test: setup lint  ## All checks and tests, on memory and on a real Cassandra.
 	@echo "== Running the tests"
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(call ONCE_MORE,$(BIN)/python -m pytest)
 
-SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
 test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment of their own (650 MB).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
 	@echo "== Running the tests of cqueue.spark"

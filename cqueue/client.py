@@ -15,7 +15,7 @@ from cqueue.clock import ClusterClock
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals, SharedGate
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.linger import MAX_LINGER, Lingering
+from cqueue.group_commit import MAX_LINGER
 from cqueue.log import Log, LogConfig
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.delivery import Listener
@@ -110,9 +110,10 @@ class Client:
     def queue(self, name: str, *, linger: timedelta | None = None) -> Queue:
         """Open a queue.
 
-        linger: store messages together that several threads `send` at the same time, with this object: the
-        first one waits so long for others (0 to 1 s), and all that come while Cassandra answers go together
-        in any case. Each `send` still returns once its message is acknowledged. None: each by itself.
+        linger: `send`s of several threads with this object go one batch at a time: the first one waits so
+            long for others (0 to 1 s), and all that come while Cassandra answers go together. None: four go
+            at a time, each at once; only what comes while they do goes together. Either way each `send`
+            returns once its message is acknowledged, or fails for its own message.
 
         Raises:
             QueueNotFound: there is none of that name.
@@ -255,11 +256,9 @@ class Client:
         with self._mutex:
             bell = self._bells.setdefault(name, Bell())
         producer = Producer(name, self._catalog, self._driver, bell)
-        together = None
         if linger is not None:
-            wait_s = check_duration("linger", linger, timedelta(), MAX_LINGER)
-            together = Lingering(producer.send_many, wait_s)
-        return Queue(name, self._catalog, self._driver, producer, self._make_consumer, together=together)
+            check_duration("linger", linger, timedelta(), MAX_LINGER)
+        return Queue(name, self._catalog, self._driver, producer, self._make_consumer, linger=linger)
 
     def _make_consumer(
         self, name: str, intervals: PollIntervals, prefetch: int, wake: Callable[[], None] | None = None

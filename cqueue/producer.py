@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import cached_property
 
 from cqueue.bell import Bell
@@ -87,6 +88,10 @@ class Producer:
             raise BatchTooLarge(f"{len(entries):,} entries; at most {MAX_BATCH:,} in one send_many")
         with self._driver.limited():
             return self._send(entries)
+
+    def limited(self, limit_s: float) -> AbstractContextManager[None]:
+        """Let sends inside end in `limit_s`, if that is less than they have."""
+        return self._driver.limited(limit_s)
 
     def _send(self, entries: list[Message]) -> SendResult:
         spec = self._catalog.entry(self.name).spec

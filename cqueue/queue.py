@@ -13,7 +13,7 @@ from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
-from cqueue.linger import Lingering
+from cqueue.group_commit import GroupCommit
 from cqueue.message import MAX_RECEIVE, Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
@@ -80,13 +80,13 @@ class Queue:
         producer: Producer,
         make_consumer: Callable[[str, PollIntervals, int, Callable[[], None] | None], Consumer],
         *,
-        together: Lingering | None = None,
+        linger: timedelta | None = None,
     ) -> None:
         self.name = name
         self._catalog = catalog
         self._driver = driver
         self._producer = producer
-        self._send = producer.send if together is None else together.send
+        self._send = GroupCommit(producer, driver.deadline_s, linger).send
         self._make_consumer = make_consumer
 
     @property

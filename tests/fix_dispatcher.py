@@ -97,7 +97,7 @@ def troubled():
 def shop(troubled):
     """A client on it, whose retries do not pause long."""
     with Client(troubled) as client:
-        client._driver._deadline_s = 0.05
+        client._driver.deadline_s = 0.05
         yield client
 
 

@@ -99,7 +99,7 @@ class BlockingDriver:
         self._random_bits = random_bits
         self._pause = pause
         # A single request may take as long as it was allowed to.
-        self._deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
+        self.deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
         self._closed = False
         self._pid = os.getpid()  # connections and their threads do not survive a fork
 
@@ -126,7 +126,7 @@ class BlockingDriver:
 
     def limited(self, limit_s: float | None = None) -> AbstractContextManager[None]:
         """Let everything inside end in one deadline, or in `limit_s`."""
-        return limits.within(self._deadline_s if limit_s is None else limit_s)
+        return limits.within(self.deadline_s if limit_s is None else limit_s)
 
     def _run(self, proto: Proto[T]) -> T:
         value: Any = None
@@ -155,7 +155,7 @@ class BlockingDriver:
     def _renew(self, value: Any) -> None:
         """Whatever Cassandra answers shows that it can be waited for: a large send may take its time."""
         if not (isinstance(value, list) and any(isinstance(one, Exception) for one in value)):
-            limits.renew(self._deadline_s)
+            limits.renew(self.deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:
         """Run a single operation."""

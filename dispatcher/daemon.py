@@ -322,7 +322,7 @@ def _queues(dispatcher: Dispatcher) -> tuple[str, ...]:
 def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:
     for lane in dispatcher.lanes:
         if lane.name == name:
-            lane.consumer.share = share
+            lane.share = share
 
 
 def _counted(counts: Any) -> dict[str, int]:

@@ -163,11 +163,12 @@ class Dispatcher:
         try:
             for source in self._sources:
                 own = [Lane(source, self._roster, self.options, helper=number > 0) for number in range(each)]
-                own[0].helpers = own[1:]
                 lanes += own
                 for lane in own:
                     lane.kinds |= self._kinds
                     lane.learn()
+                    lane.main = own[0]
+                own[0].helpers = own[1 : own[0].shards]
         except BaseException:
             for lane in lanes:
                 lane.consumer.close()
@@ -277,8 +278,9 @@ class Dispatcher:
             line,
             lane.name,
             self.options.batch_size,
-            capacity=max(0, capacity - coming),
-            most=max(0, most - coming),
+            capacity=capacity,
+            most=most,
+            coming=coming,
         )
 
     def _give_back(self, deliveries: Sequence[Delivery]) -> None:

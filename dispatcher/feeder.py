@@ -71,6 +71,7 @@ class Feeders:
             self._roster.later(lane)
             return
         try:
+            lane.divide()
             messages = lane.consumer.receive(lane.want)
             if messages:
                 lane.learn()

@@ -3,6 +3,10 @@
 Queues take turns, so one that is full keeps no other waiting. A suspect (its last holder let it expire)
 goes before all others, because while it is held no other suspect of its queue can be.
 Everything here is short and under one lock, which a batch takes once and a worker once a message.
+
+Of handlers that take next to no time, several threads do less than one, as only one of them can hold the
+interpreter, and each hand-over of it costs more than the handler. So while handlers are quick one worker
+goes on; another one is on the lookout, and takes part as soon as nothing was started for `LOOK_S`.
 """
 
 from __future__ import annotations
@@ -10,8 +14,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from cqueue.dispatcher.delivery import Delivery, Stage
+
+LOOK_S: Final = 0.002
+"""What a message may wait for a quick handler that is not quick this time, while other workers are idle."""
+CALLED: Final = 0
+"""No thread's ident: an idle worker is to be the lookout, and does not know yet."""
 
 
 class Line:
@@ -21,6 +31,10 @@ class Line:
         self.waiting = 0
         self.running = 0
         self.idle = 0  # runners that would start one at once
+        self.started = 0
+        self.starter = 0  # the thread that started the last one
+        self.quick = False  # one worker does
+        self.lookout: int | None = None
         self.low: int | None = None
         """A feeder went without: to be told once no more than this wait, or a runner is idle."""
         self._clear()
@@ -45,7 +59,7 @@ class Line:
                 self._turns.append(name)
             queue.append(delivery)
 
-    def start(self) -> Delivery | None:
+    def start(self, thread: int = 0) -> Delivery | None:
         """The next one, which is running from now on."""
         if not self.waiting:
             return None
@@ -53,6 +67,8 @@ class Line:
         delivery.stage = Stage.RUNNING
         self.waiting -= 1
         self.running += 1
+        self.started += 1
+        self.starter = thread
         return delivery
 
     def has_room_again(self, *, idle: bool) -> bool:
@@ -117,25 +133,31 @@ class Handover:
                 return list(deliveries)
             self.threads.add(delivery for delivery in deliveries if not delivery.is_async)
             self.coroutines.add(for_loop)
-            if self.threads.idle and self.threads.waiting:
-                self._ready.notify()
+            if self.threads.lookout is None or not self.threads.running:
+                self._wake(self.threads)
         if for_loop:
             self._call_loop()
         return []
 
-    def take(self, *, done: bool) -> Delivery | None:
+    def take(self, *, done: bool, quick: bool = False) -> Delivery | None:
         """The next one for the calling worker, which waits for it. None: there will be no more.
 
         done: the worker has run one before, which is settled or on its way to be.
+        quick: handlers are, so that a second worker would only be in the way.
         """
-        line = self.threads
+        line, me = self.threads, threading.get_ident()
         with self._mutex:
             if done:
                 self._finished(line, 1)
-            delivery = line.start()
+            line.quick = quick
+            if quick and line.running and line.starter != me:  # it is not needed
+                delivery = None
+                line.lookout = CALLED if line.lookout is None else line.lookout
+            else:
+                delivery = line.start(me)
             tell = line.has_room_again(idle=False) if delivery is not None else False
-            if delivery is not None and line.idle and line.waiting:
-                self._ready.notify()  # one wakes the next: for quick handlers a few threads do
+            if delivery is not None:
+                self._wake_next(line)
         if tell:
             self._feed()
         return self._wait() if delivery is None else delivery
@@ -149,13 +171,39 @@ class Handover:
         if tell:
             self._feed()
         with self._mutex:
-            while (delivery := line.start()) is None and not self._closed:
-                self._ready.wait()
-                tell = line.has_room_again(idle=True)
+            delivery = self._idle(line, threading.get_ident())
             line.idle -= 1
-            if delivery is not None and line.idle and line.waiting:
-                self._ready.notify()
+            if delivery is not None:
+                self._wake_next(line)
         return delivery
+
+    def _idle(self, line: Line, me: int) -> Delivery | None:
+        """Wait for one, or be the lookout. The mutex is held."""
+        seen = -1
+        while not self._closed:
+            if line.lookout in {CALLED, me}:
+                if line.waiting and line.running and line.started != seen:
+                    line.lookout, seen = me, line.started
+                    self._ready.wait(LOOK_S)
+                    continue
+                line.lookout = None
+            if (delivery := line.start(me)) is not None:
+                return delivery
+            self._ready.wait()
+        return None
+
+    def _wake_next(self, line: Line) -> None:
+        """One was started: wake the next worker, if there is work for it. The mutex is held."""
+        if not line.quick:
+            line.lookout = None
+            self._wake(line)
+        elif line.lookout is None and line.idle and line.waiting:
+            line.lookout = CALLED
+            self._ready.notify()
+
+    def _wake(self, line: Line) -> None:
+        if line.idle and line.waiting:
+            self._ready.notify()
 
     def take_now(self, *, done: int, idle: int) -> Delivery | None:
         """The next one for the event loop, if there is one.
@@ -207,7 +255,7 @@ class Handover:
                     counts[name] = counts.get(name, 0) + len(queue)
             return counts
 
-    def room(self, line: Line, name: str, batch: int, *, capacity: int, most: int) -> int:
+    def room(self, line: Line, name: str, batch: int, *, capacity: int, most: int, coming: int = 0) -> int:
         """How many more messages of a queue may be received: all queues that have some share alike.
 
         0 if it is so little that a receive would not be worth its while; then `feed` is called later.
@@ -218,12 +266,16 @@ class Handover:
             batch: most messages of one receive.
             capacity: messages that may wait, to be shared.
             most: messages that may wait once a queue comes late to its share.
+            coming: how many of either are taken by receives under way.
         """
         with self._mutex:
             mine = line.of(name)
             sharing = len(line.by_queue) + (not mine)
-            room = min(max(1, capacity // sharing) - mine, most - line.waiting, batch)
-            worth = max(1, min(batch, capacity // sharing) // 2)
+            share = max(0, capacity - coming) // sharing
+            room = min(max(1, share) - mine, max(0, most - coming) - line.waiting, batch)
+            # Half a batch costs as much as a whole one; but if only one fits, none would come meanwhile.
+            whole = capacity // sharing >= 2 * batch
+            worth = batch if whole else max(1, min(batch, share) // 2)
             if room >= worth:
                 return room
             line.low = max(line.low or 0, line.waiting - (worth - room))

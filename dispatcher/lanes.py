@@ -16,7 +16,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from cqueue.consumer import Consumer
+from cqueue.protocol.poll import Share
 from cqueue.queue import Queue
+from cqueue.store.operations import WideRow
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.options import Options
@@ -52,7 +54,8 @@ def queue_of(source: Source) -> Queue:
 class Lane:
     """One consumer of one queue, polled by one feeder at a time.
 
-    helper: it looks only while another lane of its queue finds full batches.
+    helper: it looks only while another lane of its queue finds full batches. The two keep out of each
+        other's way meanwhile: a claim beside another one's on the same wide row costs both of them.
     """
 
     def __init__(self, source: Source, roster: Roster, options: Options, *, helper: bool) -> None:
@@ -60,6 +63,9 @@ class Lane:
         self.name = self.queue.name
         self.helper = helper
         self.helpers: list[Lane] = []
+        self.main: Lane = self  # whose helper it is
+        self.helps = False
+        self.share: Share | None = None  # of the queue's wide rows, this process's to look at first
         self.consumer: Consumer = source.consumer(
             poll_interval=options.poll_interval,
             max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
@@ -79,9 +85,17 @@ class Lane:
         self.failures = 0
         self.visibility_s = 30.0
         self.max_attempts = 0
+        self.shards = 1
         self.empty_since_s: float | None = None
         """When the first poll began of those that found nothing; None after one that found some."""
         self.empty_until_s = 0.0
+
+    def divide(self) -> None:
+        """Let its consumer look at its part of the wide rows first: what other lanes do not look at."""
+        lanes = [self.main, *(lane for lane in self.main.helpers if lane.helps)]
+        self.consumer.share = self.share
+        if len(lanes) > 1 and self in lanes:
+            self.consumer.share = _part(self.share, lanes.index(self), len(lanes))
 
     def has_news(self) -> bool:
         """Whether there is something to receive of what it was rung for."""
@@ -92,6 +106,7 @@ class Lane:
         """Take note of the queue's configuration, which may have been altered."""
         config = self.queue.config
         self.visibility_s = config.visibility_ms / 1000
+        self.shards = config.shards
         self.max_attempts = 0 if self.is_dead_letter else config.max_attempts
 
     def is_quiet(self, since_s: float) -> bool:
@@ -108,6 +123,15 @@ class Lane:
     def now_ms(self) -> int:
         """The cluster's time."""
         return round(self.queue.now.timestamp() * 1000)
+
+
+def _part(share: Share | None, number: int, parts: int) -> Share:
+    """Every so many-th shard of a share."""
+
+    def holds(wide_row: WideRow) -> bool:
+        return wide_row.shard % parts == number and (share is None or share(wide_row))
+
+    return holds
 
 
 class Roster:
@@ -161,6 +185,7 @@ class Roster:
         """Make them due at once."""
         with self._changed:
             for lane in lanes:
+                lane.helps = True
                 if lane.ticket:
                     self._put(lane, self.clock())
 
@@ -233,6 +258,7 @@ class Roster:
             return
         if lane.empty_since_s is None:
             lane.empty_since_s = lane.began_s
+        lane.helps = False
         lane.empty_until_s = lane.began_s
         lane.pause_s = min(max(lane.pause_s * 2, self._shortest_s), self._longest_s)
         self._back(lane, now + (self._longest_s if lane.helper else lane.pause_s))
@@ -240,7 +266,7 @@ class Roster:
     def failed(self, lane: Lane) -> None:
         """A poll has failed."""
         lane.failures += 1
-        lane.lively = False
+        lane.lively = lane.helps = False
         lane.empty_since_s = None
         pause_s = min(LONGEST_FAILED_S, FAILED_S * 2 ** min(lane.failures - 1, 10))
         self._back(lane, self.clock() + pause_s)

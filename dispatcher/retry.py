@@ -92,7 +92,11 @@ def rule_for(policy: Retry, error: BaseException) -> Verdict:
 
 def attempt_limit(*limits: int | None) -> int:
     """The smallest of several numbers of attempts; 0 and None are no limit, and 0 says so."""
-    return min((limit for limit in limits if limit), default=0)
+    smallest = 0
+    for limit in limits:  # a generator would cost more, and this is asked for every message
+        if limit and (not smallest or limit < smallest):
+            smallest = limit
+    return smallest
 
 
 def attempts_wanted(policy: Retry) -> int:

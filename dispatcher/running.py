@@ -105,7 +105,8 @@ class Runner:
             deadline=None if limit is None else datetime.now(UTC) + limit,
         )
         delivery.context = context
-        return Run(delivery, context, [step for step in self._steps if step.wants(message)])
+        steps = [step for step in self._steps if step.wants(message)] if self._steps else []
+        return Run(delivery, context, steps)
 
     def enter(self, run: Run) -> None:
         """What comes before the handler: steps, then hooks. Never raises."""

@@ -25,16 +25,16 @@ TIME_LIMIT: Final = "time limit"
 STOP: Final = "stop"
 
 
-class Job:
+class Job(Interruptible):
     """What a worker is doing: readable by other threads, and interruptible while the handler runs."""
 
-    __slots__ = ("at_s", "delivery", "fired_s", "handle", "limit_s", "why")
+    __slots__ = ("at_s", "delivery", "fired_s", "limit_s", "why")
 
     def __init__(self, delivery: Delivery, at_s: float, limit: timedelta | None) -> None:
+        super().__init__()
         self.delivery = delivery
         self.at_s = at_s
         self.limit_s = None if limit is None else limit.total_seconds()
-        self.handle = Interruptible()
         self.fired_s: float | None = None
         self.why = ""
 
@@ -42,10 +42,10 @@ class Job:
         """Whether the task's time limit has passed, and the handler was not told."""
         return self.limit_s is not None and now_s - self.at_s >= self.limit_s and self.fired_s is None
 
-    def interrupt(self, why: str, now_s: float) -> bool:
+    def end(self, why: str, now_s: float) -> bool:
         """End the handler; False if it has ended, or was told before."""
         self.why = self.why or why  # before: the worker asks at once
-        if not self.handle.interrupt():
+        if not self.interrupt():
             return False
         self.fired_s = now_s
         return True
@@ -63,7 +63,7 @@ class Worker:
 
     def _work(self) -> None:
         crew, done = self._crew, False
-        while (delivery := crew.handover.take(done=done)) is not None:
+        while (delivery := crew.handover.take(done=done, quick=crew.pace.is_quick)) is not None:
             done = True
             try:
                 self._handle(delivery)
@@ -76,6 +76,7 @@ class Worker:
     def _handle(self, delivery: Delivery) -> None:
         crew = self._crew
         settlement = self._run(delivery)
+        delivery.context = None  # of many, not to be kept until their acks are stored
         if self.abandoned and settlement.verb is not Verb.ACK:
             return  # it was left to its timeout long ago
         crew.settle(delivery, settlement)
@@ -90,7 +91,7 @@ class Worker:
         self.job = job = Job(delivery, crew.clock(), binding.timeout if binding is not None else None)
         if run.is_to_be_called and binding is not None:
             try:
-                answer = job.handle.call(binding.call, delivery.message, run.context)
+                answer = job.call(binding.call, delivery.message, run.context)
             except BaseException as exc:  # noqa: BLE001 - also SystemExit: a handler ends no worker
                 error = exc
         crew.pace.observe(crew.clock() - job.at_s)
@@ -166,7 +167,7 @@ class Crew:
             if job.fired_s is not None and now_s - job.fired_s >= STUCK_S:
                 self._replace(worker)
                 stuck.append(job.delivery)
-            elif job.is_over(now_s) and job.interrupt(TIME_LIMIT, now_s):
+            elif job.is_over(now_s) and job.end(TIME_LIMIT, now_s):
                 self.events.of(Event.TIMED_OUT, job.delivery, limit_s=job.limit_s)
         return stuck
 
@@ -190,4 +191,4 @@ class Crew:
     def interrupt_all(self, now_s: float) -> None:
         """End all handlers that run, as the dispatcher stops."""
         for job in self.jobs():
-            job.interrupt(STOP, now_s)
+            job.end(STOP, now_s)

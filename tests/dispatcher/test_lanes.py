@@ -10,6 +10,7 @@ import pytest
 
 from cqueue.dispatcher.lanes import LONGEST_FAILED_S, QUIET_S, Lane, Roster
 from cqueue.dispatcher.options import Options
+from cqueue.store.operations import WideRow
 
 
 class Clock:
@@ -101,6 +102,33 @@ def test_a_full_batch_is_followed_by_another_at_once(roster):
     assert next_of(roster) is None
     roster.found(lane, 100)
     assert {next_of(roster), next_of(roster)} == {lane, helper}
+
+
+def looked_at(lane):
+    """Of four shards, those that its consumer looks at first."""
+    lane.divide()
+    share = lane.consumer.share
+    return {shard for shard in range(4) if share is None or share(WideRow("q", 0, shard))}
+
+
+def test_helpers_look_at_other_wide_rows_than_the_lane_that_they_help(roster):
+    """And what a helper that found nothing has left is the lane's again."""
+    lane, *helpers = (enter(roster, "q", helper=number > 0) for number in range(3))
+    lane.helpers = helpers
+    for helper in helpers:
+        helper.main = lane
+    assert looked_at(lane) == looked_at(helpers[0]) == {0, 1, 2, 3}
+    roster.hurry(helpers[:1])
+    assert [looked_at(lane), looked_at(helpers[0])] == [{0, 2}, {1, 3}]
+    roster.hurry(helpers)
+    assert [looked_at(one) for one in (lane, *helpers)] == [{0, 3}, {1}, {2}]
+    lane.share = helpers[0].share = lambda wide_row: wide_row.shard != 1  # other processes look there
+    assert [looked_at(lane), looked_at(helpers[0])] == [{0, 3}, set()]
+    assert next_of(roster) in {lane, *helpers}
+    roster._polled[:] = helpers
+    roster.found(helpers[0], 0)
+    roster.failed(helpers[1])
+    assert looked_at(lane) == {0, 2, 3}
 
 
 def test_a_ring_makes_a_queue_due(roster, clock):

@@ -117,6 +117,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     view.claims += 1
     view.finished = draft.changed
     view.retired = draft.retire
+    view.seen_us = 0 if draft.more or draft.passed_over else view.head_us
     view.floors.update(draft.floors)
     for priority, stretches in draft.taken.items():
         for stretch in stretches:

@@ -63,6 +63,7 @@ class Draft:
         self.now_ms = now_us // 1000
         self.asked = self.left = want
         self.more = False
+        self.passed_over = False  # a suspect may be taken later
         self.retire = False
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already

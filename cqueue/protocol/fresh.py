@@ -32,6 +32,8 @@ from cqueue.store.operations import (
 READ_BYTES = 4 << 20
 MAX_IDS = 2000
 LOOK_BACK_GAP_US = 100_000
+SWEEP_GAP_US = 100_000
+"""A sweep that cannot reach the boundary yet, because messages land there all the time, waits so long."""
 LOWER_PRIORITIES_SHARE = 10
 """One claim in so many begins with a less urgent priority, so that none starves."""
 MAX_PIECES = 16
@@ -96,7 +98,10 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     if boundary and not whole and draft.next is None:
         left = [row for row in rows if row.id > boundary]
         draft.next = Ahead(priority, boundary, left, began_us)
-    return _sweep_end(draft, draft.cursor(priority)) > draft.cursor(priority).cursor
+    goes_on = _sweep_end(draft, draft.cursor(priority)) > draft.cursor(priority).cursor
+    if upto > at.cursor and not goes_on:
+        draft.view.swept_us[priority] = draft.now_us
+    return goes_on
 
 
 def _read(
@@ -127,8 +132,11 @@ def next_slice(draft: Draft) -> ReadSlice | None:
 
 def _sweep_end(draft: Draft, at: CursorRow) -> int:
     """Up to where one piece of the sweep reads: not beyond the boundary, the horizon, or its pace."""
-    last = min(at.boundary, horizon(draft.spec, draft.now_us))
+    seen = horizon(draft.spec, draft.now_us)
+    last = min(at.boundary, seen)
     if last <= at.cursor:
+        return at.cursor
+    if seen < at.boundary and draft.now_us - draft.view.swept_us.get(at.priority, 0) < SWEEP_GAP_US:
         return at.cursor
     known = draft.view.gentle_end(at.priority, at.cursor, last)
     if known is not None:

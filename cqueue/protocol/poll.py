@@ -78,7 +78,7 @@ class Poll:
         self._searched = False
         self._share = share
         if now_us - self._searched_us >= SEARCH_EVERY_US:
-            yield from self._search(spec, now_us)
+            yield from self._search(spec, now_us, busy=bool(self._promising or self.held))
 
     def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
         """A claim that gave something (be it only messages to bury); None once there is no more work.
@@ -142,11 +142,17 @@ class Poll:
             return self.held
         return self._promising.pop(next(iter(self._promising)), None) if self._promising else None
 
-    def _search(self, spec: QueueSpec, now_us: int) -> Proto[None]:
-        """Bring the registry up to date and probe all wide rows: the oldest first, equals in any order."""
-        self._searched_us, self._searched = now_us, True
+    def _search(self, spec: QueueSpec, now_us: int, *, busy: bool = False) -> Proto[None]:
+        """Bring the registry up to date and probe all wide rows: the oldest first, equals in any order.
+
+        busy: there is other work. Then those are left out that claims of ours have seen since the last
+            search, and left nothing in: where messages come all the time that is all they would find.
+        """
+        last_us, self._searched_us, self._searched = self._searched_us, now_us, True
         yield from refresh(self.registry, spec)
         due = self._shared((yield from self._due()), now_us)
+        if busy:
+            due = [view for view in due if view.seen_us <= last_us]
         self._found.clear()
         for start in range(0, len(due), PROBED_AT_ONCE):
             part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]

@@ -66,7 +66,7 @@ class Registry:
             view = self.views[wide_row] = view_of(spec, wide_row, priorities)
         elif not priorities <= view.priorities:
             view.priorities |= priorities
-            view.rest_until_us = 0
+            view.rest_until_us = view.seen_us = 0
         return view
 
     def forget_retired(self) -> None:

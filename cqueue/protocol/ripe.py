@@ -38,6 +38,8 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
         elif not draft.grants and gate.reserve(draft.now_ms):
             draft.suspect = True
             yield from _take_suspect(draft, slot)
+        else:
+            draft.passed_over = True
 
 
 def is_spent(slot: SlotRow, spec: QueueSpec) -> bool:

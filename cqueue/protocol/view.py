@@ -74,11 +74,13 @@ class RowView:
     ahead: Ahead | None = None  # good for as long as our fence stands
     rival_us: int = 0  # when somebody else was last found to have claimed here
     head_us: int = 0  # when a claim read the head last; 0: it must be read again
+    seen_us: int = 0  # when a claim of ours read the head that left nothing behind
     retired: bool = False
     rest_until_us: int = 0  # nothing to do before
     finished: list[Lease] = field(default_factory=list)  # all acked: slots to be freed
     claims: int = 0
     looked_us: int = 0  # when the last look-back was made
+    swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last came to its end
     pace_us: int = FIRST_PACE_US  # length of the next piece of a sweep or pass
     densest_us: int = LONGEST_PACE_US  # length of a piece where messages lay densest
     good_pieces: int = 0

@@ -235,6 +235,26 @@ def drained(table: Table, view, count: int = 4000) -> None:
             break
 
 
+def test_where_messages_come_all_the_time_few_claims_sweep():
+    """The horizon moves on with the clock, but a sweep that cannot come to the boundary can wait."""
+    table = Table()
+    view = table.view()
+    for _ in range(400):  # 4 s: W + ε are 2.5 s
+        new = put(table)
+        assert claimed(table, view) == new
+        table.pass_time(9000)
+    table.log.clear()
+    for _ in range(100):
+        new = put(table)
+        assert claimed(table, view) == new
+        table.pass_time(9000)
+    assert 10 <= len(id_reads(table)) <= 22  # sweeps and look-backs, ten a second of each
+    table.pass_time(3 * SECOND_US)
+    claimed(table, view)
+    cursor = table.head().cursors[0]
+    assert cursor.cursor >= cursor.boundary
+
+
 def test_a_row_is_swept_and_retired_in_few_reads():
     """The consumer knows where it took messages: elsewhere nothing has to be crossed."""
     table = Table()

@@ -4,7 +4,7 @@ from collections import deque
 
 from cqueue.catalog import ACTIVE
 from cqueue.protocol import shards
-from cqueue.protocol.poll import OTHERS_EVERY_US, Poll
+from cqueue.protocol.poll import OTHERS_EVERY_US, SEARCH_EVERY_US, Poll
 from cqueue.protocol.spec import QueueSpec, SuspectGate
 from cqueue.store.operations import CreateQueue, QueueRow, ReadHead, WideRow
 from tests.simulation.hand import NOON_US, Table
@@ -50,6 +50,37 @@ def test_a_share_is_looked_at_first_and_all_within_two_seconds():
     assert not {op.wide_row for op in table.log if type(op) is ReadHead} & set(others)
     table.pass_time(OTHERS_EVERY_US)
     assert took(table, poll, lambda row: row == mine) == 3
+
+
+def probed(table: Table) -> list[int]:
+    """Shards whose heads were read since the log was cleared, by a search: a claim reads one alone."""
+    return sorted(op.wide_row.shard for op in table.log if type(op) is ReadHead)
+
+
+def test_a_busy_search_leaves_out_what_claims_have_seen():
+    """Where this process sends all the time, its claims find what others sent there as well."""
+    table = Table(shards=4)
+    poll = started(table)
+    mine = put(table, 0)
+    other = put(table, 1)
+    assert took(table, poll) == 2
+    for _ in range(15):  # 0.75 s: there is a search in it
+        put(table, 0)
+        table.run(poll.begin(table.spec, deque([(mine, frozenset({0}))])))
+        assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
+        table.pass_time(50_000)
+    put(table, 0)
+    put(table, 1)
+    table.log.clear()
+    table.pass_time(SEARCH_EVERY_US)
+    table.run(poll.begin(table.spec, deque([(mine, frozenset({0}))])))
+    assert other.shard in probed(table)
+    assert mine.shard not in probed(table)
+    assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
+    assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
+    table.log.clear()
+    assert took(table, poll) == 0  # nothing else to do: it looks everywhere
+    assert set(probed(table)) == {0, 1}
 
 
 def test_without_a_share_everything_is_looked_at():

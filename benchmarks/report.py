@@ -175,7 +175,10 @@ def _latency(result: Result) -> tuple[str, str]:
 
 
 def _idle(result: Result) -> tuple[str, str]:
-    return f"{result['statements_per_s']:.1f} statements/s", f"{result.get('queues', 1):,} queue(s)"
+    detail = f"{result.get('queues', 1):,} queue(s)"
+    if "first_delivery_ms" in result:
+        detail += f"; the next message came after {result['first_delivery_ms']:,.0f} ms"
+    return f"{result['statements_per_s']:.1f} statements/s", detail
 
 
 def _log(result: Result) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import math
 import struct
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.errors import NotDone, QueueNotFound
-from cqueue.queue import Queue
+from cqueue.queue import DEFAULT_MAX_POLL, Queue
 from cqueue.store.connection import open_session
 from cqueue.store.operations import Operation, Store
 
@@ -169,23 +170,34 @@ def _nothing(_message: ReceivedMessage, _context: Context) -> None:
     """No message comes."""
 
 
-def idle(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
-    """Statements a second of one consumer that waits, from 5 s after the last message on, for 10 s."""
+def idle(
+    bench: Bench, options: Options, seconds: int = IDLE_SECONDS, progress: Progress = silent
+) -> dict[str, Any]:
+    """Statements a second of one consumer that waits, from 5 s after the last message on, for so many seconds.
+
+    Then one message is sent that nothing in this process tells the consumer of: until it is received.
+    """
     counting = CountingStore(bench.store)
     with bench.queue(options) as queue, Client(counting, on_close=lambda: None) as client:
         queue.send(b"the last one")
-        with client.queue(queue.name).consumer() as consumer:
+        with client.queue(queue.name).consumer() as consumer, ThreadPoolExecutor(1) as pool:
             consumer.ack(consumer.receive(10, wait=timedelta(seconds=10)))
-            consumer.receive(10, wait=timedelta(seconds=SETTLE_SECONDS))
-            before = counting.statements
-            begin = time.perf_counter()
-            for second in range(IDLE_SECONDS):
-                consumer.receive(10, wait=timedelta(seconds=1))
-                progress((second + 1) / IDLE_SECONDS)
-            took_s = time.perf_counter() - begin
+            waiting = pool.submit(consumer.receive, 10, timedelta(seconds=SETTLE_SECONDS + seconds + 60))
+            time.sleep(SETTLE_SECONDS)
+            before, begin = counting.statements, time.perf_counter()
+            for second in range(seconds):
+                time.sleep(1)
+                progress((second + 1) / seconds)
+            took_s, statements = time.perf_counter() - begin, counting.statements - before
+            sent_s = time.perf_counter()
+            queue.send(b"after a while")
+            messages, received_s = waiting.result(), time.perf_counter()
+            consumer.ack(messages)
     return {
         "bench": "idle",
-        "statements_per_s": round((counting.statements - before) / took_s, 2),
+        "statements_per_s": round(statements / took_s, 2),
         "seconds": round(took_s, 1),
+        "first_delivery_ms": round((received_s - sent_s) * 1000, 1),
+        "max_poll_interval_ms": DEFAULT_MAX_POLL // timedelta(milliseconds=1),
         **bench.circumstances(options),
     }

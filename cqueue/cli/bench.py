@@ -273,15 +273,21 @@ def idle(
     queues: Annotated[
         int, typer.Option(min=1, max=10_000, help="More than one: a dispatcher of so many queues.")
     ] = 1,
+    seconds: Annotated[
+        int, typer.Option(min=1, max=86_400, help="How long one consumer waits for the next message.")
+    ] = 10,
     *,
     json: Json = False,
 ) -> None:
-    """Statements a second of a consumer, or a dispatcher of many queues, that has nothing to do."""
+    """Statements a second of a consumer, or a dispatcher of many queues, that has nothing to do.
+
+    With one queue also the time from the next send, by somebody else, to its delivery.
+    """
     from cqueue.bench import latency as module  # noqa: PLC0415 - as above
 
     def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
         if queues == 1:
-            return module.idle(bench, options, progress)
+            return module.idle(bench, options, seconds, progress)
         return module.idle_queues(bench, options, queues, progress)
 
     _run(ctx, measure, _options(1, 12, 1, 10, shards), json=json)

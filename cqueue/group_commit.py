@@ -40,6 +40,10 @@ class Sending(Protocol):
         """Store them; entries fail one by one."""
         ...
 
+    def check_open(self) -> None:
+        """Raise `Closed` if nothing can be sent any more."""
+        ...
+
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Let what is inside end within that time."""
         ...
@@ -102,6 +106,7 @@ class GroupCommit:
         Raises:
             BadInput, NotDone, SendUnknown: as `Producer.send`, of this message alone.
         """
+        self._producer.check_open()  # after a fork the mutex may be locked for good
         mine: _Entry | None = None
         with self._mutex:
             if self._lingers or not self._free:

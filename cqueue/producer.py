@@ -89,6 +89,10 @@ class Producer:
         with self._driver.limited():
             return self._send(entries)
 
+    def check_open(self) -> None:
+        """Raise `Closed` if the client has been closed, or was made before this process was forked."""
+        self._driver.check_open()
+
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Let sends inside end in `limit_s`, if that is less than they have."""
         return self._driver.limited(limit_s)

@@ -29,7 +29,7 @@ FLUSH_ROWS = 500
 FLUSH_BYTES = 1 << 20
 """A flush is one single-partition batch of at most so many rows, and bytes with its last row on top."""
 INLINE_BODY = 4096
-TURN_US = 50_000
+TURN_US = 100_000
 MAX_REGISTERED = 10_000
 
 Failure = NotDone | OutcomeUnknown

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue import BadInput, Message, NotDone, SendUnknown, group_commit
+from cqueue import BadInput, Closed, Message, NotDone, SendUnknown, group_commit
 from cqueue.group_commit import AT_A_TIME, GroupCommit
 
 
@@ -29,6 +29,9 @@ class Sending:
     def send_many(self, messages):
         self._let_through(messages)
         return self._producer.send_many(messages)
+
+    def check_open(self):
+        self._producer.check_open()
 
     def limited(self, limit_s):
         self.limits_s.append(limit_s)
@@ -250,6 +253,18 @@ def test_a_leader_that_is_stopped_before_it_leads_holds_up_nobody(sending):
     assert other.id
     assert sending.batches[-1] == [b"other"]
     assert group._free == AT_A_TIME
+
+
+def test_who_may_not_send_waits_for_nobody(sending):
+    """A client that was closed, or forked while others were sending: nobody would come back."""
+    group = GroupCommit(sending, 10.0)
+    first = under_way(sending, group)
+    sending._producer._driver.close()
+    with pytest.raises(Closed):
+        group.send(Message(b"late"))
+    sending.go.release(AT_A_TIME)
+    joined(*first)
+    assert {type(sender.error) for sender in first} == {Closed}
 
 
 def test_a_queue_lingers_when_it_is_told_to(queue):

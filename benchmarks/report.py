@@ -39,7 +39,7 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
             Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
             for size, count in ((1_000, 20_000), (10_000, 5_000), (100_000, 1_000))
         ),
-        Wanted("dispatch", ("dispatch", *often)),
+        Wanted("dispatch", ("dispatch", *often, "--messages", "100000")),
         Wanted("sends", ("sends", *often)),
         *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3)),
         Wanted("consumers", ("consumers", "--rounds", "3")),

@@ -173,9 +173,9 @@ def _nothing(_message: ReceivedMessage, _context: Context) -> None:
 def idle(
     bench: Bench, options: Options, seconds: int = IDLE_SECONDS, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Statements a second of one consumer that waits, from 5 s after the last message on, for so many seconds.
+    """Statements a second of one consumer that waits, from 5 s after the last message on.
 
-    Then one message is sent that nothing in this process tells the consumer of: until it is received.
+    After so many seconds one message is sent that nothing tells the consumer of: until it is received.
     """
     counting = CountingStore(bench.store)
     with bench.queue(options) as queue, Client(counting, on_close=lambda: None) as client:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import islice
-from threading import Condition, Event, Lock
+from threading import Condition, Event, Lock, get_ident
 from typing import Final, Protocol
 
 from cqueue.errors import CqueueError, NotDone, SendUnknown
@@ -52,11 +52,12 @@ class Sending(Protocol):
 class _Entry:
     """One thread's message, and what became of it."""
 
-    __slots__ = ("error", "id", "leads", "message", "since_s", "woken")
+    __slots__ = ("error", "id", "leads", "message", "since_s", "thread", "woken")
 
     def __init__(self, message: Message, since_s: float) -> None:
         self.message = message
         self.since_s = since_s
+        self.thread = get_ident()
         self.woken = Event()
         self.leads = False
         self.id: MessageId | None = None
@@ -97,7 +98,8 @@ class GroupCommit:
         self._mutex = Lock()
         self._full = Condition(self._mutex)
         self._waiting: deque[_Entry] = deque()
-        self._free = 1 if self._lingers else AT_A_TIME  # so many more may send
+        self._most = 1 if self._lingers else AT_A_TIME
+        self._sending: set[int] = set()  # threads: so that one that Ctrl-C took away is none for long
         self._gathering = False  # one that waits was told to lead, and has not taken the others yet
 
     def send(self, message: Message) -> MessageId:
@@ -109,10 +111,11 @@ class GroupCommit:
         self._producer.check_open()  # after a fork the mutex may be locked for good
         mine: _Entry | None = None
         with self._mutex:
-            if self._lingers or not self._free:
+            self._sending.discard(get_ident())
+            if self._lingers or len(self._sending) == self._most:
                 mine = self._enter(message)
             else:
-                self._free -= 1
+                self._sending.add(get_ident())
         return self._alone(message) if mine is None else self._with_others(mine)
 
     def _alone(self, message: Message) -> MessageId:
@@ -197,17 +200,17 @@ class GroupCommit:
             self._choose()  # more may have come than go together
 
     def _pass_on(self) -> None:
-        """One more may send. The mutex is held."""
-        self._free += 1
+        """The calling thread sends no more: another one may. The mutex is held."""
+        self._sending.discard(get_ident())
         self._choose()
 
     def _choose(self) -> None:
         """Let the eldest of those that wait lead, if one may send. The mutex is held."""
-        if self._waiting and self._free and not self._gathering:
-            self._free -= 1
-            self._gathering = True
-            self._waiting[0].leads = True
-            self._waiting[0].woken.set()
+        if self._waiting and len(self._sending) < self._most and not self._gathering:
+            eldest = self._waiting[0]
+            self._sending.add(eldest.thread)
+            self._gathering = eldest.leads = True
+            eldest.woken.set()
 
 
 def _settle(batch: list[_Entry], result: SendResult) -> None:

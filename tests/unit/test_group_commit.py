@@ -196,7 +196,7 @@ def test_a_few_go_at_a_time_and_what_comes_beyond_goes_together(queue, sending):
     sending.go.release()
     assert group.send(Message(b"later"))  # all places are free again
     assert sending.batches[-1] == [b"later"]
-    assert group._free == AT_A_TIME
+    assert not group._sending
 
 
 def test_more_than_go_together_are_led_by_another_one(sending, monkeypatch):
@@ -207,7 +207,7 @@ def test_more_than_go_together_are_led_by_another_one(sending, monkeypatch):
     sending.go.release(AT_A_TIME + 2)
     joined(*first, *others)
     assert sorted(sending.batches[AT_A_TIME:]) == [[b"0", b"1", b"2"], [b"3"]]
-    assert group._free == AT_A_TIME
+    assert not group._sending
 
 
 def test_who_waited_for_all_of_its_time_is_not_sent(queue, sending):
@@ -219,7 +219,7 @@ def test_who_waited_for_all_of_its_time_is_not_sent(queue, sending):
     sending.go.release(AT_A_TIME)
     joined(*first)
     assert [message.body for message in queue.peek(10)] == [b"alone"] * AT_A_TIME
-    assert group._free == AT_A_TIME
+    assert not group._sending
 
 
 def test_what_is_sent_has_the_time_that_is_left_and_half_of_it_at_least(sending):
@@ -252,7 +252,19 @@ def test_a_leader_that_is_stopped_before_it_leads_holds_up_nobody(sending):
     assert isinstance(stopped.error, KeyboardInterrupt)
     assert other.id
     assert sending.batches[-1] == [b"other"]
-    assert group._free == AT_A_TIME
+    assert not group._sending
+
+
+def test_a_thread_that_was_taken_away_keeps_its_place_no_longer_than_to_its_next_send(sending):
+    """Ctrl-C may come between any two bytecodes, also before a send knows that it has a place."""
+    group = GroupCommit(sending, 10.0)
+    group._sending.add(threading.get_ident())
+    first = under_way(sending, group, AT_A_TIME - 1)
+    sending.go.release(AT_A_TIME)
+    assert group.send(Message(b"mine"))
+    joined(*first)
+    assert sending.batches == [[b"alone"]] * (AT_A_TIME - 1) + [[b"mine"]]
+    assert not group._sending
 
 
 def test_who_may_not_send_waits_for_nobody(sending):

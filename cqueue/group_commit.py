@@ -23,8 +23,6 @@ from cqueue.producer import SendResult
 MAX_LINGER: Final = timedelta(seconds=1)
 MOST: Final = 500
 """Messages sent together."""
-
-
 AT_A_TIME: Final = 4
 """Sends under way beside each other, beyond which they gather; one if they are to linger."""
 
@@ -181,8 +179,9 @@ class GroupCommit:
             raise
         finally:
             with self._mutex:
-                if mine in self._waiting:  # stopped before it had gathered
-                    self._waiting.remove(mine)
+                if mine in self._waiting:  # stopped before it had gathered, or in the middle of that
+                    gone = {mine, *batch}
+                    self._waiting = deque(entry for entry in self._waiting if entry not in gone)
                     self._gathering = False
                 self._pass_on()
             for entry in batch:
@@ -194,9 +193,8 @@ class GroupCommit:
             while len(self._waiting) < MOST and (left_s := until_s - self._clock()) > 0:
                 self._full.wait(left_s)
             batch += islice(self._waiting, MOST)
-            for _ in batch:
-                self._waiting.popleft()
-            self._gathering = False
+            # Both or, should Ctrl-C come before, neither: then `_lead` sees that its own entry still waits.
+            self._waiting, self._gathering = deque(islice(self._waiting, MOST, None)), False
             self._choose()  # more may have come than go together
 
     def _pass_on(self) -> None:

@@ -279,6 +279,28 @@ def test_who_may_not_send_waits_for_nobody(sending):
     assert {type(sender.error) for sender in first} == {Closed}
 
 
+def test_a_leader_that_is_stopped_in_the_middle_of_gathering_leaves_nothing_behind(sending, monkeypatch):
+    """What it had taken is not sent by another one, whose thread has been told that it does not know."""
+    group = GroupCommit(sending, 10.0)
+    first = under_way(sending, group)
+    stopped, other = gathered(group, Message(b"stopped"), Message(b"other"))
+
+    class Stopping:
+        def __new__(cls, *_):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(group_commit, "deque", Stopping)
+    sending.go.release(AT_A_TIME)
+    joined(*first, stopped, other)
+    assert isinstance(stopped.error, KeyboardInterrupt)
+    assert isinstance(other.error, SendUnknown)
+    assert not group._waiting
+    sending.go.release()
+    assert group.send(Message(b"later"))
+    assert sending.batches == [[b"alone"]] * AT_A_TIME + [[b"later"]]
+
+
 def test_a_queue_lingers_when_it_is_told_to(queue):
     with cqueue.connect("memory://linger") as client:
         group = client.queue(queue.name, linger=timedelta(milliseconds=1))

@@ -65,6 +65,7 @@ class Draft:
         self.more = False
         self.passed_over = False  # a suspect may be taken later
         self.retire = False
+        self.looked = True  # for what anybody has sent
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
         self.suspect = False  # one was reserved with the gate

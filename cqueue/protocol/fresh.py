@@ -53,6 +53,25 @@ def take_fresh(draft: Draft) -> Proto[None]:
             yield from _take_normal(draft, priority)
 
 
+def take_told(draft: Draft) -> bool:
+    """Take what this process has just sent, without a read; False: there is nothing, or more to be read.
+
+    What others have sent meanwhile waits for the next claim that reads the head.
+    """
+    view = draft.view
+    rows = [row for row in view.take_told() if row.id <= ids.highest_at(draft.now_us)]
+    if not 0 < len(rows) <= draft.left or view.open or view.locked or not view.seen_us:
+        return False
+    draft.looked = False
+    for priority in {row.priority for row in rows}:
+        fresh = sorted((row for row in rows if row.priority == priority), key=lambda row: row.id)
+        at = draft.cursor(priority)
+        draft.grant(priority, fresh, 1)
+        _note_taken(draft, at, fresh[-1].id, [row for row in fresh if row.id > at.boundary])
+        draft.move(priority, at.cursor, fresh[-1].id)
+    return True
+
+
 def _order(view: RowView) -> list[int]:
     urgent = sorted(view.priorities)
     turn, share = divmod(view.claims, LOWER_PRIORITIES_SHARE)

@@ -129,6 +129,9 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     for priority, stretches in draft.taken.items():
         for stretch in stretches:
             view.took(priority, stretch)
+    for priority, stretches in draft.passed.items():
+        for stretch in stretches:
+            view.passed_over(priority, stretch)
     if lock is not None:
         view.fence, view.tally, view.locked = lock.fence, lock.tally, bool(lock.until_ms)
     slots = {**draft.slots, **{key: change.row for key, change in draft.changes.items()}}

@@ -40,6 +40,7 @@ class Claim:
     taken: list[Taken] = field(default_factory=list)
     dead: list[Taken] = field(default_factory=list)
     expired: list[Taken] = field(default_factory=list)
+    more: bool = False  # of them are there
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Draft:
         self.passed_over = False  # a suspect may be taken later
         self.retire = False
         self.looked = True  # for what anybody has sent
+        self.sliced: set[int] = set()  # priorities whose slice was read to its end
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
         self.suspect = False  # one was reserved with the gate
@@ -74,6 +76,7 @@ class Draft:
         self.moved: dict[int, CursorRow] = {}
         self.floors: dict[int, int] = {}
         self.taken: dict[int, list[Stretch]] = {}
+        self.passed: dict[int, list[Stretch]] = {}  # the same in shorter ones
         self.grants: list[_Grant] = []
         self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
         self.changes: dict[tuple[int, int], SlotChange] = {}
@@ -222,7 +225,7 @@ class Draft:
 
     def claim(self, gate: SuspectGate, fence: int) -> Claim:
         """What is ours now that the mutation is applied."""
-        claim = Claim()
+        claim = Claim(more=self.more and bool(self.grants))
         for grant in self.grants:
             lease = _lease(self.view, grant, fence)
             if grant.suspect:

@@ -11,12 +11,13 @@ became due since the last one, whole passes follow at growing intervals.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
 from cqueue.protocol.draft import Draft, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, Ahead, RowView, Stretch
+from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, STRETCH, Ahead, RowView, Stretch
 from cqueue.store.operations import (
     CursorRow,
     IdSlice,
@@ -98,7 +99,10 @@ def _take_normal(draft: Draft, priority: int) -> Proto[None]:
 
 
 def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
-    """Read slice, look-back and one piece of the sweep side by side; True if the sweep goes on."""
+    """Read slice, look-back and one piece of the sweep side by side; True if the sweep goes on.
+
+    Further pieces come without the slice, if it was read to its end.
+    """
     at = draft.cursor(priority)
     limit = _limit(draft)
     upto = _sweep_end(draft, at)
@@ -114,6 +118,8 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
         upto = max(upto, min(boundary, horizon(draft.spec, began_us)))
     draft.move(priority, upto, max(boundary, at.boundary))
     draft.more = draft.more or not whole
+    if whole:
+        draft.sliced.add(priority)
     if boundary and not whole and draft.next is None:
         left = [row for row in rows if row.id > boundary]
         draft.next = Ahead(priority, boundary, left, began_us)
@@ -130,6 +136,8 @@ def _read(
     ahead, view = draft.view.ahead, draft.view
     if ahead is not None and ahead[:2] == (at.priority, at.boundary) and is_enough(ahead, draft):
         return ahead.rows, ahead.began_us, (yield from together(*late)) if late else []
+    if at.priority in draft.sliced:
+        return [], draft.now_us, (yield from together(*late)) if late else []
     slice_ = ReadSlice(view.wide_row, at.priority, at.boundary, ids.highest_at(draft.now_us), limit)
     found, *pieces = yield from together(slice_, *late)
     return cast("Slice", found).rows, draft.now_us, pieces
@@ -237,10 +245,17 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], limit: int)
 
 def _note_taken(draft: Draft, at: CursorRow, boundary: int, rows: list[MessageRow]) -> None:
     """Note the slice up to the new boundary, in stretches that a read may cross."""
-    passed, after = [row.id for row in rows if row.id <= boundary], at.boundary
-    for start in range(0, len(passed), GENTLE_TOMBSTONES):
-        some = passed[start : start + GENTLE_TOMBSTONES]
-        draft.taken.setdefault(at.priority, []).append(Stretch(after, some[-1], len(some)))
+    passed = [row.id for row in rows if row.id <= boundary]
+    if passed:
+        draft.taken.setdefault(at.priority, []).extend(_stretches(at.boundary, passed, GENTLE_TOMBSTONES))
+        draft.passed.setdefault(at.priority, []).extend(_stretches(at.boundary, passed, STRETCH))
+
+
+def _stretches(after: int, ids_: list[int], size: int) -> Iterator[Stretch]:
+    """What was taken in stretches of so many rows."""
+    for start in range(0, len(ids_), size):
+        some = ids_[start : start + size]
+        yield Stretch(after, some[-1], len(some))
         after = some[-1]
 
 

@@ -48,7 +48,7 @@ class Poll:
         self.held: RowView | None = None
         self.finished: deque[Lease] = deque()  # all acked: slots to be freed
         self.gate = gate  # for the rounds to come
-        self._promising: dict[WideRow, RowView] = {}  # we were told of
+        self._promising: dict[WideRow, RowView] = {}  # we were told of, or have left something in
         self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
         self._searched_us = 0
         self._searched = False  # in this round
@@ -92,10 +92,11 @@ class Poll:
         return claimed
 
     def _claim_first(self, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim | None]:
+        """Claim from one wide row after the other. No lock is kept where the next claim is of another one."""
         failure: CqueueError | None = None
         while (view := self._next_promising()) is not None:
             try:
-                claimed = yield from self._claim(view, spec, want, stay=stay)
+                claimed = yield from self._claim(view, spec, want, stay=stay and not self._found)
             except (NotDone, OutcomeUnknown) as exc:
                 yield from self.let_go()
                 failure = failure or exc
@@ -109,14 +110,19 @@ class Poll:
     def _claim(self, view: RowView, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim]:
         yield from self.let_go(but=view)
         try:
-            return (yield from claim(view, spec, self.gate, want, stay=stay))
+            claimed = yield from claim(view, spec, self.gate, want, stay=stay)
         finally:
             self.held = view if view.locked else None
+        if claimed.more and not view.locked:
+            self._promising[view.wide_row] = view
+        return claimed
 
     def let_go(self, but: RowView | None = None) -> Proto[None]:
         """Unlock the wide row that is held, if it is another one."""
         held, self.held = self.held, None
         if held is not None and held is not but:
+            if but is not None:
+                self._promising[held.wide_row] = held
             try:
                 yield from unlock(held)
             except (NotDone, OutcomeUnknown):
@@ -134,7 +140,7 @@ class Poll:
                     self._promising[news.wide_row] = view
 
     def _next_promising(self) -> RowView | None:
-        """What a search found, oldest first; the wide row whose lock we hold, what we were told of."""
+        """What a search found, oldest first; the wide row whose lock we hold; where else something is."""
         if self._found:
             return self._found.popleft()
         if self.held is not None:
@@ -147,6 +153,8 @@ class Poll:
 
         busy: there is other work. Then those are left out that claims of ours have seen since the last
             search, and left nothing in: where messages come all the time that is all they would find.
+
+        Where something is known to be, it takes its turn without a probe.
         """
         last_us, self._searched_us, self._searched = self._searched_us, now_us, True
         yield from refresh(self.registry, spec)
@@ -156,7 +164,11 @@ class Poll:
         self._found.clear()
         for start in range(0, len(due), PROBED_AT_ONCE):
             part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]
-            self._found += yield from probe(part, spec, self.gate)
+            unknown = [view for view in part if view.wide_row not in self._promising]
+            found = yield from probe(unknown, spec, self.gate)
+            self._found += [
+                view for view in part if self._promising.pop(view.wide_row, None) or view in found
+            ]
             if len(self._found) >= ENOUGH_FOUND:
                 return
 

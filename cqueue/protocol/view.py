@@ -25,6 +25,12 @@ SHORTEST_PACE_US = 1_000
 GENTLE_TOMBSTONES = 500
 """What a read in pieces aims at; 1,000 is the bound."""
 
+KNOWN_TOMBSTONES = 750
+"""What one may cross where we took everything ourselves, and know; late rows lie there besides."""
+
+STRETCH = 150
+"""Rows noted as one stretch, so that some of them come close to what a read may cross."""
+
 GOOD_PIECES = 3
 """After so many pieces in a row that crossed few tombstones the next ones are twice as long."""
 
@@ -185,10 +191,13 @@ class RowView:
         while len(taken) > 1 and sum(one.rows for one in taken) > GENTLE_TOMBSTONES:
             taken.popleft()
         self.expect_density(*self._density(priority))
+
+    def passed_over(self, priority: int, stretch: Stretch) -> None:
+        """Remember all that we took, without a gap, in stretches that a read may cross."""
         passed = self.passed.setdefault(priority, [])
         if passed and passed[-1].upto != stretch.after:
             passed.clear()
-        if passed and passed[-1].rows + stretch.rows <= GENTLE_TOMBSTONES:
+        if passed and passed[-1].rows + stretch.rows <= KNOWN_TOMBSTONES:
             after, _, rows = passed.pop()
             stretch = Stretch(after, stretch.upto, rows + stretch.rows)
         passed.append(stretch)
@@ -204,7 +213,7 @@ class RowView:
         end, rows = after, 0
         for stretch in passed[bisect_right(passed, after, key=lambda one: one.upto) :]:
             rows += stretch.rows
-            if rows > GENTLE_TOMBSTONES and end > after:
+            if rows > KNOWN_TOMBSTONES and end > after:
                 return min(end, last)
             end = stretch.upto
         return min(end, last)

@@ -112,7 +112,7 @@ RULES = (
     Rule("open-retired-without-grace", "open wide rows wait for gc_grace",
          early.open_retired_without_grace, times.open_row_retirement_waits, None),
     Rule("open-row-with-cursor", "an open wide row has no cursor",
-         early.open_row_with_cursor, times.open_row_takes_what_lands_late, 40),
+         early.open_row_with_cursor, times.open_row_takes_what_lands_late, 720),
     Rule("dead-letters-in-normal-rows", "dead letters go to open wide rows",
          early.dead_letters_in_normal_rows, None, 2190),
     Rule("dead-id-not-derived", "the dead letter's id is derived",

@@ -13,7 +13,7 @@ from cqueue.protocol import ack
 from cqueue.protocol.fresh import AHEAD_US
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.retire import READS_AT_ONCE
-from cqueue.protocol.view import RIVALS_US
+from cqueue.protocol.view import KNOWN_TOMBSTONES, RIVALS_US
 from cqueue.store.operations import Head, Mutate, ReadHead, ReadIds, ReadSlice, wrapped
 from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
 
@@ -266,7 +266,7 @@ def test_a_row_is_swept_and_retired_in_few_reads():
         table.poll(view)
     reads = [read for read in id_reads(table) if read.priority == 0]
     assert len(reads) < 60
-    assert all(crossed(read, 4000) <= 500 for read in reads)
+    assert all(crossed(read, 4000) <= KNOWN_TOMBSTONES for read in reads)
 
 
 def crossed(read: ReadIds, count: int) -> int:

@@ -7,7 +7,7 @@ from cqueue.protocol import shards
 from cqueue.protocol.news import News
 from cqueue.protocol.poll import OTHERS_EVERY_US, SEARCH_EVERY_US, Poll
 from cqueue.protocol.spec import QueueSpec, SuspectGate
-from cqueue.store.operations import CreateQueue, QueueRow, ReadHead, WideRow
+from cqueue.store.operations import CreateQueue, Mutate, QueueRow, ReadHead, WideRow
 from tests.simulation.hand import NOON_US, Table
 
 
@@ -90,3 +90,35 @@ def test_without_a_share_everything_is_looked_at():
     for shard in range(4):
         put(table, shard)
     assert took(table, poll) == 4
+
+
+def test_backlogs_of_several_wide_rows_are_drained_in_turn():
+    """A search goes round all of them, with one mutation each; what is left in them is not searched for."""
+    table = Table(shards=4)
+    poll = started(table)
+    for shard in range(4):
+        for _ in range(10):
+            put(table, shard)
+    order = []
+    for _ in range(13):
+        table.run(poll.begin(table.spec, deque()))
+        (taken,) = table.run(poll.next_claim(table.spec, 1)).taken
+        order.append(taken.lease.wide_row.shard)
+        table.pass_time(10_000)
+    assert sorted(order[:4]) == [0, 1, 2, 3]
+    assert set(order[3:]) == {order[3]}  # the last one's lock is kept
+    held = order[3]
+    table.log.clear()
+    table.pass_time(SEARCH_EVERY_US)
+    order.clear()
+    for _ in range(4):
+        table.run(poll.begin(table.spec, deque()))
+        (taken,) = table.run(poll.next_claim(table.spec, 1)).taken
+        order.append(taken.lease.wide_row.shard)
+    assert {*order, held} == {0, 1, 2, 3}
+    assert order[2] == order[3]
+    claims = [op for op in table.log if type(op) is Mutate and op.slots]
+    unlocks = [op for op in table.log if type(op) is Mutate and not op.slots]
+    assert len(claims) == 4
+    assert [op.wide_row.shard for op in unlocks] == [held]
+    assert len(probed(table)) == 3  # by the claims themselves: none was probed

@@ -67,6 +67,7 @@ class Draft:
         self.passed_over = False  # a suspect may be taken later
         self.retire = False
         self.looked = True  # for what anybody has sent
+        self.beside: Ahead | None = None  # a slice that was read beside the head
         self.sliced: set[int] = set()  # priorities whose slice was read to its end
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already

@@ -133,19 +133,45 @@ def _read(
     draft: Draft, at: CursorRow, limit: int, late: list[Operation[Any]]
 ) -> Proto[tuple[list[MessageRow], int, list[IdSlice]]]:
     """The slice above the boundary, when the read of it began, and the late reads beside it."""
-    ahead, view = draft.view.ahead, draft.view
-    if ahead is not None and ahead[:2] == (at.priority, at.boundary) and is_enough(ahead, draft):
-        return ahead.rows, ahead.began_us, (yield from together(*late)) if late else []
-    if at.priority in draft.sliced:
-        return [], draft.now_us, (yield from together(*late)) if late else []
+    view, known = draft.view, _known_slice(draft, at)
+    if known is not None:
+        return known.rows, known.began_us, (yield from together(*late)) if late else []
     slice_ = ReadSlice(view.wide_row, at.priority, at.boundary, ids.highest_at(draft.now_us), limit)
     found, *pieces = yield from together(slice_, *late)
     return cast("Slice", found).rows, draft.now_us, pieces
 
 
-def is_enough(ahead: Ahead, draft: Draft) -> bool:
-    """Whether what was read ahead is young enough, and fills a claim."""
-    return draft.now_us - ahead.began_us < AHEAD_US and len(ahead.rows) >= _limit(draft)
+def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
+    """The slice, if it need not be read: there is no more of it, or it was read beside the head, or ahead.
+
+    What was read ahead has to be young enough, and to fill a claim.
+    """
+    if at.priority in draft.sliced:
+        return Ahead(at.priority, at.boundary, [], draft.now_us)
+    if draft.beside is not None and draft.beside[:2] == (at.priority, at.boundary):
+        return draft.beside
+    ahead = draft.view.ahead
+    if ahead is None or ahead[:2] != (at.priority, at.boundary):
+        return None
+    is_enough = draft.now_us - ahead.began_us < AHEAD_US and len(ahead.rows) >= _limit(draft)
+    return ahead if is_enough else None
+
+
+def slice_beside_head(view: RowView, now_us: int, want: int) -> ReadSlice | None:
+    """The slice that a claim will want if the head's fence is still ours, as is likely: to be read beside it.
+
+    Nobody has claimed anything above the boundary, as each claim moves it to where it took. So there the
+    order of the two reads does not matter while the fence stands, nor what slots list.
+    """
+    head = view.head
+    if head is None or view.open or not view.expects_no_rival(now_us):
+        return None
+    priority = _order(view)[0]
+    at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
+    limit = max(1, min(want, READ_BYTES // view.row_bytes))
+    if view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary):
+        return None
+    return ReadSlice(view.wide_row, priority, at.boundary, ids.highest_at(now_us), limit)
 
 
 def next_slice(draft: Draft) -> ReadSlice | None:

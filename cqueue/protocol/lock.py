@@ -77,8 +77,10 @@ def unlock(view: RowView) -> Proto[None]:
         view.fence = lock.fence
 
 
-def read_whole(wide_row: WideRow) -> Proto[Head]:
+def read_whole(wide_row: WideRow, beside: Operation[T] | None = None) -> Proto[tuple[Head, T | None]]:
     """A head that shows no mutation of several rows in part: what a claim may go by.
+
+    beside: a read to be made at the same time; None if there is none, or it failed.
 
     One that adds up to the same wrong sum twice in a row was not torn by the read, as the second read began
     when all that the first one had seen was stored: the rows themselves are damaged (restored from files of
@@ -87,13 +89,20 @@ def read_whole(wide_row: WideRow) -> Proto[Head]:
     Raises:
         NotDone: a read failed, or others change the head faster than it can be read.
     """
-    head = yield from ReadHead(wide_row)
+    found: T | None = None
+    if beside is None:
+        head = yield from ReadHead(wide_row)
+    else:
+        head, answer = yield from Together((ReadHead(wide_row), beside))
+        if isinstance(head, Exception):
+            raise head
+        found = None if isinstance(answer, Exception) else answer
     for _ in range(READS):
         if head.is_whole:
-            return head
+            return head, found
         before, head = head, (yield from ReadHead(wide_row))
         if head == before:
-            return head
+            return head, found
     raise NotDone("the wide row is changing too fast to be read in one piece")
 
 

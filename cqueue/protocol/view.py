@@ -113,7 +113,7 @@ class RowView:
 
         Where others claim, too, it would often turn out to be another one by now.
         """
-        if now_us - self.head_us >= REMEMBERED_US or not (self.locked or now_us - self.rival_us >= RIVALS_US):
+        if now_us - self.head_us >= REMEMBERED_US or not self.expects_no_rival(now_us):
             return False
         lock = self.head.lock if self.head is not None else None
         return lock is not None and self.fence is not None and lock.fence == self.fence
@@ -139,6 +139,10 @@ class RowView:
         self.head_moment = next(moments)
         self.granted.clear()
         self.told = []
+
+    def expects_no_rival(self, now_us: int) -> bool:
+        """Whether our fence is likely to stand."""
+        return self.locked or now_us - self.rival_us >= RIVALS_US
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """From when on the wide row may be retired: nothing acknowledged can land in it any more."""

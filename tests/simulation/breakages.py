@@ -275,27 +275,32 @@ def head_read_in_pages() -> Any:
 
 def torn_head_trusted() -> Any:
     """A head is taken as it was read."""
-    return patch.object(claim, "read_whole", ReadHead)
+
+    def read(wide_row: WideRow, beside: Any = None) -> Any:
+        return (yield from ReadHead(wide_row)), None
+
+    return patch.object(claim, "read_whole", read)
 
 
-def _paged(wide_row: WideRow) -> Any:
+def _paged(wide_row: WideRow, beside: Any = None) -> Any:
     first = yield ReadHead(wide_row)
     second = yield ReadHead(wide_row)
     slots = [slot for slot in first.slots if slot.number < 2]
-    return Head(second.lock, second.cursors, (*slots, *(slot for slot in second.slots if slot.number >= 2)))
+    later = [slot for slot in second.slots if slot.number >= 2]
+    return Head(second.lock, second.cursors, (*slots, *later)), None
 
 
 def messages_before_head() -> Any:
     """Messages are read first, and the head after them."""
     early: dict[WideRow, dict[int, list[MessageRow]]] = {}
 
-    def head(wide_row: WideRow) -> Any:
+    def head(wide_row: WideRow, beside: Any = None) -> Any:
         everything = ids.highest_at(1 << 56)
         reads = tuple(ReadSlice(wide_row, priority, ids.START, everything, 100) for priority in (0, 5))
         answers = yield from Together(reads)
         found = [[] if isinstance(answer, Exception) else answer.rows for answer in answers]
         early[wide_row] = dict(zip((0, 5), found, strict=True))
-        return (yield from ReadHead(wide_row))
+        return (yield from ReadHead(wide_row)), None
 
     def rows(wide_row: WideRow, priority: int, after: int, upto: int, limit: int) -> list[MessageRow]:
         return [row for row in early[wide_row].get(priority, ()) if after < row.id <= upto][:limit]

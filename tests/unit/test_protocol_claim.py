@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import ack
+from cqueue.protocol.claim import claim
 from cqueue.protocol.fresh import AHEAD_US
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.retire import READS_AT_ONCE
-from cqueue.protocol.view import KNOWN_TOMBSTONES, RIVALS_US
-from cqueue.store.operations import Head, Mutate, ReadHead, ReadIds, ReadSlice, wrapped
+from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.view import KNOWN_TOMBSTONES, REMEMBERED_US, RIVALS_US
+from cqueue.store.operations import Head, Mutate, ReadHead, ReadIds, ReadSlice, Together, wrapped
 from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
 
 
@@ -353,3 +355,61 @@ def test_a_tally_stays_in_its_range(numbers):
     last = wrapped(-sum(numbers))
     assert -(2**63) <= last < 2**63
     assert wrapped(sum(numbers) + last) == 0
+
+
+def asked_together(table: Table, view) -> list[tuple[type, ...]]:
+    """What a claim asks at the same time."""
+    groups: list[tuple[type, ...]] = []
+
+    def watched():
+        script, value = claim(view, table.spec, SuspectGate(), 10), None
+        while True:
+            try:
+                operation = script.send(value)
+            except StopIteration as stop:
+                return stop.value
+            if type(operation) is Together:
+                groups.append(tuple(type(each) for each in operation.operations))
+            value = yield operation
+
+    table.run(watched())
+    return groups
+
+
+def test_the_slice_is_read_beside_a_head_that_is_likely_ours():
+    """Nobody else has claimed for a while: head and slice are asked for at once. A rival ends that."""
+    table = Table()
+    view = table.view()
+    put(table)
+    assert asked_together(table, view) == []
+    put(table)
+    table.pass_time(REMEMBERED_US)
+    assert (ReadHead, ReadSlice) in asked_together(table, view)
+    put(table)
+    table.claim()  # somebody else
+    table.pass_time(REMEMBERED_US)
+    assert (ReadHead, ReadSlice) in asked_together(table, view)
+    table.pass_time(REMEMBERED_US)
+    assert (ReadHead, ReadSlice) not in asked_together(table, view)
+    table.pass_time(RIVALS_US)
+    new = put(table)
+    assert (ReadHead, ReadSlice) in asked_together(table, view)
+    assert table.listed()[-1:] == new
+
+
+def test_a_claim_stands_though_the_slice_beside_the_head_failed():
+    table = Table()
+    view = table.view()
+    put(table)
+    table.claim(view)
+    new = put(table)
+    table.pass_time(REMEMBERED_US)
+    failed = []
+
+    def fail(operation):
+        if type(operation) is ReadSlice and not failed:
+            failed.append(operation)
+            raise NotDone("no answer")
+
+    assert ids_of(table.claim(view, hook=fail)) == new
+    assert failed

@@ -13,11 +13,13 @@ Ids become UUID bytes only in the Cassandra store. `0 << 64` is the id of lock a
 from __future__ import annotations
 
 from hashlib import blake2b
+from struct import Struct
 from uuid import UUID
 
 TICKS_1970 = 0x01B21DD213814000
 """100 ns intervals from the start of UUID time (1582-10-15) to 1970-01-01."""
 
+_HALVES = Struct(">QQ")
 _LOW = (1 << 64) - 1
 _SIGNS = 0x8080808080808080
 _VARIANT = 1 << 63
@@ -83,10 +85,11 @@ def to_bytes(id_: int) -> bytes:
 
 def from_bytes(data: bytes) -> int:
     """The id of the TimeUUID with these 16 bytes."""
-    whole = int.from_bytes(data, "big")
-    high = whole >> 64
+    high: int
+    low: int
+    high, low = _HALVES.unpack(data)
     ticks = (high & 0xFFF) << 48 | (high & 0xFFFF0000) << 16 | high >> 32
-    return ticks << 64 | ((whole & _LOW) ^ _SIGNS)
+    return ticks << 64 | (low ^ _SIGNS)
 
 
 def to_uuid(id_: int) -> UUID:

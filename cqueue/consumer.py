@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from cqueue import ids
-from cqueue.bell import Bell
+from cqueue.bell import Bell, News
 from cqueue.catalog import PAUSED, Catalog, Entry
 from cqueue.config import to_ms
 from cqueue.drive.blocking import BlockingDriver
@@ -41,8 +41,7 @@ from cqueue.prefetch import Prefetch
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, dead_headers
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.news import News
-from cqueue.protocol.poll import Poll, Share
+from cqueue.protocol.poll import Poll, Share, Told
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
 from cqueue.store.operations import ReadBodies, WideRow
 
@@ -380,13 +379,11 @@ class Consumer:
             told.popleft()
         return bool(told)
 
-    def _news(self) -> deque[News]:
-        """What this process has sent. What was received meanwhile is no news: looking costs a lock."""
-        told, deleted_at = self._sleeper.told, self._bell.deleted_at
-        news = deque(told.popleft() for _ in range(len(told)))
-        return deque(
-            one if one.began > deleted_at else one._replace(rows=()) for one in news if not self._has(one)
-        )
+    def _news(self) -> Told:
+        """Where this process has sent to. What was received meanwhile is no news: looking costs a lock."""
+        told = self._sleeper.told
+        news = [told.popleft() for _ in range(len(told))]
+        return deque((one.wide_row, one.priorities) for one in news if not self._has(one))
 
     def _has(self, news: News) -> bool:
         """Whether all of it has been received here."""

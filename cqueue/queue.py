@@ -253,7 +253,4 @@ class Queue:
 
     def purge(self) -> int:
         """Delete all messages, delayed ones as well; how many. What is sent meanwhile may stay."""
-        try:
-            return self._driver.run(survey.purge(self._catalog.entry(self.name).spec))
-        finally:
-            self._producer.purged()
+        return self._driver.run(survey.purge(self._catalog.entry(self.name).spec))

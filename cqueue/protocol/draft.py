@@ -66,7 +66,6 @@ class Draft:
         self.more = False
         self.passed_over = False  # a suspect may be taken later
         self.retire = False
-        self.looked = True  # for what anybody has sent
         self.beside: Ahead | None = None  # a slice that was read beside the head
         self.sliced: set[int] = set()  # priorities whose slice was read to its end
         self.stay = stay
@@ -83,7 +82,8 @@ class Draft:
         self.changes: dict[tuple[int, int], SlotChange] = {}
         self.finished = self._finished()
         self.changed: list[Lease] = []  # finished, but not as the slot is known: to be looked at again
-        self.listed: dict[int, set[int]] = self._listed()
+        self.listed: dict[int, set[int]] = {}
+        self.skip_listed(head)
 
     def _finished(self) -> dict[tuple[int, int], Lease]:
         """Slots of ours whose messages are all acked, unless somebody else has changed them since."""
@@ -94,13 +94,11 @@ class Draft:
                 mine[key] = lease
         return mine
 
-    def _listed(self) -> dict[int, set[int]]:
-        """Ids that any slot lists, expired or not: none of them may be claimed from the messages."""
-        listed: dict[int, set[int]] = {}
-        for slot in self.slots.values():
+    def skip_listed(self, head: Head) -> None:
+        """What any slot lists, expired or not, may not be claimed from the messages."""
+        for slot in head.slots:
             if slot.state is not SlotState.FREE:
-                listed.setdefault(slot.priority, set()).update(slot.ids)
-        return listed
+                self.listed.setdefault(slot.priority, set()).update(slot.ids)
 
     def unlisted(self, priority: int, ids_: Iterable[int]) -> list[int]:
         """Those ids that no slot lists."""

@@ -54,25 +54,6 @@ def take_fresh(draft: Draft) -> Proto[None]:
             yield from _take_normal(draft, priority)
 
 
-def take_told(draft: Draft) -> bool:
-    """Take what this process has just sent, without a read; False: there is nothing, or more to be read.
-
-    What others have sent meanwhile waits for the next claim that reads the head.
-    """
-    view = draft.view
-    rows = [row for row in view.take_told() if row.id <= ids.highest_at(draft.now_us)]
-    if not 0 < len(rows) <= draft.left or view.open or view.locked or not view.seen_us:
-        return False
-    draft.looked = False
-    for priority in {row.priority for row in rows}:
-        fresh = sorted((row for row in rows if row.priority == priority), key=lambda row: row.id)
-        at = draft.cursor(priority)
-        draft.grant(priority, fresh, 1)
-        _note_taken(draft, at, fresh[-1].id, [row for row in fresh if row.id > at.boundary])
-        draft.move(priority, at.cursor, fresh[-1].id)
-    return True
-
-
 def _order(view: RowView) -> list[int]:
     urgent = sorted(view.priorities)
     turn, share = divmod(view.claims, LOWER_PRIORITIES_SHARE)
@@ -160,11 +141,13 @@ def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
 def slice_beside_head(view: RowView, now_us: int, want: int) -> ReadSlice | None:
     """The slice that a claim will want if the head's fence is still ours, as is likely: to be read beside it.
 
-    Nobody has claimed anything above the boundary, as each claim moves it to where it took. So there the
-    order of the two reads does not matter while the fence stands, nor what slots list.
+    Only a claim lists what no slot listed. So while the fence stands, what it shows may be claimed unless the
+    head that we know of already lists it, whatever slots were freed between the two reads.
     """
     head = view.head
-    if head is None or view.open or not view.expects_no_rival(now_us):
+    if head is None or head.lock is None or head.lock.fence != view.fence or not head.is_whole:
+        return None
+    if view.open or not view.expects_no_rival(now_us):
         return None
     priority = _order(view)[0]
     at = head.cursors.get(priority) or CursorRow(priority, 0, 0)

@@ -15,7 +15,6 @@ from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.lock import unlock
-from cqueue.protocol.news import News
 from cqueue.protocol.probe import probe
 from cqueue.protocol.registry import Registry, refresh
 from cqueue.protocol.spec import Lease, Proto, QueueSpec, SuspectGate
@@ -33,6 +32,9 @@ OTHERS_EVERY_US = 2_000_000
 
 Share = Callable[[WideRow], bool]
 """Whether a wide row is this consumer's to look at first. Only speed hangs on it."""
+
+Told = deque[tuple[WideRow, frozenset[int]]]
+"""Wide rows that this process has sent to, with the priorities: they need no probe."""
 
 
 class Poll:
@@ -62,10 +64,9 @@ class Poll:
 
     # ── a round ──
 
-    def begin(self, spec: QueueSpec, told: deque[News], share: Share | None = None) -> Proto[None]:
+    def begin(self, spec: QueueSpec, told: Told, share: Share | None = None) -> Proto[None]:
         """Begin a round: take note of what is known, and search if the last search is a while ago.
 
-        told: what this process has sent: its wide rows need no probe.
         share: which wide rows to look at each time; the others are looked at every two seconds.
 
         A search comes round twice a second, so neither a lock nor what this process sends itself can
@@ -130,14 +131,13 @@ class Poll:
 
     # ── where to look ──
 
-    def _hear(self, spec: QueueSpec, told: deque[News], now_us: int) -> None:
+    def _hear(self, spec: QueueSpec, told: Told, now_us: int) -> None:
         while told:
-            news = told.popleft()
-            if news.wide_row.queue == spec.partition:
-                view = self.registry.add(spec, news.wide_row, news.priorities)
-                view.hear(news)
-                if news.wide_row.time_shard * 1000 <= now_us:
-                    self._promising[news.wide_row] = view
+            wide_row, priorities = told.popleft()
+            if wide_row.queue == spec.partition:
+                view = self.registry.add(spec, wide_row, priorities)
+                if wide_row.time_shard * 1000 <= now_us:
+                    self._promising[wide_row] = view
 
     def _next_promising(self) -> RowView | None:
         """What a search found, oldest first; the wide row whose lock we hold; where else something is."""
@@ -160,7 +160,7 @@ class Poll:
         yield from refresh(self.registry, spec)
         due = self._shared((yield from self._due()), now_us)
         if busy:
-            due = [view for view in due if view.seen_us <= last_us]
+            due = [view for view in due if view.seen_us <= last_us or view.wide_row in self._promising]
         self._found.clear()
         for start in range(0, len(due), PROBED_AT_ONCE):
             part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.protocol import shards
-from cqueue.protocol.news import News, moments
 from cqueue.protocol.spec import Lease, QueueSpec
 from cqueue.store.operations import Head, MessageRow, WideRow
 
@@ -81,9 +80,6 @@ class RowView:
     ahead: Ahead | None = None  # good for as long as our fence stands
     rival_us: int = 0  # when somebody else was last found to have claimed here
     head_us: int = 0  # when a claim read the head last; 0: it must be read again
-    head_moment: int = 0  # before a claim read the head last
-    granted: set[int] = field(default_factory=set)  # ids that claims have given since then
-    told: list[MessageRow] | None = field(default_factory=list)  # sent since then; None: more was sent
     seen_us: int = 0  # when a claim of ours read the head that left nothing behind
     retired: bool = False
     rest_until_us: int = 0  # nothing to do before
@@ -117,28 +113,6 @@ class RowView:
             return False
         lock = self.head.lock if self.head is not None else None
         return lock is not None and self.fence is not None and lock.fence == self.fence
-
-    def hear(self, news: News) -> None:
-        """This process has sent something here.
-
-        It need not be read if its first write came after our fence was read: then nobody else has claimed
-        it as long as our fence stands, and what we have claimed ourselves since then is known.
-        """
-        if not news.rows or news.began <= self.head_moment:
-            self.told = None
-        elif self.told is not None:
-            self.told += news.rows
-
-    def take_told(self) -> list[MessageRow]:
-        """What was sent and not claimed since the head was read; empty if it is not all that was sent."""
-        told, self.told = self.told or [], []
-        return [row for row in told if row.id not in self.granted]
-
-    def forget(self) -> None:
-        """The head is about to be read."""
-        self.head_moment = next(moments)
-        self.granted.clear()
-        self.told = []
 
     def expects_no_rival(self, now_us: int) -> bool:
         """Whether our fence is likely to stand."""

@@ -27,7 +27,6 @@ from cqueue.protocol import (
 )
 from cqueue.protocol.draft import Draft
 from cqueue.protocol.spec import SuspectGate
-from cqueue.protocol.view import RowView
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteMessages,
@@ -58,14 +57,12 @@ Breakage = Callable[[], contextlib.AbstractContextManager[Any]]
 def only_live_timeouts_skipped() -> Any:
     """Ids of expired slots count as unlisted."""
 
-    def listed(self: Draft) -> dict[int, set[int]]:
-        found: dict[int, set[int]] = {}
-        for slot in self.slots.values():
+    def skip_listed(self: Draft, head: Head) -> None:
+        for slot in head.slots:
             if slot.state is not SlotState.FREE and slot.due_ms > self.now_ms:
-                found.setdefault(slot.priority, set()).update(slot.ids)
-        return found
+                self.listed.setdefault(slot.priority, set()).update(slot.ids)
 
-    return patch.object(Draft, "_listed", listed)
+    return patch.object(Draft, "skip_listed", skip_listed)
 
 
 def takeover_without_rev() -> Any:
@@ -239,22 +236,6 @@ def remembered_head_is_older() -> Any:
             draft.view.head = replace(draft.view.head, slots=slots)
 
     return patch.object(claim, "_remember", remember)
-
-
-def old_news_trusted() -> Any:
-    """What this process has sent is claimed unread, however long ago the send began."""
-    right = RowView.hear
-    return patch.object(RowView, "hear", lambda self, news: right(self, news._replace(began=1 << 60)))
-
-
-def own_claims_forgotten() -> Any:
-    """What this process has sent is claimed unread, though a claim may have given it already."""
-
-    def take_told(self: RowView) -> list[MessageRow]:
-        told, self.told = self.told or [], []
-        return told
-
-    return patch.object(RowView, "take_told", take_told)
 
 
 def claim_unconditional_on_fence() -> Any:

@@ -40,7 +40,7 @@ class Claim:
     taken: list[Taken] = field(default_factory=list)
     dead: list[Taken] = field(default_factory=list)
     expired: list[Taken] = field(default_factory=list)
-    more: bool = False  # of them are there
+    more: bool = False  # whether there is more to take where these came from
 
 
 @dataclass(slots=True)

@@ -128,7 +128,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
             view.took(priority, stretch)
     for priority, stretches in draft.passed.items():
         for stretch in stretches:
-            view.passed_over(priority, stretch)
+            view.note_passed(priority, stretch)
     if lock is not None:
         view.fence, view.tally, view.locked = lock.fence, lock.tally, bool(lock.until_ms)
     slots = {**draft.slots, **{key: change.row for key, change in draft.changes.items()}}

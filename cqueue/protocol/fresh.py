@@ -151,15 +151,15 @@ def slice_beside_head(view: RowView, now_us: int, want: int) -> ReadSlice | None
         return None
     priority = _order(view)[0]
     at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
-    limit = max(1, min(want, READ_BYTES // view.row_bytes))
     if view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary):
         return None
+    limit = _rows_at_once(view, want)
     return ReadSlice(view.wide_row, priority, at.boundary, ids.highest_at(now_us), limit)
 
 
 def next_slice(draft: Draft) -> ReadSlice | None:
     """What to read while the mutation is on its way, as the next claim will want it at once."""
-    ahead, limit = draft.next, max(1, min(draft.asked, READ_BYTES // draft.view.row_bytes))
+    ahead, limit = draft.next, _rows_at_once(draft.view, draft.asked)
     if ahead is None or not draft.renews or len(ahead.rows) >= limit:
         return None
     upto = ids.highest_at(draft.now_us)
@@ -279,7 +279,12 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
 
 
 def _limit(draft: Draft) -> int:
-    return max(1, min(draft.left, READ_BYTES // draft.view.row_bytes))
+    return _rows_at_once(draft.view, draft.left)
+
+
+def _rows_at_once(view: RowView, want: int) -> int:
+    """How many of so many rows one read may give, going by how large they were."""
+    return max(1, min(want, READ_BYTES // view.row_bytes))
 
 
 # ── open wide rows ──

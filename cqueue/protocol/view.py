@@ -170,7 +170,7 @@ class RowView:
             taken.popleft()
         self.expect_density(*self._density(priority))
 
-    def passed_over(self, priority: int, stretch: Stretch) -> None:
+    def note_passed(self, priority: int, stretch: Stretch) -> None:
         """Remember all that we took, without a gap, in stretches that a read may cross."""
         passed = self.passed.setdefault(priority, [])
         if passed and passed[-1].upto != stretch.after:

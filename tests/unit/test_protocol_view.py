@@ -106,7 +106,7 @@ def test_where_tombstones_lie_is_known_of_what_we_took():
     row = view()
     assert row.gentle_end(0, 0, 10_000) is None
     for number in range(10):
-        row.passed_over(0, Stretch(number * 1000, (number + 1) * 1000, 200))
+        row.note_passed(0, Stretch(number * 1000, (number + 1) * 1000, 200))
     assert row.gentle_end(0, 0, 10_000) == 3000  # three go together, four would be too many
     assert row.gentle_end(0, 3000, 10_000) == 6000
     assert row.gentle_end(0, 2500, 3000) == 3000
@@ -118,9 +118,9 @@ def test_where_tombstones_lie_is_known_of_what_we_took():
 
 def test_what_others_took_is_not_known():
     row = view()
-    row.passed_over(0, Stretch(0, 1000, 10))
-    row.passed_over(0, Stretch(1000, 2000, 10))
+    row.note_passed(0, Stretch(0, 1000, 10))
+    row.note_passed(0, Stretch(1000, 2000, 10))
     assert len(row.passed[0]) == 1  # a trickle needs no memory
-    row.passed_over(0, Stretch(3000, 4000, 10))
+    row.note_passed(0, Stretch(3000, 4000, 10))
     assert row.gentle_end(0, 0, 4000) is None
     assert row.gentle_end(0, 3000, 4000) == 4000

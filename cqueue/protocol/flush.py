@@ -28,7 +28,8 @@ from cqueue.store.operations import (
 FLUSH_ROWS = 500
 FLUSH_BYTES = 1 << 20
 """A flush is one single-partition batch of at most so many rows, and bytes with its last row on top."""
-INLINE_BODY = 4096
+INLINE_BODY = 16 << 10
+"""A larger body is a row of its own: that costs a write and a read, and keeps reads of messages small."""
 TURN_US = 100_000
 MAX_REGISTERED = 10_000
 

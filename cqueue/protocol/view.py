@@ -91,7 +91,7 @@ class RowView:
     densest_us: int = LONGEST_PACE_US  # length of a piece where messages lay densest
     good_pieces: int = 0
     cautious: bool = False  # a pass has failed: take small pieces where nothing is expected as well
-    row_bytes: int = 1024  # running estimate, to bound reads by bytes
+    row_bytes: int = 8 << 10  # running estimate, to bound reads by bytes
     taken: dict[int, deque[Stretch]] = field(default_factory=dict)  # by priority: what we took last, joined
     passed: dict[int, list[Stretch]] = field(default_factory=dict)  # by priority: all that we took, no gap
     pass_to: dict[int, int] = field(default_factory=dict)  # by priority: so far has a pass found nothing

@@ -36,7 +36,7 @@ FIRST_ROWS: Final = 500
 MOST_ROWS: Final = 5000
 PAGE_BYTES: Final = 2 << 20
 LARGE_BYTES: Final = 16 << 20
-"""Of bodies above 4 KiB a batch holds so many bytes, and one body on top."""
+"""Of bodies that stand apart a batch holds so many bytes, and one body on top."""
 
 
 class Place(NamedTuple):

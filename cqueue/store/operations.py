@@ -246,7 +246,7 @@ class ReadMessages(Operation[list[MessageRow]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadBodies(Operation[dict[int, bytes]]):
-    """Bodies above 4 KiB, by id; missing ones are left out.
+    """Bodies that stand apart, by id; missing ones are left out.
 
     sizes: of each, in bytes, where they are known: how many are read at once hangs on them.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.flush import Outgoing, ProducerState
+from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
 from cqueue.protocol.send import send
 from cqueue.protocol.survey import purge as purge_all
 from cqueue.store.operations import DeleteMessages, Now, Pause
@@ -16,7 +16,7 @@ from tests.simulation.world import Client, Script
 if TYPE_CHECKING:
     from tests.simulation.sim import Simulation
 
-LARGE = b"x" * 5000
+LARGE = bytes(INLINE_BODY + 1)
 
 
 class Producer:

@@ -16,6 +16,7 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
+from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.memory import MemoryStore
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -308,7 +309,7 @@ def test_purge_leaves_an_empty_queue_that_works(queue):
     """All messages go, the delayed and the held ones too; what is sent afterwards comes."""
     for delay in (None, timedelta(days=1), timedelta(days=3000)):
         queue.send(b"x", delay=delay)
-    queue.send(bytes(5000))
+    queue.send(bytes(INLINE_BODY + 1))
     with queue.consumer() as consumer:
         consumer.receive(1, wait=SOON)
         assert queue.purge() == 4
@@ -322,7 +323,7 @@ def test_purge_leaves_an_empty_queue_that_works(queue):
 
 def test_bodies_up_to_a_mebibyte(queue):
     """Any bytes, from none to 1 MiB, come back as they were; bytearray and memoryview are copied."""
-    bodies = [b"", b"\x00", random.randbytes(4096), random.randbytes(4097), random.randbytes(MIB)]
+    bodies = [b"", b"\x00", *map(random.randbytes, (INLINE_BODY, INLINE_BODY + 1, MIB))]
     result = queue.send_many([cqueue.Message(body) for body in [*bodies, bytearray(b"a"), memoryview(b"m")]])
     assert result.failed == []
     got = drain(queue, 7)
@@ -783,7 +784,7 @@ def test_what_may_have_killed_its_holder_comes_alone(movable):
 
 def test_dead_moves_a_message(queue, client):
     """To `<queue>.dead`, whole, with headers that say why, whence, and after how many attempts."""
-    body = random.randbytes(10_000)
+    body = random.randbytes(INLINE_BODY + 1)
     id_ = queue.send(body, priority=4, headers={"k": "v"})
     with queue.consumer() as consumer:
         consumer.receive(wait=SOON)[0].dead("it is " + "very " * 1000 + "wrong")

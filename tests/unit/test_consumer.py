@@ -10,6 +10,7 @@ import cqueue
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteBodies,
@@ -148,7 +149,7 @@ def test_close_ends_a_receive_that_waits(queue):
 
 def test_an_ack_whose_body_stays_is_an_ack(store, queue):
     """The message is gone, so the ack succeeds; its body goes with the wide row."""
-    id_ = queue.send(bytes(10_000))
+    id_ = queue.send(bytes(INLINE_BODY + 1))
     store.trouble = lambda op: Unavailable("away") if isinstance(op, DeleteBodies | DropBodies) else None
     with queue.consumer() as consumer:
         consumer.ack(consumer.receive(wait=SOON))

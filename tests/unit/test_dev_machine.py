@@ -117,6 +117,16 @@ def test_process_is_on_its_own(tmp_path):
     assert processes.send_signal(tmp_path, signal.SIGTERM) is None, "there is nobody to signal any more"
 
 
+def test_a_node_sleeps_no_shorter_than_its_machine_can_bear(tmp_path):
+    """Its threads inherit a timer slack, as Cassandra's idle workers would wake all the time."""
+    pid = sleeper(tmp_path)
+    try:
+        assert int(Path(f"/proc/{pid}/timerslack_ns").read_text()) == processes.TIMER_SLACK_NS
+        assert int(Path("/proc/self/timerslack_ns").read_text()) != processes.TIMER_SLACK_NS, "only its"
+    finally:
+        processes.kill([tmp_path])
+
+
 @pytest.mark.parametrize(
     ("state", "threads", "gone"), [("S", 1, False), ("Z", 2, False), ("Z", 1, True), ("R", 9, False)]
 )

@@ -3,7 +3,7 @@
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
-from cqueue.protocol.flush import Outgoing, ProducerState
+from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
 from cqueue.protocol.send import send
 from cqueue.store.operations import (
     DeleteBodies,
@@ -168,7 +168,7 @@ def test_late_message_that_cannot_be_deleted_keeps_its_body():
         if type(operation) is DeleteMessages:
             raise NotDone("no")
 
-    (flush,) = table.run(send(table.spec, ProducerState(), [out(b"x" * 5000)]), hook)
+    (flush,) = table.run(send(table.spec, ProducerState(), [out(bytes(INLINE_BODY + 1))]), hook)
     late = inserts(table)[0]
     assert flush.remade
     assert late.rows[0].id != flush.rows[0].id
@@ -201,7 +201,7 @@ def test_ids_of_a_producer_grow():
 def test_large_bodies_stand_between_their_registration_and_their_messages():
     """A producer that dies in the middle leaves no body that nobody drops, no message without its body."""
     table = Table()
-    table.run(send(table.spec, ProducerState(), [out(bytes(5000)), out(b"small")]))
+    table.run(send(table.spec, ProducerState(), [out(bytes(INLINE_BODY + 1)), out(b"small")]))
     order = [type(op) for op in table.log if type(op) in {RegisterShard, InsertBodies, InsertMessages}]
     assert order == [RegisterShard, RegisterShard, InsertBodies, InsertMessages]
 
@@ -210,7 +210,7 @@ def test_unstored_body_means_an_unsent_message():
     """However the body failed, the message was not written: not done, safe to send again."""
     table = Table()
     hook = failing(InsertBodies, OutcomeUnknown("lost"), 1000)
-    (flush,) = table.run(send(table.spec, ProducerState(), [out(bytes(5000))]), hook)
+    (flush,) = table.run(send(table.spec, ProducerState(), [out(bytes(INLINE_BODY + 1))]), hook)
     assert isinstance(flush.error, NotDone)
     assert not inserts(table)
 

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Event, Lock
-from typing import NamedTuple
 
-from cqueue.store.operations import WideRow
+from cqueue.protocol.news import News, moments
 
-FEW = 100
-"""Messages of one send whose ids are told as well."""
-
-
-class News(NamedTuple):
-    """Messages that were stored: where, of which priorities, and which ones, if they are few."""
-
-    wide_row: WideRow
-    priorities: frozenset[int]
-    ids: frozenset[int]
+KEEPS_UP = 50
+"""One that has more news than this before it is not told of rows: it would only keep them in memory."""
 
 
 class Sleeper:
@@ -49,6 +40,7 @@ class Bell:
     def __init__(self) -> None:
         self._mutex = Lock()
         self._sleepers: list[Sleeper] = []
+        self.deleted_at = 0  # the moment of the last purge
 
     def join(self, wake: Callable[[], None] | None = None) -> Sleeper:
         """A new consumer."""
@@ -62,12 +54,11 @@ class Bell:
         with self._mutex:
             self._sleepers.remove(sleeper)
 
-    def ring(self, wide_row: WideRow, priorities: frozenset[int], ids: Sequence[int] = ()) -> None:
+    def ring(self, news: News) -> None:
         """Messages that are due were stored there: tell one consumer that waits.
 
         If none does, one that polls on being woken, or else the first.
         """
-        news = News(wide_row, priorities, frozenset(ids if len(ids) <= FEW else ()))
         with self._mutex:
             sleepers = self._sleepers
             if not sleepers:
@@ -75,7 +66,11 @@ class Bell:
             chosen = next((sleeper for sleeper in sleepers if sleeper.waiting), None) or next(
                 (sleeper for sleeper in sleepers if sleeper.wake is not None), sleepers[0]
             )
-            chosen.told.append(news)
+            chosen.told.append(news if len(chosen.told) < KEEPS_UP else news._replace(rows=()))
             chosen.event.set()
         if chosen.wake is not None:
             chosen.wake()
+
+    def deleted(self) -> None:
+        """All that was sent until now may have been deleted: it has to be looked for."""
+        self.deleted_at = next(moments)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from cqueue import ids
-from cqueue.bell import Bell, News
+from cqueue.bell import Bell
 from cqueue.catalog import PAUSED, Catalog, Entry
 from cqueue.config import to_ms
 from cqueue.drive.blocking import BlockingDriver
@@ -41,7 +41,8 @@ from cqueue.prefetch import Prefetch
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, dead_headers
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.poll import Poll, Share, Told
+from cqueue.protocol.news import News
+from cqueue.protocol.poll import Poll, Share
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
 from cqueue.store.operations import ReadBodies, WideRow
 
@@ -374,16 +375,16 @@ class Consumer:
 
     def heard(self) -> bool:
         """Used inside: whether this process has sent what this consumer has not received yet."""
-        told = self._sleeper.told
-        while told and self._has(told[0]):
-            told.popleft()
-        return bool(told)
+        return not all(self._has(news) for news in list(self._sleeper.told))
 
-    def _news(self) -> Told:
-        """Where this process has sent to. What was received meanwhile is no news: looking costs a lock."""
-        told = self._sleeper.told
-        news = [told.popleft() for _ in range(len(told))]
-        return deque((one.wide_row, one.priorities) for one in news if not self._has(one))
+    def _news(self) -> deque[News]:
+        """What this process has sent, and whether it was received meanwhile: then looking costs a lock."""
+        told, deleted_at = self._sleeper.told, self._bell.deleted_at
+        news = deque[News]()
+        for one in [told.popleft() for _ in range(len(told))]:
+            rows = one.rows if one.began > deleted_at else ()
+            news.append(one._replace(rows=rows, received=self._has(one)))
+        return news
 
     def _has(self, news: News) -> bool:
         """Whether all of it has been received here."""

@@ -13,6 +13,7 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DelayOutOfRange, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
+from cqueue.protocol.news import moments, news_of
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
 
@@ -93,6 +94,10 @@ class Producer:
         """Raise `Closed` if the client has been closed, or was made before this process was forked."""
         self._driver.check_open()
 
+    def purged(self) -> None:
+        """Consumers of this process must look for what was sent until now: it may have been deleted."""
+        self._bell.deleted()
+
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Let sends inside end in `limit_s`, if that is less than they have."""
         return self._driver.limited(limit_s)
@@ -106,7 +111,7 @@ class Producer:
         checked, places, failed = _check(entries, now_us, spec)
         if not checked:
             return SendResult(len(entries), [], failed)
-        state = self._borrow()
+        state, began = self._borrow(), next(moments)
         try:
             flushes = self._driver.run(send(spec, state, checked))
         finally:
@@ -114,7 +119,7 @@ class Producer:
         for flush in flushes:
             flush.indexes = [places[index] for index in flush.indexes]
             if flush.error is None:
-                self._ring(flush)
+                self._bell.ring(news_of(flush.wide_row, flush.rows, began))
             else:
                 failed += _failures(flush)
         return SendResult(len(entries), flushes, failed)
@@ -125,10 +130,6 @@ class Producer:
             return self._states.pop()
         except IndexError:
             return ProducerState(turn=random.randrange(1 << 16))
-
-    def _ring(self, flush: Flush) -> None:
-        rows = flush.rows
-        self._bell.ring(flush.wide_row, frozenset(row.priority for row in rows), [row.id for row in rows])
 
 
 def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:

@@ -253,4 +253,7 @@ class Queue:
 
     def purge(self) -> int:
         """Delete all messages, delayed ones as well; how many. What is sent meanwhile may stay."""
-        return self._driver.run(survey.purge(self._catalog.entry(self.name).spec))
+        try:
+            return self._driver.run(survey.purge(self._catalog.entry(self.name).spec))
+        finally:
+            self._producer.purged()

@@ -11,12 +11,15 @@ lock only keeps others from reading in vain.
 For a moment it need not even look at the head again. Only a claim lists ids that no slot listed, and a
 claim changes the fence; holders merely move ids from slot to slot. So as long as the fence stands, all
 that is listed now was listed when it was written, and the mutation fails if the fence does not stand.
+
+And what this process has begun to send after it read the head need not be read: nobody else can have claimed
+it while that fence stands, and what we have claimed since then ourselves is remembered.
 """
 
 from __future__ import annotations
 
 from cqueue.protocol.draft import Claim, Draft
-from cqueue.protocol.fresh import next_slice, slice_beside_head, take_fresh
+from cqueue.protocol.fresh import next_slice, slice_beside_head, take_fresh, take_told
 from cqueue.protocol.lock import acquire, new_owner, read_whole, settle, settle_beside
 from cqueue.protocol.retire import finish_retirement, try_retire
 from cqueue.protocol.ripe import is_ripe, take_ripe
@@ -42,6 +45,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         return Claim()
     owner = yield from new_owner()
     now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
+    view.forget(now_us)
     before, read = view.head, slice_beside_head(view, now_us, want) if known else None
     head, found = yield from read_whole(view.wide_row, read)
     if head.lock is None or head.lock.fence != view.fence:
@@ -50,7 +54,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         return (yield from claim(view, spec, gate, want, stay=stay)) if known else Claim()
     draft = Draft(spec, view, head, now_us, owner, want=want, stay=stay)
     if read is not None and found is not None and before is not None:
-        draft.beside = Ahead(read.priority, read.after, found.rows, now_us)
+        draft.beside = Ahead(read.priority, read.after, found.rows, now_us, len(found.rows) < read.limit)
         draft.skip_listed(before)
     view.head, view.head_us = head, now_us
     view.finished = list(draft.finished.values())
@@ -75,7 +79,8 @@ def _claim_on(
     if any(is_ripe(slot, spec, now_us) for slot in draft.in_use()):
         return None
     draft.changed = [lease for lease in view.finished if lease not in draft.finished.values()]
-    yield from take_fresh(draft)
+    if not take_told(draft):
+        yield from take_fresh(draft)
     return (yield from _commit(draft, gate)) if draft.grants else None
 
 
@@ -121,7 +126,14 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     view.claims += 1
     view.finished = draft.changed
     view.retired = draft.retire
-    view.seen_us = 0 if draft.more or draft.passed_over else view.head_us
+    for grant in draft.grants:
+        view.granted.update(row.id for row in grant.rows)
+        if not draft.looked:
+            view.unread.setdefault(grant.slot.priority, set()).update(row.id for row in grant.rows)
+    if draft.looked:
+        view.seen_us = 0 if draft.more or draft.passed_over else view.head_us
+    for priority, at in draft.moved.items():
+        view.passed_by(priority, at.boundary)
     view.floors.update(draft.floors)
     for priority, stretches in draft.taken.items():
         for stretch in stretches:

@@ -68,6 +68,7 @@ class Draft:
         self.retire = False
         self.beside: Ahead | None = None  # a slice that was read beside the head
         self.sliced: set[int] = set()  # priorities whose slice was read to its end
+        self.looked = True  # for what anybody has sent
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
         self.suspect = False  # one was reserved with the gate

@@ -11,6 +11,7 @@ became due since the last one, whole passes follow at growing intervals.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
@@ -54,6 +55,22 @@ def take_fresh(draft: Draft) -> Proto[None]:
             yield from _take_normal(draft, priority)
 
 
+def take_told(draft: Draft) -> bool:
+    """Take what this process has just sent, without a read; False: there is nothing, or more to be read.
+
+    The boundary stays, so what others have sent meanwhile is found by the next claim that reads the head.
+    """
+    view = draft.view
+    rows = [row for row in view.take_told(draft.now_us) if row.id <= ids.highest_at(draft.now_us)]
+    if not 0 < len(rows) <= draft.left or view.open or view.locked or not view.seen_us:
+        return False
+    draft.looked = False
+    for priority in sorted({row.priority for row in rows}):
+        fresh = sorted((row for row in rows if row.priority == priority), key=lambda row: row.id)
+        draft.grant(priority, fresh, 1)
+    return True
+
+
 def _order(view: RowView) -> list[int]:
     urgent = sorted(view.priorities)
     turn, share = divmod(view.claims, LOWER_PRIORITIES_SHARE)
@@ -85,16 +102,19 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     Further pieces come without the slice, if it was read to its end.
     """
     at = draft.cursor(priority)
-    limit = _limit(draft)
     upto = _sweep_end(draft, at)
     late_reads = _late_reads(draft, at, upto)
-    rows, began_us, pieces = yield from _read(draft, at, limit, late_reads)
+    slice_, pieces = yield from _read(draft, at, late_reads)
+    rows, began_us = slice_.rows, slice_.began_us
     late = [id_ for piece in pieces for id_ in piece.ids]
     if upto > at.cursor:
         upto = _swept_end(draft, pieces[0], upto)
     upto = yield from _take_late(draft, priority, draft.unlisted(priority, late), upto)
-    boundary, whole = _take_slice(draft, priority, rows, limit)
-    _note_taken(draft, at, boundary, rows)
+    boundary, whole = _take_slice(draft, priority, rows, whole=slice_.whole)
+    unread = sorted(id_ for id_ in draft.view.unread.get(priority, ()) if id_ > at.boundary)
+    if whole and unread:
+        boundary = max(boundary, unread[-1])
+    _note_taken(draft, at, boundary, sorted({*unread, *(row.id for row in rows)}))
     if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
         upto = max(upto, min(boundary, horizon(draft.spec, began_us)))
     draft.move(priority, upto, max(boundary, at.boundary))
@@ -110,31 +130,31 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     return goes_on
 
 
-def _read(
-    draft: Draft, at: CursorRow, limit: int, late: list[Operation[Any]]
-) -> Proto[tuple[list[MessageRow], int, list[IdSlice]]]:
-    """The slice above the boundary, when the read of it began, and the late reads beside it."""
-    view, known = draft.view, _known_slice(draft, at)
+def _read(draft: Draft, at: CursorRow, late: list[Operation[Any]]) -> Proto[tuple[Ahead, list[IdSlice]]]:
+    """The slice above the boundary, and the late reads beside it."""
+    limit = _limit(draft, at)
+    known = _known_slice(draft, at, limit)
     if known is not None:
-        return known.rows, known.began_us, (yield from together(*late)) if late else []
-    slice_ = ReadSlice(view.wide_row, at.priority, at.boundary, ids.highest_at(draft.now_us), limit)
+        return known, (yield from together(*late)) if late else []
+    slice_ = ReadSlice(draft.view.wide_row, at.priority, at.boundary, ids.highest_at(draft.now_us), limit)
     found, *pieces = yield from together(slice_, *late)
-    return cast("Slice", found).rows, draft.now_us, pieces
+    rows = cast("Slice", found).rows
+    return Ahead(at.priority, at.boundary, rows, draft.now_us, len(rows) < limit), pieces
 
 
-def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
+def _known_slice(draft: Draft, at: CursorRow, limit: int) -> Ahead | None:
     """The slice, if it need not be read: there is no more of it, or it was read beside the head, or ahead.
 
     What was read ahead has to be young enough, and to fill a claim.
     """
     if at.priority in draft.sliced:
-        return Ahead(at.priority, at.boundary, [], draft.now_us)
+        return Ahead(at.priority, at.boundary, [], draft.now_us, whole=True)
     if draft.beside is not None and draft.beside[:2] == (at.priority, at.boundary):
         return draft.beside
     ahead = draft.view.ahead
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
-    is_enough = draft.now_us - ahead.began_us < AHEAD_US and len(ahead.rows) >= _limit(draft)
+    is_enough = draft.now_us - ahead.began_us < AHEAD_US and len(ahead.rows) >= limit
     return ahead if is_enough else None
 
 
@@ -153,7 +173,7 @@ def slice_beside_head(view: RowView, now_us: int, want: int) -> ReadSlice | None
     at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
     if view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary):
         return None
-    limit = _rows_at_once(view, want)
+    limit = _rows_at_once(view, want + len(view.unread.get(priority, ())))
     return ReadSlice(view.wide_row, priority, at.boundary, ids.highest_at(now_us), limit)
 
 
@@ -237,13 +257,14 @@ def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto
     return upto
 
 
-def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], limit: int) -> tuple[int, bool]:
-    """Take a slice's unlisted rows; the new boundary, and whether the slice was taken to its end."""
+def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: bool) -> tuple[int, bool]:
+    """Take a slice's unlisted rows; the new boundary, and whether all that there is was taken."""
     listed = draft.listed.get(priority, ())
     fresh = [row for row in rows if row.id not in listed] if listed else rows
     count = min(within_bytes(fresh), max(0, draft.left))
-    whole = count == len(fresh) and len(rows) < limit
+    whole = whole and count == len(fresh)
     _learn(draft.view, rows)
+    draft.view.found(row.id for row in fresh[:count])
     if count < len(fresh):
         fresh = fresh[:count]
         rows = fresh
@@ -252,9 +273,9 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], limit: int)
     return (rows[-1].id if rows else 0), whole
 
 
-def _note_taken(draft: Draft, at: CursorRow, boundary: int, rows: list[MessageRow]) -> None:
-    """Note the slice up to the new boundary, in stretches that a read may cross."""
-    passed = [row.id for row in rows if row.id <= boundary]
+def _note_taken(draft: Draft, at: CursorRow, boundary: int, ids_: list[int]) -> None:
+    """Note what was taken up to the new boundary, in stretches that a read may cross."""
+    passed = ids_[: bisect_right(ids_, boundary)]
     if passed:
         draft.taken.setdefault(at.priority, []).extend(_stretches(at.boundary, passed, GENTLE_TOMBSTONES))
         draft.passed.setdefault(at.priority, []).extend(_stretches(at.boundary, passed, STRETCH))
@@ -278,8 +299,11 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
         view.expect_density(len(rows), ids.time_us(rows[-1].id) - ids.time_us(rows[0].id))
 
 
-def _limit(draft: Draft) -> int:
-    return _rows_at_once(draft.view, draft.left)
+def _limit(draft: Draft, at: CursorRow) -> int:
+    """How many rows of a slice are enough: what was claimed unread stands among them."""
+    listed = draft.listed.get(at.priority)
+    above = sum(id_ > at.boundary for id_ in listed) if listed and max(listed) > at.boundary else 0
+    return _rows_at_once(draft.view, draft.left + above)
 
 
 def _rows_at_once(view: RowView, want: int) -> int:
@@ -296,12 +320,12 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
     present = ids.highest_at(now_us)
     recent = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
     floor = _floor(draft, priority)
-    limit = _limit(draft)
+    limit = _rows_at_once(view, draft.left)
     while floor < present and draft.left > 0:
         upto = min(present, ids.highest_at(ids.time_us(floor) + view.pace_us))
         found = yield from ReadSlice(view.wide_row, priority, floor, upto, limit)
         view.keep_pace(found.tombstones)
-        last, whole = _take_slice(draft, priority, found.rows, limit)
+        last, whole = _take_slice(draft, priority, found.rows, whole=len(found.rows) < limit)
         if not whole:
             draft.floors[priority] = min(max(floor, last), recent)  # what is younger may still land
             draft.more = True

@@ -15,6 +15,7 @@ from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.lock import unlock
+from cqueue.protocol.news import News
 from cqueue.protocol.probe import probe
 from cqueue.protocol.registry import Registry, refresh
 from cqueue.protocol.spec import Lease, Proto, QueueSpec, SuspectGate
@@ -32,9 +33,6 @@ OTHERS_EVERY_US = 2_000_000
 
 Share = Callable[[WideRow], bool]
 """Whether a wide row is this consumer's to look at first. Only speed hangs on it."""
-
-Told = deque[tuple[WideRow, frozenset[int]]]
-"""Wide rows that this process has sent to, with the priorities: they need no probe."""
 
 
 class Poll:
@@ -64,9 +62,10 @@ class Poll:
 
     # ── a round ──
 
-    def begin(self, spec: QueueSpec, told: Told, share: Share | None = None) -> Proto[None]:
+    def begin(self, spec: QueueSpec, told: deque[News], share: Share | None = None) -> Proto[None]:
         """Begin a round: take note of what is known, and search if the last search is a while ago.
 
+        told: what this process has sent: its wide rows need no probe.
         share: which wide rows to look at each time; the others are looked at every two seconds.
 
         A search comes round twice a second, so neither a lock nor what this process sends itself can
@@ -131,13 +130,14 @@ class Poll:
 
     # ── where to look ──
 
-    def _hear(self, spec: QueueSpec, told: Told, now_us: int) -> None:
+    def _hear(self, spec: QueueSpec, told: deque[News], now_us: int) -> None:
         while told:
-            wide_row, priorities = told.popleft()
-            if wide_row.queue == spec.partition:
-                view = self.registry.add(spec, wide_row, priorities)
-                if wide_row.time_shard * 1000 <= now_us:
-                    self._promising[wide_row] = view
+            news = told.popleft()
+            if news.wide_row.queue == spec.partition:
+                view = self.registry.add(spec, news.wide_row, news.priorities)
+                view.hear(news)
+                if news.wide_row.time_shard * 1000 <= now_us and not news.received:
+                    self._promising[news.wide_row] = view
 
     def _next_promising(self) -> RowView | None:
         """What a search found, oldest first; the wide row whose lock we hold; where else something is."""

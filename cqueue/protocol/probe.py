@@ -112,7 +112,8 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
         since = max(view.floors.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
         return [ReadIds(row, priority, since, present, PROBE_IDS)]
     at = (view.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
-    looks = [ReadIds(row, priority, at.boundary, present, 1)]
+    above = sum(id_ > at.boundary for id_ in _listed(view, priority))
+    looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
     back = look_back(view, spec, at, now_us)
     if back is not None:
         view.looked_us = now_us
@@ -121,14 +122,18 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
 
 
 def _any_unlisted(view: RowView, priority: int, answer: IdSlice) -> bool:
-    head = view.head or Head()
-    listed = {
+    listed = _listed(view, priority)
+    return len(answer.ids) == PROBE_IDS or any(id_ not in listed for id_ in answer.ids)
+
+
+def _listed(view: RowView, priority: int) -> set[int]:
+    slots = (view.head or Head()).slots
+    return {
         id_
-        for slot in head.slots
+        for slot in slots
         if slot.priority == priority and slot.state is not SlotState.FREE
         for id_ in slot.ids
     }
-    return len(answer.ids) == PROBE_IDS or any(id_ not in listed for id_ in answer.ids)
 
 
 def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:

@@ -86,7 +86,7 @@ def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found,
     """Live ids of one priority, read on until some are found or `most` reads are made; and how many were.
 
     Below the boundary lie tombstones, so that pieces are cut by what is known of them. Above it nobody took
-    anything: pieces grow there, until they cross tombstones after all (of a purge).
+    much: pieces grow there, until they cross tombstones after all (of a purge).
     """
     view, at, end, reads = draft.view, draft.cursor(priority), _end(draft), 0
     after = view.pass_to.get(priority, ids.lowest_at(view.wide_row.time_shard * 1000) - 1)

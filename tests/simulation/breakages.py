@@ -27,6 +27,7 @@ from cqueue.protocol import (
 )
 from cqueue.protocol.draft import Draft
 from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.view import RowView
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteMessages,
@@ -236,6 +237,22 @@ def remembered_head_is_older() -> Any:
             draft.view.head = replace(draft.view.head, slots=slots)
 
     return patch.object(claim, "_remember", remember)
+
+
+def old_news_trusted() -> Any:
+    """What this process has sent is claimed unread, however long ago the send began."""
+    right = RowView.hear
+    return patch.object(RowView, "hear", lambda self, news: right(self, news._replace(began=1 << 60)))
+
+
+def own_claims_forgotten() -> Any:
+    """What this process has sent is claimed unread, though a claim may have given it already."""
+
+    def take_told(self: RowView, _now_us: int) -> list[MessageRow]:
+        told, self.told = self.told or [], []
+        return told
+
+    return patch.object(RowView, "take_told", take_told)
 
 
 def claim_unconditional_on_fence() -> Any:

@@ -11,9 +11,10 @@ from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury
 from cqueue.protocol.draft import Claim
+from cqueue.protocol.news import News
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
-from cqueue.store.operations import Pause, QueueRow, ReadBodies, ReadQueue, WideRow
+from cqueue.store.operations import Pause, QueueRow, ReadBodies, ReadQueue
 from tests.simulation.oracle import body_of
 from tests.simulation.world import Client, Script
 
@@ -33,7 +34,8 @@ class Consumer:
         self.spec = spec
         self.gate = SuspectGate()
         self.shared = acks.Shared()
-        self.told: deque[tuple[WideRow, frozenset[int]]] = deque()
+        self.told: deque[News] = deque()
+        self.received: set[int] = set()
         self.busy: set[Lease] = set()  # leases that are being changed: one change at a time
         self.poll: Poll | None = None
         self.stale_row: QueueRow | None = None
@@ -50,7 +52,16 @@ class Consumer:
             with contextlib.suppress(FAILED):
                 got = yield from self._round(self.poll)
             idle = 0 if got else idle + 1
-            yield Pause(0.002 if got else self._idle_s(self.poll, idle))
+            if self.sim.params.late_news_s and not self.sim.quiet:
+                yield from self._await_news(self._idle_s(self.poll, idle))
+            else:
+                yield Pause(0.002 if got else self._idle_s(self.poll, idle))
+
+    def _await_news(self, longest_s: float) -> Script:
+        """Wait until told of something, or so long."""
+        until_us = self.sim.world.now_us + longest_s * 1e6
+        while not self.told and self.sim.world.now_us < until_us:
+            yield Pause(0.002)
 
     def _idle_s(self, poll: Poll, idle: int) -> float:
         """When to look again: when all is quiet, as soon as something can have changed."""
@@ -72,6 +83,8 @@ class Consumer:
 
     def _round(self, poll: Poll) -> Script:
         want, stay = self.sim.rng.randint(1, self.sim.params.want), self.sim.rng.random() < 0.5
+        if self.sim.params.late_news_s and self.sim.rng.random() < 0.8:  # what was received is no news
+            self.told = deque(one._replace(received=one.ids <= self.received) for one in self.told)
         yield from poll.begin(self.spec, self.told)
         while True:
             began = self.sim.world.step
@@ -86,6 +99,7 @@ class Consumer:
         return False
 
     def _accept(self, claimed: Claim, began: int) -> Script:
+        self.received.update(taken.row.id for taken in claimed.taken)
         for taken in claimed.dead:
             self.sim.world.spawn(self.client, self._bury(taken))
         if claimed.expired:

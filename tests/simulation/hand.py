@@ -12,6 +12,7 @@ from cqueue.protocol import shards
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.lock import unlock
+from cqueue.protocol.news import News, news_of
 from cqueue.protocol.probe import probe
 from cqueue.protocol.spec import QueueSpec, SuspectGate
 from cqueue.protocol.view import RowView, view_of
@@ -114,6 +115,10 @@ class Table:
         rows = [message(self.id_at(us), priority) for us in at_us]
         self.store.execute(InsertMessages(row or self.row, tuple(rows)))
         return [row.id for row in rows]
+
+    def news(self, ids_: list[int], began: int) -> News:
+        """What a sender tells that sent these messages of priority 0."""
+        return news_of(self.row, [message(id_) for id_ in ids_], began)
 
     def view(self, row: WideRow | None = None, *priorities: int) -> RowView:
         """A consumer's view that knows nothing."""

@@ -49,6 +49,8 @@ class Params:
     delayed: float = 0.3
     derived: bool = False  # sends have sources, and are repeated by others
     longest_delay_us: int = 2_000_000
+    late_news_s: float = 0.0  # how long after the answer one consumer is told of all sends, at most
+    rivals_us: int = 0  # for how long a claim by somebody else counts; 0: as it is
     priorities: tuple[int, ...] = (0, 0, 5)
     large: float = 0.1
     ttl: float = 0.0
@@ -113,8 +115,14 @@ KILLERS = Params(
     profile="killers", faults=0.02, pauses=0.02, crashes=0, poison=0.15, batch=4, batches=1, max_attempts=3,
     work_s=0.5, gap_s=0.5, serial=False, priorities=(0,), actions=(8, 0, 0, 0, 0, 0, 2, 0),
 )  # fmt: skip
+NEWS = Params(
+    profile="news", settle_ms=200, skew_ms=50, width_ms=8000, faults=0.01, pauses=0.02,
+    longest_pause_us=100_000, crashes=0.1, producers=3, consumers=2, batches=12, batch=1, gap_s=0.05,
+    delayed=0.0, late_news_s=0.03, rivals_us=10_000, priorities=(0,), poll_s=0.2, longest_idle_s=0.3,
+    work_s=0.02, large=0.0, want=20, actions=(90, 4, 2, 0, 0, 2, 0, 2), busy_us=1_500_000,
+)  # fmt: skip
 SHARES = {
-    "mixed": (20, None), "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
+    "mixed": (18, None), "news": (2, NEWS), "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
     "burials": (2, BURIALS), "slow burials": (2, SLOW_BURIALS), "nacks": (2, NACKS),
     "stolen locks": (2, STOLEN_LOCKS), "derived sends": (3, DERIVED), "node away": (1, AWAY),
     "sleepers": (1, SLEEPERS), "killers": (2, KILLERS),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
+from cqueue.protocol.news import moments
 from cqueue.protocol.send import send
 from cqueue.protocol.survey import purge as purge_all
 from cqueue.store.operations import DeleteMessages, Now, Pause
@@ -88,6 +89,7 @@ class Producer:
     def _send(self, outgoing: list[Outgoing]) -> Script:
         sim = self.sim
         for _ in range(2):
+            began = next(moments)
             try:
                 flushes = yield from send(self.spec, self.state, outgoing)
             except NotDone:
@@ -97,7 +99,7 @@ class Producer:
                 if flush.error is None:
                     sim.acknowledged(flush)
                     if sim.rng.random() < 0.5:
-                        sim.ring(flush)
+                        sim.world.spawn(self.client, sim.ring(flush, began))
                 else:
                     again += [outgoing[index] for index in flush.indexes]
             if not again or sim.rng.random() < 0.5:

@@ -6,7 +6,9 @@ from unittest.mock import patch
 
 from cqueue.errors import LeaseLost, OutcomeUnknown
 from cqueue.protocol import ack
+from cqueue.protocol.news import moments
 from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.view import RIVALS_US
 from cqueue.store.operations import (
     Head,
     Mutate,
@@ -256,6 +258,62 @@ def remembered_head_lists_the_last_claim() -> None:
     new = table.put(table.time_us)
     table.pass_time(1000)
     assert ids_of(table.claim(view)) == new
+
+
+def news_older_than_the_head_is_read() -> None:
+    """What somebody else claimed and acked before we read the head is not claimed unread."""
+    table = Table()
+    view = table.view()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    table.claim(view)
+    began = next(moments)
+    sent = table.put(table.time_us)
+    table.pass_time(1000)
+    (taken,) = table.claim().taken
+    table.run(ack.free(table.run(ack.ack([taken]))))
+    for _ in range(3):
+        table.pass_time(RIVALS_US)
+        later = next(moments)
+        view.hear(table.news(table.put(table.time_us), later))
+        table.pass_time(1000)
+        table.claim(view)
+    view.hear(table.news(sent, began))
+    assert ids_of(table.claim(view)) == []
+
+
+def news_of_what_was_claimed_is_none() -> None:
+    """What a claim has read, and its handler has acked, is not claimed again because we hear of it late."""
+    table = Table()
+    view = table.view()
+    table.claim(view)
+    began = next(moments)
+    sent = table.put(table.time_us)
+    table.pass_time(1000)
+    emptied = table.run(ack.ack(table.claim(view).taken))
+    view.finished.extend(emptied)
+    table.put(table.time_us)
+    table.pass_time(1000)
+    table.claim(view)
+    view.hear(table.news(sent, began))
+    assert ids_of(table.claim(view)) == []
+
+
+def what_was_just_sent_is_claimed_unread() -> None:
+    """A claim gives what this process has just sent without a read, and another one cannot as well."""
+    table = Table()
+    view = table.view()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    table.claim(view)
+    began = next(moments)
+    sent = table.put(table.time_us)
+    table.pass_time(1000)
+    view.hear(table.news(sent, began))
+    table.log.clear()
+    assert ids_of(table.claim(view)) == sent
+    assert {type(operation) for operation in table.log} == {Mutate}
+    assert ids_of(table.claim()) == []
 
 
 def what_was_read_ahead_is_as_old_as_its_read() -> None:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import shards
+from cqueue.protocol import shards, view
 from cqueue.protocol.flush import Flush, Outgoing
+from cqueue.protocol.news import news_of
 from cqueue.protocol.spec import QueueSpec, Taken
-from cqueue.store.operations import CreateQueue, QueueRow, ReadHead, ReadQueue, ReadShards, Together
+from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumer import Consumer
 from tests.simulation.oracle import Oracle, Violation, key_of
 from tests.simulation.params import Params, draw
 from tests.simulation.producer import Producer, purge
 from tests.simulation.replica import ALL, BITS
-from tests.simulation.world import Client, World
+from tests.simulation.world import Client, Script, World
 
 DAY_US = 86_400_000_000
 BASE_US = 20_000 * DAY_US  # a midnight, so that a day's epoch of open wide rows ends in the run
@@ -126,12 +128,14 @@ class Simulation:
         wait_us = self.rng.randint(10_000, 1_500_000)
         self.world.at(self.world.now_us + wait_us, self.start_consumer, consumer.spec)
 
-    def ring(self, flush: Flush) -> None:
-        """Tell a consumer of the same process what was sent."""
+    def ring(self, flush: Flush, began: int) -> Script:
+        """Tell a consumer of the same process what was sent, some time after the answer."""
+        news, late_s = news_of(flush.wide_row, flush.rows, began), self.params.late_news_s
+        if late_s:
+            yield Pause(self.rng.random() ** 3 * late_s)
         mine = [consumer for consumer in self.consumers if consumer.spec is not self.dead_spec]
         if mine:
-            told = (flush.wide_row, frozenset(row.priority for row in flush.rows))
-            self.rng.choice(mine).told.append(told)
+            (mine[0] if late_s else self.rng.choice(mine)).told.append(news)
 
     def acknowledged(self, flush: Flush) -> None:
         """A producer was told that its messages are stored."""
@@ -219,6 +223,10 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Trouble, then quiet; raises Violation."""
+        with patch.object(view, "RIVALS_US", self.params.rivals_us or view.RIVALS_US):
+            return self._run()
+
+    def _run(self) -> Simulation:
         p, world, cluster = self.params, self.world, self.cluster
         self.senders = [Producer(self, self.client("p")) for _ in range(p.producers)]
         world.faults, world.pausing, world.torn = p.faults, p.pauses > 0, p.torn

@@ -306,3 +306,46 @@ def test_what_was_received_already_is_no_news(queue):
         assert not consumer.heard()
         queue.send(b"last")
         assert consumer.heard()
+
+
+def test_what_was_just_sent_is_claimed_unread(queue, store):
+    """A consumer that has just looked takes what its own process sends without reading it; others do not."""
+    kinds = []
+    with queue.consumer() as consumer:
+        queue.send(b"read")
+        consumer.receive(wait=SOON)
+        queue.send(b"sent since")
+        store.trouble = lambda operation: kinds.append(type(operation))
+        (message,) = consumer.receive(wait=SOON)
+        assert (message.body, message.attempt) == (b"sent since", 1)
+        assert kinds == [Mutate]
+        store.trouble = lambda _: None
+        with queue.consumer() as other:
+            assert other.receive() == []
+        consumer.ack(message)
+    assert [one.body for one in queue.peek()] == [b"read"]
+
+
+def test_what_was_purged_is_not_claimed_unread(queue):
+    """After a purge there is nothing to receive, though the consumer was told of a message before it."""
+    with queue.consumer() as consumer:
+        queue.send(b"read")
+        consumer.ack(consumer.receive(wait=SOON))
+        queue.send(b"purged")
+        assert queue.purge() == 1
+        assert consumer.receive() == []
+        queue.send(b"sent since")
+        assert [message.body for message in consumer.receive(wait=SOON)] == [b"sent since"]
+
+
+def test_many_or_large_messages_are_read(queue):
+    """Rows are handed to a consumer that keeps up, and only few and small ones."""
+    with queue.consumer() as consumer:
+        queue.send_many(messages(*[b"x"] * 17))
+        queue.send(bytes(INLINE_BODY + 1))
+        for _ in range(60):
+            queue.send(b"x")
+        told = [len(news.rows) for news in consumer._sleeper.told]
+    assert told[:2] == [0, 0]
+    assert set(told[2:48]) == {1}
+    assert told[-1] == 0

@@ -4,6 +4,7 @@ from collections import deque
 
 from cqueue.catalog import ACTIVE
 from cqueue.protocol import shards
+from cqueue.protocol.news import News
 from cqueue.protocol.poll import OTHERS_EVERY_US, SEARCH_EVERY_US, Poll
 from cqueue.protocol.spec import QueueSpec, SuspectGate
 from cqueue.store.operations import CreateQueue, Mutate, QueueRow, ReadHead, WideRow
@@ -66,14 +67,14 @@ def test_a_busy_search_leaves_out_what_claims_have_seen():
     assert took(table, poll) == 2
     for _ in range(15):  # 0.75 s: there is a search in it
         put(table, 0)
-        table.run(poll.begin(table.spec, deque([(mine, frozenset({0}))])))
+        table.run(poll.begin(table.spec, deque([News(mine, frozenset({0}))])))
         assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
         table.pass_time(50_000)
     put(table, 0)
     put(table, 1)
     table.log.clear()
     table.pass_time(SEARCH_EVERY_US)
-    table.run(poll.begin(table.spec, deque([(mine, frozenset({0}))])))
+    table.run(poll.begin(table.spec, deque([News(mine, frozenset({0}))])))
     assert other.shard in probed(table)
     assert mine.shard not in probed(table)
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
@@ -133,7 +134,7 @@ def test_what_is_known_takes_its_turn_at_each_search():
     table.run(poll.begin(table.spec, deque()))
     table.run(poll.next_claim(table.spec, 1))
     for _ in range(3):
-        told, sent_us = deque([(put(table, 1), frozenset({0}))]), table.time_us
+        told, sent_us = deque([News(put(table, 1), frozenset({0}))]), table.time_us
         while True:
             table.run(poll.begin(table.spec, told))
             table.pass_time(1000)

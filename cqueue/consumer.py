@@ -373,6 +373,13 @@ class Consumer:
         run(poll.tidy())
         return []
 
+    def tidy(self) -> None:
+        """Used inside: do what a receive does besides looking for messages."""
+        with self._receiving, self._driver.limited():
+            if self._poll is not None and not self._closed:
+                self._driver.run(self._poll.let_go())
+                self._driver.run(self._poll.tidy())
+
     def heard(self) -> bool:
         """Used inside: whether this process has sent what this consumer has not received yet."""
         return not all(self._has(news) for news in list(self._sleeper.told))

@@ -71,6 +71,10 @@ class Feeders:
             self._roster.later(lane)
             return
         try:
+            if not lane.is_needed(self._roster.clock()):
+                lane.tidy()
+                self._roster.found(lane, 0)
+                return
             lane.divide()
             messages = lane.consumer.receive(lane.want)
             if messages:

@@ -54,8 +54,9 @@ def queue_of(source: Source) -> Queue:
 class Lane:
     """One consumer of one queue, polled by one feeder at a time.
 
-    helper: it looks only while another lane of its queue finds full batches. The two keep out of each
-        other's way meanwhile: a claim beside another one's on the same wide row costs both of them.
+    helper: it looks only while it and another lane of its queue find full batches, or where that one hangs.
+        The two keep out of each other's way meanwhile: a claim beside another one's on the same wide row
+        costs both of them.
     """
 
     def __init__(self, source: Source, roster: Roster, options: Options, *, helper: bool) -> None:
@@ -101,6 +102,17 @@ class Lane:
         """Whether there is something to receive of what it was rung for."""
         heard: Callable[[], bool] | None = getattr(self.consumer, "heard", None)  # a recorder has none
         return heard is None or heard()
+
+    def is_needed(self, now_s: float) -> bool:
+        """Whether it is to look for messages, and not leave that to the lane that it helps."""
+        main = self.main
+        return not self.helper or self.helps or (main.is_polled and now_s - main.began_s >= HANGS_S)
+
+    def tidy(self) -> None:
+        """What a poll does besides looking for messages."""
+        tidy: Callable[[], None] | None = getattr(self.consumer, "tidy", None)  # a recorder has none
+        if tidy is not None:
+            tidy()
 
     def learn(self) -> None:
         """Take note of the queue's configuration, which may have been altered."""
@@ -249,19 +261,20 @@ class Roster:
         """A poll is over, with so many messages."""
         now = self.clock()
         lane.lively, lane.failures = bool(count), 0
+        is_full = 0 < count >= lane.want
         if count:
             lane.pause_s = self._shortest_s
             lane.empty_since_s = None
-            if count >= lane.want and lane.helpers:
+            if is_full and lane.helpers:
                 self.hurry(lane.helpers)
-            self._back(lane, now if count >= lane.want else now + lane.pause_s)
-            return
-        if lane.empty_since_s is None:
-            lane.empty_since_s = lane.began_s
-        lane.helps = False
-        lane.empty_until_s = lane.began_s
-        lane.pause_s = min(max(lane.pause_s * 2, self._shortest_s), self._longest_s)
-        self._back(lane, now + (self._longest_s if lane.helper else lane.pause_s))
+        else:
+            if lane.empty_since_s is None:
+                lane.empty_since_s = lane.began_s
+            lane.empty_until_s = lane.began_s
+            lane.pause_s = min(max(lane.pause_s * 2, self._shortest_s), self._longest_s)
+        lane.helps = lane.helps and is_full
+        pause_s = self._longest_s if lane.helper else lane.pause_s
+        self._back(lane, now if is_full else now + pause_s)
 
     def failed(self, lane: Lane) -> None:
         """A poll has failed."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cqueue.dispatcher.lanes import LONGEST_FAILED_S, QUIET_S, Lane, Roster
+from cqueue.dispatcher.lanes import HANGS_S, LONGEST_FAILED_S, QUIET_S, Lane, Roster
 from cqueue.dispatcher.options import Options
 from cqueue.store.operations import WideRow
 
@@ -102,6 +102,25 @@ def test_a_full_batch_is_followed_by_another_at_once(roster):
     assert next_of(roster) is None
     roster.found(lane, 100)
     assert {next_of(roster), next_of(roster)} == {lane, helper}
+
+
+def test_a_helper_looks_only_while_batches_are_full(roster, clock):
+    """Beside a trickle it would only get in the way of the lane that it helps, unless that one hangs."""
+    lane, helper = enter(roster, "q"), enter(roster, "q", helper=True)
+    lane.helpers, helper.main = [helper], lane
+    assert next_of(roster) is lane
+    assert [lane.is_needed(clock.now), helper.is_needed(clock.now)] == [True, False]
+    roster.found(lane, 100)
+    assert {next_of(roster), next_of(roster)} == {lane, helper}
+    assert helper.is_needed(clock.now)
+    roster.found(helper, 100)
+    assert next_of(roster) is helper
+    assert helper.is_needed(clock.now)
+    roster.found(helper, 99)
+    assert next_of(roster) is None, "it waits for the longest pause"
+    assert not helper.is_needed(clock.now)
+    clock.now += HANGS_S
+    assert helper.is_needed(clock.now), "the other one's poll takes suspiciously long"
 
 
 def looked_at(lane):

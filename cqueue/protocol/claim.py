@@ -19,7 +19,7 @@ it while that fence stands, and what we have claimed since then ourselves is rem
 from __future__ import annotations
 
 from cqueue.protocol.draft import Claim, Draft
-from cqueue.protocol.fresh import next_slice, slice_beside_head, take_fresh, take_told
+from cqueue.protocol.fresh import beside_head, next_slice, take_fresh, take_told
 from cqueue.protocol.lock import acquire, new_owner, read_whole, settle, settle_beside
 from cqueue.protocol.retire import finish_retirement, try_retire
 from cqueue.protocol.ripe import is_ripe, take_ripe
@@ -46,15 +46,15 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
     owner = yield from new_owner()
     now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
     view.forget(now_us)
-    before, read = view.head, slice_beside_head(view, now_us, want) if known else None
-    head, found = yield from read_whole(view.wide_row, read)
+    before, beside = view.head, beside_head(view, spec, now_us, want) if known else None
+    head, found = yield from read_whole(view.wide_row, beside.all if beside else ())
     if head.lock is None or head.lock.fence != view.fence:
         view.fence, view.locked = None, False  # somebody else has claimed meanwhile
         view.head, view.rival_us = head, now_us
         return (yield from claim(view, spec, gate, want, stay=stay)) if known else Claim()
     draft = Draft(spec, view, head, now_us, owner, want=want, stay=stay)
-    if read is not None and found is not None and before is not None:
-        draft.beside = Ahead(read.priority, read.after, found.rows, now_us, len(found.rows) < read.limit)
+    if beside is not None and found is not None and before is not None:
+        draft.beside = beside.known(found)
         draft.skip_listed(before)
     view.head, view.head_us = head, now_us
     view.finished = list(draft.finished.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cqueue.protocol.lock import next_fence, share
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
@@ -16,6 +17,7 @@ from cqueue.protocol.view import Ahead, RowView, Stretch
 from cqueue.store.operations import (
     CursorRow,
     Head,
+    IdSlice,
     LockRow,
     LockState,
     MessageRow,
@@ -52,6 +54,15 @@ class _Grant:
     suspect: bool
 
 
+class Known(NamedTuple):
+    """What was read of one priority, as its cursor stood: a slice, and below it up to `upto`."""
+
+    at: CursorRow
+    slice: Ahead
+    upto: int
+    pieces: list[IdSlice]
+
+
 class Draft:
     """A claim on one wide row: what was read, and the mutation that grows out of it."""
 
@@ -66,7 +77,7 @@ class Draft:
         self.more = False
         self.passed_over = False  # a suspect may be taken later
         self.retire = False
-        self.beside: Ahead | None = None  # a slice that was read beside the head
+        self.beside: Known | None = None  # what was read beside the head
         self.sliced: set[int] = set()  # priorities whose slice was read to its end
         self.looked = True  # for what anybody has sent
         self.stay = stay

@@ -12,11 +12,11 @@ became due since the last one, whole passes follow at growing intervals.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
-from cqueue.protocol.draft import Draft, within_bytes
+from cqueue.protocol.draft import Draft, Known, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, STRETCH, Ahead, RowView, Stretch
 from cqueue.store.operations import (
@@ -41,6 +41,13 @@ LOWER_PRIORITIES_SHARE = 10
 MAX_PIECES = 16
 AHEAD_US = 500_000
 """What was read ahead of a claim that came later than this is read again."""
+
+
+class Late(NamedTuple):
+    """Reads below the boundary: first a piece of the sweep up to `upto`, if that is above the cursor."""
+
+    upto: int
+    reads: list[ReadIds]
 
 
 def take_fresh(draft: Draft) -> Proto[None]:
@@ -102,9 +109,10 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     Further pieces come without the slice, if it was read to its end.
     """
     at = draft.cursor(priority)
-    upto = _sweep_end(draft, at)
-    late_reads = _late_reads(draft, at, upto)
-    slice_, pieces = yield from _read(draft, at, late_reads)
+    known, draft.beside = draft.beside, None
+    if known is None or known.at != at:
+        known = yield from _read(draft, at)
+    slice_, upto, pieces = known.slice, known.upto, known.pieces
     rows, began_us = slice_.rows, slice_.began_us
     late = [id_ for piece in pieces for id_ in piece.ids]
     if upto > at.cursor:
@@ -114,7 +122,8 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     unread = sorted(id_ for id_ in draft.view.unread.get(priority, ()) if id_ > at.boundary)
     if whole and unread:
         boundary = max(boundary, unread[-1])
-    _note_taken(draft, at, boundary, sorted({*unread, *(row.id for row in rows)}))
+    passed = [row.id for row in rows]
+    _note_taken(draft, at, boundary, sorted({*unread, *passed}) if unread else passed)
     if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
         upto = max(upto, min(boundary, horizon(draft.spec, began_us)))
     draft.move(priority, upto, max(boundary, at.boundary))
@@ -124,33 +133,32 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     if boundary and not whole and draft.next is None:
         left = [row for row in rows if row.id > boundary]
         draft.next = Ahead(priority, boundary, left, began_us)
-    goes_on = _sweep_end(draft, draft.cursor(priority)) > draft.cursor(priority).cursor
+    moved = draft.cursor(priority)
+    goes_on = _sweep_end(draft.view, draft.spec, moved, draft.now_us) > moved.cursor
     if upto > at.cursor and not goes_on:
         draft.view.swept_us[priority] = draft.now_us
     return goes_on
 
 
-def _read(draft: Draft, at: CursorRow, late: list[Operation[Any]]) -> Proto[tuple[Ahead, list[IdSlice]]]:
+def _read(draft: Draft, at: CursorRow) -> Proto[Known]:
     """The slice above the boundary, and the late reads beside it."""
-    limit = _limit(draft, at)
+    view, now_us = draft.view, draft.now_us
+    late, limit = _late(view, draft.spec, at, now_us), _limit(draft, at)
     known = _known_slice(draft, at, limit)
     if known is not None:
-        return known, (yield from together(*late)) if late else []
-    slice_ = ReadSlice(draft.view.wide_row, at.priority, at.boundary, ids.highest_at(draft.now_us), limit)
-    found, *pieces = yield from together(slice_, *late)
-    rows = cast("Slice", found).rows
-    return Ahead(at.priority, at.boundary, rows, draft.now_us, len(rows) < limit), pieces
+        return Known(at, known, late.upto, (yield from together(*late.reads)) if late.reads else [])
+    slice_ = ReadSlice(view.wide_row, at.priority, at.boundary, ids.highest_at(now_us), limit)
+    reads = Reads(at, now_us, limit, slice_, late)
+    return reads.known((yield from together(*reads.all)))
 
 
 def _known_slice(draft: Draft, at: CursorRow, limit: int) -> Ahead | None:
-    """The slice, if it need not be read: there is no more of it, or it was read beside the head, or ahead.
+    """The slice, if it need not be read: there is no more of it, or it was read ahead.
 
     What was read ahead has to be young enough, and to fill a claim.
     """
     if at.priority in draft.sliced:
         return Ahead(at.priority, at.boundary, [], draft.now_us, whole=True)
-    if draft.beside is not None and draft.beside[:2] == (at.priority, at.boundary):
-        return draft.beside
     ahead = draft.view.ahead
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
@@ -158,11 +166,33 @@ def _known_slice(draft: Draft, at: CursorRow, limit: int) -> Ahead | None:
     return ahead if is_enough else None
 
 
-def slice_beside_head(view: RowView, now_us: int, want: int) -> ReadSlice | None:
-    """The slice that a claim will want if the head's fence is still ours, as is likely: to be read beside it.
+class Reads(NamedTuple):
+    """Reads of one priority, side by side from `now_us` on: a slice of up to `limit` rows, and late ones."""
 
-    Only a claim lists what no slot listed. So while the fence stands, what it shows may be claimed unless the
-    head that we know of already lists it, whatever slots were freed between the two reads.
+    at: CursorRow
+    now_us: int
+    limit: int
+    slice: ReadSlice
+    late: Late
+
+    @property
+    def all(self) -> tuple[Operation[Any], ...]:
+        """As operations."""
+        return (self.slice, *self.late.reads)
+
+    def known(self, answers: Sequence[Any]) -> Known:
+        """What they gave."""
+        found, *pieces = answers
+        rows = cast("Slice", found).rows
+        slice_ = Ahead(self.at.priority, self.at.boundary, rows, self.now_us, len(rows) < self.limit)
+        return Known(self.at, slice_, self.late.upto, pieces)
+
+
+def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads | None:
+    """What a claim will want to read if the head's fence is still ours, as is likely.
+
+    Only a claim lists what no slot listed. So while the fence stands, what these reads show may be claimed
+    unless the head that we know of already lists it, whatever slots were freed between the two reads.
     """
     head = view.head
     if head is None or head.lock is None or head.lock.fence != view.fence or not head.is_whole:
@@ -173,8 +203,10 @@ def slice_beside_head(view: RowView, now_us: int, want: int) -> ReadSlice | None
     at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
     if view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary):
         return None
+    view.set_out()
     limit = _rows_at_once(view, want + len(view.unread.get(priority, ())))
-    return ReadSlice(view.wide_row, priority, at.boundary, ids.highest_at(now_us), limit)
+    slice_ = ReadSlice(view.wide_row, priority, at.boundary, ids.highest_at(now_us), limit)
+    return Reads(at, now_us, limit, slice_, _late(view, spec, at, now_us))
 
 
 def next_slice(draft: Draft) -> ReadSlice | None:
@@ -186,32 +218,33 @@ def next_slice(draft: Draft) -> ReadSlice | None:
     return ReadSlice(draft.view.wide_row, ahead.priority, ahead.after, upto, limit)
 
 
-def _sweep_end(draft: Draft, at: CursorRow) -> int:
+def _sweep_end(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> int:
     """Up to where one piece of the sweep reads: not beyond the boundary, the horizon, or its pace."""
-    seen = horizon(draft.spec, draft.now_us)
+    seen = horizon(spec, now_us)
     last = min(at.boundary, seen)
     if last <= at.cursor:
         return at.cursor
-    if seen < at.boundary and draft.now_us - draft.view.swept_us.get(at.priority, 0) < SWEEP_GAP_US:
+    if seen < at.boundary and now_us - view.swept_us.get(at.priority, 0) < SWEEP_GAP_US:
         return at.cursor
-    known = draft.view.gentle_end(at.priority, at.cursor, last)
+    known = view.gentle_end(at.priority, at.cursor, last)
     if known is not None:
         return known
-    start_us = max(ids.time_us(at.cursor), draft.view.wide_row.time_shard * 1000)
-    return min(last, max(at.cursor, ids.lowest_at(start_us + draft.view.pace_us)))
+    start_us = max(ids.time_us(at.cursor), view.wide_row.time_shard * 1000)
+    return min(last, max(at.cursor, ids.lowest_at(start_us + view.pace_us)))
 
 
-def _late_reads(draft: Draft, at: CursorRow, upto: int) -> list[Operation[Any]]:
-    view, reads = draft.view, list[Operation[Any]]()
+def _late(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> Late:
+    """One piece of the sweep, and the look-back."""
+    upto, reads = _sweep_end(view, spec, at, now_us), list[ReadIds]()
     if upto > at.cursor:
         reads.append(ReadIds(view.wide_row, at.priority, at.cursor, upto, MAX_IDS))
-    back = look_back(view, draft.spec, at, draft.now_us)
+    back = look_back(view, spec, at, now_us)
     if back is not None:
-        view.looked_us = draft.now_us
+        view.looked_us = now_us
         if max(back.after, upto) < back.upto:
             after = max(back.after, upto)
             reads.append(ReadIds(view.wide_row, at.priority, after, back.upto, MAX_IDS))
-    return reads
+    return Late(upto, reads)
 
 
 class LookBack(NamedTuple):

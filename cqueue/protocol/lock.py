@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -77,10 +78,12 @@ def unlock(view: RowView) -> Proto[None]:
         view.fence = lock.fence
 
 
-def read_whole(wide_row: WideRow, beside: Operation[T] | None = None) -> Proto[tuple[Head, T | None]]:
+def read_whole(
+    wide_row: WideRow, beside: Sequence[Operation[Any]] = ()
+) -> Proto[tuple[Head, list[Any] | None]]:
     """A head that shows no mutation of several rows in part: what a claim may go by.
 
-    beside: a read to be made at the same time; None if there is none, or it failed.
+    beside: reads to be made at the same time, and what they gave; None if there are none, or one failed.
 
     One that adds up to the same wrong sum twice in a row was not torn by the read, as the second read began
     when all that the first one had seen was stored: the rows themselves are damaged (restored from files of
@@ -89,14 +92,14 @@ def read_whole(wide_row: WideRow, beside: Operation[T] | None = None) -> Proto[t
     Raises:
         NotDone: a read failed, or others change the head faster than it can be read.
     """
-    found: T | None = None
-    if beside is None:
+    found: list[Any] | None = None
+    if not beside:
         head = yield from ReadHead(wide_row)
     else:
-        head, answer = yield from Together((ReadHead(wide_row), beside))
+        head, *answers = yield from Together((ReadHead(wide_row), *beside))
         if isinstance(head, Exception):
             raise head
-        found = None if isinstance(answer, Exception) else answer
+        found = None if any(isinstance(answer, Exception) for answer in answers) else answers
     for _ in range(READS):
         if head.is_whole:
             return head, found

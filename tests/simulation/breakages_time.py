@@ -40,8 +40,8 @@ def ahead_as_if_read_now() -> Any:
     right = fresh._read
 
     def read(draft: Any, *args: Any) -> Any:
-        slice_, pieces = yield from right(draft, *args)
-        return slice_._replace(began_us=draft.now_us), pieces
+        known = yield from right(draft, *args)
+        return known._replace(slice=known.slice._replace(began_us=draft.now_us))
 
     return patch.object(fresh, "_read", read)
 

@@ -55,7 +55,7 @@ class Bell:
             self._sleepers.remove(sleeper)
 
     def ring(self, news: News) -> None:
-        """Messages that are due were stored there: tell one consumer that waits.
+        """Messages were stored: tell one consumer that waits.
 
         If none does, one that polls on being woken, or else the first.
         """

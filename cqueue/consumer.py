@@ -258,6 +258,7 @@ class Consumer:
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
+        self._deleted_at = 0  # the last purge that is known of
         self._leases: set[Lease] = set()
         self._recent: set[int] = set()  # ids received lately, and before that
         self._older: set[int] = set()
@@ -364,6 +365,9 @@ class Consumer:
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
+        if self._bell.deleted_at > self._deleted_at:
+            self._deleted_at = self._bell.deleted_at
+            poll.distrust()
         run(poll.begin(entry.spec, self._news(), self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
@@ -386,7 +390,7 @@ class Consumer:
 
     def _news(self) -> deque[News]:
         """What this process has sent, and whether it was received meanwhile: then looking costs a lock."""
-        told, deleted_at = self._sleeper.told, self._bell.deleted_at
+        told, deleted_at = self._sleeper.told, self._deleted_at
         news = deque[News]()
         for one in [told.popleft() for _ in range(len(told))]:
             rows = one.rows if one.began > deleted_at else ()

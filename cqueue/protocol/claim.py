@@ -12,8 +12,7 @@ For a moment it need not even look at the head again. Only a claim lists ids tha
 claim changes the fence; holders merely move ids from slot to slot. So as long as the fence stands, all
 that is listed now was listed when it was written, and the mutation fails if the fence does not stand.
 
-And what this process has begun to send after it read the head need not be read: nobody else can have claimed
-it while that fence stands, and what we have claimed since then ourselves is remembered.
+And what this process has begun to send since then need not be read at all: see `news`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         return Claim()
     owner = yield from new_owner()
     now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
-    view.forget(now_us)
+    view.heard.begin(now_us)
     before, beside = view.head, beside_head(view, spec, now_us, want) if known else None
     head, found = yield from read_whole(view.wide_row, beside.all if beside else ())
     if head.lock is None or head.lock.fence != view.fence:
@@ -127,13 +126,12 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     view.finished = draft.changed
     view.retired = draft.retire
     for grant in draft.grants:
-        view.granted.update(row.id for row in grant.rows)
-        if not draft.looked:
-            view.unread.setdefault(grant.slot.priority, set()).update(row.id for row in grant.rows)
+        view.heard.took(grant.slot.priority, (row.id for row in grant.rows), read=draft.looked)
+    for priority, at in draft.moved.items():
+        view.heard.passed(priority, at.boundary)
     if draft.looked:
         view.seen_us = 0 if draft.more or draft.passed_over else view.head_us
-    for priority, at in draft.moved.items():
-        view.passed_by(priority, at.boundary)
+        view.heard.whole = not draft.more
     view.floors.update(draft.floors)
     for priority, stretches in draft.taken.items():
         for stretch in stretches:

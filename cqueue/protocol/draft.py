@@ -275,6 +275,18 @@ def freed(slot: SlotRow) -> SlotRow:
     return slot._replace(state=SlotState.FREE, ids=(), due_ms=0, attempt=0, died_at_ms=None)
 
 
+def listed_above(slots: Iterable[SlotRow], at: CursorRow) -> set[int]:
+    """Ids of a priority above its boundary that slots list: claimed unread, and shown by slices."""
+    return {
+        id_
+        for slot in slots
+        if slot.priority == at.priority and slot.state is not SlotState.FREE
+        if slot.ids and max(slot.ids) > at.boundary
+        for id_ in slot.ids
+        if id_ > at.boundary
+    }
+
+
 def within_bytes(rows: Sequence[MessageRow], budget: int = MAX_CLAIM_BYTES) -> int:
     """How many of `rows` may be claimed so that their bodies fit into memory: at least one."""
     total = 0

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
-from cqueue.protocol.draft import Draft, Known, within_bytes
+from cqueue.protocol.draft import Draft, Known, listed_above, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, STRETCH, Ahead, RowView, Stretch
 from cqueue.store.operations import (
@@ -65,16 +65,17 @@ def take_fresh(draft: Draft) -> Proto[None]:
 def take_told(draft: Draft) -> bool:
     """Take what this process has just sent, without a read; False: there is nothing, or more to be read.
 
-    The boundary stays, so what others have sent meanwhile is found by the next claim that reads the head.
+    Only of the most urgent priority: of a more urgent one somebody else may have sent something meanwhile.
     """
     view = draft.view
-    rows = [row for row in view.take_told(draft.now_us) if row.id <= ids.highest_at(draft.now_us)]
+    rows = view.heard.claimable(draft.now_us)
     if not 0 < len(rows) <= draft.left or view.open or view.locked or not view.seen_us:
         return False
+    priority = min(view.priorities)
+    if any(row.priority != priority for row in rows):
+        return False
     draft.looked = False
-    for priority in sorted({row.priority for row in rows}):
-        fresh = sorted((row for row in rows if row.priority == priority), key=lambda row: row.id)
-        draft.grant(priority, fresh, 1)
+    draft.grant(priority, sorted(rows, key=lambda row: row.id), 1)
     return True
 
 
@@ -98,13 +99,13 @@ def horizon(spec: QueueSpec, began_us: int) -> int:
 def _take_normal(draft: Draft, priority: int) -> Proto[None]:
     draft.view.set_out()
     for _ in range(MAX_PIECES):
-        swept = yield from _take_piece(draft, priority)
-        if not swept or draft.grants or draft.left <= 0:
+        goes_on = yield from _take_piece(draft, priority)
+        if not goes_on or draft.grants or draft.left <= 0:
             return
 
 
 def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
-    """Read slice, look-back and one piece of the sweep side by side; True if the sweep goes on.
+    """Read slice, look-back and one piece of the sweep side by side; True if there is more to read.
 
     Further pieces come without the slice, if it was read to its end.
     """
@@ -119,7 +120,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
         upto = _swept_end(draft, pieces[0], upto)
     upto = yield from _take_late(draft, priority, draft.unlisted(priority, late), upto)
     boundary, whole = _take_slice(draft, priority, rows, whole=slice_.whole)
-    unread = sorted(id_ for id_ in draft.view.unread.get(priority, ()) if id_ > at.boundary)
+    unread = sorted(id_ for id_ in draft.view.heard.unread.get(priority, ()) if id_ > at.boundary)
     if whole and unread:
         boundary = max(boundary, unread[-1])
     passed = [row.id for row in rows]
@@ -137,7 +138,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     goes_on = _sweep_end(draft.view, draft.spec, moved, draft.now_us) > moved.cursor
     if upto > at.cursor and not goes_on:
         draft.view.swept_us[priority] = draft.now_us
-    return goes_on
+    return goes_on or not whole
 
 
 def _read(draft: Draft, at: CursorRow) -> Proto[Known]:
@@ -204,7 +205,7 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
     if view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary):
         return None
     view.set_out()
-    limit = _rows_at_once(view, want + len(view.unread.get(priority, ())))
+    limit = _rows_at_once(view, want + len(listed_above(head.slots, at)))
     slice_ = ReadSlice(view.wide_row, priority, at.boundary, ids.highest_at(now_us), limit)
     return Reads(at, now_us, limit, slice_, _late(view, spec, at, now_us))
 
@@ -282,6 +283,7 @@ def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto
     late.sort()
     wanted = late[: draft.left]
     rows = yield from ReadMessages(draft.view.wide_row, priority, tuple(wanted))
+    draft.view.heard.found(row.id for row in rows)
     if rows:
         draft.grant(priority, rows, 1)
     if len(late) > len(wanted):
@@ -297,7 +299,7 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: b
     count = min(within_bytes(fresh), max(0, draft.left))
     whole = whole and count == len(fresh)
     _learn(draft.view, rows)
-    draft.view.found(row.id for row in fresh[:count])
+    draft.view.heard.found(row.id for row in fresh[:count])
     if count < len(fresh):
         fresh = fresh[:count]
         rows = fresh
@@ -334,9 +336,7 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
 
 def _limit(draft: Draft, at: CursorRow) -> int:
     """How many rows of a slice are enough: what was claimed unread stands among them."""
-    listed = draft.listed.get(at.priority)
-    above = sum(id_ > at.boundary for id_ in listed) if listed and max(listed) > at.boundary else 0
-    return _rows_at_once(draft.view, draft.left + above)
+    return _rows_at_once(draft.view, draft.left + len(listed_above(draft.slots.values(), at)))
 
 
 def _rows_at_once(view: RowView, want: int) -> int:

@@ -60,6 +60,11 @@ class Poll:
         """Whether it looks everywhere where messages of the queue as it is now may stand."""
         return (self._incarnation, self._open) == (row.incarnation, spec.has_open_rows)
 
+    def distrust(self) -> None:
+        """What this process has sent until now may be deleted again: none of it is claimed unread."""
+        for view in self.registry.views.values():
+            view.heard.distrust()
+
     # ── a round ──
 
     def begin(self, spec: QueueSpec, told: deque[News], share: Share | None = None) -> Proto[None]:
@@ -135,9 +140,10 @@ class Poll:
             news = told.popleft()
             if news.wide_row.queue == spec.partition:
                 view = self.registry.add(spec, news.wide_row, news.priorities)
-                view.hear(news)
-                if news.wide_row.time_shard * 1000 <= now_us and not news.received:
-                    self._promising[news.wide_row] = view
+                if news.wide_row.time_shard * 1000 <= now_us:
+                    view.heard.hear(news)
+                    if not news.received:
+                        self._promising[news.wide_row] = view
 
     def _next_promising(self) -> RowView | None:
         """What a search found, oldest first; the wide row whose lock we hold; where else something is."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cqueue import ids
+from cqueue.protocol.draft import listed_above
 from cqueue.protocol.fresh import look_back
 from cqueue.protocol.lock import is_held
 from cqueue.protocol.retire import finish_retirement
@@ -112,7 +113,7 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
         since = max(view.floors.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
         return [ReadIds(row, priority, since, present, PROBE_IDS)]
     at = (view.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
-    above = sum(id_ > at.boundary for id_ in _listed(view, priority))
+    above = len(listed_above((view.head or Head()).slots, at))
     looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
     back = look_back(view, spec, at, now_us)
     if back is not None:
@@ -122,18 +123,14 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
 
 
 def _any_unlisted(view: RowView, priority: int, answer: IdSlice) -> bool:
-    listed = _listed(view, priority)
-    return len(answer.ids) == PROBE_IDS or any(id_ not in listed for id_ in answer.ids)
-
-
-def _listed(view: RowView, priority: int) -> set[int]:
-    slots = (view.head or Head()).slots
-    return {
+    head = view.head or Head()
+    listed = {
         id_
-        for slot in slots
+        for slot in head.slots
         if slot.priority == priority and slot.state is not SlotState.FREE
         for id_ in slot.ids
     }
+    return len(answer.ids) == PROBE_IDS or any(id_ not in listed for id_ in answer.ids)
 
 
 def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:

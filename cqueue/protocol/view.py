@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.protocol import shards
-from cqueue.protocol.news import News, moments
+from cqueue.protocol.news import Heard
 from cqueue.protocol.spec import Lease, QueueSpec
 from cqueue.store.operations import Head, MessageRow, WideRow
 
@@ -46,9 +45,6 @@ SMALLER = 20
 
 FEW_ROWS = 100
 """What a look-back may cross without a second thought."""
-
-MOST_UNREAD = 100
-"""Claimed without a read above the boundary, before a slice is read again."""
 
 FIRST_PASS_GAP_US = 1_000_000
 LONGEST_PASS_GAP_US = 60_000_000
@@ -89,14 +85,7 @@ class RowView:
     ahead: Ahead | None = None  # good for as long as our fence stands
     rival_us: int = 0  # when somebody else was last found to have claimed here
     head_us: int = 0  # when a claim read the head last; 0: it must be read again
-    head_moment: int = 0  # before a claim read the head last
-    granted: set[int] = field(default_factory=set)  # ids that claims have given since then
-    told: list[MessageRow] | None = field(default_factory=list)  # sent since then; None: more was sent
-    unread: dict[int, set[int]] = field(default_factory=dict)  # by priority: claimed so above the boundary
-    heard: set[int] = field(default_factory=set)  # ids that this process sent, since the head was read
-    heard_before: set[int] = field(default_factory=set)  # and between the two reads of it before
-    strange: set[int] = field(default_factory=set)  # ids that slices gave, and we have not heard of
-    stranger_us: int = 0  # when it was last clear that somebody else sends here
+    heard: Heard = field(default_factory=Heard)  # what this process has sent here
     seen_us: int = 0  # when a claim of ours read the head that left nothing behind
     retired: bool = False
     rest_until_us: int = 0  # nothing to do before
@@ -134,53 +123,6 @@ class RowView:
     def expects_no_rival(self, now_us: int) -> bool:
         """Whether our fence is likely to stand."""
         return self.locked or now_us - self.rival_us >= RIVALS_US
-
-    def hear(self, news: News) -> None:
-        """This process has sent something here.
-
-        It need not be read if its first write came after our fence was read: then nobody else has claimed
-        it as long as our fence stands, and what we have claimed ourselves since then is known.
-        """
-        self.heard |= news.ids
-        self.strange -= news.ids
-        if news.received:
-            return
-        if not news.rows or news.began <= self.head_moment:
-            self.told = None
-        elif self.told is not None:
-            self.told += news.rows
-
-    def take_told(self, now_us: int) -> list[MessageRow]:
-        """What was sent and not claimed since the head was read; empty where that is not all there may be.
-
-        Where others send too, or much was claimed unread, it has to be looked for.
-        """
-        told, self.told = self.told or [], []
-        unread = sum(map(len, self.unread.values()))
-        if now_us - self.stranger_us < RIVALS_US or unread + len(told) > MOST_UNREAD:
-            return []
-        return [row for row in told if row.id not in self.granted]
-
-    def found(self, ids_: Iterable[int]) -> None:
-        """A slice gave these: if we do not hear of them soon, somebody else sent them."""
-        if len(self.strange) < FEW_ROWS:
-            self.strange.update(set(ids_) - self.heard - self.heard_before)
-
-    def forget(self, now_us: int) -> None:
-        """The head is about to be read."""
-        if self.strange:
-            self.stranger_us = now_us
-            self.strange.clear()
-        self.heard_before, self.heard = self.heard, set()
-        self.head_moment = next(moments)
-        self.granted.clear()
-        self.told = []
-
-    def passed_by(self, priority: int, boundary: int) -> None:
-        """The boundary has moved: what was claimed unread above it is below it now."""
-        unread = self.unread.get(priority)
-        if unread:
-            self.unread[priority] = {id_ for id_ in unread if id_ > boundary}
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """From when on the wide row may be retired: nothing acknowledged can land in it any more."""

@@ -26,8 +26,8 @@ from cqueue.protocol import (
     shards,
 )
 from cqueue.protocol.draft import Draft
+from cqueue.protocol.news import Heard
 from cqueue.protocol.spec import SuspectGate
-from cqueue.protocol.view import RowView
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteMessages,
@@ -241,18 +241,19 @@ def remembered_head_is_older() -> Any:
 
 def old_news_trusted() -> Any:
     """What this process has sent is claimed unread, however long ago the send began."""
-    right = RowView.hear
-    return patch.object(RowView, "hear", lambda self, news: right(self, news._replace(began=1 << 60)))
+    right = Heard.hear
+    return patch.object(Heard, "hear", lambda self, news: right(self, news._replace(began=1 << 60)))
 
 
 def own_claims_forgotten() -> Any:
     """What this process has sent is claimed unread, though a claim may have given it already."""
+    right = Heard.claimable
 
-    def take_told(self: RowView, _now_us: int) -> list[MessageRow]:
-        told, self.told = self.told or [], []
-        return told
+    def claimable(self: Heard, now_us: int) -> list[MessageRow]:
+        self.granted.clear()
+        return right(self, now_us)
 
-    return patch.object(RowView, "take_told", take_told)
+    return patch.object(Heard, "claimable", claimable)
 
 
 def claim_unconditional_on_fence() -> Any:

@@ -275,10 +275,10 @@ def news_older_than_the_head_is_read() -> None:
     for _ in range(3):
         table.pass_time(RIVALS_US)
         later = next(moments)
-        view.hear(table.news(table.put(table.time_us), later))
+        view.heard.hear(table.news(table.put(table.time_us), later))
         table.pass_time(1000)
         table.claim(view)
-    view.hear(table.news(sent, began))
+    view.heard.hear(table.news(sent, began))
     assert ids_of(table.claim(view)) == []
 
 
@@ -295,7 +295,7 @@ def news_of_what_was_claimed_is_none() -> None:
     table.put(table.time_us)
     table.pass_time(1000)
     table.claim(view)
-    view.hear(table.news(sent, began))
+    view.heard.hear(table.news(sent, began))
     assert ids_of(table.claim(view)) == []
 
 
@@ -309,7 +309,7 @@ def what_was_just_sent_is_claimed_unread() -> None:
     began = next(moments)
     sent = table.put(table.time_us)
     table.pass_time(1000)
-    view.hear(table.news(sent, began))
+    view.heard.hear(table.news(sent, began))
     table.log.clear()
     assert ids_of(table.claim(view)) == sent
     assert {type(operation) for operation in table.log} == {Mutate}

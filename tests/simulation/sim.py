@@ -10,9 +10,8 @@ from random import Random
 from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import shards, view
+from cqueue.protocol import news, shards, view
 from cqueue.protocol.flush import Flush, Outgoing
-from cqueue.protocol.news import news_of
 from cqueue.protocol.spec import QueueSpec, Taken
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
 from tests.simulation.cluster import Cluster
@@ -130,12 +129,12 @@ class Simulation:
 
     def ring(self, flush: Flush, began: int) -> Script:
         """Tell a consumer of the same process what was sent, some time after the answer."""
-        news, late_s = news_of(flush.wide_row, flush.rows, began), self.params.late_news_s
+        told, late_s = news.news_of(flush.wide_row, flush.rows, began), self.params.late_news_s
         if late_s:
             yield Pause(self.rng.random() ** 3 * late_s)
         mine = [consumer for consumer in self.consumers if consumer.spec is not self.dead_spec]
         if mine:
-            (mine[0] if late_s else self.rng.choice(mine)).told.append(news)
+            (mine[0] if late_s else self.rng.choice(mine)).told.append(told)
 
     def acknowledged(self, flush: Flush) -> None:
         """A producer was told that its messages are stored."""
@@ -223,7 +222,8 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Trouble, then quiet; raises Violation."""
-        with patch.object(view, "RIVALS_US", self.params.rivals_us or view.RIVALS_US):
+        for_so_long = self.params.rivals_us or view.RIVALS_US
+        with patch.object(view, "RIVALS_US", for_so_long), patch.object(news, "STRANGERS_US", for_so_long):
             return self._run()
 
     def _run(self) -> Simulation:

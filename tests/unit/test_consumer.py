@@ -338,6 +338,19 @@ def test_what_was_purged_is_not_claimed_unread(queue):
         assert [message.body for message in consumer.receive(wait=SOON)] == [b"sent since"]
 
 
+def test_a_purge_takes_what_a_consumer_has_heard_of(queue):
+    """Nothing comes that was sent before the purge, though the consumer was handed it already."""
+    with queue.consumer() as consumer:
+        queue.send(b"first")
+        consumer.ack(consumer.receive(wait=SOON))
+        queue.send(b"second")
+        spec = consumer._catalog.entry(queue.name).spec
+        consumer._driver.run(consumer._poll.begin(spec, consumer._news()))
+        assert any(view.heard.rows for view in consumer._poll.registry.views.values())
+        assert queue.purge() == 1
+        assert consumer.receive() == []
+
+
 def test_many_or_large_messages_are_read(queue):
     """Rows are handed to a consumer that keeps up, and only few and small ones."""
     with queue.consumer() as consumer:

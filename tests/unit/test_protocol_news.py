@@ -1,10 +1,10 @@
 """What a process has sent itself is claimed unread: never at the cost of what others sent."""
 
 from cqueue.protocol import ack
-from cqueue.protocol.news import moments
-from cqueue.protocol.view import MOST_UNREAD, REMEMBERED_US, RIVALS_US, RowView
+from cqueue.protocol.news import MOST_UNREAD, STRANGERS_US, Heard, moments, news_of
+from cqueue.protocol.view import REMEMBERED_US, RowView
 from cqueue.store.operations import Mutate, ReadIds, ReadSlice
-from tests.simulation.hand import Table, ids_of
+from tests.simulation.hand import Table, ids_of, message
 
 
 def started(table: Table) -> RowView:
@@ -20,7 +20,7 @@ def send(table: Table, view: RowView) -> list[int]:
     began = next(moments)
     sent = table.put(table.time_us)
     table.pass_time(100)
-    view.hear(table.news(sent, began))
+    view.heard.hear(table.news(sent, began))
     return sent
 
 
@@ -64,7 +64,7 @@ def test_where_others_send_everything_is_read():
     send(table, view)
     table.claim(view)  # which takes note
     assert ReadSlice in claim_of_one(table, view)
-    table.pass_time(RIVALS_US)
+    table.pass_time(STRANGERS_US)
     send(table, view)
     table.claim(view)
     assert claim_of_one(table, view) == {Mutate}
@@ -78,7 +78,7 @@ def test_late_news_of_what_was_read_is_no_stranger():
     sent = table.put(table.time_us)
     table.pass_time(REMEMBERED_US)
     assert ids_of(table.claim(view)) == sent
-    view.hear(table.news(sent, began)._replace(received=True))
+    view.heard.hear(table.news(sent, began)._replace(received=True))
     table.pass_time(REMEMBERED_US)
     send(table, view)
     table.claim(view)
@@ -98,7 +98,7 @@ def test_the_next_read_passes_what_was_claimed_unread():
     (last,) = send(table, view)
     assert ids_of(table.claim(view)) == [last]
     assert table.cursor().boundary == last
-    assert not any(view.unread.values())
+    assert not any(view.heard.unread.values())
     assert sum(stretch.rows for stretch in view.passed[0]) == 1 + 5 + 1
 
 
@@ -120,3 +120,54 @@ def test_a_probe_asks_for_no_more_than_it_needs():
     table.log.clear()
     table.poll(table.view())
     assert [operation.limit for operation in table.log if type(operation) is ReadIds] == [2]
+
+
+def test_a_small_slice_gets_past_what_somebody_else_claimed_unread():
+    """Other consumers' claims above the boundary take no room in it, with or without a remembered head."""
+    table = Table()
+    mine, other = started(table), table.view()
+    for _ in range(20):
+        send(table, mine)
+        table.claim(mine)
+    below = table.put(*(table.time_us - 1500 for _ in range(3)))
+    for _ in below:
+        table.pass_time(REMEMBERED_US)
+        assert len(ids_of(table.claim(other, want=1))) == 1
+
+
+def test_a_purge_ends_it():
+    """What was sent before is not claimed unread any more, whoever has heard of it."""
+    table = Table()
+    view = started(table)
+    (sent,) = send(table, view)
+    view.heard.distrust()
+    table.log.clear()
+    assert ids_of(table.claim(view)) == [sent]
+    assert ReadSlice in kinds(table)
+
+
+def test_less_urgent_messages_are_read():
+    """Somebody else may have sent a more urgent one meanwhile."""
+    table = Table()
+    view = table.view(None, 0, 5)
+    send(table, view)
+    table.claim(view)
+    began = next(moments)
+    sent = table.put(table.time_us, priority=5)
+    table.pass_time(100)
+    view.heard.hear(news_of(table.row, [message(id_, 5) for id_ in sent], began))
+    table.log.clear()
+    assert ids_of(table.claim(view)) == sent
+    assert ReadSlice in kinds(table)
+
+
+def test_what_is_remembered_is_bounded():
+    """However much is sent while nobody claims, by however many."""
+    heard = Heard()
+    heard.begin(0)
+    table = Table()
+    for number in range(3 * MOST_UNREAD):
+        heard.hear(table.news([table.id_at(number)], next(moments)))
+        heard.found([table.id_at(number)])
+    assert max(map(len, (heard.rows, heard.ids, heard.strange))) <= MOST_UNREAD
+    assert not heard.whole

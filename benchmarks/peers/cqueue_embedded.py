@@ -12,6 +12,7 @@ from benchmarks.peers.workload import Figures, PeerError, Workload
 
 _ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("CQUEUE", _ROOT / ".venv" / "bin" / "cqueue"))
+HEAP = "2g"
 _LIMIT_S = 1800
 
 
@@ -24,13 +25,13 @@ class CqueueEmbedded:
         self._started = False
         self._url = ""
         self._results: dict[str, dict[str, Any]] = {}
-        self.durability = f"commitlog_sync {commitlog}, RF 1"
+        self.durability = f"commitlog_sync {commitlog}, RF 1, heap {HEAP}"
         self.client = "send_many of 100, receive and ack of 500"
 
     def start(self) -> None:
         """Start the node, and make the tables."""
         self._started = True  # also what did not come to its end is wiped
-        self._run("dev", "start", "--dir", str(self._home), "--commitlog-sync", self._commitlog)
+        self._run("dev", "start", "--dir", str(self._home), "--commitlog-sync", self._commitlog, "--heap", HEAP)
         status = json.loads(self._run("dev", "status", "--dir", str(self._home), "--json"))
         self._url = str(status["url"])
         self._run("schema", "apply")

@@ -31,7 +31,8 @@ class CqueueEmbedded:
     def start(self) -> None:
         """Start the node, and make the tables."""
         self._started = True  # also what did not come to its end is wiped
-        self._run("dev", "start", "--dir", str(self._home), "--commitlog-sync", self._commitlog, "--heap", HEAP)
+        node = ("--dir", str(self._home), "--commitlog-sync", self._commitlog, "--heap", HEAP)
+        self._run("dev", "start", *node)
         status = json.loads(self._run("dev", "status", "--dir", str(self._home), "--json"))
         self._url = str(status["url"])
         self._run("schema", "apply")

@@ -28,6 +28,7 @@ _CURSOR, _LOCK, _SLOT = 0, 1, 2
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
 _key = struct.Struct(">ibiQQ").pack  # the cells of priority and id
+_before_body = struct.Struct(">ibiQQi").pack  # and the size of the body
 _id = struct.Struct(">iQQ").pack
 _timestamp = struct.Struct(">iq").pack
 _sent = struct.Struct(">iq").pack
@@ -74,10 +75,11 @@ def are_plain(rows: Iterable[MessageRow]) -> bool:
 def plain_cells(rows: Iterable[MessageRow]) -> list[bytes]:
     """For each row the cells of INSERT_PLAIN_MESSAGE's values after the partition key, in its order."""
     encoded: list[bytes] = []
-    of, halves, time_us = cells.of, ids.halves, ids.time_us
+    halves, time_us = ids.halves, ids.time_us
     for priority, id_, body, _, _, _, _, _, _, sent_at, _, format_ in rows:
-        key = _key(1, priority, 16, *halves(id_))
-        encoded.append(key + of(body) + _plain_end(8, sent_at, 1, format_, 8, time_us(id_)))
+        before = _before_body(1, priority, 16, *halves(id_), -1 if body is None else len(body))
+        after = _plain_end(8, sent_at, 1, format_, 8, time_us(id_))
+        encoded.append(b"".join((before, body or b"", after)))
     return encoded
 
 

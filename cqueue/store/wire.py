@@ -139,7 +139,9 @@ class _EncodedBatch(BatchMessage):  # type: ignore[misc]
         of_none = io.BytesIO()
         super().send_body(of_none, protocol_version)
         body = of_none.getvalue()  # the type, the number of statements in two bytes, and what follows them
-        f.write(body[:1] + self._rows.data + body[3:])
+        f.write(body[:1])
+        f.write(self._rows.data)
+        f.write(body[3:])
 
 
 class IdProtocolHandler(ProtocolHandler):  # type: ignore[misc]

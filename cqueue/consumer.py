@@ -54,6 +54,7 @@ STAY_IF_BACK_S = 0.1
 STRIPES = 16
 MAX_LEASES = 10_000
 REMEMBERED = 2000
+FORGET_S = 60.0
 HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
 
@@ -259,6 +260,7 @@ class Consumer:
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
         self._deleted_at = 0  # the last purge that is known of
+        self._looked_s = 0.0
         self._leases: set[Lease] = set()
         self._recent: set[int] = set()  # ids received lately, and before that
         self._older: set[int] = set()
@@ -368,6 +370,7 @@ class Consumer:
         if self._bell.deleted_at > self._deleted_at:
             self._deleted_at = self._bell.deleted_at
             poll.distrust()
+        self._looked_s = time.monotonic()
         run(poll.begin(entry.spec, self._news(), self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
@@ -377,12 +380,21 @@ class Consumer:
         run(poll.tidy())
         return []
 
-    def tidy(self) -> None:
-        """Used inside: do what a receive does besides looking for messages."""
+    def tidy(self) -> bool:
+        """Used inside: do what a receive does besides looking for messages; whether anything is held still.
+
+        Who looks for nothing for a while forgets where he has looked: wide rows come and go meanwhile.
+        """
         with self._receiving, self._driver.limited():
-            if self._poll is not None and not self._closed:
-                self._driver.run(self._poll.let_go())
-                self._driver.run(self._poll.tidy())
+            poll = self._poll
+            if poll is None or self._closed:
+                return False
+            self._driver.run(poll.let_go())
+            self._driver.run(poll.tidy())
+            holds = poll.has_finished or any(one.outstanding and not one.lost for one in list(self._leases))
+            if not holds and time.monotonic() - self._looked_s > FORGET_S:
+                self._poll = None
+            return holds
 
     def heard(self) -> bool:
         """Used inside: whether this process has sent what this consumer has not received yet."""

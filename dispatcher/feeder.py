@@ -72,8 +72,7 @@ class Feeders:
             return
         try:
             if not lane.is_needed(self._roster.clock()):
-                lane.tidy()
-                self._roster.found(lane, 0)
+                self._roster.tidied(lane, more=lane.tidy())
                 return
             lane.divide()
             messages = lane.consumer.receive(lane.want)

@@ -29,6 +29,8 @@ LONGEST_FAILED_S: Final = 5.0
 QUIET_S: Final = 0.3
 """Longer than somebody else's lock is kept between two claims: a poll after it has seen everything due."""
 HANGS_S: Final = 0.5
+TIDY_S: Final = 0.3
+"""How often a helper that is not needed looks after what it still holds."""
 STALE: Final = 8
 """Entries a lane, most of them out of date, before the heap is made anew."""
 RECHECK_S: Final = 0.1
@@ -105,14 +107,14 @@ class Lane:
 
     def is_needed(self, now_s: float) -> bool:
         """Whether it is to look for messages, and not leave that to the lane that it helps."""
-        main = self.main
-        return not self.helper or self.helps or (main.is_polled and now_s - main.began_s >= HANGS_S)
+        if not self.helper or self.helps or self.main.failures:
+            return True
+        return self.main.is_polled and now_s - self.main.began_s >= HANGS_S
 
-    def tidy(self) -> None:
-        """What a poll does besides looking for messages."""
-        tidy: Callable[[], None] | None = getattr(self.consumer, "tidy", None)  # a recorder has none
-        if tidy is not None:
-            tidy()
+    def tidy(self) -> bool:
+        """What a poll does besides looking for messages; whether there will be more of that soon."""
+        tidy: Callable[[], bool] | None = getattr(self.consumer, "tidy", None)  # a recorder has none
+        return tidy is not None and tidy()
 
     def learn(self) -> None:
         """Take note of the queue's configuration, which may have been altered."""
@@ -273,8 +275,14 @@ class Roster:
             lane.empty_until_s = lane.began_s
             lane.pause_s = min(max(lane.pause_s * 2, self._shortest_s), self._longest_s)
         lane.helps = lane.helps and is_full
-        pause_s = self._longest_s if lane.helper else lane.pause_s
+        pause_s = lane.pause_s if lane.is_needed(now) else min(TIDY_S, self._longest_s)
         self._back(lane, now if is_full else now + pause_s)
+
+    def tidied(self, lane: Lane, *, more: bool) -> None:
+        """A helper that is not needed has been looked after; it may be needed by now."""
+        lane.lively, lane.failures = False, 0
+        pause_s = 0.0 if lane.helps else min(TIDY_S, self._longest_s) if more else self._longest_s
+        self._back(lane, self.clock() + pause_s)
 
     def failed(self, lane: Lane) -> None:
         """A poll has failed."""

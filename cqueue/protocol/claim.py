@@ -108,14 +108,17 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
 
 
 def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
-    """Write, and while that is on its way read what the next claim will want at once."""
+    """Write, and while that is on its way read what the next claim will want at once.
+
+    Of what is kept for that, nothing may be listed now: when it is claimed, its slot may be free again.
+    """
     view, ahead, read = draft.view, draft.next, next_slice(draft)
     if read is not None and ahead is not None:
         applied, found = yield from settle_beside(mutation, read)
         rows = found.rows if found is not None else []
-        view.ahead = Ahead(ahead.priority, ahead.after, rows, draft.now_us)
+        view.ahead = draft.without_listed(Ahead(ahead.priority, ahead.after, rows, draft.now_us))
         return applied
-    view.ahead = ahead if draft.renews else None
+    view.ahead = draft.without_listed(ahead) if ahead is not None and draft.renews else None
     return (yield from settle(mutation))
 
 

@@ -55,12 +55,16 @@ class _Grant:
 
 
 class Known(NamedTuple):
-    """What was read of one priority, as its cursor stood: a slice, and below it up to `upto`."""
+    """What was read of one priority, as its cursor stood: a slice, and below it up to `upto`.
+
+    looked: a look-back is among the pieces.
+    """
 
     at: CursorRow
     slice: Ahead
     upto: int
     pieces: list[IdSlice]
+    looked: bool
 
 
 class Draft:
@@ -116,6 +120,13 @@ class Draft:
         """Those ids that no slot lists."""
         listed = self.listed.get(priority, set())
         return [id_ for id_ in ids_ if id_ not in listed]
+
+    def without_listed(self, ahead: Ahead) -> Ahead:
+        """Those of these messages that no slot lists."""
+        listed = self.listed.get(ahead.priority)
+        if not listed:
+            return ahead
+        return ahead._replace(rows=[row for row in ahead.rows if row.id not in listed])
 
     def in_use(self) -> list[SlotRow]:
         """Slots that hold messages, our finished ones left out."""

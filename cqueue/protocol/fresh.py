@@ -44,10 +44,14 @@ AHEAD_US = 500_000
 
 
 class Late(NamedTuple):
-    """Reads below the boundary: first a piece of the sweep up to `upto`, if that is above the cursor."""
+    """Reads below the boundary: first a piece of the sweep up to `upto`, if that is above the cursor.
+
+    looks: they look back as well.
+    """
 
     upto: int
     reads: list[ReadIds]
+    looks: bool
 
 
 def take_fresh(draft: Draft) -> Proto[None]:
@@ -115,6 +119,8 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
         known = yield from _read(draft, at)
     slice_, upto, pieces = known.slice, known.upto, known.pieces
     rows, began_us = slice_.rows, slice_.began_us
+    if known.looked:
+        draft.view.looked_us = draft.now_us
     late = [id_ for piece in pieces for id_ in piece.ids]
     if upto > at.cursor:
         upto = _swept_end(draft, pieces[0], upto)
@@ -144,16 +150,17 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
 def _read(draft: Draft, at: CursorRow) -> Proto[Known]:
     """The slice above the boundary, and the late reads beside it."""
     view, now_us = draft.view, draft.now_us
-    late, limit = _late(view, draft.spec, at, now_us), _limit(draft, at)
-    known = _known_slice(draft, at, limit)
+    late, known = _late(view, draft.spec, at, now_us), _known_slice(draft, at)
     if known is not None:
-        return Known(at, known, late.upto, (yield from together(*late.reads)) if late.reads else [])
+        pieces = (yield from together(*late.reads)) if late.reads else []
+        return Known(at, known, late.upto, pieces, late.looks)
+    limit = _rows_at_once(view, draft.left + len(listed_above(draft.slots.values(), at)))
     slice_ = ReadSlice(view.wide_row, at.priority, at.boundary, ids.highest_at(now_us), limit)
     reads = Reads(at, now_us, limit, slice_, late)
     return reads.known((yield from together(*reads.all)))
 
 
-def _known_slice(draft: Draft, at: CursorRow, limit: int) -> Ahead | None:
+def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
     """The slice, if it need not be read: there is no more of it, or it was read ahead.
 
     What was read ahead has to be young enough, and to fill a claim.
@@ -163,8 +170,8 @@ def _known_slice(draft: Draft, at: CursorRow, limit: int) -> Ahead | None:
     ahead = draft.view.ahead
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
-    is_enough = draft.now_us - ahead.began_us < AHEAD_US and len(ahead.rows) >= limit
-    return ahead if is_enough else None
+    is_young = draft.now_us - ahead.began_us < AHEAD_US
+    return ahead if is_young and len(ahead.rows) >= _rows_at_once(draft.view, draft.left) else None
 
 
 class Reads(NamedTuple):
@@ -186,7 +193,7 @@ class Reads(NamedTuple):
         found, *pieces = answers
         rows = cast("Slice", found).rows
         slice_ = Ahead(self.at.priority, self.at.boundary, rows, self.now_us, len(rows) < self.limit)
-        return Known(self.at, slice_, self.late.upto, pieces)
+        return Known(self.at, slice_, self.late.upto, pieces, self.late.looks)
 
 
 def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads | None:
@@ -240,12 +247,10 @@ def _late(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> Late:
     if upto > at.cursor:
         reads.append(ReadIds(view.wide_row, at.priority, at.cursor, upto, MAX_IDS))
     back = look_back(view, spec, at, now_us)
-    if back is not None:
-        view.looked_us = now_us
-        if max(back.after, upto) < back.upto:
-            after = max(back.after, upto)
-            reads.append(ReadIds(view.wide_row, at.priority, after, back.upto, MAX_IDS))
-    return Late(upto, reads)
+    if back is not None and max(back.after, upto) < back.upto:
+        after = max(back.after, upto)
+        reads.append(ReadIds(view.wide_row, at.priority, after, back.upto, MAX_IDS))
+    return Late(upto, reads, back is not None)
 
 
 class LookBack(NamedTuple):
@@ -332,11 +337,6 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
     view.row_bytes = max(64, (view.row_bytes + size) // 2)
     if view.open:  # of others it is known between two boundaries
         view.expect_density(len(rows), ids.time_us(rows[-1].id) - ids.time_us(rows[0].id))
-
-
-def _limit(draft: Draft, at: CursorRow) -> int:
-    """How many rows of a slice are enough: what was claimed unread stands among them."""
-    return _rows_at_once(draft.view, draft.left + len(listed_above(draft.slots.values(), at)))
 
 
 def _rows_at_once(view: RowView, want: int) -> int:

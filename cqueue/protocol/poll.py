@@ -60,6 +60,11 @@ class Poll:
         """Whether it looks everywhere where messages of the queue as it is now may stand."""
         return (self._incarnation, self._open) == (row.incarnation, spec.has_open_rows)
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether slots wait to be freed."""
+        return bool(self.finished) or self._unfreed_us is not None
+
     def distrust(self) -> None:
         """What this process has sent until now may be deleted again: none of it is claimed unread."""
         for view in self.registry.views.values():

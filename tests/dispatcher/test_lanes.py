@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cqueue.dispatcher.lanes import HANGS_S, LONGEST_FAILED_S, QUIET_S, Lane, Roster
+from cqueue.dispatcher.lanes import HANGS_S, LONGEST_FAILED_S, QUIET_S, TIDY_S, Lane, Roster
 from cqueue.dispatcher.options import Options
 from cqueue.store.operations import WideRow
 
@@ -117,10 +117,34 @@ def test_a_helper_looks_only_while_batches_are_full(roster, clock):
     assert next_of(roster) is helper
     assert helper.is_needed(clock.now)
     roster.found(helper, 99)
-    assert next_of(roster) is None, "it waits for the longest pause"
     assert not helper.is_needed(clock.now)
+    assert next_of(roster) is None
     clock.now += HANGS_S
     assert helper.is_needed(clock.now), "the other one's poll takes suspiciously long"
+    assert next_of(roster) is helper
+    roster.failed(lane)
+    assert helper.is_needed(clock.now), "and now it has failed"
+
+
+def test_a_helper_that_is_not_needed_is_looked_after(roster, clock):
+    """Soon again while it holds something, then seldom; and at once if it was called for meanwhile."""
+    lane, helper = enter(roster, "q"), enter(roster, "q", helper=True)
+    lane.helpers, helper.main = [helper], lane
+    clock.now += 1.0
+    assert {next_of(roster), next_of(roster)} == {lane, helper}
+    roster.tidied(helper, more=True)
+    clock.now += TIDY_S
+    assert next_of(roster) is helper
+    roster.tidied(helper, more=False)
+    clock.now += TIDY_S
+    assert next_of(roster) is None
+    clock.now += 1.0
+    assert next_of(roster) is helper
+    roster.found(lane, 100)
+    assert next_of(roster) is lane
+    roster.tidied(helper, more=False)
+    assert next_of(roster) is helper
+    assert helper.is_needed(clock.now)
 
 
 def looked_at(lane):

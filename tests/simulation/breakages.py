@@ -245,6 +245,11 @@ def old_news_trusted() -> Any:
     return patch.object(Heard, "hear", lambda self, news: right(self, news._replace(began=1 << 60)))
 
 
+def listed_kept_ahead() -> Any:
+    """What was read ahead is kept although a slot lists it."""
+    return patch.object(Draft, "without_listed", lambda _, ahead: ahead)
+
+
 def own_claims_forgotten() -> Any:
     """What this process has sent is claimed unread, though a claim may have given it already."""
     right = Heard.claimable

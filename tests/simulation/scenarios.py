@@ -299,6 +299,37 @@ def news_of_what_was_claimed_is_none() -> None:
     assert ids_of(table.claim(view)) == []
 
 
+def what_is_claimed_is_not_kept_ahead() -> None:
+    """A row above the boundary, read ahead while it was claimed, is not given once its slot is free again."""
+    table = Table()
+    view = table.view()
+    table.put(table.time_us)
+    table.claim(view)
+    others_us = table.time_us
+    table.pass_time(1000)
+    claimed = []
+    for _ in range(4):
+        began = next(moments)
+        sent = table.put(table.time_us)
+        table.pass_time(100)
+        view.heard.hear(table.news(sent, began))
+        claimed += table.claim(view).taken
+    table.put(*(others_us + 10 * number for number in range(1, 4)))
+    table.put(*(table.time_us for _ in range(6)))
+    table.pass_time(100)
+    view.finished.extend(table.run(ack.ack(claimed[:3])))
+    view.heard.whole = False
+    given: list[int] = []
+    for step in range(8):
+        if step == 1:
+            view.finished.extend(table.run(ack.ack(claimed[3:])))
+        taken = table.claim(view, want=1).taken
+        given += [one.row.id for one in taken]
+        view.finished.extend(table.run(ack.ack(taken)))
+    assert claimed[3].row.id not in given
+    assert len(set(given)) == len(given) == 8
+
+
 def what_was_just_sent_is_claimed_unread() -> None:
     """A claim gives what this process has just sent without a read, and another one cannot as well."""
     table = Table()

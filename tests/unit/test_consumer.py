@@ -11,6 +11,7 @@ from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.poll import FREE_AFTER_US
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteBodies,
@@ -336,6 +337,23 @@ def test_what_was_purged_is_not_claimed_unread(queue):
         assert consumer.receive() == []
         queue.send(b"sent since")
         assert [message.body for message in consumer.receive(wait=SOON)] == [b"sent since"]
+
+
+def test_tidying_frees_slots_and_forgets_where_it_looked(queue, monkeypatch):
+    """But not while something is held, nor at once."""
+    with queue.consumer() as consumer:
+        assert consumer.tidy() is False
+        queue.send(b"x")
+        messages = consumer.receive(wait=SOON)
+        monkeypatch.setattr(cqueue.consumer, "FORGET_S", 0.0)
+        assert consumer.tidy() is True
+        consumer.ack(messages)
+        assert consumer.tidy() is True
+        time.sleep(FREE_AFTER_US / 1e6)
+        assert consumer.tidy() is False
+        assert consumer._poll is None
+        queue.send(b"y")
+        assert [message.body for message in consumer.receive(wait=SOON)] == [b"y"]
 
 
 def test_a_purge_takes_what_a_consumer_has_heard_of(queue):

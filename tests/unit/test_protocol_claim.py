@@ -419,3 +419,17 @@ def test_a_claim_stands_though_the_slice_beside_the_head_failed():
 
     assert ids_of(table.claim(view, hook=fail)) == new
     assert failed
+
+
+def test_a_look_back_that_is_thrown_away_is_made_again():
+    """It was read beside a head whose fence had moved: what landed late still waits for no second one."""
+    table = Table()
+    view = table.view()
+    put(table)
+    table.claim(view)
+    put(table)
+    table.pass_time(REMEMBERED_US)
+    table.claim()  # somebody else
+    first, *later = asked_together(table, view)
+    assert first[:3] == (ReadHead, ReadSlice, ReadIds)
+    assert any(ReadIds in group for group in later)

@@ -10,8 +10,8 @@ import cqueue
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.protocol import poll
 from cqueue.protocol.flush import INLINE_BODY
-from cqueue.protocol.poll import FREE_AFTER_US
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteBodies,
@@ -349,7 +349,7 @@ def test_tidying_frees_slots_and_forgets_where_it_looked(queue, monkeypatch):
         assert consumer.tidy() is True
         consumer.ack(messages)
         assert consumer.tidy() is True
-        time.sleep(FREE_AFTER_US / 1e6)
+        monkeypatch.setattr(poll, "FREE_AFTER_US", 0)
         assert consumer.tidy() is False
         assert consumer._poll is None
         queue.send(b"y")

@@ -8,6 +8,10 @@ without a sign, so inside cqueue an id is a plain integer, built such that `<` i
 
 Ids become UUID bytes only in the Cassandra store. `0 << 64` is the id of lock and metadata rows,
 `n << 64` the id of timeout slot n.
+
+Messages that are stored together in one row, a *pack* (cqueue.store.packs), have ids that say so: one time
+for all, the two variant bits 11 instead of 10, then 46 random bits, the number of messages in the pack less
+one, and the place in it. Which row an id stands in, and how many share it, so follows from the id alone.
 """
 
 from __future__ import annotations
@@ -24,6 +28,12 @@ _LOW = (1 << 64) - 1
 _SIGNS = 0x8080808080808080
 _VARIANT = 1 << 63
 _RANDOM_BITS = (1 << 62) - 1
+_PACKED = 1 << 62  # in an id as it is here, where the variant bits 10 have become 00
+_PLACE = 0xFF
+_PACK_RANDOM_BITS = (1 << 46) - 1
+
+MOST_PACKED = 256
+"""Messages of one pack."""
 
 START = 0
 """Below every message id; also the id of lock and metadata rows."""
@@ -32,6 +42,33 @@ START = 0
 def from_ticks(ticks: int, random_bits: int) -> int:
     """The id for `ticks` (100 ns since 1970) with 62 random bits."""
     return (ticks + TICKS_1970) << 64 | ((_VARIANT | (random_bits & _RANDOM_BITS)) ^ _SIGNS)
+
+
+def packed(ticks: int, random_bits: int, count: int) -> range:
+    """The ids of a pack of `count` messages (2 to MOST_PACKED), for `ticks` (100 ns since 1970)."""
+    low = _PACKED | (random_bits & _PACK_RANDOM_BITS) << 16 | count - 1 << 8
+    first = (ticks + TICKS_1970) << 64 | low
+    return range(first, first + count)
+
+
+def is_packed(id_: int) -> bool:
+    """Whether a message's id is one of a pack's."""
+    return id_ & _PACKED != 0
+
+
+def pack_of(id_: int) -> int:
+    """The first id of the pack that a packed id is of: the one that its row has."""
+    return id_ & ~_PLACE
+
+
+def place_in_pack(id_: int) -> int:
+    """The place of a packed id in its pack, from 0."""
+    return id_ & _PLACE
+
+
+def pack_size(id_: int) -> int:
+    """The number of messages that were sent in the pack of a packed id."""
+    return (id_ >> 8 & 0xFF) + 1
 
 
 def derived(time_us: int, source: bytes) -> int:

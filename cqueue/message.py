@@ -130,6 +130,8 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
     Raises:
         BadInput: one of its kinds, for what is wrong.
     """
+    if type(message) is Message and _is_plain(message):
+        return Outgoing(message.body, message.priority, None, None, None)
     if not isinstance(message, Message):
         raise BadInput(f"an entry is a Message, not {type(message).__name__}: Message(body, ...)")
     body, headers = message.body, message.headers
@@ -151,6 +153,25 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
         return Outgoing(body, priority, due_us, headers, ttl_ms, *_texts(message), source)
     at_us = None if message.delay is None and message.due is None else due_at_us(message, now_us)
     return Outgoing(body, priority, at_us, headers, ttl_ms, *_texts(message))
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether there is nothing to check: a small body in bytes, perhaps a priority."""
+    return (
+        message.delay is None
+        and message.due is None
+        and message.headers is None
+        and message.ttl is None
+        and message.source is None
+        and message.task is None
+        and message.key is None
+        and message.codec is None
+        and message.trigger is None
+        and type(message.body) is bytes
+        and len(message.body) <= MAX_BODY
+        and type(message.priority) is int
+        and 0 <= message.priority <= MAX_PRIORITY
+    )
 
 
 def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:

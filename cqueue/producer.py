@@ -117,7 +117,8 @@ class Producer:
         finally:
             self._states.append(state)
         for flush in flushes:
-            flush.indexes = [places[index] for index in flush.indexes]
+            if len(places) < len(entries):
+                flush.indexes = [places[index] for index in flush.indexes]
             if flush.error is None:
                 self._bell.ring(news_of(flush.wide_row, flush.rows, began))
             else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from cqueue.schema.bootstrap import Applied, Progress, apply, plan, verify
-from cqueue.schema.deployment import FORMAT, Deployment, check_deployment
+from cqueue.schema.deployment import Deployment, check_deployment
 from cqueue.schema.drift import Drift
 from cqueue.schema.migrations import Migration, load_migrations
 from cqueue.schema.options import Options, parse_compaction, parse_replication
 from cqueue.schema.plan import Plan, Step
 from cqueue.schema.render import render_plan
 from cqueue.schema.state import State, read_state
+from cqueue.store.operations import FORMAT
 
 __all__ = [
     "FORMAT",

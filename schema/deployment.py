@@ -13,9 +13,10 @@ from cqueue.schema.migrations import load_migrations
 from cqueue.schema.statements import SELECT_DEPLOYMENT, SELECT_MIGRATIONS
 from cqueue.settings import SerialConsistency, Settings
 from cqueue.store.connection import DRIVER_ERRORS, SERIAL_READ
+from cqueue.store.operations import FORMAT
 
-# Of the rows in `messages`. Raised when older code would misread what newer code writes.
-FORMAT: Final = 1
+# Of `messages`, that this code works with; `cqueue schema apply` leads from the older to the newer.
+FORMATS: Final = range(1, FORMAT + 1)
 NEWER: Final = "newer version than this code; upgrade cqueue"
 _APPLY: Final = "Run `cqueue schema apply`."
 
@@ -56,7 +57,7 @@ def check_deployment(session: Session, settings: Settings) -> Deployment:
     deployment = read_deployment(session, settings.keyspace)
     if deployment is None:
         raise SchemaMismatch(f"Keyspace {settings.keyspace} has no complete schema of cqueue. {_APPLY}")
-    if deployment.format != FORMAT:
+    if deployment.format not in FORMATS:
         problem = NEWER if deployment.format > FORMAT else f"older version than this code. {_APPLY}"
         raise SchemaMismatch(f"Keyspace {settings.keyspace} has format {deployment.format}: {problem}")
     if deployment.serial_consistency != settings.serial_consistency:

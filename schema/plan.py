@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cqueue.errors import ConfigError, SchemaMismatch
-from cqueue.schema.deployment import FORMAT
 from cqueue.schema.drift import Drift, checksum_drift, option_drift
 from cqueue.schema.migrations import Migration, map_literal, text_literal
 from cqueue.schema.options import (
@@ -30,6 +29,7 @@ from cqueue.schema.statements import (
     Statement,
 )
 from cqueue.settings import SerialConsistency, Settings
+from cqueue.store.operations import FORMAT
 
 # Of the ids of `schema_lock`, one a keyspace. Never change it.
 _LOCK_IDS: Final = uuid.UUID("8c2f4f0e-6f0b-4f0e-9f5e-6d1f0c0a5b11")
@@ -112,7 +112,8 @@ def _steps(options: Options, state: State, outstanding: Sequence[Migration]) -> 
     if "schema_migrations" not in state.tables:
         yield _step(CREATE_MIGRATIONS, values)
     for migration in outstanding:
-        yield from _migration_steps(migration, values)
+        for step in _migration_steps(migration, values):
+            yield replace(step, serial=options.serial_consistency)
     if state.recorded is None:
         # After the tables, so that options which Cassandra refuses are not kept.
         yield _step(RECORD_OPTIONS, values)

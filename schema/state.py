@@ -11,13 +11,14 @@ from typing import Any
 from cassandra import InvalidRequest
 
 from cqueue.errors import ConfigError, SchemaMismatch
-from cqueue.schema.deployment import FORMAT, NEWER, Deployment, read_deployment
+from cqueue.schema.deployment import NEWER, Deployment, read_deployment
 from cqueue.schema.execute import run
 from cqueue.schema.migrations import Migration
 from cqueue.schema.model import Column, Table
 from cqueue.schema.options import Options, parse_compaction
 from cqueue.schema.statements import SELECT_COLUMNS, SELECT_KEYSPACE, SELECT_MIGRATIONS, SELECT_TABLES
 from cqueue.store.connection import Connection
+from cqueue.store.operations import FORMAT
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ from cqueue.store.operations import (
 FLUSH_ROWS = 500
 FLUSH_BYTES = 1 << 20
 """A flush is one single-partition batch of at most so many rows, and bytes with its last row on top."""
+PACK_ROWS = 128
+PACK_BYTES = 32 << 10
+"""Messages of a flush that are alike share rows (cqueue.store.packs) of at most so many messages, and bytes
+of bodies: who reads one message reads them all."""
 INLINE_BODY = 16 << 10
 """A larger body is a row of its own: that costs a write and a read, and keeps reads of messages small."""
 TURN_US = 100_000
@@ -85,38 +89,64 @@ def entropy_for(count: int) -> Proto[bytes]:
 def make_flushes(
     spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing], now_us: int, entropy: bytes
 ) -> list[Flush]:
-    """Give every message its id and group them by time shard into flushes."""
+    """Give every message its id, neighbours that are alike those of a pack, and group them by time shard."""
     width_us = spec.width_ms * 1000
     open_: dict[int | WideRow, Flush] = {}
     done: list[Flush] = []
-    now_ms = now_us // 1000
     ticks = max(now_us * 10, state.last_ticks + 1)
-    for index, message in enumerate(outgoing):
+    start = 0
+    while start < len(outgoing):
+        message, end = outgoing[start], _run(outgoing, start) if spec.packs else start + 1
         due_us, source = message.due_us, message.source
+        several: Sequence[int]
         key: int | WideRow
         if source is not None:
-            id_ = ids.derived(due_us or 0, source)
+            several = (ids.derived(due_us or 0, source),)
             key = open_row(spec, due_us or 0, source)
         else:
             if due_us is None or due_us <= now_us:
                 id_ticks, ticks = ticks, ticks + 1
             else:
-                id_ticks = due_us * 10 + index % 10
-            id_ = ids.from_ticks(id_ticks, int.from_bytes(entropy[8 * index : 8 * index + 8], "big"))
+                id_ticks = due_us * 10 + start % 10
+            several = _ids(id_ticks, int.from_bytes(entropy[8 * start : 8 * start + 8], "big"), end - start)
             key = id_ticks // 10 // width_us
         flush = open_.get(key)
+        if flush is not None and len(flush.rows) + end - start > FLUSH_ROWS:
+            done.append(flush)
+            flush = None
         if flush is None:
             flush = open_[key] = (
                 new_flush(spec, state, id_ticks // 10, now_us)
                 if isinstance(key, int)
                 else Flush(key, [], [], [], derived=True)
             )
-        _add(flush, index, message, id_, now_ms)
-        state.rows_in_turn += 1
+        _add(flush, range(start, end), outgoing[start:end], several, now_us // 1000)
+        state.rows_in_turn += end - start
         if len(flush.rows) == FLUSH_ROWS or flush.size >= FLUSH_BYTES:
             done.append(open_.pop(key))
+        start = end
     state.last_ticks = ticks
     return done + list(open_.values())
+
+
+def _run(outgoing: Sequence[Outgoing], start: int) -> int:
+    """Where the messages end that can share a row with the one at `start`."""
+    first = outgoing[start]
+    size, shape = len(first.body), first[1:]
+    if size > INLINE_BODY or first.source is not None:
+        return start + 1
+    most = min(len(outgoing), start + PACK_ROWS)
+    for at in range(start + 1, most):
+        message = outgoing[at]
+        body_size = len(message[0])
+        size += body_size
+        if size > PACK_BYTES or body_size > INLINE_BODY or message[1:] != shape:
+            return at
+    return most
+
+
+def _ids(ticks: int, random_bits: int, count: int) -> Sequence[int]:
+    return (ids.from_ticks(ticks, random_bits),) if count == 1 else ids.packed(ticks, random_bits, count)
 
 
 def new_flush(spec: QueueSpec, state: ProducerState, due_us: int, now_us: int) -> Flush:
@@ -130,29 +160,28 @@ def new_flush(spec: QueueSpec, state: ProducerState, due_us: int, now_us: int) -
     return Flush(normal_row(spec, due_us, state.turn % spec.shards), [], [], [])
 
 
-def _add(flush: Flush, index: int, message: Outgoing, id_: int, now_ms: int) -> None:
-    """Put a message's row into a flush, and its body beside it if that is large."""
-    body, headers = message.body, message.headers
+def _add(
+    flush: Flush, indexes: Sequence[int], alike: Sequence[Outgoing], several: Sequence[int], now_ms: int
+) -> None:
+    """Put the rows of messages that differ in their bodies only into a flush; a large body beside them."""
+    first = alike[0]
+    body, priority, _, headers, ttl_ms, codec, task, key, trigger, _ = first
     inline = len(body) <= INLINE_BODY
-    row = MessageRow(
-        message.priority,
-        id_,
-        body if inline else None,
-        None if inline else len(body),
-        headers,
-        message.codec,
-        message.task,
-        message.key,
-        message.trigger,
-        now_ms,
-        None if message.ttl_ms is None else now_ms + message.ttl_ms,
-        0,
-    )
-    flush.indexes.append(index)
-    flush.rows.append(row)
-    if not inline:
-        flush.bodies.append((id_, body))
-    flush.size += len(body) + (sum(map(len, headers)) + sum(map(len, headers.values())) if headers else 0)
+    rest = (headers, codec, task, key, trigger, now_ms, None if ttl_ms is None else now_ms + ttl_ms, 0)
+    flush.indexes += indexes
+    if inline:
+        new = tuple.__new__  # several times as quick as the class itself
+        flush.rows += [
+            new(MessageRow, (priority, id_, message[0], None, *rest))
+            for id_, message in zip(several, alike, strict=True)
+        ]
+        flush.size += sum([len(message[0]) for message in alike])
+    else:
+        flush.rows.append(MessageRow(priority, several[0], None, len(body), *rest))
+        flush.bodies.append((several[0], body))
+        flush.size += len(body)
+    if headers:
+        flush.size += sum(map(len, headers)) + sum(map(len, headers.values()))
 
 
 def write(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -> Proto[list[Failure | None]]:
@@ -192,7 +221,8 @@ def _write_bodies(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -
 
 
 def _unregistered(state: ProducerState, flush: Flush) -> set[tuple[WideRow, int]]:
-    return {(flush.wide_row, row.priority) for row in flush.rows} - state.registered
+    priorities = {row.priority for row in flush.rows}
+    return {(flush.wide_row, priority) for priority in priorities} - state.registered
 
 
 def _registrations(spec: QueueSpec, new: set[tuple[WideRow, int]]) -> list[Operation[Any]]:

@@ -45,8 +45,9 @@ def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) ->
         now_us = yield from Now()  # ids are made when they are written, not long before: W counts from them
         entropy = yield from entropy_for(len(part))
         flushes = make_flushes(spec, state, part, now_us, entropy)
-        for flush in flushes:
-            flush.indexes = [start + index for index in flush.indexes]
+        if start:
+            for flush in flushes:
+                flush.indexes = [start + index for index in flush.indexes]
         for group in _groups(flushes):
             done += yield from _send_group(spec, state, group)
     return done
@@ -109,9 +110,9 @@ def _deliver(
         flush.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
         return [flush]
     counts = open_in_time if flush.derived else in_time
-    late = {row.id for row in flush.rows if not counts(spec, row.id, now_us)}
-    if not late:
+    if counts(spec, min([row.id for row in flush.rows]), now_us):  # so all of them do
         return [flush]
+    late = {row.id for row in flush.rows if not counts(spec, row.id, now_us)}
     if flush.derived:  # neither made again nor deleted: another writer may own the id
         flush.error = OutcomeUnknown("stored, but longer after its due time than gc_grace allows")
         return [flush]

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from cqueue.config import QueueConfig
-from cqueue.store.operations import DeploymentRow, MessageRow, Operation, QueueRow, SlotRow, WideRow
+from cqueue.store.operations import (
+    PACKS_SINCE,
+    DeploymentRow,
+    MessageRow,
+    Operation,
+    QueueRow,
+    SlotRow,
+    WideRow,
+)
 
 T = TypeVar("T")
 Proto = Generator[Operation[Any], Any, T]
@@ -33,6 +41,7 @@ class QueueSpec:
     skew_us: int  # ε
     gc_grace_us: int
     derived_sends: bool = False
+    packs: bool = False  # everybody who reads here knows packs
 
     @property
     def partition(self) -> str:
@@ -67,6 +76,7 @@ def spec_of(row: QueueRow, config: QueueConfig, deployment: DeploymentRow) -> Qu
         skew_us=deployment.skew_ms * 1000,
         gc_grace_us=deployment.gc_grace_s * 1_000_000,
         derived_sends=config.derived_sends,
+        packs=deployment.format >= PACKS_SINCE,
     )
 
 

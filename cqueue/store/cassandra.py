@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import Session
 
 from cqueue import ids
 from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
-from cqueue.store import codec, control, tombstones, wire
+from cqueue.store import codec, control, packs, tombstones, wire
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.message_page import MessagePage, ReadMessagePage, parse
+from cqueue.store.ranges import Density, Ranged, Reader
 from cqueue.store.requests import Answer, Collected, Pending, Request, Requests, Window, settle, start
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
+
+T = TypeVar("T")
+Item = TypeVar("Item")
 
 BODY_BYTES_IN_FLIGHT: Final = 4 << 20
 """Bodies on their way at one time; a node with a small heap refuses 13 MiB."""
@@ -60,6 +64,8 @@ class CassandraStore:
             _level(consistency or CONSISTENCY_OF[serial_consistency]),
             _level(serial_consistency),
         )
+        self._known = packs.Known()
+        self._density = Density()
         self._starters: Final[dict[type[ops.Operation[Any]], Callable[[Any], Pending[Any]]]] = {
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
@@ -130,23 +136,59 @@ class CassandraStore:
         statement = cql.READ_HEAD_SERIAL if op.serial else cql.READ_HEAD
         return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.rows))
 
-    def _read_slice(self, op: ops.ReadSlice) -> Request[ops.Slice]:
-        values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
-        return self._requests.send(cql.READ_SLICE, values, _slice)
+    def _read_slice(self, op: ops.ReadSlice) -> Pending[ops.Slice]:
+        def take(rows: list[packs.Row]) -> tuple[list[int], Iterator[ops.MessageRow]]:
+            return [row[1] for row in rows], self._live(op.wide_row, op.priority, rows, op.after, op.upto)
 
-    def _read_page(self, op: ReadMessagePage) -> Request[MessagePage]:
-        values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
-        return self._requests.send(cql.READ_PAGE, values, _message_page)
+        return self._ranged(cql.READ_SLICE, op, Reader(take, ops.Slice))
 
-    def _read_ids(self, op: ops.ReadIds) -> Request[ops.IdSlice]:
-        values = (*op.wide_row, op.priority, op.after, op.upto, op.limit)
-        return self._requests.send(cql.READ_IDS, values, _id_slice)
+    def _read_ids(self, op: ops.ReadIds) -> Pending[ops.IdSlice]:
+        def take(rows: list[tuple[int, int | None, Any]]) -> tuple[list[int], Iterator[int]]:
+            return [row[0] for row in rows], packs.live_ids(rows, op.after, op.upto)
+
+        return self._ranged(cql.READ_IDS, op, Reader(take, ops.IdSlice))
+
+    def _read_page(self, op: ReadMessagePage) -> Pending[MessagePage]:
+        def take(rows: Any) -> tuple[list[int], Iterator[bytes]]:
+            page = _stored_page(rows)
+            return page.ids(), page.messages(op.after, op.upto)
+
+        def as_it_is(answer: Answer) -> MessagePage | None:
+            page = _stored_page(answer.rows, tombstones.crossed(answer.warnings))
+            return None if page.packs else page
+
+        return self._ranged(cql.READ_PAGE, op, Reader(take, MessagePage.joined, as_it_is))
+
+    def _ranged(
+        self,
+        statement: cql.Statement,
+        op: ops.ReadSlice | ops.ReadIds | ReadMessagePage,
+        reader: Reader[Item, T],
+    ) -> Ranged[Item, T]:
+        def send(after: int, rows: int) -> Request[Answer]:
+            return self._requests.send(statement, (*op.wide_row, op.priority, after, op.upto, rows), _whole)
+
+        return Ranged(op, send, self._density, reader)
 
     def _read_messages(self, op: ops.ReadMessages) -> Request[list[ops.MessageRow]]:
-        values = (*op.wide_row, op.priority, op.ids)
-        if op.limit:
-            return self._requests.send(cql.READ_SOME_MESSAGES, (*values, op.limit), _messages)
-        return self._requests.send(cql.READ_MESSAGES, values, _messages)
+        row_ids, wanted = packs.row_ids(op.ids), set(op.ids)
+        values = (*op.wide_row, op.priority, row_ids)
+
+        def decode(found: Answer) -> list[ops.MessageRow]:
+            live = self._live(op.wide_row, op.priority, found.rows, ids.START, packs.EVERY)
+            return [row for row in live if row.id in wanted][: op.limit or None]
+
+        if op.limit and not any(map(ids.is_packed, row_ids)):
+            return self._requests.send(cql.READ_SOME_MESSAGES, (*values, op.limit), decode)
+        return self._requests.send(cql.READ_MESSAGES, values, decode)
+
+    def _live(
+        self, wide_row: ops.WideRow, priority: int, rows: Sequence[packs.Row], after: int, upto: int
+    ) -> Iterator[ops.MessageRow]:
+        for row in rows:
+            if row[12] and row[11] is not None:
+                self._known.learn(wide_row, priority, row[1], packs.places_gone(row[12]))
+        return packs.messages(codec.rows(rows), after, upto)
 
     def _read_bodies(self, op: ops.ReadBodies) -> Pending[dict[int, bytes]]:
         sizes = op.sizes or (LARGEST_BODY,) * len(op.ids)
@@ -164,13 +206,32 @@ class CassandraStore:
 
     def _insert_messages(self, op: ops.InsertMessages) -> Request[None]:
         send, partition = self._requests.send_encoded, codec.partition(op.wide_row)
-        if codec.are_plain(op.rows):
-            return send(cql.INSERT_PLAIN_MESSAGE, partition, codec.plain_cells(op.rows), _nothing)
-        return send(cql.INSERT_MESSAGE, partition, codec.message_cells(op.rows), _nothing)
+        rows = packs.joined(op.rows)
+        if codec.are_plain(rows):
+            return send(cql.INSERT_PLAIN_MESSAGE, partition, codec.plain_cells(rows), _nothing)
+        return send(cql.INSERT_MESSAGE, partition, codec.message_cells(rows), _nothing)
 
     def _delete_messages(self, op: ops.DeleteMessages) -> Request[None]:
-        values = (_delete_us(op.ids), *op.wide_row, op.priority, op.ids)
-        return self._requests.send(cql.DELETE_MESSAGES, values, _nothing)
+        place = (*op.wide_row, op.priority)
+        rows, marks = self._known.deletion(op.wide_row, op.priority, op.ids)
+
+        def deleted(_found: Answer) -> None:
+            self._known.forget(op.wide_row, op.priority, rows)
+            for pack, places in marks.items():
+                self._known.learn(op.wide_row, op.priority, pack, places)
+
+        delete = (_delete_us(rows), *place, rows) if rows else None
+        if delete is not None and not marks:
+            return self._requests.send(cql.DELETE_MESSAGES, delete, deleted)
+        parts = [
+            (cql.MARK_GONE, (ids.time_us(pack), set(packs.stretches(places)), *place, pack))
+            for pack, places in marks.items()
+        ]
+        if delete is not None:
+            return self._requests.send_together([*parts, (cql.DELETE_MESSAGES, delete)], deleted)
+        if len(parts) == 1:
+            return self._requests.send(*parts[0], deleted)
+        return self._requests.send_together(parts, deleted)
 
     def _insert_bodies(self, op: ops.InsertBodies) -> Pending[None]:
         partition = codec.partition(op.wide_row)
@@ -316,24 +377,12 @@ def _applied(found: Answer) -> bool:
     return bool(found.rows[0][0])
 
 
-def _messages(found: Answer) -> list[ops.MessageRow]:
-    return codec.messages(found.rows)
+def _whole(found: Answer) -> Answer:
+    return found
 
 
-def _slice(found: Answer) -> ops.Slice:
-    return ops.Slice(codec.messages(found.rows), tombstones.crossed(found.warnings))
-
-
-def _message_page(found: Answer) -> MessagePage:
-    rows: Any = found.rows
-    crossed = tombstones.crossed(found.warnings)
-    if isinstance(rows, bytes):
-        return parse(rows, crossed)
-    return MessagePage.of(codec.messages(rows), crossed)
-
-
-def _id_slice(found: Answer) -> ops.IdSlice:
-    return ops.IdSlice([row[0] for row in found.rows], tombstones.crossed(found.warnings))
+def _stored_page(rows: Any, crossed: int = 0) -> MessagePage:
+    return parse(rows, crossed) if isinstance(rows, bytes) else MessagePage.stored(codec.rows(rows), crossed)
 
 
 def _shards(found: Answer) -> list[ops.ShardRow]:

@@ -7,7 +7,7 @@ driver's own binding costs many times as much, most of it for looking up what ne
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cqueue import ids
@@ -91,12 +91,9 @@ def body_cells(bodies: Iterable[tuple[int, bytes]]) -> list[bytes]:
     ]
 
 
-def messages(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:
-    """Decoded columns in the order of MessageRow, as MessageRows."""
-    return [
-        MessageRow._make(row) if row[4] is None else MessageRow._make((*row[:4], dict(row[4]), *row[5:]))
-        for row in rows
-    ]
+def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Decoded columns in the order of MessageRow and on, with headers as a dict."""
+    return (row if row[4] is None else (*row[:4], dict(row[4]), *row[5:]) for row in found)
 
 
 def head(rows: Iterable[tuple[Any, ...]]) -> Head:

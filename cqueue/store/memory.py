@@ -31,6 +31,7 @@ from cqueue.store.memory_log import MemoryLogs
 from cqueue.store.memory_subscriptions import MemorySubscriptions
 from cqueue.store.message_page import MessagePage, ReadMessagePage
 from cqueue.store.operations import (
+    FORMAT,
     RETIRED_TTL_S,
     AdvanceEpoch,
     BumpDeployment,
@@ -72,7 +73,12 @@ TOMBSTONE_WARN = 1000
 """As Cassandra: a read that crosses no more than this says nothing about it."""
 
 DEPLOYMENT = DeploymentRow(
-    format=1, serial_consistency="local_serial", settle_ms=2000, skew_ms=500, gc_grace_s=86_400, changes=0
+    format=FORMAT,
+    serial_consistency="local_serial",
+    settle_ms=2000,
+    skew_ms=500,
+    gc_grace_s=86_400,
+    changes=0,
 )
 
 

@@ -7,27 +7,32 @@ that is taken out here is what else it has. What record_page says of the driver'
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from cqueue import ids
 from cqueue.store import cells
 from cqueue.store.operations import MessageRow, Operation, WideRow
+from cqueue.store.packs import bodies_of, places_gone
 
 ID_AT: Final = 9
 """Where in a row its id begins, behind the priority and its own length."""
 BODY_AT: Final = 29
 """Where the body begins."""
-TAIL: Final = 45
+TAIL: Final = 49
 """Bytes behind the body where a message has nothing else."""
-SENT_AT_BEFORE_END: Final = 17
+SENT_AT_BEFORE_END: Final = 21
 """How far before the end of such a message the 8 bytes of `sent_at` begin."""
 
-_BODY_SIZE = struct.Struct(">25xi")
-# Six nulls, most often: size, headers, codec, task, key, trigger. Then sent_at, and the length of `expires`.
-_TAIL = struct.Struct(">24s12xi")
+_HEAD = struct.Struct(">17xB7xi")
+_PACKED: Final = 0x40  # of the ninth byte of an id, see cqueue.ids
+_SINGLE: Final = b"\0\0\0\1\0\xff\xff\xff\xff"  # format 0, and no `gone`
+# Six nulls, most often: size, headers, codec, task, key, trigger. Then sent_at, the length of `expires`, and
+# the format.
+_TAIL = struct.Struct(">24s12xi4xb")
 _SIX_NULLS: Final = b"\xff" * 24
+_MARK = struct.Struct(">4xi")
 _LONG = struct.Struct(">q")
 _TINY = struct.Struct(">b")
 
@@ -47,6 +52,7 @@ class Rest(NamedTuple):
     trigger: bytes | None
     sent_at: int
     expires: int | None
+    shared_stop: int  # where that ends which all messages of a pack have in common
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +60,15 @@ class MessagePage:
     """Messages in the order of ids. Times are ms since 1970.
 
     data: their cells. starts: where each row begins, and where the last one ends. rest: by place, of messages
-    that have any. tombstones: as in `Slice`.
+    that have any. tombstones: as in `Slice`. packs: of a page as it is stored, by place, what is gone of each
+    pack; None for a row that holds nothing but that.
     """
 
     data: bytes
     starts: list[int]
     rest: dict[int, Rest]
     tombstones: int = 0
+    packs: dict[int, set[int] | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -80,11 +88,44 @@ class MessagePage:
         rest, end = self.rest.get(place), self.starts[place + 1]
         return self.data[self.starts[place] + BODY_AT : end - TAIL if rest is None else rest.body_stop]
 
+    def ids(self) -> list[int]:
+        """All ids; of a page as it is stored those of its rows."""
+        return [self.id_at(place) for place in range(len(self))]
+
+    def messages(self, after: int, upto: int) -> Iterator[bytes]:
+        """The cells of each live message of a page as it is stored, with after < id <= upto."""
+        for place in range(len(self)):
+            if place in self.packs:
+                yield from self._of_pack(place, after, upto)
+            elif after < self.id_at(place) <= upto:
+                yield self.data[self.starts[place] : self.starts[place + 1]]
+
+    def _of_pack(self, place: int, after: int, upto: int) -> Iterator[bytes]:
+        gone, body_stop = self.packs[place], self.rest[place].body_stop
+        if gone is None:
+            return
+        start = self.starts[place]
+        before = self.data[start : start + ID_AT]
+        behind = self.data[body_stop : self.rest[place].shared_stop] + _SINGLE
+        first = self.id_at(place)
+        for id_, body in enumerate(bodies_of(first, self.data[start + BODY_AT : body_stop]), first):
+            if after < id_ <= upto and id_ - first not in gone:
+                yield b"".join((before, ids.to_bytes(id_), cells.of(body), behind))
+
+    @classmethod
+    def joined(cls, messages: Sequence[bytes], tombstones: int = 0) -> MessagePage:
+        """Messages given by their cells."""
+        return parse(cells.COUNT.pack(len(messages)) + b"".join(messages), tombstones)
+
     @classmethod
     def of(cls, rows: Iterable[MessageRow], tombstones: int = 0) -> MessagePage:
         """Messages that are decoded already."""
-        written = [b"".join(map(cells.of, _cells(row))) for row in rows]
-        return parse(cells.COUNT.pack(len(written)) + b"".join(written), tombstones)
+        return cls.stored(((*row, None) for row in rows), tombstones)
+
+    @classmethod
+    def stored(cls, rows: Iterable[tuple[Any, ...]], tombstones: int = 0) -> MessagePage:
+        """Rows that are decoded already: columns as MessageRow has them, and `gone`."""
+        return cls.joined([b"".join(map(cells.of, _cells(row))) for row in rows], tombstones)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +142,35 @@ class ReadMessagePage(Operation[MessagePage]):
 def parse(data: bytes, tombstones: int = 0) -> MessagePage:
     """The rows of READ_PAGE's answer as protocol version 5 writes them."""
     (count,) = cells.COUNT.unpack_from(data)
-    starts, rest = [0] * (count + 1), dict[int, Rest]()
-    body_size, tail = _BODY_SIZE.unpack_from, _TAIL.unpack_from
+    starts, rest, packs = [0] * (count + 1), dict[int, Rest](), dict[int, set[int] | None]()
+    head, tail = _HEAD.unpack_from, _TAIL.unpack_from
     at = 4
     for place in range(count):
         starts[place] = at
-        (size,) = body_size(data, at)
+        lead, size = head(data, at)
         at += BODY_AT + max(size, 0)
-        nulls, expires = tail(data, at)
-        if nulls == _SIX_NULLS and expires < 0:
+        nulls, expires, format_ = tail(data, at)
+        if nulls == _SIX_NULLS and expires < 0 and not format_:
             at += TAIL
-        else:
-            rest[place], at = _rest(data, at)
+            continue
+        rest[place], at, format_, gone = _rest(data, at)
+        if lead & _PACKED and format_ != 0:
+            packs[place] = None if format_ is None else places_gone(gone)
     starts[count] = at
-    return MessagePage(data, starts, rest, tombstones)
+    return MessagePage(data, starts, rest, tombstones, packs)
 
 
-def _rest(data: bytes, body_stop: int) -> tuple[Rest, int]:
-    """Everything behind a message's body, and where the next message begins."""
+def _rest(data: bytes, body_stop: int) -> tuple[Rest, int, int | None, list[int]]:
+    """Everything behind a message's body, where the next row begins; format and `gone`."""
     found: list[bytes | None] = []
     at = body_stop
-    for _ in range(9):
+    for _ in range(8):
         cell, at = cells.cell(data, at)
         found.append(cell)
-    size, headers, codec, task, key, trigger, sent_at, expires, _ = found
+    size, headers, codec, task, key, trigger, sent_at, expires = found
+    shared_stop = at
+    format_, at = cells.cell(data, at)
+    gone, at = cells.cell(data, at)
     rest = Rest(
         body_stop,
         None if size is None else cells.COUNT.unpack(size)[0],
@@ -135,18 +181,23 @@ def _rest(data: bytes, body_stop: int) -> tuple[Rest, int]:
         trigger,
         0 if sent_at is None else _LONG.unpack(sent_at)[0],
         None if expires is None else _LONG.unpack(expires)[0],
+        shared_stop,
     )
-    return rest, at
+    marks = [] if gone is None else [value for (value,) in _MARK.iter_unpack(gone[4:])]
+    return rest, at, None if format_ is None else format_[0], marks
 
 
-def _cells(row: MessageRow) -> Iterable[bytes | None]:
-    yield _TINY.pack(row.priority)
-    yield ids.to_bytes(row.id)
-    yield row.body
-    yield None if row.size is None else cells.COUNT.pack(row.size)
-    yield None if row.headers is None else cells.text_map(row.headers)
-    for text in (row.codec, row.task, row.key, row.trigger):
+def _cells(row: tuple[Any, ...]) -> Iterable[bytes | None]:
+    priority, id_, body, size, headers, codec, task, key, trigger, sent_at, expires, format_, gone = row
+    yield _TINY.pack(priority)
+    yield ids.to_bytes(id_)
+    yield body
+    yield None if size is None else cells.COUNT.pack(size)
+    yield None if headers is None else cells.text_map(headers)
+    for text in (codec, task, key, trigger):
         yield None if text is None else text.encode()
-    yield _LONG.pack(row.sent_at)
-    yield None if row.expires is None else _LONG.pack(row.expires)
-    yield _TINY.pack(row.format)
+    yield None if sent_at is None else _LONG.pack(sent_at)
+    yield None if expires is None else _LONG.pack(expires)
+    yield None if format_ is None else _TINY.pack(format_)
+    marks = [cells.of(cells.COUNT.pack(mark)) for mark in gone or ()]
+    yield cells.COUNT.pack(len(marks)) + b"".join(marks) if marks else None

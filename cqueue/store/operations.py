@@ -22,6 +22,11 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 T = TypeVar("T")
 _HALF = 1 << 63
 
+FORMAT = 2
+"""Version of what is stored in `messages`. Raised when older code would misread what newer code writes."""
+PACKS_SINCE = 2
+"""The format from which on everybody knows messages that share a row (cqueue.store.packs)."""
+
 
 class Operation(Generic[T]):
     """Something asked of the outside world; its result is a T."""
@@ -270,7 +275,11 @@ class ReadShards(Operation[list[ShardRow]]):
 
 @dataclass(frozen=True, slots=True)
 class InsertMessages(Operation[None]):
-    """Insert rows at time(id) µs, in one single-partition unlogged batch."""
+    """Insert rows at time(id) µs, in one single-partition unlogged batch.
+
+    Messages with packed ids stand in order, all of a pack, and differ in nothing but id and body; all of
+    these have a body.
+    """
 
     wide_row: WideRow
     rows: tuple[MessageRow, ...]

@@ -167,10 +167,21 @@ class Requests:
         self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
     ) -> Request[T]:
         """Send several statements of one partition as one conditional mutation."""
-        batch = self._batch(Kind.CONDITIONAL)
+        return self._send_batch(Kind.CONDITIONAL, parts, decode)
+
+    def send_together(
+        self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
+    ) -> Request[T]:
+        """Send several plain statements of one partition as one mutation."""
+        return self._send_batch(Kind.WRITE, parts, decode)
+
+    def _send_batch(
+        self, kind: Kind, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
+    ) -> Request[T]:
+        batch = self._batch(kind)
         for statement, values in parts:
             batch.add(self.prepared(statement).bind(list(values)))
-        return self._submit(batch, Kind.CONDITIONAL, decode)
+        return self._submit(batch, kind, decode)
 
     def send_encoded(
         self, statement: Statement, partition: Sequence[bytes], rows: Sequence[bytes], decode: Decode[T]

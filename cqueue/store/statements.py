@@ -44,13 +44,14 @@ _WIDE_ROW = "queue = ? AND time_shard = ? AND shard = ?"
 _MESSAGE_COLUMNS = (
     "priority, id, body, size, headers, codec, task, key, trigger, sent_at, expires, format"  # as MessageRow
 )
+_ROW_COLUMNS = f"{_MESSAGE_COLUMNS}, gone"  # of a pack, see cqueue.store.packs
 _HEAD_COLUMNS = (
     "kind, priority, id, cursor, boundary, state, owner, until, fence, ids, due, attempt, rev, died_at, tally"
 )
 _HEAD_CQL = f"SELECT {_HEAD_COLUMNS} FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind < 3"
 _SLICE_WHERE = f"{_WIDE_ROW} AND kind = 3 AND priority = ? AND id > ? AND id <= ? LIMIT ?"
 _MESSAGES_CQL = (
-    f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages "
+    f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages "
     f"WHERE {_WIDE_ROW} AND kind = 3 AND priority = ? AND id IN ?"
 )
 _LOCK_SET = (
@@ -73,16 +74,18 @@ READ_HEAD_SERIAL = Statement(
 READ_SLICE = Statement(
     "read slice",
     "Live messages between two ids.",
-    f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
+    f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
 )
 READ_PAGE = Statement(
     "read page",
     "The same for those who read a whole queue, and take the answer apart themselves.",
-    f"SELECT {_MESSAGE_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
+    f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
     raw=True,
 )
 READ_IDS = Statement(
-    "read ids", "As a slice, for sweeps.", f"SELECT id FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}"
+    "read ids",
+    "As a slice, for sweeps.",
+    f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
 )
 READ_MESSAGES = Statement("read messages", "Which of these are live still.", _MESSAGES_CQL)
 READ_SOME_MESSAGES = Statement(
@@ -122,6 +125,13 @@ DELETE_MESSAGES = Statement(
     "One µs after the latest of their ids, so that it beats each insert whenever that arrives.",
     f"DELETE FROM {{keyspace}}.messages USING TIMESTAMP ? WHERE {_WIDE_ROW} "
     "AND kind = 3 AND priority = ? AND id IN ?",
+    Kind.WRITE,
+)
+MARK_GONE = Statement(
+    "mark gone",
+    "Some messages of a pack, at the µs of its id: neither its insert nor others' marks are overwritten.",
+    f"UPDATE {{keyspace}}.messages USING TIMESTAMP ? SET gone = gone + ? WHERE {_WIDE_ROW} "
+    "AND kind = 3 AND priority = ? AND id = ?",
     Kind.WRITE,
 )
 INSERT_BODY = Statement(

@@ -69,6 +69,7 @@ class Simulation:
     def _queue(self, name: str, start_us: int) -> QueueSpec:
         p = self.params
         spec = QueueSpec(
+            packs=True,
             name=name,
             incarnation="1",
             shards=p.shards,

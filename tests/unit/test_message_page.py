@@ -2,7 +2,16 @@
 
 import struct
 
-from cassandra.cqltypes import BytesType, ByteType, Int32Type, LongType, MapType, TimeUUIDType, UTF8Type
+from cassandra.cqltypes import (
+    BytesType,
+    ByteType,
+    Int32Type,
+    LongType,
+    MapType,
+    SetType,
+    TimeUUIDType,
+    UTF8Type,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +23,10 @@ from cqueue.store.operations import MessageRow
 
 PROTOCOL = 5
 TEXT_MAP = MapType.apply_parameters((UTF8Type, UTF8Type))
+GONE = SetType.apply_parameters((Int32Type,))
 TYPES = (
     ByteType, wire._id_type(TimeUUIDType), BytesType, Int32Type, TEXT_MAP,
-    UTF8Type, UTF8Type, UTF8Type, UTF8Type, LongType, LongType, ByteType,
+    UTF8Type, UTF8Type, UTF8Type, UTF8Type, LongType, LongType, ByteType, GONE,
 )  # fmt: skip
 TEXTS = ("codec", "task", "key", "trigger")
 
@@ -56,7 +66,7 @@ def cell(type_, value):
 
 
 def answer(rows):
-    written = [b"".join(map(cell, TYPES, row)) for row in rows]
+    written = [b"".join(map(cell, TYPES, (*row, None))) for row in rows]
     return struct.pack(">i", len(rows)) + b"".join(written)
 
 

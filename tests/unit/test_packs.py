@@ -1,0 +1,162 @@
+"""Messages that share a row: ids, marks, and who shares one."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cqueue import ids
+from cqueue.protocol.flush import FLUSH_ROWS, INLINE_BODY, PACK_BYTES, PACK_ROWS, Outgoing, ProducerState
+from cqueue.protocol.flush import make_flushes as flushes_of
+from cqueue.store import packs
+from cqueue.store.operations import WideRow
+from tests.simulation.hand import NOON_US, Hand
+
+ROW = WideRow("q@1", 0, 0)
+places = st.sets(st.integers(0, 255))
+
+
+def make_flushes(some, state=None, **changes):
+    spec = Hand(**{"packs": True, **changes}).spec
+    entropy = bytes(range(256)) * (len(some) // 32 + 1)
+    return flushes_of(spec, state or ProducerState(), some, NOON_US, entropy)
+
+
+def out(body=b"x", priority=0, **columns):
+    return Outgoing(body, priority, columns.pop("due_us", None), None, None)._replace(**columns)
+
+
+def sizes(rows):
+    """How many messages each stored row holds."""
+    return [ids.pack_size(row.id) if ids.is_packed(row.id) else 1 for row in packs.joined(rows)]
+
+
+# ── Ids ──
+
+
+@given(st.integers(0, 10**17), st.integers(0, 2**62 - 1), st.integers(2, ids.MOST_PACKED))
+def test_ids_of_a_pack(ticks, bits, count):
+    """Follow each other at one time, and each says which pack, how large, and where in it."""
+    some = ids.packed(ticks, bits, count)
+    assert len(some) == count
+    for place, id_ in enumerate(some):
+        assert ids.is_packed(id_)
+        assert (ids.pack_of(id_), ids.place_in_pack(id_), ids.pack_size(id_)) == (some[0], place, count)
+        assert ids.ticks_of(id_) == ticks
+        assert ids.from_bytes(ids.to_bytes(id_)) == id_
+        assert ids.to_uuid(id_).version == 1
+    uuids = [ids.to_uuid(id_) for id_ in some]
+    signed = [tuple(byte - 256 if byte > 127 else byte for byte in uuid.bytes[8:]) for uuid in uuids]
+    assert signed == sorted(signed), "Cassandra compares signed bytes"
+
+
+@given(st.integers(0, 10**17), st.integers(0, 2**62 - 1))
+def test_no_other_id_is_taken_for_one(ticks, bits):
+    """Whatever its random bits are."""
+    assert not ids.is_packed(ids.from_ticks(ticks, bits))
+    assert not ids.is_packed(ids.derived(ticks // 10, b"source"))
+
+
+def test_reading_begins_at_a_row_that_is_not_read_to_its_end():
+    """And behind one that is."""
+    some = ids.packed(NOON_US * 10, 77, 5)
+    for id_ in some[:4]:
+        assert packs.lowest(id_) == some[0] - 1
+    assert packs.lowest(some[4]) == some[4]
+    for bound in (ids.START, ids.lowest_at(NOON_US), ids.highest_at(NOON_US), ids.lowest_at(NOON_US) - 1):
+        assert packs.lowest(bound) == bound
+
+
+# ── What is gone ──
+
+
+@given(places)
+def test_marks_say_which_places(some):
+    """In as few stretches as there are."""
+    marks = packs.stretches(some)
+    assert packs.places_gone(marks) == some
+    assert len(marks) == len({place for place in some if place - 1 not in some})
+
+
+@given(st.lists(places, max_size=5))
+def test_marks_add_up(several):
+    """In any order, overlapping or not."""
+    marks = {mark for some in several for mark in packs.stretches(some)}
+    assert packs.places_gone(marks) == set().union(*several)
+
+
+def test_who_knows_that_all_is_gone_deletes_the_row():
+    """What was deleted before counts only once it is known to be."""
+    known, pack = packs.Known(), ids.packed(NOON_US * 10, 5, 4)
+    single = ids.from_ticks(NOON_US * 10, 3)
+    assert known.deletion(ROW, 0, pack) == ([pack[0]], {})
+    assert known.deletion(ROW, 0, [single, *pack]) == ([single, pack[0]], {})
+    first = known.deletion(ROW, 0, [pack[1], pack[0], single])
+    assert first == ([single], {pack[0]: {0, 1}})
+    assert known.deletion(ROW, 0, pack[2:]) == ([], {pack[0]: {2, 3}}), "it may not have happened"
+    known.learn(ROW, 0, pack[0], {0, 1})
+    assert known.deletion(ROW, 1, pack[2:]) == ([], {pack[0]: {2, 3}}), "another priority"
+    assert known.deletion(ROW, 0, pack[2:]) == ([pack[0]], {})
+    known.forget(ROW, 0, [pack[0]])
+    assert known.deletion(ROW, 0, pack[2:]) == ([], {pack[0]: {2, 3}})
+
+
+# ── Who shares a row ──
+
+
+def test_messages_that_are_alike_share_a_row():
+    """All that is sent together, in order, with a time of its own for each row."""
+    (flush,) = make_flushes([out(bytes([place])) for place in range(100)])
+    assert sizes(flush.rows) == [100]
+    assert [row.body for row in flush.rows] == [bytes([place]) for place in range(100)]
+    assert flush.indexes == list(range(100))
+
+
+def test_messages_that_differ_do_not():
+    """In priority, due time, or any column; neighbours that are alike do."""
+    later = NOON_US + 60_000_000
+    some = [
+        *(out(), out()), out(priority=1), *(out(task="a"), out(task="a")), out(task="b"), out(ttl_ms=5),
+        out(headers={"a": "1"}), out(headers={"a": "2"}), *(out(due_us=later), out(due_us=later)),
+        out(due_us=later + 1),
+    ]  # fmt: skip
+    (flush,) = make_flushes(some)
+    assert sizes(flush.rows) == [2, 1, 2, 1, 1, 1, 1, 2, 1]
+    assert [row.priority for row in flush.rows][2] == 1
+    assert [ids.time_us(row.id) for row in flush.rows][-3:] == [later, later, later + 1]
+
+
+def test_rows_stay_small():
+    """So many messages, so many bytes; large bodies alone."""
+    (many,) = make_flushes([out()] * (PACK_ROWS + 1))
+    assert sizes(many.rows) == [PACK_ROWS, 1]
+    (wide,) = make_flushes([out(bytes(PACK_BYTES // 4))] * 9)
+    assert sizes(wide.rows) == [4, 4, 1]
+    (large,) = make_flushes([out(), out(bytes(INLINE_BODY + 1)), out(), out()])
+    assert sizes(large.rows) == [1, 1, 2]
+    assert [row.body is None for row in large.rows] == [False, True, False, False]
+
+
+def test_flushes_hold_whole_packs():
+    """A flush never ends in the middle of one."""
+    several = make_flushes([out()] * (2 * FLUSH_ROWS))
+    assert sum(len(flush.rows) for flush in several) == 2 * FLUSH_ROWS
+    assert all(len(flush.rows) <= FLUSH_ROWS for flush in several)
+    for flush in several:
+        assert sum(sizes(flush.rows)) == len(flush.rows)
+
+
+def test_ids_of_one_producer_rise():
+    """From pack to pack and from call to call, at one moment."""
+    state = ProducerState()
+    seen = []
+    for count in (3, 1, 200, 1, 2):
+        seen += [row.id for flush in make_flushes([out()] * count, state) for row in flush.rows]
+    assert seen == sorted(seen)
+    assert len(set(seen)) == len(seen)
+
+
+def test_derived_ids_and_old_deployments_know_no_packs():
+    """Who repeats a derived send must write the same row; who does not know packs must not meet any."""
+    sourced = [out(source=b"s%d" % n, due_us=NOON_US) for n in range(3)]
+    assert not any(ids.is_packed(row.id) for flush in make_flushes(sourced) for row in flush.rows)
+    old = make_flushes([out()] * 3, packs=False)
+    assert not any(ids.is_packed(row.id) for flush in old for row in flush.rows)

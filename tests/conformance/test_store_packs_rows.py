@@ -1,5 +1,7 @@
 """Messages that share a row: what stands in Cassandra's tables."""
 
+# ruff: noqa: S608 - put together from constants of this module
+
 import pytest
 
 from cqueue.store.cassandra import CassandraStore

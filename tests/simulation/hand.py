@@ -53,7 +53,7 @@ class Table:
         values: dict[str, Any] = {
             "name": "q", "incarnation": "1", "shards": 1, "width_ms": 60_000, "epoch_ms": 3_600_000,
             "open_shards": 1, "visibility_ms": 30_000, "lease_ms": 5000, "max_attempts": 5,
-            "settle_us": SETTLE_US, "skew_us": SKEW_US, "gc_grace_us": 3_600_000_000,
+            "settle_us": SETTLE_US, "skew_us": SKEW_US, "gc_grace_us": 3_600_000_000, "packs": True,
         }  # fmt: skip
         self.spec = QueueSpec(**(values | changes))
         self.row = WideRow(self.spec.partition, NOON_US // 1000, 0)

@@ -252,6 +252,9 @@ class Draft:
             lease = _lease(self.view, grant, fence)
             if grant.suspect:
                 gate.hold(lease)
+            if lease.died_at_ms is None and not any(row.expires is not None for row in grant.rows):
+                claim.taken += [Taken(row, lease) for row in grant.rows]
+                continue
             for row in grant.rows:
                 taken = Taken(row, lease)
                 if row.expires is not None and row.expires <= self.now_ms:

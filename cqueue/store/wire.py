@@ -33,7 +33,8 @@ _SHORT = struct.Struct(">H")
 _PREPARED = b"\x01"
 _HEADER = 9  # bytes before the body of a message
 _SKIP_METADATA = 2
-_UUID_LENGTH = b"\x00\x00\x00\x10"
+_UUID_CELL = struct.Struct(">iQQ").pack
+_LOW = (1 << 64) - 1
 _UUID_IN_LIST = struct.Struct(">4xQQ")
 _SIGNS = 0x8080808080808080
 
@@ -60,7 +61,13 @@ class _TimeUuidList(_CassandraType):  # type: ignore[misc]
 
     @staticmethod
     def serialize(value: Sequence[int], _protocol: int) -> bytes:
-        return _COUNT.pack(len(value)) + _UUID_LENGTH.join([b"", *map(ids.to_bytes, value)])
+        # `ids.to_bytes` in one go; messages that were sent together share the time.
+        parts, ticks, high = [_COUNT.pack(len(value))], -1, 0
+        for id_ in value:
+            if id_ >> 64 != ticks:
+                ticks, (high, _) = id_ >> 64, ids.halves(id_)
+            parts.append(_UUID_CELL(16, high, id_ & _LOW ^ _SIGNS))
+        return b"".join(parts)
 
     @staticmethod
     def deserialize(data: bytes, _protocol: int) -> tuple[int, ...]:

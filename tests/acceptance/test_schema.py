@@ -5,11 +5,14 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+import cqueue
 from cqueue.cli.main import main
 from cqueue.errors import ConfigError, OwnershipLost, SchemaMismatch, Unavailable
 from cqueue.schema import (
@@ -182,6 +185,43 @@ def test_a_newer_format_is_refused(connection, new_keyspace):
     ):
         with pytest.raises(SchemaMismatch, match="upgrade cqueue"):
             call()
+
+
+def test_an_upgrade_packs_messages_only_when_no_old_process_is_left(connection, new_keyspace):
+    """From format 1 to 2 under a client that runs: `pre` migrations are not enough."""
+    made = new_keyspace(schema=False)
+    apply(connection, made.settings, migrations=load_migrations()[:5])
+    execute(connection, f"UPDATE {made.name}.deployment SET format = 1 WHERE name = 'cqueue' IF EXISTS")  # noqa: S608
+    with pytest.raises(SchemaMismatch, match="06_pre_packs"):
+        check_deployment(connection.session, made.settings)
+
+    apply(connection, made.settings, only_pre=True)
+    assert check_deployment(connection.session, made.settings).format == 1
+    with cqueue.connect(made.url) as client:
+        queue = client.create_queue("q")
+        first = queue.send_many([cqueue.Message(b"x")] * 3).ids
+        assert rows_of_messages(connection, made.name) == 3
+        apply(connection, made.settings)
+        assert check_deployment(connection.session, made.settings).format == FORMAT
+        sent = len(first)
+        while rows_of_messages(connection, made.name) == sent:  # until the client has seen it
+            time.sleep(0.2)
+            queue.send_many([cqueue.Message(b"y")] * 3)
+            sent += 3
+        with queue.consumer() as consumer:
+            bodies = []
+            while len(bodies) < sent:
+                received = consumer.receive(100, wait=timedelta(seconds=10))
+                assert received, f"only {len(bodies)} of {sent}"
+                bodies += [message.body for message in received]
+                consumer.ack(received)
+        assert bodies.count(b"x") == 3
+        assert rows_of_messages(connection, made.name) == 0
+
+
+def rows_of_messages(connection, keyspace):
+    cql = f"SELECT count(*) FROM {keyspace}.messages WHERE kind = 3 ALLOW FILTERING"  # noqa: S608
+    return execute(connection, cql).one()[0]
 
 
 def test_an_interrupted_bootstrap_is_completed_by_the_next(connection, new_keyspace):

@@ -28,6 +28,7 @@ from cqueue.protocol import shards, survey
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
 from cqueue.store.control import ListSchedules, RemoveSchedule
 from cqueue.store.operations import (
+    FORMAT,
     BumpDeployment,
     ChangeQueue,
     CreateQueue,
@@ -94,6 +95,11 @@ class Catalog:
             self._deployment = self._driver.ask(ReadDeployment())
         if self._deployment is None:
             raise SchemaMismatch("the deployment row is missing; run `cqueue schema apply`")
+        if self._deployment.format > FORMAT:
+            raise SchemaMismatch(
+                f"the deployment has format {self._deployment.format}, this code knows {FORMAT}: "
+                "upgrade cqueue"
+            )
         return self._deployment
 
     def _poll(self) -> None:

@@ -61,6 +61,11 @@ def pack_of(id_: int) -> int:
     return id_ & ~_PLACE
 
 
+def share_row(one: int, other: int) -> bool:
+    """Whether these two ids are of one pack."""
+    return one & other & _PACKED != 0 and one >> 8 == other >> 8
+
+
 def place_in_pack(id_: int) -> int:
     """The place of a packed id in its pack, from 0."""
     return id_ & _PLACE

@@ -19,6 +19,9 @@ from cqueue.store.operations import FORMAT
 FORMATS: Final = range(1, FORMAT + 1)
 NEWER: Final = "newer version than this code; upgrade cqueue"
 _APPLY: Final = "Run `cqueue schema apply`."
+_APPLY_PRE: Final = (
+    "Run `cqueue schema apply --only-pre`, and without --only-pre once no process with the old version runs."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def _check_migrations(session: Session, keyspace: str) -> None:
     applied = {row.number for row in _read(session, SELECT_MIGRATIONS.format(keyspace=keyspace))}
     missing = [m.name for m in load_migrations() if m.phase == "pre" and m.number not in applied]
     if missing:
-        raise SchemaMismatch(f"Keyspace {keyspace} lacks the migration {', '.join(missing)}. {_APPLY}")
+        raise SchemaMismatch(f"Keyspace {keyspace} lacks the migration {', '.join(missing)}. {_APPLY_PRE}")
 
 
 def _read(session: Session, query: str) -> list[Any]:

@@ -113,7 +113,8 @@ def _steps(options: Options, state: State, outstanding: Sequence[Migration]) -> 
         yield _step(CREATE_MIGRATIONS, values)
     for migration in outstanding:
         for step in _migration_steps(migration, values):
-            yield replace(step, serial=options.serial_consistency)
+            is_conditional = step.cql.startswith("UPDATE") and " IF " in step.cql
+            yield replace(step, serial=options.serial_consistency) if is_conditional else step
     if state.recorded is None:
         # After the tables, so that options which Cassandra refuses are not kept.
         yield _step(RECORD_OPTIONS, values)
@@ -188,7 +189,9 @@ def _complete(options: Options, state: State, settings: Settings) -> tuple[Optio
         replication=replication,
         compaction=known.compaction or options.compaction or DEFAULT_COMPACTION,
         gc_grace_s=(row and row.gc_grace_s) or options.gc_grace_s or DEFAULT_GC_GRACE_S,
-        serial_consistency=options.serial_consistency or settings.serial_consistency,
+        serial_consistency=(row and row.serial_consistency)
+        or options.serial_consistency
+        or settings.serial_consistency,
         settle_ms=options.settle_ms or DEFAULT_SETTLE_MS,
         skew_ms=options.skew_ms or DEFAULT_SKEW_MS,
     )

@@ -7,10 +7,11 @@ revisions: a stale holder's nack fails, and cannot revive what somebody else has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol.draft import freed
 from cqueue.protocol.lock import new_owner, next_fence, settle, share
@@ -50,8 +51,7 @@ def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
     deletes: list[Operation[None]] = []
     bodies: list[Operation[None]] = []
     for (wide_row, priority), ones in groups.items():
-        for start in range(0, len(ones), ACK_CHUNK):
-            chunk = ones[start : start + ACK_CHUNK]
+        for chunk in _chunks(ones):
             deletes.append(DeleteMessages(wide_row, priority, tuple(one.row.id for one in chunk)))
             large = tuple(one.row.id for one in chunk if one.row.size is not None)
             bodies += [DeleteBodies(wide_row, large)] if large else []
@@ -61,6 +61,19 @@ def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
     if bodies:
         yield from Together(tuple(bodies))  # one that fails is dropped with its wide row
     return emptied
+
+
+def _chunks(ones: list[Taken]) -> Iterator[list[Taken]]:
+    """Parts of about ACK_CHUNK; messages that share a row stay together, so that it can be deleted."""
+    start = 0
+    if len(ones) > ACK_CHUNK:
+        ones = sorted(ones, key=lambda one: one.row.id)
+    while start < len(ones):
+        end = min(start + ACK_CHUNK, len(ones))
+        while end < len(ones) and ids.share_row(ones[end - 1].row.id, ones[end].row.id):
+            end += 1
+        yield ones[start:end]
+        start = end
 
 
 def _check_all(results: list[Any]) -> None:

@@ -28,10 +28,10 @@ from cqueue.store.operations import (
 FLUSH_ROWS = 500
 FLUSH_BYTES = 1 << 20
 """A flush is one single-partition batch of at most so many rows, and bytes with its last row on top."""
-PACK_ROWS = 128
+PACK_ROWS = 125
 PACK_BYTES = 32 << 10
 """Messages of a flush that are alike share rows (cqueue.store.packs) of at most so many messages, and bytes
-of bodies: who reads one message reads them all."""
+of bodies: who reads one message reads them all. Four full ones make a flush."""
 INLINE_BODY = 16 << 10
 """A larger body is a row of its own: that costs a write and a read, and keeps reads of messages small."""
 TURN_US = 100_000

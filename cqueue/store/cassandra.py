@@ -21,7 +21,7 @@ from cqueue.store import statements as cql
 from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.message_page import MessagePage, ReadMessagePage, parse
-from cqueue.store.ranges import Density, Ranged, Reader
+from cqueue.store.ranges import Density, FirstOf, Ranged, Reader
 from cqueue.store.requests import Answer, Collected, Pending, Request, Requests, Window, settle, start
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
@@ -37,6 +37,9 @@ BODY_BYTES_A_READ: Final = 4 << 20
 LARGEST_BODY: Final = 1 << 20
 BODIES_AT_ONCE: Final = 500
 BODY_READS_IN_FLIGHT: Final = 4
+PACKS_AT_ONCE: Final = 64
+"""Rows of one read by ids; each may have 32 KiB, for one message that is asked for."""
+PACK_READS_IN_FLIGHT: Final = 2
 
 
 class CassandraStore:
@@ -143,21 +146,27 @@ class CassandraStore:
         return self._ranged(cql.READ_SLICE, op, Reader(take, ops.Slice))
 
     def _read_ids(self, op: ops.ReadIds) -> Pending[ops.IdSlice]:
-        def take(rows: list[tuple[int, int | None, Any]]) -> tuple[list[int], Iterator[int]]:
+        def take(rows: list[packs.IdRow]) -> tuple[list[int], Iterator[int]]:
+            self._reap(op, packs.wholly_gone(rows))
             return [row[0] for row in rows], packs.live_ids(rows, op.after, op.upto)
 
-        return self._ranged(cql.READ_IDS, op, Reader(take, ops.IdSlice))
+        return self._ranged(cql.READ_IDS, op, Reader(take, ops.IdSlice, small=True))
+
+    def _reap(self, op: ops.ReadIds, rows: list[int]) -> None:
+        """Delete rows whose messages were all deleted by several, none of whom knew of the others.
+
+        Nobody waits for it: where it fails the next reader does it.
+        """
+        if rows:
+            values = (_delete_us(rows), *op.wide_row, op.priority, rows)
+            start(lambda: self._requests.send(cql.DELETE_MESSAGES, values, _nothing))
 
     def _read_page(self, op: ReadMessagePage) -> Pending[MessagePage]:
         def take(rows: Any) -> tuple[list[int], Iterator[bytes]]:
-            page = _stored_page(rows)
+            page = parse(rows) if isinstance(rows, bytes) else MessagePage.stored(codec.rows(rows))
             return page.ids(), page.messages(op.after, op.upto)
 
-        def as_it_is(answer: Answer) -> MessagePage | None:
-            page = _stored_page(answer.rows, tombstones.crossed(answer.warnings))
-            return None if page.packs else page
-
-        return self._ranged(cql.READ_PAGE, op, Reader(take, MessagePage.joined, as_it_is))
+        return self._ranged(cql.READ_PAGE, op, Reader(take, MessagePage.joined))
 
     def _ranged(
         self,
@@ -170,24 +179,36 @@ class CassandraStore:
 
         return Ranged(op, send, self._density, reader)
 
-    def _read_messages(self, op: ops.ReadMessages) -> Request[list[ops.MessageRow]]:
-        row_ids, wanted = packs.row_ids(op.ids), set(op.ids)
-        values = (*op.wide_row, op.priority, row_ids)
+    def _read_messages(self, op: ops.ReadMessages) -> Pending[list[ops.MessageRow]]:
+        wanted = set(op.ids)
+        row_ids = packs.row_ids(wanted)
+        place = (*op.wide_row, op.priority)
 
         def decode(found: Answer) -> list[ops.MessageRow]:
-            live = self._live(op.wide_row, op.priority, found.rows, ids.START, packs.EVERY)
-            return [row for row in live if row.id in wanted][: op.limit or None]
+            return [row for row in self._live(op.wide_row, op.priority, found.rows) if row.id in wanted]
 
-        if op.limit and not any(map(ids.is_packed, row_ids)):
-            return self._requests.send(cql.READ_SOME_MESSAGES, (*values, op.limit), decode)
-        return self._requests.send(cql.READ_MESSAGES, values, decode)
+        def send(start_: int, end: int) -> Request[list[ops.MessageRow]]:
+            return self._requests.send(cql.READ_MESSAGES, (*place, row_ids[start_:end]), decode)
+
+        if not any(map(ids.is_packed, row_ids)):
+            if op.limit:
+                return self._requests.send(cql.READ_SOME_MESSAGES, (*place, row_ids, op.limit), decode)
+            return send(0, len(row_ids))
+        parts = range(0, len(row_ids), PACKS_AT_ONCE)
+        jobs = [(1, partial(send, at, at + PACKS_AT_ONCE)) for at in parts]
+        return FirstOf(jobs, PACK_READS_IN_FLIGHT, op.limit)
 
     def _live(
-        self, wide_row: ops.WideRow, priority: int, rows: Sequence[packs.Row], after: int, upto: int
+        self,
+        wide_row: ops.WideRow,
+        priority: int,
+        rows: Sequence[packs.Row],
+        after: int = ids.START,
+        upto: int = packs.EVERY,
     ) -> Iterator[ops.MessageRow]:
         for row in rows:
-            if row[12] and row[11] is not None:
-                self._known.learn(wide_row, priority, row[1], packs.places_gone(row[12]))
+            if row[12]:
+                self._known.learn(wide_row, priority, row[1], packs.gone_mask(row[12]))
         return packs.messages(codec.rows(rows), after, upto)
 
     def _read_bodies(self, op: ops.ReadBodies) -> Pending[dict[int, bytes]]:
@@ -217,15 +238,15 @@ class CassandraStore:
 
         def deleted(_found: Answer) -> None:
             self._known.forget(op.wide_row, op.priority, rows)
-            for pack, places in marks.items():
-                self._known.learn(op.wide_row, op.priority, pack, places)
+            for pack, mask in marks.items():
+                self._known.learn(op.wide_row, op.priority, pack, mask)
 
         delete = (_delete_us(rows), *place, rows) if rows else None
         if delete is not None and not marks:
             return self._requests.send(cql.DELETE_MESSAGES, delete, deleted)
         parts = [
-            (cql.MARK_GONE, (ids.time_us(pack), set(packs.stretches(places)), *place, pack))
-            for pack, places in marks.items()
+            (cql.MARK_GONE, (ids.time_us(pack), packs.marks_of(mask), *place, pack))
+            for pack, mask in marks.items()
         ]
         if delete is not None:
             return self._requests.send_together([*parts, (cql.DELETE_MESSAGES, delete)], deleted)
@@ -379,10 +400,6 @@ def _applied(found: Answer) -> bool:
 
 def _whole(found: Answer) -> Answer:
     return found
-
-
-def _stored_page(rows: Any, crossed: int = 0) -> MessagePage:
-    return parse(rows, crossed) if isinstance(rows, bytes) else MessagePage.stored(codec.rows(rows), crossed)
 
 
 def _shards(found: Answer) -> list[ops.ShardRow]:

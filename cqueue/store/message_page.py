@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from cqueue import ids
 from cqueue.store import cells
 from cqueue.store.operations import MessageRow, Operation, WideRow
-from cqueue.store.packs import bodies_of, places_gone
+from cqueue.store.packs import bodies_of, gone_mask
 
 ID_AT: Final = 9
 """Where in a row its id begins, behind the priority and its own length."""
@@ -61,14 +61,14 @@ class MessagePage:
 
     data: their cells. starts: where each row begins, and where the last one ends. rest: by place, of messages
     that have any. tombstones: as in `Slice`. packs: of a page as it is stored, by place, what is gone of each
-    pack; None for a row that holds nothing but that.
+    pack, as a mask; None for a row without messages.
     """
 
     data: bytes
     starts: list[int]
     rest: dict[int, Rest]
     tombstones: int = 0
-    packs: dict[int, set[int] | None] = field(default_factory=dict)
+    packs: dict[int, int | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -109,7 +109,7 @@ class MessagePage:
         behind = self.data[body_stop : self.rest[place].shared_stop] + _SINGLE
         first = self.id_at(place)
         for id_, body in enumerate(bodies_of(first, self.data[start + BODY_AT : body_stop]), first):
-            if after < id_ <= upto and id_ - first not in gone:
+            if after < id_ <= upto and not gone >> id_ - first & 1:
                 yield b"".join((before, ids.to_bytes(id_), cells.of(body), behind))
 
     @classmethod
@@ -142,7 +142,7 @@ class ReadMessagePage(Operation[MessagePage]):
 def parse(data: bytes, tombstones: int = 0) -> MessagePage:
     """The rows of READ_PAGE's answer as protocol version 5 writes them."""
     (count,) = cells.COUNT.unpack_from(data)
-    starts, rest, packs = [0] * (count + 1), dict[int, Rest](), dict[int, set[int] | None]()
+    starts, rest, packs = [0] * (count + 1), dict[int, Rest](), dict[int, int | None]()
     head, tail = _HEAD.unpack_from, _TAIL.unpack_from
     at = 4
     for place in range(count):
@@ -155,7 +155,7 @@ def parse(data: bytes, tombstones: int = 0) -> MessagePage:
             continue
         rest[place], at, format_, gone = _rest(data, at)
         if lead & _PACKED and format_ != 0:
-            packs[place] = None if format_ is None else places_gone(gone)
+            packs[place] = None if format_ is None or size < 0 else gone_mask(gone)
     starts[count] = at
     return MessagePage(data, starts, rest, tombstones, packs)
 

@@ -83,27 +83,31 @@ def bodies_of(id_: int, body: bytes) -> list[bytes]:
     return [body[start:end] for start, end in pairwise(ends)]
 
 
-def places_gone(gone: Iterable[int] | None) -> set[int]:
-    """The places that a `gone` says."""
-    places: set[int] = set()
-    for stretch in gone or ():
-        places.update(range(stretch // _STRETCH, stretch % _STRETCH + 1))
-    return places
+def gone_mask(marks: Iterable[int] | None) -> int:
+    """The places that a `gone` says, as a number with these bits."""
+    mask = 0
+    for mark in marks or ():
+        first, last = divmod(mark, _STRETCH)
+        mask |= (1 << last + 1) - (1 << first) if first <= last else 0
+    return mask
 
 
-def stretches(places: Iterable[int]) -> list[int]:
-    """A `gone` that says these places."""
-    found: list[int] = []
-    first = last = -2
-    for place in sorted(places):
-        if place != last + 1:
-            if first >= 0:
-                found.append(first * _STRETCH + last)
-            first = place
-        last = place
-    if first >= 0:
-        found.append(first * _STRETCH + last)
-    return found
+def marks_of(mask: int) -> set[int]:
+    """A `gone` that says these places, in as few stretches as there are."""
+    marks: set[int] = set()
+    first = 0
+    while mask >> first:
+        first += (mask >> first & -(mask >> first)).bit_length() - 1  # the lowest bit from here on
+        beyond = mask >> first
+        length = (~beyond & beyond + 1).bit_length() - 1  # of the stretch that begins there
+        marks.add(first * _STRETCH + first + length - 1)
+        first += length
+    return marks
+
+
+def full_mask(id_: int) -> int:
+    """All places of the pack of an id."""
+    return (1 << ids.pack_size(id_)) - 1
 
 
 def lowest(after: int) -> int:
@@ -124,44 +128,56 @@ def row_ids(some: Iterable[int]) -> list[int]:
 
 
 def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> Iterator[MessageRow]:
-    """The live messages of stored rows, with after < id <= upto."""
+    """The live messages of stored rows, with after < id <= upto.
+
+    The row of a pack that has no body is none: it has nothing but `gone`, marks that came after its tombstone
+    was forgotten; or it was never acknowledged, and a read repair brought its other columns.
+    """
     for row in rows:
         if not ids.is_packed(row[1]):
             if after < row[1] <= upto:
                 yield MessageRow._make(row[:12])
-        elif row[11] is not None:  # else it has nothing but `gone`: marks that came after its tombstone went
+        elif row[2] is not None and row[11] is not None:
             yield from _members(row, after, upto)
 
 
 def _members(row: Row, after: int, upto: int) -> Iterator[MessageRow]:
     priority, id_, body, *others, _, gone = row
-    shared, new, dead = (*others, 0), _new_tuple, places_gone(gone)
+    shared, new, dead = (*others, 0), _new_tuple, gone_mask(gone)
     bodies = enumerate(bodies_of(id_, body), id_)
-    if id_ > after and id_ + 255 <= upto and not dead:
+    if id_ > after and last_in(id_) <= upto and not dead:
         for one, body in bodies:
             yield new(MessageRow, (priority, one, body, *shared))
         return
     for one, body in bodies:
-        if after < one <= upto and one - id_ not in dead:
+        if after < one <= upto and not dead >> one - id_ & 1:
             yield new(MessageRow, (priority, one, body, *shared))
 
 
-def live_ids(rows: Iterable[tuple[int, int | None, Any]], after: int, upto: int) -> Iterator[int]:
-    """The ids of live messages of stored rows, given as id, format and `gone`, with after < id <= upto."""
+IdRow = tuple[int, int | None, Any]
+"""Id, format, and `gone`."""
+
+
+def live_ids(rows: Iterable[IdRow], after: int, upto: int) -> Iterator[int]:
+    """The ids of live messages of stored rows, with after < id <= upto."""
     for id_, format_, gone in rows:
-        if format_ is None:
-            continue
-        dead = places_gone(gone)
-        for one in range(id_, last_in(id_) + 1):
-            if after < one <= upto and one - id_ not in dead:
-                yield one
+        if format_ is not None:
+            dead = gone_mask(gone)
+            for one in range(id_, last_in(id_) + 1):
+                if after < one <= upto and not dead >> one - id_ & 1:
+                    yield one
+
+
+def wholly_gone(rows: Iterable[IdRow]) -> list[int]:
+    """The ids of rows of which no message is left."""
+    return [id_ for id_, _, gone in rows if gone and gone_mask(gone) & full_mask(id_) == full_mask(id_)]
 
 
 class Deletion(NamedTuple):
-    """What deletes messages. rows: the ids of whole rows; marks: of other packs, by their ids, the places."""
+    """What deletes messages. rows: the ids of whole rows; marks: of other packs, by their ids, a mask."""
 
     rows: list[int]
-    marks: dict[int, set[int]]
+    marks: dict[int, int]
 
 
 class Known:
@@ -173,15 +189,16 @@ class Known:
 
     def __init__(self) -> None:
         self._mutex = Lock()
-        self._gone: dict[tuple[WideRow, int, int], set[int]] = {}
+        self._gone: dict[tuple[WideRow, int, int], int] = {}
 
-    def learn(self, wide_row: WideRow, priority: int, pack: int, places: set[int]) -> None:
+    def learn(self, wide_row: WideRow, priority: int, pack: int, mask: int) -> None:
         """These places are gone for certain."""
+        key = (wide_row, priority, pack)
         with self._mutex:
+            before = self._gone.pop(key, 0)
             if len(self._gone) >= REMEMBERED:
-                self._gone.clear()
-            key = (wide_row, priority, pack)
-            self._gone[key] = self._gone.get(key, set()) | places
+                del self._gone[next(iter(self._gone))]  # the one that nobody has touched for longest
+            self._gone[key] = before | mask
 
     def forget(self, wide_row: WideRow, priority: int, packs: Iterable[int]) -> None:
         """These rows are gone."""
@@ -191,23 +208,17 @@ class Known:
 
     def deletion(self, wide_row: WideRow, priority: int, some: Iterable[int]) -> Deletion:
         """How these messages are deleted."""
-        ordered = sorted(set(some))
-        plan = Deletion([], {})
-        at = 0
-        while at < len(ordered):
-            id_ = ordered[at]
-            if not ids.is_packed(id_):
+        plan, masks = Deletion([], {}), dict[int, int]()
+        for id_ in some:
+            if ids.is_packed(id_):
+                pack = ids.pack_of(id_)
+                masks[pack] = masks.get(pack, 0) | 1 << id_ - pack
+            else:
                 plan.rows.append(id_)
-                at += 1
-                continue
-            pack, end = ids.pack_of(id_), at
-            while end < len(ordered) and ids.pack_of(ordered[end]) == pack:
-                end += 1
-            places = {one - pack for one in ordered[at:end]}
-            gone = self._gone.get((wide_row, priority, pack)) or set()
-            if len(places | gone) == ids.pack_size(id_):
+        for pack, mask in masks.items():
+            gone, full = self._gone.get((wide_row, priority, pack), 0), full_mask(pack)
+            if (mask | gone) & full == full:
                 plan.rows.append(pack)
             else:
-                plan.marks[pack] = places
-            at = end
+                plan.marks[pack] = mask
         return plan

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from cqueue.store import packs, tombstones
+from cqueue.errors import CqueueError, NotDone
+from cqueue.store import limits, packs, tombstones
 from cqueue.store.operations import WideRow
-from cqueue.store.requests import Answer, Request
+from cqueue.store.requests import Answer, Job, Request, Window
 
 FIRST_ROWS: Final = 16
 """Rows that are asked for at first where it is not known how many messages stand in one."""
 REMEMBERED: Final = 10_000
 """Queues of which a process knows how many messages a row holds."""
+FORGETTING_ROWS: Final = 500
+"""After so many rows that hold fewer messages that is what is expected."""
+MOST_ROWS: Final = 512
+"""Rows of one read with their bodies: 16 MiB, should all be packs of the largest kind."""
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -49,15 +55,21 @@ class Density:
     def rows(self, queue: str, limit: int) -> int:
         """How many rows to ask for, for `limit` messages."""
         of = self._of.get(queue)
-        return min(limit, FIRST_ROWS) if of is None else max(1, min(limit, round(limit / of + 0.499)))
+        return min(limit, FIRST_ROWS) if of is None else max(1, min(limit, math.ceil(limit / of)))
 
-    def saw(self, queue: str, row_ids_: Sequence[int]) -> None:
-        """These rows were read."""
-        if row_ids_:
+    def saw(self, queue: str, row_ids: Sequence[int]) -> None:
+        """These rows were read. Few single ones among packs must not have as many packs read as messages."""
+        if row_ids:
+            mean = sum([packs.last_in(id_) - id_ + 1 for id_ in row_ids]) / len(row_ids)
+            before = self._of.get(queue, mean)
             if len(self._of) >= REMEMBERED:
                 self._of.clear()
-            sizes = [packs.last_in(id_) - id_ + 1 for id_ in row_ids_]
-            self._of[queue] = sum(sizes) / len(sizes)
+            weight = min(1.0, len(row_ids) / FORGETTING_ROWS)
+            self._of[queue] = mean if mean >= before else before + (mean - before) * weight
+
+    def forget(self, queue: str) -> None:
+        """A read failed: perhaps it was too large."""
+        self._of.pop(queue, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +78,20 @@ class Reader(Generic[Item, T]):
 
     take: the ids of the rows of an answer, and what was asked for out of them, in order.
     make: the result, of all that was found and of the tombstones that were crossed.
-    as_it_is: the result of an answer that is all, if nothing has to be taken out of it.
+    small: the rows come without bodies.
     """
 
     take: Callable[[Any], tuple[Sequence[int], Iterable[Item]]]
     make: Callable[[list[Item], int], T]
-    as_it_is: Callable[[Answer], T | None] | None = None
+    small: bool = False
 
 
 class Ranged(Generic[Item, T]):
     """A range under way.
 
-    Nearly always one request is enough. Where rows hold fewer messages than those read before, it is read on:
-    of what comes later a later moment is seen, as if it were a further range.
+    Nearly always one request is enough. Where rows hold fewer messages than those read before, it is read on,
+    each time twice as many rows at least: of what comes later a later moment is seen, as if it were a further
+    range.
 
     Args:
         asked: what for.
@@ -98,7 +111,7 @@ class Ranged(Generic[Item, T]):
         self._send = send
         self._density = density
         self._reader = reader
-        self._rows = density.rows(asked.wide_row.queue, asked.limit)
+        self._rows = self._next_rows(asked.limit)
         self._request = send(packs.lowest(asked.after), self._rows)
 
     def result(self) -> T:
@@ -108,15 +121,44 @@ class Ranged(Generic[Item, T]):
         items: list[Item] = []
         crossed = 0
         while True:
-            answer = request.result()
+            try:
+                answer = request.result()
+            except CqueueError:
+                self._density.forget(queue)
+                raise
             row_ids, found = reader.take(answer.rows)
             self._density.saw(queue, row_ids)
-            is_all = not items and (len(row_ids) < rows or len(row_ids) == limit)
-            if is_all and reader.as_it_is is not None and (result := reader.as_it_is(answer)) is not None:
-                return result
             items += islice(found, limit - len(items))
             crossed += tombstones.crossed(answer.warnings)
             if len(row_ids) < rows or len(items) == limit or packs.last_in(row_ids[-1]) >= upto:
                 return reader.make(items, crossed)
-            rows = self._density.rows(queue, limit - len(items))
+            if limits.is_over():
+                raise NotDone("a range could not be read to its end in time")
+            rows = self._next_rows(limit - len(items), 2 * rows)
             request = self._send(packs.last_in(row_ids[-1]), rows)
+
+    def _next_rows(self, limit: int, least: int = 1) -> int:
+        rows = max(least, self._density.rows(self._asked.wide_row.queue, limit))
+        return rows if self._reader.small else min(rows, MOST_ROWS)
+
+
+class FirstOf(Generic[Item]):
+    """Several reads whose items become one list, at most `limit` of them (0: all).
+
+    With a limit they go one after the other, as long as there are too few.
+    """
+
+    def __init__(self, jobs: Sequence[Job[list[Item]]], in_flight: int, limit: int) -> None:
+        self._limit = limit
+        self._window = Window(jobs, 1 if limit else in_flight)
+
+    def result(self) -> list[Item]:
+        """Wait for them. Raises the first error."""
+        items: list[Item] = []
+        for part in self._window.results():
+            if isinstance(part, CqueueError):
+                raise part
+            items += part
+            if self._limit and len(items) >= self._limit:
+                return items[: self._limit]
+        return items

@@ -2,11 +2,15 @@
 
 # ruff: noqa: S608 - put together from constants of this module
 
+import time
+
 import pytest
 
+from cqueue import ids
 from cqueue.store.cassandra import CassandraStore
-from cqueue.store.operations import ReadMessages
-from tests.conformance.test_store_packs import delete, ids_of, insert, live, pack
+from cqueue.store.message_page import ReadMessagePage
+from cqueue.store.operations import ReadMessages, ReadSlice
+from tests.conformance.test_store_packs import END, delete, ids_of, insert, live, pack
 from tests.fix_store import now_us
 
 pytestmark = pytest.mark.cassandra
@@ -49,6 +53,65 @@ def test_what_a_reader_saw_gone_counts(cassandra_store, store_connection, wide_r
     assert left == rows[4:]
     delete(other, wide_row, *ids_of(left))
     assert not list(store_connection.session.execute(f"SELECT id FROM messages {WHERE}", wide_row))
+
+
+def test_a_row_of_which_several_deleted_all_is_deleted_by_a_reader(
+    cassandra_store, store_connection, wide_row
+):
+    """None of them knew of the others."""
+    rows, others = pack(10), pack(10, now_us() + 100)
+    insert(cassandra_store, wide_row, rows, others)
+    for part in (rows[:5], rows[5:], others[:9]):
+        delete(CassandraStore(store_connection.session), wide_row, *ids_of(part))
+    found = f"SELECT id FROM messages {WHERE}"
+    assert len(list(store_connection.session.execute(found, wide_row))) == 2
+    assert live(cassandra_store, wide_row) == [others[9].id]
+    deadline = time.monotonic() + 10
+    while [row.id for row in store_connection.session.execute(found, wide_row)] != [others[0].id]:
+        assert time.monotonic() < deadline
+    assert live(cassandra_store, wide_row) == [others[9].id]
+
+
+def test_many_rows_without_messages_are_crossed(cassandra_store, store_connection, wide_row):
+    """In few requests, each of which asks for more."""
+    start = now_us()
+    many = [pack(2, start + n) for n in range(600)]
+    insert(cassandra_store, wide_row, *many)
+    for place in (0, 1):
+        other = CassandraStore(store_connection.session)
+        delete(other, wide_row, *(rows[place].id for rows in many[:-1]))
+    reader, sent = CassandraStore(store_connection.session), []
+    of = reader._requests.send
+    reader._requests.send = lambda *args: sent.append(args[0].name) or of(*args)
+    end = ids.highest_at(start + 10_000)
+    assert reader.execute(ReadSlice(wide_row, 0, ids.START, end, 1)).rows == many[-1][:1]
+    assert len(sent) < 14, sent
+
+
+def test_what_a_read_repair_brought_in_part_is_no_message(cassandra_store, store_connection, wide_row):
+    """It repairs the columns of its own read: where an insert was not acknowledged, a body may be missing."""
+    rows, others = pack(4), pack(4, now_us() + 100)
+    insert(cassandra_store, wide_row, rows, others)
+    cut = f"DELETE body FROM messages USING TIMESTAMP %s {WHERE} AND priority = 0 AND id = %s"
+    at_us = ids.time_us(rows[0].id)
+    store_connection.session.execute(cut, (at_us, *wide_row, ids.to_uuid(rows[0].id)))
+    assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)).rows == others
+    assert cassandra_store.execute(ReadMessages(wide_row, 0, tuple(ids_of([*rows, *others])))) == others
+    page = cassandra_store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 100))
+    assert page.ids() == ids_of(others)
+
+
+def test_many_messages_of_as_many_packs_are_read_in_parts(cassandra_store, wide_row):
+    """Each of them brings its whole pack along."""
+    start = now_us()
+    many = [pack(3, start + n) for n in range(150)]
+    insert(cassandra_store, wide_row, *many)
+    asked = [rows[n % 3] for n, rows in enumerate(many)]
+    found = cassandra_store.execute(ReadMessages(wide_row, 0, tuple(ids_of(asked))))
+    assert found == asked
+    delete(cassandra_store, wide_row, *ids_of(asked[:70]))
+    first = cassandra_store.execute(ReadMessages(wide_row, 0, tuple(ids_of(asked)), 2))
+    assert first == asked[70:72]
 
 
 def test_a_pack_is_written_and_marked_at_the_time_of_its_ids(cassandra_store, store_connection, wide_row):

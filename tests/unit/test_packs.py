@@ -8,6 +8,7 @@ from cqueue.protocol.flush import FLUSH_ROWS, INLINE_BODY, PACK_BYTES, PACK_ROWS
 from cqueue.protocol.flush import make_flushes as flushes_of
 from cqueue.store import packs
 from cqueue.store.operations import WideRow
+from cqueue.store.ranges import Density
 from tests.simulation.hand import NOON_US, Table
 
 ROW = WideRow("q@1", 0, 0)
@@ -22,6 +23,10 @@ def make_flushes(some, state=None, **changes):
 
 def out(body=b"x", priority=0, **columns):
     return Outgoing(body, priority, columns.pop("due_us", None), None, None)._replace(**columns)
+
+
+def mask(some):
+    return sum(1 << place for place in some)
 
 
 def sizes(rows):
@@ -71,16 +76,17 @@ def test_reading_begins_at_a_row_that_is_not_read_to_its_end():
 @given(places)
 def test_marks_say_which_places(some):
     """In as few stretches as there are."""
-    marks = packs.stretches(some)
-    assert packs.places_gone(marks) == some
+    marks = packs.marks_of(mask(some))
+    assert packs.gone_mask(marks) == mask(some)
     assert len(marks) == len({place for place in some if place - 1 not in some})
+    assert all(place // 256 <= place % 256 for place in marks)
 
 
 @given(st.lists(places, max_size=5))
 def test_marks_add_up(several):
     """In any order, overlapping or not."""
-    marks = {mark for some in several for mark in packs.stretches(some)}
-    assert packs.places_gone(marks) == set().union(*several)
+    marks = {mark for some in several for mark in packs.marks_of(mask(some))}
+    assert packs.gone_mask(marks) == mask(set().union(*several))
 
 
 def test_who_knows_that_all_is_gone_deletes_the_row():
@@ -90,13 +96,56 @@ def test_who_knows_that_all_is_gone_deletes_the_row():
     assert known.deletion(ROW, 0, pack) == ([pack[0]], {})
     assert known.deletion(ROW, 0, [single, *pack]) == ([single, pack[0]], {})
     first = known.deletion(ROW, 0, [pack[1], pack[0], single])
-    assert first == ([single], {pack[0]: {0, 1}})
-    assert known.deletion(ROW, 0, pack[2:]) == ([], {pack[0]: {2, 3}}), "it may not have happened"
-    known.learn(ROW, 0, pack[0], {0, 1})
-    assert known.deletion(ROW, 1, pack[2:]) == ([], {pack[0]: {2, 3}}), "another priority"
+    assert first == ([single], {pack[0]: 0b11})
+    assert known.deletion(ROW, 0, pack[2:]) == ([], {pack[0]: 0b1100}), "it may not have happened"
+    known.learn(ROW, 0, pack[0], 0b11)
+    assert known.deletion(ROW, 1, pack[2:]) == ([], {pack[0]: 0b1100}), "another priority"
     assert known.deletion(ROW, 0, pack[2:]) == ([pack[0]], {})
+    assert known.deletion(ROW, 0, [pack[2], pack[0] + 200]).rows == [], "a place that the pack does not have"
     known.forget(ROW, 0, [pack[0]])
-    assert known.deletion(ROW, 0, pack[2:]) == ([], {pack[0]: {2, 3}})
+    assert known.deletion(ROW, 0, pack[2:]) == ([], {pack[0]: 0b1100})
+
+
+def test_little_is_remembered(monkeypatch):
+    """What nobody has touched for longest is forgotten first; that only leaves a row behind."""
+    monkeypatch.setattr(packs, "REMEMBERED", 3)
+    known = packs.Known()
+    several = [ids.packed(NOON_US * 10 + n, 5, 2) for n in range(4)]
+    for pack in several[:3]:
+        known.learn(ROW, 0, pack[0], 0b1)
+    known.learn(ROW, 0, several[0][0], 0b1)
+    known.learn(ROW, 0, several[3][0], 0b1)
+    rest = [pack[1] for pack in several]
+    assert known.deletion(ROW, 0, rest).rows == [several[0][0], several[2][0], several[3][0]]
+
+
+# ── How many rows to ask for ──
+
+
+def rows_of(*counts):
+    return [ids.packed(NOON_US * 10, n, count)[0] if count > 1 else n for n, count in enumerate(counts)]
+
+
+def test_few_rows_are_asked_for_where_they_hold_many_messages():
+    """What is not known yet is found out with few, and a failure makes it unknown again."""
+    density = Density()
+    assert (density.rows("q", 500), density.rows("q", 3)) == (16, 3)
+    density.saw("q", rows_of(*[100] * 5))
+    assert (density.rows("q", 500), density.rows("q", 501), density.rows("q", 1)) == (5, 6, 1)
+    density.forget("q")
+    assert density.rows("q", 500) == 16
+
+
+def test_one_single_message_among_packs_changes_little():
+    """Or the next read would ask for as many packs as messages; many single ones do."""
+    density = Density()
+    density.saw("q", rows_of(*[100] * 5))
+    density.saw("q", rows_of(1))
+    assert density.rows("q", 500) <= 6
+    density.saw("q", rows_of(*[1] * 500))
+    assert density.rows("q", 500) == 500
+    density.saw("q", rows_of(100))
+    assert density.rows("q", 500) == 5
 
 
 # ── Who shares a row ──

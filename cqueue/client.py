@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from cqueue.store.connection import Connection
 
 ACK_THREADS = 2
+SEND_THREADS = 2
+"""Batches of `send_many_async` that are under way at a time."""
 
 _shared_stores: dict[str, MemoryStore] = {}
 _shared_mutex = Lock()
@@ -103,6 +105,7 @@ class Client:
         self._catalog = Catalog(self._driver)
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._executor = ThreadPoolExecutor(ACK_THREADS, thread_name_prefix="cqueue-ack")
+        self._senders = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="cqueue-send")
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
         self._gates: dict[str, SharedGate] = {}
@@ -258,7 +261,15 @@ class Client:
         producer = Producer(name, self._catalog, self._driver, bell)
         if linger is not None:
             check_duration("linger", linger, timedelta(), MAX_LINGER)
-        return Queue(name, self._catalog, self._driver, producer, self._make_consumer, linger=linger)
+        return Queue(
+            name,
+            self._catalog,
+            self._driver,
+            producer,
+            self._make_consumer,
+            senders=self._senders,
+            linger=linger,
+        )
 
     def _make_consumer(
         self, name: str, intervals: PollIntervals, prefetch: int, wake: Callable[[], None] | None = None
@@ -279,10 +290,11 @@ class Client:
         )
 
     def close(self) -> None:
-        """Let go of all connections, after acks under way; close consumers before.
+        """Let go of all connections, after sends and acks under way; close consumers before.
 
         Whatever is called afterwards raises `Closed`.
         """
+        self._senders.shutdown(wait=True)
         self._executor.shutdown(wait=True)
         self._driver.close()
         self._on_close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from cqueue.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, Closed
 from cqueue.group_commit import GroupCommit
 from cqueue.message import MAX_RECEIVE, Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
@@ -80,6 +81,7 @@ class Queue:
         producer: Producer,
         make_consumer: Callable[[str, PollIntervals, int, Callable[[], None] | None], Consumer],
         *,
+        senders: Executor,
         linger: timedelta | None = None,
     ) -> None:
         self.name = name
@@ -88,6 +90,7 @@ class Queue:
         self._producer = producer
         self._send = GroupCommit(producer, driver.deadline_s, linger).send
         self._make_consumer = make_consumer
+        self._senders = senders
 
     @property
     def config(self) -> QueueConfig:
@@ -137,6 +140,22 @@ class Queue:
     def send_many(self, messages: Iterable[Message]) -> SendResult:
         """Store up to 10,000 messages; entries fail one by one, and the result says which."""
         return self._producer.send_many(messages)
+
+    def send_many_async(self, messages: Iterable[Message]) -> Future[SendResult]:
+        """As `send_many`, on a thread of the client; the future gives its result, or raises its error.
+
+        So the next batch can be made while this one is stored. Two are under way at a time, in no certain
+        order; more wait in memory, so keep to a few whose result you have not seen.
+
+        Raises:
+            Closed: the client has been closed.
+        """
+        entries = messages if isinstance(messages, Message) else list(messages)
+        self._producer.check_open()
+        try:
+            return self._senders.submit(self._producer.send_many, entries)
+        except RuntimeError as exc:
+            raise Closed("the client has been closed") from exc
 
     def consumer(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,28 @@ from benchmarks.peers.workload import Figures, PeerError, Workload
 _ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("CQUEUE", _ROOT / ".venv" / "bin" / "cqueue"))
 HEAP = "2g"
+SENDS = {False: "send_many of 100", True: "send_many_async of 100, two at a time"}
 _LIMIT_S = 1800
 
 
 class CqueueEmbedded:
-    """One node, RF 1; consistency as by default. The server is warmed up for a minute."""
+    """One node, RF 1; consistency as by default. The server is warmed up for a minute.
 
-    def __init__(self, directory: Path, commitlog: str = "batch") -> None:
+    Args:
+        directory: for its data.
+        commitlog: how the node syncs.
+        two: send two batches at a time, from one thread of the application.
+    """
+
+    def __init__(self, directory: Path, commitlog: str = "batch", *, two: bool = False) -> None:
         self._home = directory / "cassandra"
         self._commitlog = commitlog
         self._started = False
         self._url = ""
         self._results: dict[str, dict[str, Any]] = {}
         self.durability = f"commitlog_sync {commitlog}, RF 1, heap {HEAP}"
-        self.client = "send_many of 100, receive and ack of 500"
+        self._two = two
+        self.client = f"{SENDS[two]}, receive and ack of 500"
 
     def start(self) -> None:
         """Start the node, and make the tables."""
@@ -48,8 +57,13 @@ class CqueueEmbedded:
         options += ["--receive", workload.receive, "--rounds", workload.rounds]
         self._bench("warm-up")
         ratio = self._bench("ratio", *map(str, options))
+        both = ratio["burndown"]
+        if self._two:
+            alone = list(map(str, options[:-2]))
+            rounds = [self._bench("burndown", *alone, "--pipelined") for _ in range(workload.rounds)]
+            both = {key: statistics.median(one[key] for one in rounds) for key in both}
         latency = self._bench("latency", "--size", str(workload.size))
-        return figures(ratio, latency)
+        return figures(both, latency)
 
     def _bench(self, name: str, *options: str) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(self._run("bench", name, *options, "--json"))
@@ -72,11 +86,11 @@ class CqueueEmbedded:
         return done.stdout
 
 
-def figures(ratio: dict[str, Any], latency: dict[str, Any]) -> Figures:
-    """What the table needs of the two results."""
+def figures(both: dict[str, Any], latency: dict[str, Any]) -> Figures:
+    """What the table needs of the results: rates of sending and draining, and latency."""
     return Figures(
-        enqueue_per_s=float(ratio["burndown"]["sent_per_s"]),
-        drain_per_s=float(ratio["burndown"]["drained_per_s"]),
+        enqueue_per_s=float(both["sent_per_s"]),
+        drain_per_s=float(both["drained_per_s"]),
         p50_ms=float(latency["p50_ms"]),
         p99_ms=float(latency["p99_ms"]),
     )

@@ -22,11 +22,13 @@ _ANSWER_S = 900
 class DynoPeer:
     """`push`, `pop` and `ack` of lists, which are Redis pipelines; everything happens in one JVM."""
 
-    client = f"Java; push of {BATCH}, pop and ack of {RECEIVE} (RedisPipelineQueue, 1 shard)"
     # As much as one round: the compiler of the JVM has to see the loops.
     warm_up = 20_000
 
-    def __init__(self, directory: Path, fsync: str = "everysec") -> None:
+    def __init__(self, directory: Path, fsync: str = "everysec", threads: int = 1) -> None:
+        by = "" if threads == 1 else f" by {threads} threads"
+        self.client = f"Java; push of {BATCH}{by}, pop and ack of {RECEIVE} (RedisPipelineQueue, 1 shard)"
+        self._threads = threads
         self._directory = directory
         self._server = Redis(directory, fsync)
         self._child: Child | None = None
@@ -49,7 +51,7 @@ class DynoPeer:
 
     def enqueue(self, messages: int, size: int) -> float:
         """Push so many."""
-        return float(self._ask("enqueue", messages, size, BATCH))
+        return float(self._ask("enqueue", messages, size, BATCH, self._threads))
 
     def drain(self, messages: int) -> float:
         """Pop and acknowledge so many."""

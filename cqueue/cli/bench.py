@@ -24,7 +24,11 @@ Shards = Annotated[int, typer.Option(help="Concurrency shards.")]
 Threads = Annotated[int, typer.Option(min=1, max=1000, help="Threads of the dispatcher.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Pairs measured after one to warm up.")]
 Pipelined = Annotated[
-    bool, typer.Option("--pipelined", help="Claim the next batch while the acks of the last are stored.")
+    bool,
+    typer.Option(
+        "--pipelined",
+        help="Send two batches at a time; claim the next while the acks of the last are stored.",
+    ),
 ]
 Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and check the history.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -70,7 +74,7 @@ def burndown(
         )
     options = _options(messages, size, batch, receive, shards)
     if not verify:
-        _run(ctx, partial(throughput.burndown, pipelined=pipelined), options, json=json)
+        _run(ctx, partial(throughput.burndown, pipelined=pipelined, ahead=pipelined), options, json=json)
         return
     with TemporaryDirectory(prefix="cqueue-bench-") as directory:
         measure = partial(throughput.burndown, history=Path(directory) / "history")

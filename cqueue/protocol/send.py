@@ -55,6 +55,12 @@ def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) ->
 
 def _parts(outgoing: Sequence[Outgoing]) -> Iterator[tuple[int, int]]:
     """Where parts begin and end, so that each is written in a fraction of W."""
+    if (
+        len(outgoing) <= ROWS_IN_FLIGHT
+        and sum([len(message.body) for message in outgoing]) <= BYTES_IN_FLIGHT
+    ):
+        yield 0, len(outgoing)
+        return
     start = size = 0
     for index, message in enumerate(outgoing):
         if index > start and (index - start == ROWS_IN_FLIGHT or size + len(message.body) > BYTES_IN_FLIGHT):

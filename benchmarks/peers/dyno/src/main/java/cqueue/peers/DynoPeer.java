@@ -16,6 +16,9 @@ import java.util.Locale;
 import java.util.Random;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Collectors;
@@ -23,7 +26,7 @@ import redis.clients.jedis.JedisPoolConfig;
 
 /**
  * dyno-queues, driven line by line from standard input. Answers begin with "> ":
- * {@code enqueue MESSAGES SIZE BATCH} and {@code drain MESSAGES RECEIVE} answer seconds,
+ * {@code enqueue MESSAGES SIZE BATCH THREADS} and {@code drain MESSAGES RECEIVE} answer seconds,
  * {@code latency RATE SECONDS SIZE} answers a JSON list of seconds.
  */
 public final class DynoPeer {
@@ -71,7 +74,10 @@ public final class DynoPeer {
             case "hello":
                 return "hello";
             case "enqueue":
-                return seconds(enqueue(number(words, 1), number(words, 2), number(words, 3)));
+                int threads = number(words, 4);
+                return seconds(threads == 1
+                        ? enqueue(number(words, 1), number(words, 2), number(words, 3))
+                        : enqueue(number(words, 1), number(words, 2), number(words, 3), threads));
             case "drain":
                 return seconds(drain(number(words, 1), number(words, 2)));
             case "latency":
@@ -101,6 +107,25 @@ public final class DynoPeer {
             took += System.nanoTime() - begin;
         }
         return took;
+    }
+
+    /** The same from several threads: all time counts, also what making the messages takes. */
+    private long enqueue(int messages, int size, int batch, int threads) throws Exception {
+        ExecutorService pool = Executors.newFixedThreadPool(threads);
+        try {
+            List<Future<?>> parts = new ArrayList<>();
+            long begin = System.nanoTime();
+            for (int part = 0; part < threads; part++) {
+                int share = messages / threads + (part < messages % threads ? 1 : 0);
+                parts.add(pool.submit(() -> enqueue(share, size, batch)));
+            }
+            for (Future<?> part : parts) {
+                part.get();
+            }
+            return System.nanoTime() - begin;
+        } finally {
+            pool.shutdown();
+        }
     }
 
     /** A pop that asks for more than there is waits its whole time, so it never asks for more. */

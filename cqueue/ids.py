@@ -16,6 +16,7 @@ one, and the place in it. Which row an id stands in, and how many share it, so f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct
 from uuid import UUID
@@ -64,6 +65,11 @@ def pack_of(id_: int) -> int:
 def share_row(one: int, other: int) -> bool:
     """Whether these two ids are of one pack."""
     return one & other & _PACKED != 0 and one >> 8 == other >> 8
+
+
+def rows_of(some: Iterable[int]) -> int:
+    """In how many rows these messages stand."""
+    return len({id_ >> 8 for id_ in some})  # of ids that are not packed, too, these bits differ
 
 
 def place_in_pack(id_: int) -> int:

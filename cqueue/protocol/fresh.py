@@ -322,10 +322,10 @@ def _note_taken(draft: Draft, at: CursorRow, boundary: int, ids_: list[int]) -> 
 
 
 def _stretches(after: int, ids_: list[int], size: int) -> Iterator[Stretch]:
-    """What was taken in stretches of so many rows."""
+    """What was taken in stretches of so many messages."""
     for start in range(0, len(ids_), size):
         some = ids_[start : start + size]
-        yield Stretch(after, some[-1], len(some))
+        yield Stretch(after, some[-1], len(some), ids.rows_of(some))
         after = some[-1]
 
 
@@ -336,7 +336,8 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
     size = sum(len(row.body or b"") + 64 for row in rows) // len(rows)
     view.row_bytes = max(64, (view.row_bytes + size) // 2)
     if view.open:  # of others it is known between two boundaries
-        view.expect_density(len(rows), ids.time_us(rows[-1].id) - ids.time_us(rows[0].id))
+        span_us = ids.time_us(rows[-1].id) - ids.time_us(rows[0].id)
+        view.expect_density(len(rows), ids.rows_of([row.id for row in rows]), span_us)
 
 
 def _rows_at_once(view: RowView, want: int) -> int:

@@ -29,7 +29,7 @@ KNOWN_TOMBSTONES = 750
 """What one may cross where we took everything ourselves, and know; late rows lie there besides."""
 
 STRETCH = 150
-"""Rows noted as one stretch, so that some of them come close to what a read may cross."""
+"""Messages noted as one stretch, so that some of them come close to what a read may cross."""
 
 GOOD_PIECES = 3
 """After so many pieces in a row that crossed few tombstones the next ones are twice as long."""
@@ -43,7 +43,7 @@ MOST_PIECES = 1000
 SMALLER = 20
 """By how much pieces get shorter after a pass that failed."""
 
-FEW_ROWS = 100
+FEW_MESSAGES = 100
 """What a look-back may cross without a second thought."""
 
 FIRST_PASS_GAP_US = 1_000_000
@@ -51,10 +51,11 @@ LONGEST_PASS_GAP_US = 60_000_000
 
 
 class Stretch(NamedTuple):
-    """Where one slice was read and taken: after < id <= upto, with so many rows."""
+    """Where one slice was read and taken: after < id <= upto, with so many messages in so many rows."""
 
     after: int
     upto: int
+    messages: int
     rows: int
 
 
@@ -148,9 +149,9 @@ class RowView:
         self.cautious = True
         self._at_most(self.pace_us // SMALLER)
 
-    def expect_density(self, rows: int, span_us: int) -> None:
-        """`rows` messages stood in `span_us`: their tombstones will lie as close, and closer in places."""
-        if rows >= 50:
+    def expect_density(self, messages: int, rows: int, span_us: int) -> None:
+        """Messages stood in so many rows in `span_us`: tombstones will lie as close, and closer in places."""
+        if messages >= 50:
             self._at_most(GENTLE_TOMBSTONES * span_us // (CLOSER * rows))
 
     def _longest_us(self) -> int:
@@ -172,9 +173,10 @@ class RowView:
         if taken and taken[-1].upto != stretch.after:
             taken.clear()
         taken.append(stretch)
-        while len(taken) > 1 and sum(one.rows for one in taken) > GENTLE_TOMBSTONES:
+        while len(taken) > 1 and sum(one.messages for one in taken) > GENTLE_TOMBSTONES:
             taken.popleft()
-        self.expect_density(*self._density(priority))
+        messages, taken_us = self._density(priority)
+        self.expect_density(messages, sum(one.rows for one in taken), taken_us)
 
     def note_passed(self, priority: int, stretch: Stretch) -> None:
         """Remember all that we took, without a gap, in stretches that a read may cross."""
@@ -182,8 +184,8 @@ class RowView:
         if passed and passed[-1].upto != stretch.after:
             passed.clear()
         if passed and passed[-1].rows + stretch.rows <= KNOWN_TOMBSTONES:
-            after, _, rows = passed.pop()
-            stretch = Stretch(after, stretch.upto, rows + stretch.rows)
+            after, _, messages, rows = passed.pop()
+            stretch = Stretch(after, stretch.upto, messages + stretch.messages, rows + stretch.rows)
         passed.append(stretch)
 
     def gentle_end(self, priority: int, after: int, last: int) -> int | None:
@@ -203,15 +205,15 @@ class RowView:
         return min(end, last)
 
     def is_sparse(self, priority: int, span_us: int) -> bool:
-        """Whether `span_us` of this wide row hold few rows, going by what we took last."""
-        rows, taken_us = self._density(priority)
-        return rows <= FEW_ROWS and rows * span_us <= FEW_ROWS * taken_us
+        """Whether `span_us` of this wide row hold few messages, going by what we took last."""
+        messages, taken_us = self._density(priority)
+        return messages <= FEW_MESSAGES and messages * span_us <= FEW_MESSAGES * taken_us
 
     def _density(self, priority: int) -> tuple[int, int]:
-        """(Rows, µs) of what we took last."""
+        """(Messages, µs) of what we took last."""
         taken = self.taken[priority]
         start_us = max(ids.time_us(taken[0].after), self.wide_row.time_shard * 1000)
-        return sum(one.rows for one in taken), ids.time_us(taken[-1].upto) - start_us
+        return sum(one.messages for one in taken), ids.time_us(taken[-1].upto) - start_us
 
 
 def view_of(spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:

@@ -129,7 +129,7 @@ class _Rows:
     def slice(self, after: int, upto: int, limit: int) -> tuple[list[int], int]:
         """Live ids with after < id <= upto, and the number of tombstones crossed on the way."""
         found: list[int] = []
-        crossed = 0
+        dead: list[int] = []
         for index in range(bisect_right(self.order, after), len(self.order)):
             id_ = self.order[index]
             if id_ > upto or len(found) == limit:
@@ -137,7 +137,8 @@ class _Rows:
             if id_ in self.live:
                 found.append(id_)
             else:
-                crossed += 1
+                dead.append(id_)
+        crossed = ids.rows_of(dead) if len(dead) > TOMBSTONE_WARN else 0
         return found, crossed if crossed > TOMBSTONE_WARN else 0
 
 

@@ -16,7 +16,7 @@ one, and the place in it. Which row an id stands in, and how many share it, so f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from struct import Struct
 from uuid import UUID
@@ -75,6 +75,34 @@ def rows_of(some: Iterable[int]) -> int:
 def place_in_pack(id_: int) -> int:
     """The place of a packed id in its pack, from 0."""
     return id_ & _PLACE
+
+
+def shortened(some: Sequence[int]) -> list[int]:
+    """The same ids; of a pack that is there as a whole, in order, one element that is no message's id."""
+    found: list[int] = []
+    at = 0
+    while at < len(some):
+        id_ = some[at]
+        count = pack_size(id_) if id_ & (_PACKED | _PLACE) == _PACKED else 1
+        if count > 1 and count <= _PLACE and list(some[at : at + count]) == list(range(id_, id_ + count)):
+            found.append(id_ | _PLACE)
+            at += count
+        else:
+            found.append(id_)
+            at += 1
+    return found
+
+
+def lengthened(some: Sequence[int]) -> tuple[int, ...]:
+    """What was shortened."""
+    found: list[int] = []
+    for id_ in some:
+        if id_ & _PACKED and id_ & _PLACE > id_ >> 8 & _PLACE:  # a place that its pack does not have
+            first = pack_of(id_)
+            found += range(first, first + pack_size(id_))
+        else:
+            found.append(id_)
+    return tuple(found)
 
 
 def pack_size(id_: int) -> int:

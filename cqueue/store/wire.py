@@ -34,7 +34,6 @@ _PREPARED = b"\x01"
 _HEADER = 9  # bytes before the body of a message
 _SKIP_METADATA = 2
 _UUID_CELL = struct.Struct(">iQQ").pack
-_LOW = (1 << 64) - 1
 _UUID_IN_LIST = struct.Struct(">4xQQ")
 _SIGNS = 0x8080808080808080
 
@@ -55,26 +54,23 @@ class _TimeUuid(_CassandraType):  # type: ignore[misc]
 
 
 class _TimeUuidList(_CassandraType):  # type: ignore[misc]
-    """A list<timeuuid> as a tuple of integers."""
+    """A list<timeuuid> as a tuple of integers. All ids of a pack, one after the other, are one element."""
 
     typename = "list"
 
     @staticmethod
     def serialize(value: Sequence[int], _protocol: int) -> bytes:
-        # `ids.to_bytes` in one go; messages that were sent together share the time.
-        parts, ticks, high = [_COUNT.pack(len(value))], -1, 0
-        for id_ in value:
-            if id_ >> 64 != ticks:
-                ticks, (high, _) = id_ >> 64, ids.halves(id_)
-            parts.append(_UUID_CELL(16, high, id_ & _LOW ^ _SIGNS))
-        return b"".join(parts)
+        elements = ids.shortened(value)
+        return _COUNT.pack(len(elements)) + b"".join([_UUID_CELL(16, *ids.halves(id_)) for id_ in elements])
 
     @staticmethod
     def deserialize(data: bytes, _protocol: int) -> tuple[int, ...]:
-        # `ids.from_bytes` in one go: a slot may list 500.
-        return tuple(
-            ((high & 0xFFF) << 48 | (high & 0xFFFF0000) << 16 | high >> 32) << 64 | (low ^ _SIGNS)
-            for high, low in _UUID_IN_LIST.iter_unpack(memoryview(data)[4:])
+        # `ids.from_bytes` in one go, too.
+        return ids.lengthened(
+            [
+                ((high & 0xFFF) << 48 | (high & 0xFFFF0000) << 16 | high >> 32) << 64 | (low ^ _SIGNS)
+                for high, low in _UUID_IN_LIST.iter_unpack(memoryview(data)[4:])
+            ]
         )
 
 

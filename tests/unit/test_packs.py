@@ -70,6 +70,41 @@ def test_reading_begins_at_a_row_that_is_not_read_to_its_end():
         assert packs.lowest(bound) == bound
 
 
+@given(
+    st.lists(
+        st.builds(
+            lambda count, bits, cut, single: (
+                [ids.from_ticks(NOON_US * 10, single)]
+                if count == 1
+                else list(ids.packed(NOON_US * 10, bits, count))[cut[0] : cut[1]]
+            ),
+            st.sampled_from((1, 2, 3, 125, 255, 256)),
+            st.integers(0, 2**46 - 1),
+            st.sampled_from(((0, None), (1, None), (0, -1), (0, 1))),
+            st.integers(0, 2**62 - 1),
+        ),
+        max_size=6,
+    ),
+    st.booleans(),
+)
+def test_whole_packs_are_listed_in_short(parts, backwards):
+    """Whatever else is listed, and in whatever order."""
+    some = [id_ for part in parts for id_ in part]
+    if backwards:
+        some.reverse()
+    short = ids.shortened(some)
+    assert ids.lengthened(short) == tuple(some)
+    assert len(short) <= len(some)
+
+
+def test_a_whole_pack_is_one_element():
+    """Beside what is listed one by one."""
+    pack, other = ids.packed(NOON_US * 10, 5, 125), ids.packed(NOON_US * 10, 6, 125)
+    short = ids.shortened([*pack, *other[:3], *other[4:]])
+    assert len(short) == 1 + 124
+    assert short[0] == pack[0] | 0xFF
+
+
 # ── What is gone ──
 
 

@@ -32,6 +32,8 @@ PACK_ROWS = 125
 PACK_BYTES = 32 << 10
 """Messages of a flush that are alike share rows (cqueue.store.packs) of at most so many messages, and bytes
 of bodies: who reads one message reads them all. Four full ones make a flush."""
+PACKED_BODY = 4 << 10
+"""A larger body has a row alone: what a row costs is little beside it, and large rows are slow to read."""
 INLINE_BODY = 16 << 10
 """A larger body is a row of its own: that costs a write and a read, and keeps reads of messages small."""
 TURN_US = 100_000
@@ -133,14 +135,14 @@ def _run(outgoing: Sequence[Outgoing], start: int) -> int:
     """Where the messages end that can share a row with the one at `start`."""
     first = outgoing[start]
     size, shape = len(first.body), first[1:]
-    if size > INLINE_BODY or first.source is not None:
+    if size > PACKED_BODY or first.source is not None:
         return start + 1
     most = min(len(outgoing), start + PACK_ROWS)
     for at in range(start + 1, most):
         message = outgoing[at]
         body_size = len(message[0])
         size += body_size
-        if size > PACK_BYTES or body_size > INLINE_BODY or message[1:] != shape:
+        if size > PACK_BYTES or body_size > PACKED_BODY or message[1:] != shape:
             return at
     return most
 

@@ -4,7 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.protocol.flush import FLUSH_ROWS, INLINE_BODY, PACK_BYTES, PACK_ROWS, Outgoing, ProducerState
+from cqueue.protocol.flush import (
+    FLUSH_ROWS,
+    INLINE_BODY,
+    PACK_BYTES,
+    PACK_ROWS,
+    PACKED_BODY,
+    Outgoing,
+    ProducerState,
+)
 from cqueue.protocol.flush import make_flushes as flushes_of
 from cqueue.store import packs
 from cqueue.store.operations import WideRow
@@ -212,11 +220,12 @@ def test_rows_stay_small():
     """So many messages, so many bytes; large bodies alone."""
     (many,) = make_flushes([out()] * (PACK_ROWS + 1))
     assert sizes(many.rows) == [PACK_ROWS, 1]
-    (wide,) = make_flushes([out(bytes(PACK_BYTES // 4))] * 9)
-    assert sizes(wide.rows) == [4, 4, 1]
-    (large,) = make_flushes([out(), out(bytes(INLINE_BODY + 1)), out(), out()])
-    assert sizes(large.rows) == [1, 1, 2]
-    assert [row.body is None for row in large.rows] == [False, True, False, False]
+    (wide,) = make_flushes([out(bytes(PACKED_BODY))] * 17)
+    assert PACK_BYTES == 8 * PACKED_BODY
+    assert sizes(wide.rows) == [8, 8, 1]
+    (large,) = make_flushes([out(), out(bytes(PACKED_BODY + 1)), out(bytes(INLINE_BODY + 1)), out(), out()])
+    assert sizes(large.rows) == [1, 1, 1, 2]
+    assert [row.body is None for row in large.rows] == [False, False, True, False, False]
 
 
 def test_flushes_hold_whole_packs():

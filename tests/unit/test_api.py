@@ -1075,3 +1075,27 @@ def test_a_reason_that_no_encoding_has_buries_all_the_same(client, queue):
     (letter,) = client.queue(queue.dead_letter_name).peek()
     assert letter.headers["cqueue-dead-reason"] == r"bad name: \ud800"
     assert letter.headers["trace"] == "in ?"
+
+
+def test_send_many_async_gives_what_send_many_would(queue):
+    """Results and errors, through a future."""
+    several = [queue.send_many_async([cqueue.Message(b"%d" % n)] * 3) for n in range(4)]
+    assert [len(one.result(10).ids) for one in several] == [3] * 4
+    mixed = queue.send_many_async([cqueue.Message(b"good"), cqueue.Message(b"bad", priority=99)]).result(10)
+    assert [(index, type(error)) for index, error in mixed.failed] == [(1, cqueue.PriorityOutOfRange)]
+    with pytest.raises(cqueue.BatchTooLarge):
+        queue.send_many_async([cqueue.Message(b"")] * 10_001).result(10)
+    with pytest.raises(cqueue.BadInput, match="several messages"):
+        queue.send_many_async(cqueue.Message(b"one")).result(10)
+    assert queue.stats(exact=True).live == 13
+
+
+def test_a_closed_client_sends_nothing_more(name):
+    """What was under way is stored before it closes."""
+    client = cqueue.connect("memory://")
+    queue = client.create_queue(name)
+    several = [queue.send_many_async([cqueue.Message(b"m")]) for _ in range(20)]
+    client.close()
+    assert [one.done() and not one.result().failed for one in several] == [True] * 20
+    with pytest.raises(cqueue.Closed):
+        queue.send_many_async([cqueue.Message(b"late")])

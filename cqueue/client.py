@@ -25,6 +25,7 @@ from cqueue.message import check_duration
 from cqueue.producer import Producer
 from cqueue.protocol.subscribe import remove
 from cqueue.queue import Queue
+from cqueue.senders import Senders
 from cqueue.settings import Settings, load
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Store
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from cqueue.store.connection import Connection
 
 ACK_THREADS = 2
-SEND_THREADS = 2
-"""Batches of `send_many_async` that are under way at a time."""
 
 _shared_stores: dict[str, MemoryStore] = {}
 _shared_mutex = Lock()
@@ -105,7 +104,7 @@ class Client:
         self._catalog = Catalog(self._driver)
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._executor = ThreadPoolExecutor(ACK_THREADS, thread_name_prefix="cqueue-ack")
-        self._senders = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="cqueue-send")
+        self._senders = Senders()
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
         self._gates: dict[str, SharedGate] = {}
@@ -294,7 +293,7 @@ class Client:
 
         Whatever is called afterwards raises `Closed`.
         """
-        self._senders.shutdown(wait=True)
+        self._senders.close()
         self._executor.shutdown(wait=True)
         self._driver.close()
         self._on_close()

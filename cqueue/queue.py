@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cqueue import ids
@@ -13,12 +14,13 @@ from cqueue.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput, Closed
+from cqueue.errors import BadInput
 from cqueue.group_commit import GroupCommit
 from cqueue.message import MAX_RECEIVE, Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.senders import Senders
 from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, WideRow
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class Queue:
         producer: Producer,
         make_consumer: Callable[[str, PollIntervals, int, Callable[[], None] | None], Consumer],
         *,
-        senders: Executor,
+        senders: Senders,
         linger: timedelta | None = None,
     ) -> None:
         self.name = name
@@ -145,17 +147,15 @@ class Queue:
         """As `send_many`, on a thread of the client; the future gives its result, or raises its error.
 
         So the next batch can be made while this one is stored. Two are under way at a time, in no certain
-        order; more wait in memory, so keep to a few whose result you have not seen.
+        order; six more wait, and then the call waits.
 
         Raises:
             Closed: the client has been closed.
         """
-        entries = messages if isinstance(messages, Message) else list(messages)
+        several = isinstance(messages, Iterable) and not isinstance(messages, Message)
+        entries = list(messages) if several else messages
         self._producer.check_open()
-        try:
-            return self._senders.submit(self._producer.send_many, entries)
-        except RuntimeError as exc:
-            raise Closed("the client has been closed") from exc
+        return self._senders.submit(partial(self._producer.send_many, entries))
 
     def consumer(
         self,

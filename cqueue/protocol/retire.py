@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from cqueue import ids
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.draft import Draft
 from cqueue.protocol.fresh import together
 from cqueue.protocol.shards import epoch_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import GENTLE_TOMBSTONES, RowView
-from cqueue.store.operations import DropBodies, IdSlice, ReadIds, ReadMessages, UnregisterShard
+from cqueue.store.operations import (
+    DeleteMessages,
+    DropBodies,
+    IdSlice,
+    ReadIds,
+    ReadMessages,
+    UnregisterShard,
+)
 
 PRIORITIES = range(10)
 SIDE_BY_SIDE = 4
@@ -135,6 +143,20 @@ def _take_strays(draft: Draft, found: Found) -> Proto[None]:
             rows = yield from ReadMessages(draft.view.wide_row, priority, wanted)
             if rows:
                 draft.grant(priority, rows, 1)
+            yield from _delete_phantoms(draft, priority, set(wanted) - {row.id for row in rows})
+
+
+def _delete_phantoms(draft: Draft, priority: int, phantoms: set[int]) -> Proto[None]:
+    """Delete ids of packs that seemed to be live, but have no message.
+
+    They were acked a moment ago, or never acknowledged: read repair has brought some columns of an insert to
+    other replicas, and then its only copy was lost. Left there they would keep the wide row for ever. Ids of
+    packs only: nobody sends one of them again so late, as is done with derived ids.
+    """
+    packed = tuple(sorted(filter(ids.is_packed, phantoms)))
+    if packed:
+        with suppress(NotDone, OutcomeUnknown):
+            yield from DeleteMessages(draft.view.wide_row, priority, packed)
 
 
 def finish_retirement(view: RowView, spec: QueueSpec) -> Proto[None]:

@@ -37,6 +37,7 @@ BODY_BYTES_A_READ: Final = 4 << 20
 LARGEST_BODY: Final = 1 << 20
 BODIES_AT_ONCE: Final = 500
 BODY_READS_IN_FLIGHT: Final = 4
+REAPED_AT_ONCE: Final = 500
 PACKS_AT_ONCE: Final = 64
 """Rows of one read by ids; each may have 32 KiB, for one message that is asked for."""
 PACK_READS_IN_FLIGHT: Final = 2
@@ -141,6 +142,7 @@ class CassandraStore:
 
     def _read_slice(self, op: ops.ReadSlice) -> Pending[ops.Slice]:
         def take(rows: list[packs.Row]) -> tuple[list[int], Iterator[ops.MessageRow]]:
+            self._reap(op, packs.wholly_gone((row[1], row[11], row[12]) for row in rows))
             return [row[1] for row in rows], self._live(op.wide_row, op.priority, rows, op.after, op.upto)
 
         return self._ranged(cql.READ_SLICE, op, Reader(take, ops.Slice))
@@ -152,12 +154,13 @@ class CassandraStore:
 
         return self._ranged(cql.READ_IDS, op, Reader(take, ops.IdSlice, small=True))
 
-    def _reap(self, op: ops.ReadIds, rows: list[int]) -> None:
+    def _reap(self, op: ops.ReadIds | ops.ReadSlice, rows: list[int]) -> None:
         """Delete rows whose messages were all deleted by several, none of whom knew of the others.
 
         Nobody waits for it: where it fails the next reader does it.
         """
         if rows:
+            rows = rows[:REAPED_AT_ONCE]
             values = (_delete_us(rows), *op.wide_row, op.priority, rows)
             start(lambda: self._requests.send(cql.DELETE_MESSAGES, values, _nothing))
 

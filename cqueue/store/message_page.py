@@ -28,9 +28,9 @@ SENT_AT_BEFORE_END: Final = 21
 _HEAD = struct.Struct(">17xB7xi")
 _PACKED: Final = 0x40  # of the ninth byte of an id, see cqueue.ids
 _SINGLE: Final = b"\0\0\0\1\0\xff\xff\xff\xff"  # format 0, and no `gone`
-# Six nulls, most often: size, headers, codec, task, key, trigger. Then sent_at, the length of `expires`, and
-# the format.
-_TAIL = struct.Struct(">24s12xi4xb")
+# Six nulls, most often: size, headers, codec, task, key, trigger. Then the length of `sent_at`, that of
+# `expires`, and the format. Of a row that a read repair has brought in part anything may be null.
+_TAIL = struct.Struct(">24si8xi4xb")
 _SIX_NULLS: Final = b"\xff" * 24
 _MARK = struct.Struct(">4xi")
 _LONG = struct.Struct(">q")
@@ -143,16 +143,17 @@ def parse(data: bytes, tombstones: int = 0) -> MessagePage:
     """The rows of READ_PAGE's answer as protocol version 5 writes them."""
     (count,) = cells.COUNT.unpack_from(data)
     starts, rest, packs = [0] * (count + 1), dict[int, Rest](), dict[int, int | None]()
-    head, tail = _HEAD.unpack_from, _TAIL.unpack_from
+    head, tail, end = _HEAD.unpack_from, _TAIL.unpack_from, len(data)
     at = 4
     for place in range(count):
         starts[place] = at
         lead, size = head(data, at)
         at += BODY_AT + max(size, 0)
-        nulls, expires, format_ = tail(data, at)
-        if nulls == _SIX_NULLS and expires < 0 and not format_:
-            at += TAIL
-            continue
+        if end - at >= TAIL:
+            nulls, sent_at, expires, format_ = tail(data, at)
+            if nulls == _SIX_NULLS and sent_at == 8 and expires < 0 and not format_:
+                at += TAIL
+                continue
         rest[place], at, format_, gone = _rest(data, at)
         if lead & _PACKED and format_ != 0:
             packs[place] = None if format_ is None or size < 0 else gone_mask(gone)

@@ -17,8 +17,10 @@ FIRST_ROWS: Final = 16
 """Rows that are asked for at first where it is not known how many messages stand in one."""
 REMEMBERED: Final = 10_000
 """Queues of which a process knows how many messages a row holds."""
-FORGETTING_ROWS: Final = 500
+FORGETTING_ROWS: Final = 50
 """After so many rows that hold fewer messages that is what is expected."""
+LEAST_IDS: Final = 64
+"""Rows of one read without their bodies, unless fewer messages are wanted."""
 MOST_ROWS: Final = 512
 """Rows of one read with their bodies: 16 MiB, should all be packs of the largest kind."""
 
@@ -111,8 +113,10 @@ class Ranged(Generic[Item, T]):
         self._send = send
         self._density = density
         self._reader = reader
-        self._rows = self._next_rows(asked.limit)
-        self._request = send(packs.lowest(asked.after), self._rows)
+        begin = packs.lowest(asked.after)
+        # Of a row that was begun there is only a part left.
+        self._rows = self._next_rows(asked.limit) + (begin != asked.after)
+        self._request = send(begin, self._rows)
 
     def result(self) -> T:
         """Wait for it, and read on where it is needed."""
@@ -139,7 +143,7 @@ class Ranged(Generic[Item, T]):
 
     def _next_rows(self, limit: int, least: int = 1) -> int:
         rows = max(least, self._density.rows(self._asked.wide_row.queue, limit))
-        return rows if self._reader.small else min(rows, MOST_ROWS)
+        return max(rows, min(limit, LEAST_IDS)) if self._reader.small else min(rows, MOST_ROWS)
 
 
 class FirstOf(Generic[Item]):

@@ -89,3 +89,29 @@ def test_a_page_holds_what_was_written(rows):
             stored = getattr(rest, name)
             assert (None if stored is None else stored.decode()) == getattr(row, name)
         assert (None if rest.headers is None else dict(pairs(rest.headers))) == row.headers
+
+
+rows_in_part = st.builds(
+    lambda row, keep: tuple(
+        value if column < 2 or column in keep else None for column, value in enumerate((*row, None))
+    ),
+    full,
+    st.sets(st.integers(2, 11)),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(rows_in_part, st.booleans()), max_size=8))
+def test_rows_that_a_read_repair_brought_in_part_disturb_no_others(some):
+    """Any columns may be missing, wherever in the page such a row stands, of packs as well."""
+    rows = [
+        (row[0], ids.packed(ids.ticks_of(row[1]), row[1], 3)[0], None, *row[3:]) if is_packed else row
+        for row, is_packed in some
+    ]
+    data = struct.pack(">i", len(rows)) + b"".join(b"".join(map(cell, TYPES, row)) for row in rows)
+    page = parse(data)
+    assert page.ids() == [row[1] for row in rows]
+    assert page.starts[-1] == len(data)
+    alone = [row[1] for row, (_, is_packed) in zip(rows, some, strict=True) if not is_packed]
+    kept = MessagePage.joined(list(page.messages(ids.START, 1 << 128)))
+    assert [id_ for id_ in kept.ids() if id_ in alone] == alone

@@ -2,13 +2,17 @@
 
 import pytest
 
+from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import ack, shards
 from cqueue.protocol.registry import Registry, refresh
+from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     CreateQueue,
+    DeleteMessages,
     LockState,
     QueueRow,
+    ReadIds,
     ReadMessages,
     ReadShards,
     RegisterShard,
@@ -178,3 +182,34 @@ def test_stale_producer_cannot_bring_back_a_retired_row():
     table.pass_time(HOUR_US)
     table.store.execute(RegisterShard("q@1", epoch, row.time_shard, 0, frozenset({3})))
     assert table.store.execute(ReadShards("q@1", epoch, 0)) == []
+
+
+class _HalfAPack(MemoryStore):
+    """One whose reads of ids show a pack that has no bodies, until it is deleted."""
+
+    def __init__(self, now, pack):
+        super().__init__(now)
+        self.pack = pack
+
+    def execute(self, operation):
+        if type(operation) is DeleteMessages and set(operation.ids) == set(self.pack):
+            self.pack = ()
+        found = super().execute(operation)
+        if type(operation) is ReadIds and operation.priority == 0:
+            more = [id_ for id_ in self.pack if operation.after < id_ <= operation.upto]
+            return found._replace(ids=sorted([*found.ids, *more])[: operation.limit])
+        return found
+
+
+def test_what_only_seems_to_be_live_keeps_no_row_for_ever():
+    """The remains of a pack that nobody acknowledged, whose only whole copy was lost."""
+    table = Table()
+    table.store = _HalfAPack(lambda: table.time_us, ids.packed(NOON_US * 10, 5, 3))
+    register(table, NOON_US)
+    table.time_us = table.end_us + SETTLE_US + SKEW_US + 1
+    view = table.view()
+    for _ in range(10):
+        assert not table.poll(view).taken
+        table.pass_time(SECOND_US)
+    assert table.store.pack == ()
+    assert view.retired

@@ -22,8 +22,8 @@ _ANSWER_S = 900
 class DynoPeer:
     """`push`, `pop` and `ack` of lists, which are Redis pipelines; everything happens in one JVM."""
 
-    # As much as one round: the compiler of the JVM has to see the loops.
-    warm_up = 20_000
+    # The compiler of the JVM has to see the loops; as much as Cassandra's JVM gets in its minute and round.
+    warm_up = 200_000
 
     def __init__(self, directory: Path, fsync: str = "everysec", threads: int = 1) -> None:
         by = "" if threads == 1 else f" by {threads} threads"

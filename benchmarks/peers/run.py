@@ -61,9 +61,12 @@ def _own(peer: SelfMeasuring, workload: Workload, say: Say) -> Figures:
 
 def _ours(peer: Peer, workload: Workload, say: Say) -> Figures:
     say("warm up")
-    warm_up = min(peer.warm_up, workload.messages)
-    peer.enqueue(warm_up, workload.size)
-    peer.drain(warm_up)
+    left = peer.warm_up
+    while left > 0:
+        some = min(left, workload.messages)
+        peer.enqueue(some, workload.size)
+        peer.drain(some)
+        left -= some
     enqueues_s, drains_s = [], []
     for number in range(1, workload.rounds + 1):
         say(f"round {number} of {workload.rounds}")

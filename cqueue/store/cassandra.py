@@ -244,15 +244,12 @@ class CassandraStore:
             for pack, mask in marks.items():
                 self._known.learn(op.wide_row, op.priority, pack, mask)
 
-        delete = (_delete_us(rows), *place, rows) if rows else None
-        if delete is not None and not marks:
-            return self._requests.send(cql.DELETE_MESSAGES, delete, deleted)
-        parts = [
+        parts: list[tuple[cql.Statement, tuple[Any, ...]]] = [
             (cql.MARK_GONE, (ids.time_us(pack), packs.marks_of(mask), *place, pack))
             for pack, mask in marks.items()
         ]
-        if delete is not None:
-            return self._requests.send_together([*parts, (cql.DELETE_MESSAGES, delete)], deleted)
+        if rows:
+            parts.append((cql.DELETE_MESSAGES, (_delete_us(rows), *place, rows)))
         if len(parts) == 1:
             return self._requests.send(*parts[0], deleted)
         return self._requests.send_together(parts, deleted)

@@ -16,7 +16,7 @@ that nobody overwrites, and a row's tombstone above them and above the insert.
 parts of `gone` add up in a quorum read, as their tombstones would.
 
 Who deletes the last of a pack's messages may not know that the others are gone. Then the row stays, with
-nothing in it, until a sweep or a pass meets it: they delete it.
+nothing in it, until somebody reads it, who deletes it.
 """
 
 from __future__ import annotations

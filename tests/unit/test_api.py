@@ -1099,3 +1099,20 @@ def test_a_closed_client_sends_nothing_more(name):
     assert [one.done() and not one.result().failed for one in several] == [True] * 20
     with pytest.raises(cqueue.Closed):
         queue.send_many_async([cqueue.Message(b"late")])
+
+
+def test_a_client_that_is_older_than_the_format_stops(name, monkeypatch):
+    """It would misread what others store; what it holds can still be acked."""
+    monkeypatch.setattr("cqueue.catalog.POLL_S", 0.0)
+    store = MemoryStore()
+    with Client(store) as client:
+        queue = client.create_queue(name)
+        queue.send(b"held")
+        with queue.consumer() as consumer:
+            (held,) = consumer.receive(1)
+            store._deployment = store._deployment._replace(format=store._deployment.format + 1)
+            with pytest.raises(cqueue.SchemaMismatch, match="upgrade cqueue"):
+                queue.send(b"late")
+            with pytest.raises(cqueue.SchemaMismatch, match="upgrade cqueue"):
+                consumer.receive(1)
+            held.ack()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event, Lock
 from typing import Any
@@ -36,12 +36,9 @@ class Firing:
 class Signal:
     """As `threading.Event`, without its cost where nobody waits for it: there is one for each message."""
 
-    __slots__ = ("_event", "_is_set")
     _mutex = Lock()
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._event: Event | None = None
+    _is_set = False
+    _event: Event | None = None
 
     def is_set(self) -> bool:
         """Whether it is set."""
@@ -63,7 +60,6 @@ class Signal:
         return self._event.wait(timeout)
 
 
-@dataclass(slots=True)
 class Context:
     """One run of a handler.
 
@@ -79,15 +75,26 @@ class Context:
         log: a structlog logger that carries queue, task, message id and attempt.
     """
 
-    queue: str
-    task: str
-    attempt: int
-    max_attempts: int
-    log: Any
-    lost: Signal = field(default_factory=Signal)
-    stopping: Event = field(default_factory=Event)
     deadline: datetime | None = None
     firing: Firing | None = None
+
+    def __init__(
+        self,
+        queue: str,
+        task: str,
+        attempt: int,
+        max_attempts: int,
+        log: Any,
+        *,
+        stopping: Event | None = None,
+    ) -> None:
+        self.queue = queue
+        self.task = task
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        self.log = log
+        self.lost = Signal()
+        self.stopping = stopping or Event()
 
 
 @dataclass(frozen=True, slots=True)

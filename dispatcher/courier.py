@@ -63,7 +63,7 @@ class Courier(Generic[T]):
             self._awake.set()
         if self._thread is None:
             self._start()
-        if len(self._inbox) >= self._batch:
+        if len(self._inbox) >= self._batch and not self._full.is_set():
             self._full.set()
 
     @property

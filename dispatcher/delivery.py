@@ -7,10 +7,16 @@ from datetime import timedelta
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
+from cqueue.dispatcher.interrupt import Interruptible
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Binding, Context
     from cqueue.dispatcher.lanes import Lane
+    from cqueue.dispatcher.running import Step
+    from cqueue.dispatcher.verdicts import Verdict
     from cqueue.protocol.spec import Lease
 
 
@@ -57,24 +63,53 @@ RELEASED = Settlement(Verb.SNOOZE, "released")
 """Not started: due again at once, and no attempt is used."""
 
 
-class Delivery:
-    """One delivery of one message. Each field is written by whoever has the delivery at that stage."""
+class Delivery(Interruptible):
+    """One delivery of one message, and the one run of its handler.
 
-    __slots__ = ("binding", "context", "error", "is_async", "lane", "message", "stage")
+    Each field is written by whoever has the delivery at that stage. There is one for every message, so
+    what is the same for nearly all of them stands here in the class.
+    """
+
+    stage = Stage.WAITING
+    binding: Binding | None = None
+    is_async = False
+    suspect = False
+
+    # Of its run:
+    context: Context | None = None
+    error: BaseException | None = None  # why the handler is not called: there is no binding, or a hook raised
+    steps: Sequence[Step] = ()
+    early: Verdict | None = None  # a step's, instead of the handler's
+    begun_s = 0.0
+    told_s: float | None = None  # when its handler was interrupted, and
+    told: str = ""  # why
 
     def __init__(self, message: ReceivedMessage, lane: Lane) -> None:
         self.message = message
         self.lane = lane
-        self.stage = Stage.WAITING
-        self.binding: Binding | None = None
-        self.error: BaseException | None = None  # why there is no binding
-        self.is_async = False
-        self.context: Context | None = None
 
     @property
     def name(self) -> str:
         """Of the task or handler."""
         return self.binding.name if self.binding is not None else self.message.task or "unknown"
+
+    @property
+    def limit_s(self) -> float | None:
+        """How long its handler may run."""
+        limit = self.binding.timeout if self.binding is not None else None
+        return None if limit is None else limit.total_seconds()
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether its handler's time limit has passed, and the handler was not told."""
+        return self.told_s is None and self.limit_s is not None and now_s - self.begun_s >= self.limit_s
+
+    def end(self, why: str, now_s: float) -> bool:
+        """Interrupt its handler; False if that does not run (any more), or was told before."""
+        self.told = self.told or why  # before: the worker asks at once
+        if not self.interrupt():
+            return False
+        self.told_s = now_s
+        return True
 
     def lose(self) -> None:
         """It belongs to somebody else: tell the handler, if one is running."""

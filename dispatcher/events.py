@@ -131,12 +131,11 @@ def describe(error: BaseException) -> str:
 class MessageLog:
     """A logger that carries which message it is about, bound only if it is used."""
 
-    __slots__ = ("_bound", "_delivery", "_log")
+    _bound: Any = None
 
     def __init__(self, log: Any, delivery: Delivery) -> None:
         self._log = log
         self._delivery = delivery
-        self._bound: Any = None
 
     def __getattr__(self, name: str) -> Any:
         if self._bound is None:

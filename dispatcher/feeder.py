@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.delivery import Delivery, Hold
@@ -14,6 +16,8 @@ from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.lanes import Lane, Roster
 from cqueue.dispatcher.tally import Tallies, Tally
 from cqueue.errors import CqueueError
+
+_lease = attrgetter("lease")
 
 
 class Feeders:
@@ -95,12 +99,14 @@ class Feeders:
         self._roster.failed(lane)
 
     def _admit(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> None:
-        deliveries = [self._delivery(lane, message) for message in messages]
-        by_lease: dict[int, list[Delivery]] = {}
-        for delivery in deliveries:
-            by_lease.setdefault(id(delivery.message.lease), []).append(delivery)
-        for together in by_lease.values():
-            self._hold(Hold(lane, together[0].message.lease, together))
+        deliveries: list[Delivery] = []
+        for lease, together in groupby(messages, _lease):
+            held = [self._delivery(lane, message) for message in together]
+            if lease.suspect:
+                for delivery in held:
+                    delivery.suspect = True
+            self._hold(Hold(lane, lease, held))
+            deliveries += held
         if late := self._handover.put(deliveries):
             self._give_back(late)
 
@@ -108,11 +114,14 @@ class Feeders:
         """The message with what handles it, or with why nothing does."""
         delivery = Delivery(message, lane)
         try:
-            delivery.binding = self._resolver.resolve(message)
-            delivery.is_async = delivery.binding.is_async
-            lane.kinds.add(delivery.is_async)
+            delivery.binding = binding = self._resolver.resolve(message)
         except Exception as exc:  # noqa: BLE001 - a resolver may be anybody's; its error is the message's
             delivery.error = exc
+            return delivery
+        if binding.is_async:
+            delivery.is_async = True
+        if binding.is_async not in lane.kinds:
+            lane.kinds.add(binding.is_async)
         return delivery
 
     def close_lanes(self) -> None:

@@ -21,6 +21,8 @@ _clear_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
 _SPIN_S: Final = 0.0005
+_TAKEN: Final[list[bool]] = []
+"""The right to interrupt what does not run: nobody has it."""
 
 
 class Interrupted(BaseException):
@@ -28,17 +30,14 @@ class Interrupted(BaseException):
 
 
 class Interruptible:
-    """One run of a handler on the calling thread, which another thread may interrupt once."""
+    """One run of a handler, which another thread may interrupt once while `call` is at it."""
 
-    __slots__ = ("_fired", "_right", "_thread")
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._right = [True]
-        self._fired = False
+    _thread = 0
+    _right = _TAKEN  # until it runs
+    _fired = False
 
     def interrupt(self) -> bool:
-        """Raise `Interrupted` in the handler; False if it has returned, or was interrupted before."""
+        """Raise `Interrupted` in the handler; False if it does not run, or was interrupted before."""
         try:
             self._right.pop()
         except IndexError:
@@ -48,13 +47,15 @@ class Interruptible:
         return True
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call, on the thread that made this object. When it returns, no exception is under way any more.
+        """Call, once. When it returns, no exception is under way any more.
 
         Raises:
             Interrupted: and whatever the function raises.
         """
+        self._thread = threading.get_ident()
         try:
             try:
+                self._right = [True]
                 return function(*args)
             finally:
                 self._end()

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import Delivery, Settlement, Stage
 from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.pace import Pace
-from cqueue.dispatcher.running import Run, Runner
+from cqueue.dispatcher.running import Runner
 from cqueue.dispatcher.tally import Tallies, Tally
 from cqueue.dispatcher.workers import timed_out
 
@@ -154,41 +155,39 @@ class Loop:
 
     async def _run_one(self, delivery: Delivery) -> Settlement:
         begun_s = self._clock()
-        run = self._runner.prepare(delivery)
+        context = self._runner.prepare(delivery)
         self._tally.add(delivery.lane.name, "started")
         answer: Any = None
         error: BaseException | None = None
         try:
-            await self._enter(run)
-            if run.is_to_be_called:
-                answer = await self._call(run)
+            if await self._enter(delivery, context):
+                answer = await self._call(delivery, context)
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             error = exc
         self.pace.observe(self._clock() - begun_s)
         if self._stopping and isinstance(error, asyncio.CancelledError):
-            return self._runner.stop(run, error, self._tally)
-        if not run.steps:
-            return self._runner.leave(run, answer, error, self._tally)
+            return self._runner.stop(delivery, context, error, self._tally)
+        if not delivery.steps:
+            return self._runner.leave(delivery, context, answer, error, self._tally)
         aside = Tally()
-        settlement = await asyncio.to_thread(self._runner.leave, run, answer, error, aside)
+        settlement = await asyncio.to_thread(self._runner.leave, delivery, context, answer, error, aside)
         self._tally.merge(aside)
         return settlement
 
-    async def _enter(self, run: Run) -> None:
+    async def _enter(self, delivery: Delivery, context: Context) -> bool:
         """Steps may block, so they run elsewhere, and with them the hooks."""
-        if run.steps:
-            await asyncio.to_thread(self._runner.enter, run)
-        else:
-            self._runner.enter(run)
+        if delivery.steps:
+            return await asyncio.to_thread(self._runner.enter, delivery, context)
+        return self._runner.enter(delivery, context)
 
-    async def _call(self, run: Run) -> Any:
-        delivery, binding = run.delivery, run.delivery.binding
+    async def _call(self, delivery: Delivery, context: Context) -> Any:
+        binding = delivery.binding
         if binding is None:
             return None
         limit_s = None if binding.timeout is None else binding.timeout.total_seconds()
         try:
             async with asyncio.timeout(limit_s) as scope:
-                return await binding.call(delivery.message, run.context)
+                return await binding.call(delivery.message, context)
         except TimeoutError as exc:
             if not scope.expired():
                 raise

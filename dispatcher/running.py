@@ -54,24 +54,6 @@ class Step(Protocol):
         ...
 
 
-class Run:
-    """A run under way, between `Runner.prepare` and `Runner.conclude`."""
-
-    __slots__ = ("context", "delivery", "early", "error", "steps")
-
-    def __init__(self, delivery: Delivery, context: Context, steps: list[Step]) -> None:
-        self.delivery = delivery
-        self.context = context
-        self.steps = steps
-        self.error: BaseException | None = delivery.error
-        self.early: Verdict | None = None  # a step's, instead of the handler's
-
-    @property
-    def is_to_be_called(self) -> bool:
-        """Whether the handler's turn comes."""
-        return self.error is None and self.early is None
-
-
 class Runner:
     """Makes contexts, calls hooks and steps, and decides."""
 
@@ -90,138 +72,149 @@ class Runner:
 
     # ── before ──
 
-    def prepare(self, delivery: Delivery) -> Run:
+    def prepare(self, delivery: Delivery) -> Context:
         """The context; no code of others is called."""
         message, lane, binding = delivery.message, delivery.lane, delivery.binding
-        limit = binding.timeout if binding is not None else None
         own = binding.retry.max_attempts if binding is not None else None
-        context = Context(
+        context = delivery.context = Context(
             lane.name,
             delivery.name,
             message.attempt,
-            retry.attempt_limit(lane.max_attempts, own),
+            lane.max_attempts if own is None else retry.attempt_limit(lane.max_attempts, own),
             MessageLog(self._events.log, delivery),
             stopping=self._stopping,
-            deadline=None if limit is None else datetime.now(UTC) + limit,
         )
-        delivery.context = context
-        steps = [step for step in self._steps if step.wants(message)] if self._steps else []
-        return Run(delivery, context, steps)
+        if binding is not None and binding.timeout is not None:
+            context.deadline = datetime.now(UTC) + binding.timeout
+        for step in self._steps:
+            if step.wants(message):
+                delivery.steps = [*delivery.steps, step]
+        return context
 
-    def enter(self, run: Run) -> None:
-        """What comes before the handler: steps, then hooks. Never raises."""
-        if run.error is not None:
-            return
-        message = run.delivery.message
+    def enter(self, delivery: Delivery, context: Context) -> bool:
+        """What comes before the handler: steps, then hooks; whether its turn comes. Never raises."""
+        if delivery.error is not None:
+            return False
+        message = delivery.message
         try:
-            for step in run.steps:
-                run.early = step.before(message, run.context)
-                if run.early is not None:
-                    return
+            for step in delivery.steps:
+                delivery.early = step.before(message, context)
+                if delivery.early is not None:
+                    return False
             for before in self._before:
-                before(message, run.context)
+                before(message, context)
         except BaseException as exc:  # noqa: BLE001 - others' code; nothing of it may end a worker
-            run.error = exc
+            delivery.error = exc
+            return False
+        return True
 
     # ── after ──
 
-    def leave(self, run: Run, answer: Any, error: BaseException | None, tally: Tally) -> Settlement:
+    def leave(
+        self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None, tally: Tally
+    ) -> Settlement:
         """What becomes of the message, once its handler has answered or failed. Never raises."""
-        if run.early is not None:
-            return self._counted(run, self._of_verdict(run, run.early), None, tally)
-        error = error or run.error
+        if delivery.early is not None:
+            return self._counted(delivery, self._of_verdict(delivery, delivery.early), None, tally)
+        error = error or delivery.error
         if error is None and answer is not None and answer is not True and not is_answer(answer):
             error = TypeError(
-                f"handler {run.delivery.name!r} returned {type(answer).__name__}; it returns None or True, "
+                f"handler {delivery.name!r} returned {type(answer).__name__}; it returns None or True, "
                 "False, Retry, Snooze, Cancel, or Dead"
             )
-        self._hooks(run, answer, error)
-        settlement, error = self._decide(run, answer, error)
-        for step in reversed(run.steps):
+        if self._after:
+            self._hooks(delivery, context, answer, error)
+        settlement = SUCCEEDED
+        if error is not None or not (answer is None or answer is True):
+            settlement, error = self._decide(delivery, answer, error)
+        for step in reversed(delivery.steps):
             try:
-                settlement = step.after(run.delivery.message, run.context, settlement)
+                settlement = step.after(delivery.message, context, settlement)
             except BaseException as exc:  # noqa: BLE001 - as above
                 error = exc
-                settlement = self._after_error(run, exc)
-        return self._counted(run, settlement, error, tally)
+                settlement = self._after_error(delivery, exc)
+        return self._counted(delivery, settlement, error, tally)
 
-    def stop(self, run: Run, error: BaseException, tally: Tally) -> Settlement:
+    def stop(self, delivery: Delivery, context: Context, error: BaseException, tally: Tally) -> Settlement:
         """What becomes of a message whose handler was ended because the dispatcher stops. Never raises."""
-        self._hooks(run, None, error)
-        return self._counted(run, INTERRUPTED, None, tally)
+        self._hooks(delivery, context, None, error)
+        return self._counted(delivery, INTERRUPTED, None, tally)
 
-    def _hooks(self, run: Run, answer: Answer, error: BaseException | None) -> None:
+    def _hooks(
+        self, delivery: Delivery, context: Context, answer: Answer, error: BaseException | None
+    ) -> None:
         for after in self._after:
             try:
-                after(run.delivery.message, run.context, answer, error)
+                after(delivery.message, context, answer, error)
             except BaseException as exc:  # noqa: BLE001 - as above
-                self._events.of(Event.HOOK_FAILED, run.delivery, error=exc, hook="after_run")
+                self._events.of(Event.HOOK_FAILED, delivery, error=exc, hook="after_run")
 
     def _decide(
-        self, run: Run, answer: Answer, error: BaseException | None
+        self, delivery: Delivery, answer: Answer, error: BaseException | None
     ) -> tuple[Settlement, BaseException | None]:
         if error is not None:
-            return self._after_error(run, error), error
-        if answer is None or answer is True:
-            return SUCCEEDED, None
+            return self._after_error(delivery, error), error
         try:
-            return self._of_answer(run, answer), None
+            return self._of_answer(delivery, answer), None
         except Exception as exc:  # noqa: BLE001 - a policy is the application's
-            return self._after_error(run, exc), exc
+            return self._after_error(delivery, exc), exc
 
-    def _of_answer(self, run: Run, answer: Answer) -> Settlement:
-        if isinstance(answer, Retry) and run.delivery.binding is not None:
+    def _of_answer(self, delivery: Delivery, answer: Answer) -> Settlement:
+        if isinstance(answer, Retry) and delivery.binding is not None:
             answer = retry.answered(
-                run.delivery.binding.retry,
+                delivery.binding.retry,
                 answer,
-                attempt=run.context.attempt,
-                max_attempts=run.delivery.lane.max_attempts,
-                first_seen_s=self._age_s(run),
+                attempt=delivery.message.attempt,
+                max_attempts=delivery.lane.max_attempts,
+                first_seen_s=self._age_s(delivery),
             )
         if answer is False:
-            return Settlement(Verb.NACK, "left", self._until_timeout(run.delivery))
-        return self._of_verdict(run, answer)  # type: ignore[arg-type]
+            return Settlement(Verb.NACK, "left", self._until_timeout(delivery))
+        return self._of_verdict(delivery, answer)  # type: ignore[arg-type]
 
-    def _after_error(self, run: Run, error: BaseException) -> Settlement:
+    def _after_error(self, delivery: Delivery, error: BaseException) -> Settlement:
         """What the policy says about an error; what it cannot say, the default one does."""
-        binding = run.delivery.binding
+        binding = delivery.binding
         for policy in (binding.retry if binding is not None else retry.DEFAULT_POLICY, retry.DEFAULT_POLICY):
             try:
                 verdict = retry.decide(
                     policy,
-                    attempt=run.context.attempt,
-                    max_attempts=run.delivery.lane.max_attempts,
-                    first_seen_s=self._age_s(run),
+                    attempt=delivery.message.attempt,
+                    max_attempts=delivery.lane.max_attempts,
+                    first_seen_s=self._age_s(delivery),
                     error=error,
                 )
             except Exception as exc:  # noqa: BLE001 - as above
-                self._events.of(Event.HOOK_FAILED, run.delivery, error=exc, hook="retry")
+                self._events.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
             else:
                 if isinstance(verdict, Dead):  # its reason ends in a traceback, too, but in less of it
-                    return self._of_verdict(run, Dead(verdict.reason.partition(_TRACE)[0]), trace_of(error))
-                return self._of_verdict(run, verdict)
+                    dead = Dead(verdict.reason.partition(_TRACE)[0])
+                    return self._of_verdict(delivery, dead, trace_of(error))
+                return self._of_verdict(delivery, verdict)
         return Settlement(Verb.NACK, "retried", timedelta(minutes=1))
 
-    def _of_verdict(self, run: Run, verdict: Verdict, trace: str = "") -> Settlement:
+    def _of_verdict(self, delivery: Delivery, verdict: Verdict, trace: str = "") -> Settlement:
         match verdict:
             case Snooze(delay):
                 return Settlement(Verb.SNOOZE, "snoozed", delay)
             case Cancel(reason):
                 return Settlement(Verb.ACK, "cancelled", reason=reason)
             case Dead(reason):
-                if run.delivery.lane.is_dead_letter:
+                if delivery.lane.is_dead_letter:
                     return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
                 return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace)
-        delay = (
-            verdict.delay if verdict.delay is not None else retry.resolved_delay(verdict, run.context.attempt)
-        )
-        return Settlement(Verb.NACK, "retried", delay)
+        again = verdict.delay
+        if again is None:
+            again = retry.resolved_delay(verdict, delivery.message.attempt)
+        return Settlement(Verb.NACK, "retried", again)
 
     def _counted(
-        self, run: Run, settlement: Settlement, error: BaseException | None, tally: Tally
+        self, delivery: Delivery, settlement: Settlement, error: BaseException | None, tally: Tally
     ) -> Settlement:
         """Count and log it."""
-        tally.add(run.delivery.lane.name, settlement.outcome)
+        tally.add(delivery.lane.name, settlement.outcome)
+        if settlement is SUCCEEDED:
+            return settlement
         if (event := _EVENTS.get(settlement.outcome)) is not None:
             fields: dict[str, Any] = (
                 {"reason": settlement.reason.partition("\n")[0]} if settlement.reason else {}
@@ -230,12 +223,12 @@ class Runner:
                 fields["error"] = error
             if settlement.verb in {Verb.NACK, Verb.SNOOZE}:
                 fields["delay_s"] = settlement.delay.total_seconds()
-            self._events.of(event, run.delivery, **fields)
+            self._events.of(event, delivery, **fields)
         return settlement
 
-    def _age_s(self, run: Run) -> float:
+    def _age_s(self, delivery: Delivery) -> float:
         """How long the message has been due, in seconds."""
-        return max(0.0, (run.delivery.lane.queue.now - run.delivery.message.due).total_seconds())
+        return max(0.0, (delivery.lane.queue.now - delivery.message.due).total_seconds())
 
     @staticmethod
     def _until_timeout(delivery: Delivery) -> timedelta:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.courier import Courier
-from cqueue.dispatcher.delivery import Delivery, Settlement, Stage, Verb
+from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Stage, Verb
 from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
@@ -32,6 +32,8 @@ GRAVEDIGGERS: Final = 2
 """Couriers for dead letters, of which each costs several round trips."""
 ROUND_S: Final = 0.1
 """Delays are rounded up to this, as in the protocol, so that many are equal."""
+_SETTLING: Final = Stage.SETTLING  # as in the hand-over: to look members up is slow
+_DONE: Final = Stage.DONE
 
 
 class Item:
@@ -81,10 +83,11 @@ class Settler:
 
     def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Store it soon. Called on any thread; returns at once."""
-        delivery.stage = Stage.LEFT if settlement.outcome == "left" else Stage.SETTLING
-        if settlement.verb is Verb.ACK:
+        if settlement is SUCCEEDED or settlement.verb is Verb.ACK:
+            delivery.stage = _SETTLING
             self._acks.put(delivery)
             return
+        delivery.stage = Stage.LEFT if settlement.outcome == "left" else _SETTLING
         item = Item(delivery, settlement, self._clock() + settlement.delay.total_seconds())
         courier = next(self._turns) if settlement.verb is Verb.DEAD else self._nacks
         courier.put(item)
@@ -118,7 +121,7 @@ class Settler:
     def send_acks(self, deliveries: Sequence[Delivery]) -> list[list[Delivery]]:
         """Ack; what has to be sent again, by wide row, so that one that cannot be reached delays no other."""
         again: list[list[Delivery]] = []
-        for together in _grouped(deliveries, lambda delivery: id(delivery.lane.sender)):
+        for together in _grouped(deliveries, lambda delivery: delivery.lane.sender):
             messages = [delivery.message for delivery in together]
             self._hooks("before_ack", messages)
             try:
@@ -132,7 +135,7 @@ class Settler:
     def _acked(self, deliveries: Sequence[Delivery], messages: Sequence[ReceivedMessage]) -> None:
         self._trouble.succeeded("ack", verb="ack")
         for delivery in deliveries:
-            delivery.stage = Stage.DONE
+            delivery.stage = _DONE
         for together in _grouped(deliveries, lambda delivery: delivery.lane.name):
             self._ack_tally.add(together[0].lane.name, "acked", len(together))
         self._hooks("after_ack", messages)

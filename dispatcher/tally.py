@@ -32,17 +32,20 @@ class Tally:
     __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self.counts: dict[tuple[str, str], int] = {}
+        self.counts: dict[str, dict[str, int]] = {}
 
     def add(self, queue: str, name: str, count: int = 1) -> None:
         """Count."""
-        key = (queue, name)
-        self.counts[key] = self.counts.get(key, 0) + count
+        counts = self.counts.get(queue)
+        if counts is None:
+            counts = self.counts[queue] = dict.fromkeys(COUNTERS, 0)
+        counts[name] += count
 
     def merge(self, other: Tally) -> None:
         """Add what another one, which nobody else uses, has counted."""
-        for (queue, name), count in other.counts.items():
-            self.add(queue, name, count)
+        for queue, counts in other.counts.items():
+            for name, count in counts.items():
+                self.add(queue, name, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +121,8 @@ class Tallies:
         """The sums, by queue."""
         sums: dict[str, Counter[str]] = {queue: Counter() for queue in queues}
         for tally in list(self._all):
-            for (queue, name), count in tally.counts.copy().items():
-                sums.setdefault(queue, Counter())[name] += count
+            for queue, counts in tally.counts.copy().items():
+                sums.setdefault(queue, Counter()).update(counts)
         return {queue: QueueCounts(**counts) for queue, counts in sums.items()}
 
 

@@ -6,13 +6,12 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Final
 
 from cqueue.dispatcher.delivery import Delivery, Settlement, Stage, Verb
 from cqueue.dispatcher.events import Event, Events
 from cqueue.dispatcher.handover import Handover
-from cqueue.dispatcher.interrupt import Interrupted, Interruptible
+from cqueue.dispatcher.interrupt import Interrupted
 from cqueue.dispatcher.pace import Pace
 from cqueue.dispatcher.running import Runner
 from cqueue.dispatcher.tally import Tallies
@@ -25,39 +24,13 @@ TIME_LIMIT: Final = "time limit"
 STOP: Final = "stop"
 
 
-class Job(Interruptible):
-    """What a worker is doing: readable by other threads, and interruptible while the handler runs."""
-
-    __slots__ = ("at_s", "delivery", "fired_s", "limit_s", "why")
-
-    def __init__(self, delivery: Delivery, at_s: float, limit: timedelta | None) -> None:
-        super().__init__()
-        self.delivery = delivery
-        self.at_s = at_s
-        self.limit_s = None if limit is None else limit.total_seconds()
-        self.fired_s: float | None = None
-        self.why = ""
-
-    def is_over(self, now_s: float) -> bool:
-        """Whether the task's time limit has passed, and the handler was not told."""
-        return self.limit_s is not None and now_s - self.at_s >= self.limit_s and self.fired_s is None
-
-    def end(self, why: str, now_s: float) -> bool:
-        """End the handler; False if it has ended, or was told before."""
-        self.why = self.why or why  # before: the worker asks at once
-        if not self.interrupt():
-            return False
-        self.fired_s = now_s
-        return True
-
-
 class Worker:
     """One thread, and what it is doing."""
 
     def __init__(self, crew: Crew, name: str) -> None:
         self._crew = crew
         self.tally = crew.tallies.new()
-        self.job: Job | None = None
+        self.running: Delivery | None = None  # readable by other threads
         self.abandoned = False
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
 
@@ -82,25 +55,26 @@ class Worker:
         crew.settle(delivery, settlement)
 
     def _run(self, delivery: Delivery) -> Settlement:
-        crew, binding = self._crew, delivery.binding
-        run = crew.runner.prepare(delivery)
+        crew, runner, binding = self._crew, self._crew.runner, delivery.binding
+        context = runner.prepare(delivery)
         self.tally.add(delivery.lane.name, "started")
-        crew.runner.enter(run)
+        is_to_be_called = runner.enter(delivery, context)
         answer: Any = None
         error: BaseException | None = None
-        self.job = job = Job(delivery, crew.clock(), binding.timeout if binding is not None else None)
-        if run.is_to_be_called and binding is not None:
+        delivery.begun_s = begun_s = crew.clock()
+        self.running = delivery
+        if is_to_be_called and binding is not None:
             try:
-                answer = job.call(binding.call, delivery.message, run.context)
+                answer = delivery.call(binding.call, delivery.message, context)
             except BaseException as exc:  # noqa: BLE001 - also SystemExit: a handler ends no worker
                 error = exc
-        crew.pace.observe(crew.clock() - job.at_s)
-        self.job = None
+        crew.pace.observe(crew.clock() - begun_s)
+        self.running = None
         if isinstance(error, Interrupted):
-            if job.why == STOP:
-                return crew.runner.stop(run, error, self.tally)
+            if delivery.told == STOP:
+                return runner.stop(delivery, context, error, self.tally)
             error = timed_out(delivery, error)
-        return crew.runner.leave(run, answer, error, self.tally)
+        return runner.leave(delivery, context, answer, error, self.tally)
 
 
 def timed_out(delivery: Delivery, cause: BaseException) -> TimeoutError:
@@ -147,13 +121,13 @@ class Crew:
         self._workers = [*self._workers, worker]  # others may be looking through the old list
         worker.thread.start()
 
-    def jobs(self) -> list[Job]:
-        """What is being done now."""
-        return [job for worker in self._workers if (job := worker.job) is not None]
+    def running(self) -> list[Delivery]:
+        """What is being handled now."""
+        return [one for worker in self._workers if (one := worker.running) is not None]
 
     def _ages(self) -> list[float]:
         now_s = self.clock()
-        return [now_s - job.at_s for job in self.jobs()]
+        return [now_s - delivery.begun_s for delivery in self.running()]
 
     # ── handlers that take too long ──
 
@@ -161,14 +135,14 @@ class Crew:
         """Interrupt handlers whose time is up; the deliveries of those that cannot be interrupted."""
         stuck = []
         for worker in self._workers:
-            job = worker.job
-            if job is None:
+            delivery = worker.running
+            if delivery is None:
                 continue
-            if job.fired_s is not None and now_s - job.fired_s >= STUCK_S:
+            if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
                 self._replace(worker)
-                stuck.append(job.delivery)
-            elif job.is_over(now_s) and job.end(TIME_LIMIT, now_s):
-                self.events.of(Event.TIMED_OUT, job.delivery, limit_s=job.limit_s)
+                stuck.append(delivery)
+            elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
+                self.events.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
         return stuck
 
     def _replace(self, worker: Worker) -> None:
@@ -182,13 +156,13 @@ class Crew:
         """Wait for none of those that still run; their deliveries."""
         deliveries = []
         for worker in self._workers:
-            job = worker.job
-            if job is not None:
+            delivery = worker.running
+            if delivery is not None:
                 worker.abandoned = True
-                deliveries.append(job.delivery)
+                deliveries.append(delivery)
         return deliveries
 
     def interrupt_all(self, now_s: float) -> None:
         """End all handlers that run, as the dispatcher stops."""
-        for job in self.jobs():
-            job.end(STOP, now_s)
+        for delivery in self.running():
+            delivery.end(STOP, now_s)

@@ -12,7 +12,8 @@ from cqueue.dispatcher.pace import Pace
 
 
 def delivery(queue="q", *, suspect=False, is_async=False):
-    one = Delivery(SimpleNamespace(suspect=suspect), SimpleNamespace(name=queue))
+    one = Delivery(SimpleNamespace(), SimpleNamespace(name=queue))
+    one.suspect = suspect
     one.is_async = is_async
     return one
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import struct
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,7 @@ MAX_RECEIVE = 1000
 _NO_TEXTS = (None, None, None, None)
 _PLAIN = (0, None, None, None, *_NO_TEXTS, None)  # all of an Outgoing but its body
 _new_tuple = tuple.__new__
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -130,7 +132,7 @@ class MessageId(str):
         """The id of the message at this place."""
         head = struct.pack(">BqiB", 1, wide_row.time_shard, wide_row.shard, priority)
         packed = head + ids.to_bytes(id_) + wide_row.queue.encode()
-        return cls(base64.urlsafe_b64encode(packed).decode().rstrip("="))
+        return cls(b2a_base64(packed, newline=False).translate(_URL_SAFE).rstrip(b"=").decode())
 
     def locate(self) -> Location:
         """Where the message stands.

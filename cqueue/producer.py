@@ -64,13 +64,13 @@ class Producer:
             NotDone: it was not stored; sending again is safe.
             SendUnknown: it may be stored; sending again may make a second copy.
         """
-        result = self.send_many([message])
-        for _, error in result.failed:
+        with self._driver.limited():
+            flushes, failed = self._send([message])
+        for _, error in failed:
             raise error
-        id_ = result.ids[0]
-        if id_ is None:
-            raise AssertionError("a send without error has an id")
-        return id_
+        (flush,) = flushes
+        (row,) = flush.rows
+        return MessageId.of(flush.wide_row, row.priority, row.id)
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
         """Store up to 10,000 messages; entries fail one by one, and the result says which.
@@ -88,7 +88,7 @@ class Producer:
         if len(entries) > MAX_BATCH:
             raise BatchTooLarge(f"{len(entries):,} entries; at most {MAX_BATCH:,} in one send_many")
         with self._driver.limited():
-            return self._send(entries)
+            return SendResult(len(entries), *self._send(entries))
 
     def check_open(self) -> None:
         """Raise `Closed` if the client has been closed, or was made before this process was forked."""
@@ -102,15 +102,16 @@ class Producer:
         """Let sends inside end in `limit_s`, if that is less than they have."""
         return self._driver.limited(limit_s)
 
-    def _send(self, entries: list[Message]) -> SendResult:
+    def _send(self, entries: list[Message]) -> tuple[list[Flush], list[tuple[int, CqueueError]]]:
+        """What was written, and (place, error) of what was not, or may not have been."""
         spec = self._catalog.entry(self.name).spec
         try:
             now_us = self._driver.clock.now_us()
         except NotDone as exc:
-            return SendResult(len(entries), [], [(place, exc) for place in range(len(entries))])
+            return [], [(place, exc) for place in range(len(entries))]
         checked, places, failed = _check(entries, now_us, spec)
         if not checked:
-            return SendResult(len(entries), [], failed)
+            return [], failed
         state, began = self._borrow(), next(moments)
         try:
             flushes = self._driver.run(send(spec, state, checked))
@@ -123,7 +124,7 @@ class Producer:
                 self._bell.ring(news_of(flush.wide_row, flush.rows, began))
             else:
                 failed += _failures(flush)
-        return SendResult(len(entries), flushes, failed)
+        return flushes, failed
 
     def _borrow(self) -> ProducerState:
         """A state of one's own: concurrent calls must not share ids or turns."""

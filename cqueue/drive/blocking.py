@@ -154,7 +154,7 @@ class BlockingDriver:
 
     def _renew(self, value: Any) -> None:
         """Whatever Cassandra answers shows that it can be waited for: a large send may take its time."""
-        if not (isinstance(value, list) and any(isinstance(one, Exception) for one in value)):
+        if not isinstance(value, list) or _all_done(value):
             limits.renew(self.deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:
@@ -186,6 +186,8 @@ class BlockingDriver:
 
     def _retry_failed(self, operations: tuple[Operation[Any], ...], results: list[Any]) -> list[Any]:
         """Repeat those that failed and may be repeated, side by side, while there is time left."""
+        if _all_done(results):
+            return results
 
         def failed() -> list[int]:
             return [
@@ -212,6 +214,10 @@ class BlockingDriver:
                 retry_error_callback=lambda _: None,
             )(again)
         return results
+
+
+def _all_done(results: list[Any]) -> bool:
+    return not any(isinstance(result, Exception) for result in results)
 
 
 def _after(earlier: Any, result: Any) -> Any:

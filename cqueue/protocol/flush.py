@@ -188,9 +188,10 @@ def _add(
 
 def write(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -> Proto[list[Failure | None]]:
     """One try of several flushes side by side; for each, how it failed, or None when it is stored."""
-    failed = yield from _write_bodies(spec, state, [flush for flush in flushes if flush.bodies])
-    if failed is not None:
-        return [failed] * len(flushes)
+    if large := [flush for flush in flushes if flush.bodies]:
+        failed = yield from _write_bodies(spec, state, large)
+        if failed is not None:
+            return [failed] * len(flushes)
     operations: list[Operation[Any]] = []
     parts: list[tuple[int, set[tuple[WideRow, int]]]] = []
     for flush in flushes:
@@ -214,7 +215,7 @@ def _write_bodies(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -
     if failed is None:
         _registered(state, new)
         bodies = tuple(InsertBodies(flush.wide_row, tuple(flush.bodies)) for flush in flushes)
-        failed = worst((yield from Together(bodies))) if bodies else None
+        failed = worst((yield from Together(bodies)))
     if failed is None:
         return None
     error = NotDone("a large body could not be stored, so its message was not")

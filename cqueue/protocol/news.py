@@ -48,9 +48,9 @@ class News(NamedTuple):
 
 def news_of(wide_row: WideRow, rows: Sequence[MessageRow], began: int) -> News:
     """The news of one flush that is acknowledged."""
-    named = frozenset(row.id for row in rows) if len(rows) <= FEW else frozenset[int]()
-    told = tuple(rows) if len(rows) <= FEWER and all(row.body is not None for row in rows) else ()
-    return News(wide_row, frozenset(row.priority for row in rows), named, told, began)
+    named = frozenset([row.id for row in rows]) if len(rows) <= FEW else frozenset[int]()
+    told = tuple(rows) if len(rows) <= FEWER and None not in [row.body for row in rows] else ()
+    return News(wide_row, frozenset([row.priority for row in rows]), named, told, began)
 
 
 @dataclass(slots=True)

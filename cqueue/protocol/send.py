@@ -55,7 +55,7 @@ def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) ->
 
 def _parts(outgoing: Sequence[Outgoing]) -> Iterator[tuple[int, int]]:
     """Where parts begin and end, so that each is written in a fraction of W."""
-    if (
+    if len(outgoing) == 1 or (
         len(outgoing) <= ROWS_IN_FLIGHT
         and sum([len(message.body) for message in outgoing]) <= BYTES_IN_FLIGHT
     ):
@@ -73,6 +73,9 @@ def _parts(outgoing: Sequence[Outgoing]) -> Iterator[tuple[int, int]]:
 
 def _groups(flushes: list[Flush]) -> Iterator[list[Flush]]:
     """Flushes to be written side by side, what is due first in front."""
+    if len(flushes) == 1:
+        yield flushes
+        return
     group: list[Flush] = []
     for flush in sorted(flushes, key=lambda flush: flush.rows[0].id):
         size = flush.size + sum(other.size for other in group)
@@ -107,9 +110,10 @@ def _deliver(
     spec: QueueSpec, state: ProducerState, flush: Flush, first: Try, remakes: int = REMAKES
 ) -> Proto[list[Flush]]:
     """Write a flush until it is acknowledged in time, or say what is known about it."""
-    flush.error = yield from _write_within_settle(spec, state, flush, first)
-    if flush.error is not None:
-        return [flush]
+    if first.error is not None:
+        flush.error = yield from _write_within_settle(spec, state, flush, first)
+        if flush.error is not None:
+            return [flush]
     try:
         now_us = yield from Now(checked=True)
     except NotDone as exc:

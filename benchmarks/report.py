@@ -23,10 +23,14 @@ Result = dict[str, Any]
 
 
 class Wanted(NamedTuple):
-    """One benchmark: its name in the results, and the command behind `cqueue bench`."""
+    """One benchmark: its name in the results, and the command behind `cqueue bench`.
+
+    one_core: whether the client is kept to one core. Where several processes are the clients they are not.
+    """
 
     name: str
     command: tuple[str, ...]
+    one_core: bool = True
 
 
 def wanted(rounds: int, large: int) -> list[Wanted]:
@@ -40,9 +44,11 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
             for size, count in ((1_000, 20_000), (10_000, 5_000), (100_000, 1_000))
         ),
         Wanted("dispatch", ("dispatch", *often, "--messages", "100000")),
+        Wanted("dispatch, all cores", ("dispatch", *often, "--messages", "100000"), one_core=False),
         Wanted("sends", ("sends", *often)),
-        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3)),
-        Wanted("consumers", ("consumers", "--rounds", "3")),
+        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3, 4, 5)),
+        Wanted("latency, all cores", ("latency",), one_core=False),
+        Wanted("consumers", ("consumers", *often, "--messages", "300000"), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),
         Wanted("idle", ("idle",)),
         Wanted("idle queues", ("idle", "--queues", "1000")),
@@ -90,7 +96,8 @@ def _measure(benches: list[Wanted], stored: Path, only: str) -> dict[str, Result
 
 
 def _run(bench: Wanted) -> Result:
-    command = [sys.executable, "-m", "cqueue", "bench", *bench.command, "--json"]
+    one_core = ("--one-core",) if bench.one_core else ()
+    command = [sys.executable, "-m", "cqueue", "bench", *one_core, *bench.command, "--json"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         print(done.stderr, file=sys.stderr)
@@ -116,6 +123,8 @@ def page(found: dict[str, Result]) -> str:
         "",
         "Written by `make performance`; how it is measured stands in `benchmarks/README.md`.",
         "Client and server share the machine: a figure says most as a ratio to another one of the same run.",
+        "The client is kept to one core (`--one-core`), except where a line says *all cores*.",
+        "The clients of `consumers` are two and ten processes, on all cores.",
         "",
         conditions,
         "",

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from cqueue import cores
 from cqueue._version import __version__
 from cqueue.dispatcher import health, logs, members, target
 from cqueue.dispatcher.health import Health, HealthServer
@@ -57,6 +58,7 @@ class Settings:
         options: of the dispatcher: threads, consumers, batch_size.
         grace_s: how long running handlers are waited for at the end.
         drain: end when nothing is due.
+        core: keep to one core, the how-manieth of those that may be used; None: use all.
     """
 
     target: str
@@ -64,6 +66,7 @@ class Settings:
     options: Mapping[str, int] = field(default_factory=dict)
     grace_s: float = 30.0
     drain: bool = False
+    core: int | None = None
     log: str = logs.Format.CONSOLE.value
     verbose: bool = False
 
@@ -143,6 +146,8 @@ class Daemon:
         Raises:
             TargetError, ConfigError, QueueNotFound, SchemaMismatch: there is nothing that could be run.
         """
+        if self._settings.core is not None:
+            cores.keep_to_one(self._settings.core)  # before there are other threads
         with ExitStack() as stack:
             if self._address is not None:
                 stack.callback(self._listen(*self._address).close)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,8 +97,11 @@ class Fleet:
             raise TargetError(self._supervisor.failure)
         return code
 
-    def _start(self, _index: int) -> Child:
-        return Process(CHILD_MODULE, self._settings.to_json(), self._inbox)
+    def _start(self, index: int) -> Child:
+        settings = self._settings
+        if settings.core is not None:
+            settings = replace(settings, core=settings.core + index)
+        return Process(CHILD_MODULE, settings.to_json(), self._inbox)
 
     def _listen(self, host: str, port: int) -> HealthServer:
         server = HealthServer(self.health, self.exposition, port, host)

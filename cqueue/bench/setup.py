@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from cqueue import cores
 from cqueue._version import __version__
 from cqueue.client import Client, open_cassandra
 from cqueue.config import QueueConfig
@@ -94,7 +95,7 @@ class Bench:
             time.sleep(QUIET_S)
 
     def circumstances(self, options: Options) -> dict[str, Any]:
-        """Version, commit log, nodes, replication, consistency, size and batch: part of every result."""
+        """Version, commit log, nodes, replication, consistency, cores, size, batch: part of every result."""
         session, keyspace = self.connection.session, self.settings.keyspace
         replication = session.execute(
             "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s", (keyspace,)
@@ -107,6 +108,7 @@ class Bench:
             "replication_factor": sum(int(n) for key, n in replication.items() if key != "class"),
             "consistency": self.settings.consistency,
             "serial_consistency": self.settings.serial_consistency,
+            "client_cores": cores.usable(),
             "messages": options.messages,
             "size": options.size,
             "batch": options.batch,

@@ -36,6 +36,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 MESSAGES, SIZE, BATCH, RECEIVE, SHARDS = 20_000, 200, 100, 500, 4
 
 
+@app.callback()
+def bench(
+    *,
+    one_core: Annotated[
+        bool, typer.Option("--one-core", help="Keep the client to one core, the last that it may use.")
+    ] = False,
+) -> None:
+    """Measure throughput, latency and idle cost."""
+    if one_core:
+        from cqueue import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+        cores.keep_to_one(-1)
+
+
 @app.command()
 def floor(
     ctx: typer.Context,

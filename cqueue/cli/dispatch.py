@@ -66,6 +66,10 @@ def dispatch(
             help="Run N processes, and replace one that dies; by default only this.",
         ),
     ] = None,
+    one_core: Annotated[
+        bool,
+        typer.Option("--one-core", help="Keep each process to one core: for handlers that take no time."),
+    ] = False,
     drain: Annotated[bool, typer.Option("--drain", help="End when nothing is due any more.")] = False,
     watch: Annotated[
         Path | None,
@@ -121,6 +125,7 @@ def dispatch(
         options={name: value for name, value in options.items() if value is not None},
         grace_s=(DEFAULT_GRACE if grace is None else grace).total_seconds(),
         drain=drain,
+        core=os.getpid() if one_core else None,  # any, so that not all programs take the same one
         log=_log_of(cli, log).value,
         verbose=cli.verbose,
     )

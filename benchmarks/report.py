@@ -123,13 +123,12 @@ def page(found: dict[str, Result]) -> str:
         "",
         "Written by `make performance`; how it is measured stands in `benchmarks/README.md`.",
         "Client and server share the machine: a figure says most as a ratio to another one of the same run.",
-        "The client is kept to one core (`--one-core`), except where a line says *all cores*.",
-        "The clients of `consumers` are two and ten processes, on all cores.",
+        "*Cores* is how many the client could use; with 1 it was kept to it (`cqueue bench --one-core`).",
         "",
         conditions,
         "",
-        "| what | figure | in detail | load of the machine |",
-        "|---|---|---|---|",
+        "| what | figure | in detail | cores | load of the machine |",
+        "|---|---|---|---|---|",
     ]
     lines += [_line(name, result) for name, result in found.items() if name != "warm-up"]
     lines += [
@@ -144,11 +143,11 @@ def page(found: dict[str, Result]) -> str:
 
 def _line(name: str, result: Result) -> str:
     if "error" in result:
-        return f"| {name} | failed | {result['error']} | {result.get('load', 0):.1f} |"
+        return f"| {name} | failed | {result['error']} | | {result.get('load', 0):.1f} |"
     figure, detail = FIGURES[result["bench"]](result)
     rounds = " ".join(f"{ratio:.2f}" for ratio in result.get("ratios", ()))
     detail += f"; rounds: {rounds}" if rounds else ""
-    return f"| {name} | {figure} | {detail} | {result['load']:.1f} |"
+    return f"| {name} | {figure} | {detail} | {result['client_cores']} | {result['load']:.1f} |"
 
 
 def _ratio(result: Result) -> tuple[str, str]:

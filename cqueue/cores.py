@@ -8,8 +8,21 @@ cores that took a third of a dispatcher's speed.
 from __future__ import annotations
 
 import os
+import random
 
 from cqueue.errors import ConfigError
+
+
+def any_number() -> int:
+    """A number for `keep_to_one` at random: programs that know nothing of each other get several cores.
+
+    Not by their process ids, which in containers are all the same.
+
+    Raises:
+        ConfigError: this system cannot do that.
+    """
+    _check()
+    return random.randrange(1 << 16)
 
 
 def keep_to_one(number: int) -> int:
@@ -20,8 +33,7 @@ def keep_to_one(number: int) -> int:
     Raises:
         ConfigError: this system cannot do that.
     """
-    if not hasattr(os, "sched_setaffinity"):
-        raise ConfigError("a process can be kept to one core on Linux only; leave --one-core out")
+    _check()
     cores = sorted(os.sched_getaffinity(0))
     core = cores[number % len(cores)]
     try:
@@ -29,6 +41,11 @@ def keep_to_one(number: int) -> int:
     except OSError as exc:
         raise ConfigError(f"this process may not choose its core: {exc}; leave --one-core out") from exc
     return core
+
+
+def _check() -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        raise ConfigError("a process can be kept to one core on Linux only; leave --one-core out")
 
 
 def usable() -> int:

@@ -87,6 +87,8 @@ class Context:
         log: Any,
         *,
         stopping: Event | None = None,
+        deadline: datetime | None = None,
+        firing: Firing | None = None,
     ) -> None:
         self.queue = queue
         self.task = task
@@ -95,6 +97,13 @@ class Context:
         self.log = log
         self.lost = Signal()
         self.stopping = stopping or Event()
+        if deadline is not None:
+            self.deadline = deadline
+        if firing is not None:
+            self.firing = firing
+
+    def __repr__(self) -> str:
+        return f"<context of {self.task!r} on {self.queue!r} attempt={self.attempt}>"
 
 
 @dataclass(frozen=True, slots=True)

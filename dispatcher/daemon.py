@@ -147,7 +147,7 @@ class Daemon:
             TargetError, ConfigError, QueueNotFound, SchemaMismatch: there is nothing that could be run.
         """
         if self._settings.core is not None:
-            cores.keep_to_one(self._settings.core)  # before there are other threads
+            cores.keep_to_one(self._settings.core)  # before there are threads that do the work
         with ExitStack() as stack:
             if self._address is not None:
                 stack.callback(self._listen(*self._address).close)

@@ -345,10 +345,12 @@ class Dispatcher:
 
     def _interrupt(self) -> None:
         """End what runs; give back what cannot be ended, as the process is about to end it."""
-        self._crew.interrupt_all(time.monotonic())
         self._loop.interrupt_all()
-        if self._handover.wait_calm(INTERRUPT_S):
-            return
+        until_s = time.monotonic() + INTERRUPT_S
+        while time.monotonic() < until_s:
+            self._crew.interrupt_all(time.monotonic())  # again: one may just have been about to begin
+            if self._handover.wait_calm(LOOK_S):
+                return
         for delivery in [*self._crew.abandon_all(), *self._loop.deliveries()]:
             delivery.lose()
             with self._mutex:

@@ -114,14 +114,14 @@ class Feeders:
         """The message with what handles it, or with why nothing does."""
         delivery = Delivery(message, lane)
         try:
-            delivery.binding = binding = self._resolver.resolve(message)
+            binding = self._resolver.resolve(message)
+            if binding.is_async:
+                delivery.is_async = True
+            if binding.is_async not in lane.kinds:
+                lane.kinds.add(binding.is_async)
+            delivery.binding = binding
         except Exception as exc:  # noqa: BLE001 - a resolver may be anybody's; its error is the message's
             delivery.error = exc
-            return delivery
-        if binding.is_async:
-            delivery.is_async = True
-        if binding.is_async not in lane.kinds:
-            lane.kinds.add(binding.is_async)
         return delivery
 
     def close_lanes(self) -> None:

@@ -65,6 +65,8 @@ class Interruptible:
 
     def _end(self) -> None:
         """Take the right to interrupt back; or, if it is gone, see that no exception is still to come."""
+        if self._right is _TAKEN:  # it was never given: something else was raised before the function began
+            return
         try:
             self._right.pop()
         except IndexError:

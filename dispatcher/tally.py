@@ -122,7 +122,7 @@ class Tallies:
         sums: dict[str, Counter[str]] = {queue: Counter() for queue in queues}
         for tally in list(self._all):
             for queue, counts in tally.counts.copy().items():
-                sums.setdefault(queue, Counter()).update(counts)
+                sums.setdefault(queue, Counter()).update(counts.copy())
         return {queue: QueueCounts(**counts) for queue, counts in sums.items()}
 
 

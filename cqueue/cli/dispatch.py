@@ -116,7 +116,8 @@ def dispatch(
     cli: CliContext = ctx.obj
     if cli.url is not None:
         os.environ["CQUEUE_URL"] = cli.url  # for applications, and children, that name no URL themselves
-    from cqueue.dispatcher.daemon import Settings  # noqa: PLC0415 - keeps `cqueue --help` quick
+    from cqueue import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
+    from cqueue.dispatcher.daemon import Settings  # noqa: PLC0415 - as above
 
     options = {"threads": threads, "consumers": consumers, "batch_size": batch_size}
     settings = Settings(
@@ -125,7 +126,7 @@ def dispatch(
         options={name: value for name, value in options.items() if value is not None},
         grace_s=(DEFAULT_GRACE if grace is None else grace).total_seconds(),
         drain=drain,
-        core=os.getpid() if one_core else None,  # any, so that not all programs take the same one
+        core=cores.any_number() if one_core else None,
         log=_log_of(cli, log).value,
         verbose=cli.verbose,
     )

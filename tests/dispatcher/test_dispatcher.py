@@ -14,6 +14,7 @@ from cqueue.config import QueueConfig
 from cqueue.dispatcher import loop, workers
 from cqueue.dispatcher.delivery import SUCCEEDED
 from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.handlers import bind
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.retry import DEFAULT_POLICY
 from cqueue.errors import OutcomeUnknown, Unavailable
@@ -215,15 +216,22 @@ def test_an_unknown_task_is_retried_and_dead_lettered_at_the_limit(shop, work, c
     assert "resize" in letter.headers["cqueue-dead-reason"]
 
 
-def test_a_resolver_that_fails_costs_no_message(work):
-    """Its error is as one of the handler."""
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_resolver_that_fails_costs_no_message(work, raises):
+    """Its error is as one of the handler, and what came beside it is handled."""
+    good = bind(lambda _message, _context: None)
 
     class Broken:
         def resolve(self, message):
-            raise RuntimeError("no database")
+            if message.body == b"good":
+                return good
+            if raises:
+                raise RuntimeError("no database")
+            return None
 
-    work.send(b"x")
-    assert run_all(work, Broken()).retried == 1
+    work.send_many([cqueue.Message(b"x"), cqueue.Message(b"good")])
+    stats = run_all(work, Broken())
+    assert (stats.retried, stats.succeeded) == (1, 1)
     assert len(work.peek()) == 1
 
 
@@ -406,6 +414,31 @@ def test_the_grace_begins_with_the_stop(work, dispatch):
     assert dispatcher.join(SOON)
     assert dispatcher.stats().total.succeeded == 1
     assert dispatcher.stats().total.interrupted == 0
+
+
+def test_a_handler_that_begins_as_all_are_ended_is_ended_as_well(work, dispatch):
+    """It could not be told at first, so it is told again."""
+    begun, tries = threading.Event(), []
+
+    def spin(_message, _context):
+        begun.set()
+        while True:
+            time.sleep(0.001)
+
+    work.send(b"x")
+    dispatcher = dispatch(work, spin)
+    assert begun.wait(SOON_S)
+    end, crew = dispatcher._crew.interrupt_all, dispatcher._crew
+
+    def too_early_at_first(now_s):
+        tries.append(now_s)
+        if len(tries) > 1:
+            end(now_s)
+
+    crew.interrupt_all = too_early_at_first
+    dispatcher.stop(timedelta())
+    assert dispatcher.stats().total.interrupted == 1
+    assert not crew.running()
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -53,6 +53,11 @@ def test_a_handler_may_swallow_it():
         pass
 
 
+def test_what_never_began_is_not_waited_for():
+    """As when memory runs out between the call and the handler."""
+    Interruptible()._end()
+
+
 def test_what_it_raises_itself_is_raised():
     """And counts as its end."""
     run = Interruptible()

@@ -57,6 +57,9 @@ def test_a_system_that_cannot_says_so(monkeypatch):
     with pytest.raises(ConfigError, match="Linux only"):
         cores.keep_to_one(0)
 
+    with pytest.raises(ConfigError, match="Linux only"):
+        cores.any_number()
+
 
 def test_a_process_that_may_not_says_so(monkeypatch):
     def refuse(_pid, _cores):

@@ -14,7 +14,7 @@ import typer
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 
-app = typer.Typer(no_args_is_help=True, help="Measure throughput, latency and idle cost.")
+app = typer.Typer(no_args_is_help=True)
 
 Messages = Annotated[int, typer.Option(help="How many messages.")]
 Size = Annotated[int, typer.Option(help="Bytes of a body.")]

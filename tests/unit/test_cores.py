@@ -56,7 +56,6 @@ def test_a_system_that_cannot_says_so(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity")
     with pytest.raises(ConfigError, match="Linux only"):
         cores.keep_to_one(0)
-
     with pytest.raises(ConfigError, match="Linux only"):
         cores.any_number()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -367,11 +366,8 @@ class Consumer:
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
-        if self._bell.deleted_at > self._deleted_at:
-            self._deleted_at = self._bell.deleted_at
-            poll.distrust()
         self._looked_s = time.monotonic()
-        run(poll.begin(entry.spec, self._news(), self.share))
+        run(poll.begin(entry.spec, lambda: self._news(poll), self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             messages = self._accept(claimed, entry.spec)
@@ -396,14 +392,32 @@ class Consumer:
                 self._poll = None
             return holds
 
+    def look_around(self) -> bool:
+        """Used inside: go on with the search for wide rows that have work; whether one is found.
+
+        To be called after a receive that gave something: while that is handled there is time for one read.
+        """
+        with self._receiving, self._driver.limited():
+            poll = self._poll
+            if poll is None or self._closed:
+                return False
+            with suppress(CqueueError):  # the next receive meets it as well, and can raise it
+                entry = self._catalog.entry(self.name)
+                if poll.is_of(entry.row, entry.spec):
+                    self._driver.run(poll.search_on(entry.spec))
+            return poll.has_found
+
     def heard(self) -> bool:
         """Used inside: whether this process has sent what this consumer has not received yet."""
         return not all(self._has(news) for news in list(self._sleeper.told))
 
-    def _news(self) -> deque[News]:
+    def _news(self, poll: Poll) -> list[News]:
         """What this process has sent, and whether it was received meanwhile: then looking costs a lock."""
-        told, deleted_at = self._sleeper.told, self._deleted_at
-        news = deque[News]()
+        told, deleted_at = self._sleeper.told, self._bell.deleted_at
+        if deleted_at > self._deleted_at:
+            self._deleted_at = deleted_at
+            poll.distrust()
+        news: list[News] = []
         for one in [told.popleft() for _ in range(len(told))]:
             rows = one.rows if one.began > deleted_at else ()
             news.append(one._replace(rows=rows, received=self._has(one)))

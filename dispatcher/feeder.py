@@ -79,16 +79,17 @@ class Feeders:
                 self._roster.tidied(lane, more=lane.tidy())
                 return
             lane.divide()
-            messages = lane.consumer.receive(lane.want)
+            messages, more = lane.consumer.receive(lane.want), False
             if messages:
                 lane.learn()
                 tally.add(lane.name, "received", len(messages))
                 self._admit(lane, messages)
+                more = lane.look_around()
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
             self._failed(lane, tally, exc)
         else:
             self.trouble.succeeded(lane.name, queue=lane.name)
-            self._roster.found(lane, len(messages))
+            self._roster.found(lane, len(messages), more=more)
 
     def _failed(self, lane: Lane, tally: Tally, error: Exception) -> None:
         tally.add(lane.name, "receive_failures")

@@ -80,6 +80,7 @@ class Lane:
         self.is_polled = False  # a receive is under way, since then:
         self.began_s = 0.0
         self.lively = True  # the last poll found something
+        self.is_extra = False  # the next one is made at once, for what is known to be there
         self.due_s = self.planned_s = 0.0  # when it is due, and when it would be had nobody rung
         self.is_early = False
         self.ticket = 0  # of its latest entry in the roster; 0 while it is being polled
@@ -115,6 +116,12 @@ class Lane:
         """What a poll does besides looking for messages; whether there will be more of that soon."""
         tidy: Callable[[], bool] | None = getattr(self.consumer, "tidy", None)  # a recorder has none
         return tidy is not None and tidy()
+
+    def look_around(self) -> bool:
+        """Between two polls, do a part of what one would have to; whether the next will find something."""
+        self.lively = False  # what the last one brought is handed over
+        look_around: Callable[[], bool] | None = getattr(self.consumer, "look_around", None)
+        return look_around is not None and look_around()
 
     def learn(self) -> None:
         """Take note of the queue's configuration, which may have been altered."""
@@ -259,9 +266,13 @@ class Roster:
 
     # ── what a poll brought ──
 
-    def found(self, lane: Lane, count: int) -> None:
-        """A poll is over, with so many messages."""
+    def found(self, lane: Lane, count: int, *, more: bool = False) -> None:
+        """A poll is over, with so many messages. more: it is known where the next one may find some.
+
+        If that one finds none, somebody else was quicker: it is no sign that there is little to do.
+        """
         now = self.clock()
+        was_extra, lane.is_extra = lane.is_extra, more
         lane.lively, lane.failures = bool(count), 0
         is_full = 0 < count >= lane.want
         if count:
@@ -269,14 +280,14 @@ class Roster:
             lane.empty_since_s = None
             if is_full and lane.helpers:
                 self.hurry(lane.helpers)
-        else:
+        elif not was_extra:
             if lane.empty_since_s is None:
                 lane.empty_since_s = lane.began_s
             lane.empty_until_s = lane.began_s
             lane.pause_s = min(max(lane.pause_s * 2, self._shortest_s), self._longest_s)
         lane.helps = lane.helps and is_full
         pause_s = lane.pause_s if lane.is_needed(now) else min(TIDY_S, self._longest_s)
-        self._back(lane, now if is_full else now + pause_s)
+        self._back(lane, now if is_full or more else now + pause_s)
 
     def tidied(self, lane: Lane, *, more: bool) -> None:
         """A helper that is not needed has been looked after; it may be needed by now."""

@@ -36,7 +36,7 @@ PACKED_BODY = 4 << 10
 """A larger body has a row alone: what a row costs is little beside it, and large rows are slow to read."""
 INLINE_BODY = 16 << 10
 """A larger body is a row of its own: that costs a write and a read, and keeps reads of messages small."""
-TURN_US = 100_000
+TURN_US = 250_000
 MAX_REGISTERED = 10_000
 
 Failure = NotDone | OutcomeUnknown

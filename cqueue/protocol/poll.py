@@ -7,8 +7,9 @@ both run these rounds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
+from typing import Any
 
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
@@ -20,16 +21,21 @@ from cqueue.protocol.probe import probe
 from cqueue.protocol.registry import Registry, refresh
 from cqueue.protocol.spec import Lease, Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import RowView
-from cqueue.store.operations import Now, QueueRow, RandomBits, WideRow
+from cqueue.store.operations import Now, Operation, QueueRow, RandomBits, WideRow
 
 PROBED_AT_ONCE = 16
 ENOUGH_FOUND = 8
 SEARCH_EVERY_US = 500_000
+EARLY_US = 100_000
+"""Between two rounds a search begins so long before it is due."""
 FREE_AFTER_US = 200_000
 """How long a slot whose messages are all acked waits for the next claim to free it on the way."""
 
 OTHERS_EVERY_US = 2_000_000
 """How often a consumer looks at wide rows that are another worker's to look at first."""
+
+Tell = Callable[[], Iterable[News]]
+"""What this process has sent since it was last asked."""
 
 Share = Callable[[WideRow], bool]
 """Whether a wide row is this consumer's to look at first. Only speed hangs on it."""
@@ -49,9 +55,15 @@ class Poll:
         self.finished: deque[Lease] = deque()  # all acked: slots to be freed
         self.gate = gate  # for the rounds to come
         self._promising: dict[WideRow, RowView] = {}  # we were told of, or have left something in
+        self._told: dict[WideRow, RowView] = {}  # we were told of since their last claim
         self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
-        self._searched_us = 0
+        self._told_next = False  # it is their turn
+        self._tell: Tell = tuple
+        self._searched_us = 0  # when the last search began
+        self._whole_us = 0  # when the last one began that came to its end, or has to be waited for
         self._searched = False  # in this round
+        self._steps: tuple[Proto[None], Operation[Any]] | None = None  # a search under way, its next read
+        self._stepped = False  # the last search was one of that kind, and has ended
         self._share: Share | None = None
         self._others_us = 0  # when others' wide rows were looked at as well
         self._unfreed_us: int | None = None  # since when slots wait to be freed
@@ -72,10 +84,10 @@ class Poll:
 
     # ── a round ──
 
-    def begin(self, spec: QueueSpec, told: deque[News], share: Share | None = None) -> Proto[None]:
+    def begin(self, spec: QueueSpec, tell: Tell, share: Share | None = None) -> Proto[None]:
         """Begin a round: take note of what is known, and search if the last search is a while ago.
 
-        told: what this process has sent: its wide rows need no probe.
+        tell: gives what this process has sent: its wide rows need no probe. Asked again during the round.
         share: which wide rows to look at each time; the others are looked at every two seconds.
 
         A search comes round twice a second, so neither a lock nor what this process sends itself can
@@ -83,11 +95,38 @@ class Poll:
         """
         now_us = yield from Now()
         self._sort_finished(now_us)
-        self._hear(spec, told, now_us)
-        self._searched = False
+        self._tell = tell
+        self._hear(spec, now_us)
+        self._searched = self._stepped and bool(self._found)
         self._share = share
-        if now_us - self._searched_us >= SEARCH_EVERY_US:
-            yield from self._search(spec, now_us, busy=bool(self._promising or self.held))
+        if now_us - self._whole_us >= SEARCH_EVERY_US:
+            yield from self._search_whole(spec, now_us, busy=bool(self._promising or self.held))
+
+    @property
+    def has_found(self) -> bool:
+        """Whether a search has found what no round has been to yet."""
+        return bool(self._found)
+
+    def search_on(self, spec: QueueSpec) -> Proto[None]:
+        """Between two rounds: one read of a search, if it is due soon. If that fails a round meets it too.
+
+        A whole search takes as long as several claims, and messages that come meanwhile wait for it. So
+        where rounds follow each other it goes on between them, a read at a time.
+        """
+        now_us, steps, self._steps = (yield from Now()), self._steps, None
+        if steps is None and now_us - self._searched_us < SEARCH_EVERY_US - EARLY_US:
+            return
+        script, read = steps or (self._search(spec, now_us, busy=True), None)
+        try:
+            if read is None:
+                read = yield from _upto_read(script, None)
+            following = None if read is None else (yield from _upto_read(script, (yield read)))
+        except (NotDone, OutcomeUnknown):
+            return
+        if following is None:
+            self._whole_us, self._stepped = self._searched_us, True
+        else:
+            self._steps = script, following
 
     def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
         """A claim that gave something (be it only messages to bury); None once there is no more work.
@@ -97,7 +136,7 @@ class Poll:
         """
         claimed = yield from self._claim_first(spec, want, stay=stay)
         if claimed is None and not self._searched:
-            yield from self._search(spec, (yield from Now()))
+            yield from self._search_whole(spec, (yield from Now()))
             claimed = yield from self._claim_first(spec, want, stay=stay)
         return claimed
 
@@ -113,6 +152,8 @@ class Poll:
             else:
                 if claimed.taken or claimed.dead or claimed.expired:
                     return claimed
+            if self._found:
+                self._hear(spec, (yield from Now()))
         if failure is not None:
             raise failure
         return None
@@ -140,24 +181,41 @@ class Poll:
 
     # ── where to look ──
 
-    def _hear(self, spec: QueueSpec, told: deque[News], now_us: int) -> None:
-        while told:
-            news = told.popleft()
+    def _hear(self, spec: QueueSpec, now_us: int) -> None:
+        for news in self._tell():
             if news.wide_row.queue == spec.partition:
                 view = self.registry.add(spec, news.wide_row, news.priorities)
                 if news.wide_row.time_shard * 1000 <= now_us:
                     view.heard.hear(news)
                     if not news.received:
-                        self._promising[news.wide_row] = view
+                        self._promising[news.wide_row] = self._told[news.wide_row] = view
 
     def _next_promising(self) -> RowView | None:
-        """What a search found, oldest first; the wide row whose lock we hold; where else something is."""
-        if self._found:
-            return self._found.popleft()
+        """What a search found, oldest first; the wide row whose lock we hold; where else something is.
+
+        What we were told of takes turns with what a search found: that may be much work, and give nothing.
+        """
+        if self._found and not (self._told_next and self._told):
+            self._told_next = True
+            return self._known(self._found.popleft())
+        self._told_next = False
         if self.held is not None:
-            self._promising.pop(self.held.wide_row, None)
-            return self.held
-        return self._promising.pop(next(iter(self._promising)), None) if self._promising else None
+            return self._known(self.held)
+        known = self._told if self._found else self._promising
+        return self._known(next(iter(known.values()))) if known else None
+
+    def _known(self, view: RowView) -> RowView:
+        """The wide row, about to be claimed from: what is known of it by then is news no more."""
+        self._promising.pop(view.wide_row, None)
+        self._told.pop(view.wide_row, None)
+        if view in self._found:
+            self._found.remove(view)
+        return view
+
+    def _search_whole(self, spec: QueueSpec, now_us: int, *, busy: bool = False) -> Proto[None]:
+        """A search that is waited for."""
+        self._whole_us = now_us
+        yield from self._search(spec, now_us, busy=busy)
 
     def _search(self, spec: QueueSpec, now_us: int, *, busy: bool = False) -> Proto[None]:
         """Bring the registry up to date and probe all wide rows: the oldest first, equals in any order.
@@ -168,20 +226,31 @@ class Poll:
         Where something is known to be, it takes its turn without a probe.
         """
         last_us, self._searched_us, self._searched = self._searched_us, now_us, True
+        self._steps, self._stepped = None, False  # this one instead
         yield from refresh(self.registry, spec)
-        due = self._shared((yield from self._due()), now_us)
+        due = yield from self._due()
+        share = None if now_us - self._others_us >= OTHERS_EVERY_US else self._share
+        if share is not None:
+            due = [view for view in due if share(view.wide_row)]
         if busy:
             due = [view for view in due if view.seen_us <= last_us or view.wide_row in self._promising]
-        self._found.clear()
+        if not due:
+            self._found.clear()
         for start in range(0, len(due), PROBED_AT_ONCE):
             part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]
             unknown = [view for view in part if view.wide_row not in self._promising]
             found = yield from probe(unknown, spec, self.gate)
+            if not start:
+                self._found.clear()  # only now: rounds between the steps of a search go on with it
             self._found += [
-                view for view in part if self._promising.pop(view.wide_row, None) or view in found
+                view
+                for view in part
+                if not view.retired and (view.wide_row in self._promising or view in found)
             ]
             if len(self._found) >= ENOUGH_FOUND:
-                return
+                break
+        if share is None:
+            self._others_us = now_us
 
     def _due(self) -> Proto[list[RowView]]:
         due = self.registry.due((yield from Now()))
@@ -190,14 +259,6 @@ class Poll:
             Random(bits).shuffle(due)  # so that consumers do not all try the same one
             due.sort(key=lambda view: view.wide_row.time_shard)
         return due
-
-    def _shared(self, due: list[RowView], now_us: int) -> list[RowView]:
-        """Those that are ours to look at now."""
-        share = self._share
-        if share is None or now_us - self._others_us >= OTHERS_EVERY_US:
-            self._others_us = now_us
-            return due
-        return [view for view in due if share(view.wide_row)]
 
     # ── finished leases ──
 
@@ -232,3 +293,14 @@ class Poll:
         except (NotDone, OutcomeUnknown):
             view.finished = finished  # the next head read tells which are still ours
             self._unfreed_us = now_us
+
+
+def _upto_read(script: Proto[None], answer: Any) -> Proto[Operation[Any] | None]:
+    """Let a search take an answer and go on to its next read; None: it has come to its end."""
+    try:
+        operation = script.send(answer)
+        while isinstance(operation, Now | RandomBits):
+            operation = script.send((yield operation))
+    except StopIteration:
+        return None
+    return operation

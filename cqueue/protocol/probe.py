@@ -85,19 +85,19 @@ def _sweep_is_due(at: CursorRow, spec: QueueSpec, now_us: int) -> bool:
 
 def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[list[RowView]]:
     """Those views for which a due message that no slot lists can be read; the others may rest."""
-    asked: list[tuple[RowView, int]] = []
-    reads: list[Operation[Any]] = []
+    asked: list[RowView] = []
+    reads: list[ReadIds] = []
     for view in views:
         for priority in sorted(view.priorities):
             for read in _looks(view, spec, priority, now_us):
-                asked.append((view, priority))
+                asked.append(view)
                 reads.append(read)
     if not reads:
         return []
     answers = yield from some_of(tuple(reads))
     found: list[RowView] = []
-    for (view, priority), answer in zip(asked, answers, strict=True):
-        if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, priority, answer):
+    for view, read, answer in zip(asked, reads, answers, strict=True):
+        if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, read, answer):
             view.looked_us = 0  # the claim has to look back again, to take what was found there
             found.append(view)
     for view in views:
@@ -122,15 +122,20 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
     return looks
 
 
-def _any_unlisted(view: RowView, priority: int, answer: IdSlice) -> bool:
+def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
+    """Whether an id is among them, or behind them, that no slot lists.
+
+    As many as were asked for are one more than slots listed then. If that one is listed by now (a search goes
+    on between rounds, and one of them may have claimed meanwhile), what lies behind it is not known.
+    """
     head = view.head or Head()
     listed = {
         id_
         for slot in head.slots
-        if slot.priority == priority and slot.state is not SlotState.FREE
+        if slot.priority == read.priority and slot.state is not SlotState.FREE
         for id_ in slot.ids
     }
-    return len(answer.ids) == PROBE_IDS or any(id_ not in listed for id_ in answer.ids)
+    return len(answer.ids) >= read.limit or any(id_ not in listed for id_ in answer.ids)
 
 
 def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:

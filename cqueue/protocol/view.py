@@ -13,7 +13,7 @@ from cqueue.protocol.news import Heard
 from cqueue.protocol.spec import Lease, QueueSpec
 from cqueue.store.operations import Head, MessageRow, WideRow
 
-REMEMBERED_US = 100_000
+REMEMBERED_US = 250_000
 """A head is read again at least this often, for the sake of what others gave back, or let expire."""
 
 RIVALS_US = 1_000_000

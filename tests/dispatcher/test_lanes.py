@@ -104,6 +104,30 @@ def test_a_full_batch_is_followed_by_another_at_once(roster):
     assert {next_of(roster), next_of(roster)} == {lane, helper}
 
 
+def test_a_lane_that_knows_of_more_to_do_is_polled_at_once(roster, clock):
+    lane = enter(roster, "q")
+    assert next_of(roster) is lane
+    roster.found(lane, 1)
+    assert next_of(roster) is None
+    clock.now += 1.0
+    assert next_of(roster) is lane
+    roster.found(lane, 1, more=True)
+    assert next_of(roster) is lane
+
+
+def test_a_poll_for_what_somebody_else_took_first_is_no_sign_of_silence(roster, clock):
+    lane = enter(roster, "q")
+    assert next_of(roster) is lane
+    roster.found(lane, 1, more=True)
+    assert next_of(roster) is lane
+    roster.found(lane, 0)
+    assert lane.empty_since_s is None
+    clock.now += 0.005
+    assert next_of(roster) is lane
+    roster.found(lane, 0)
+    assert lane.empty_since_s == clock.now
+
+
 def test_a_helper_looks_only_while_batches_are_full(roster, clock):
     """Beside a trickle it would only get in the way of the lane that it helps, unless that one hangs."""
     lane, helper = enter(roster, "q"), enter(roster, "q", helper=True)

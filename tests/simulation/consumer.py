@@ -83,9 +83,7 @@ class Consumer:
 
     def _round(self, poll: Poll) -> Script:
         want, stay = self.sim.rng.randint(1, self.sim.params.want), self.sim.rng.random() < 0.5
-        if self.sim.params.late_news_s and self.sim.rng.random() < 0.8:  # what was received is no news
-            self.told = deque(one._replace(received=one.ids <= self.received) for one in self.told)
-        yield from poll.begin(self.spec, self.told)
+        yield from poll.begin(self.spec, self._tell)
         while True:
             began = self.sim.world.step
             self.sim.oracle.claims.pop(self.client, None)
@@ -94,9 +92,18 @@ class Consumer:
             if claimed is None:
                 break
             if (yield from self._accept(claimed, began)):
+                if self.sim.params.looks_around:
+                    yield from poll.search_on(self.spec)
                 return True
         yield from poll.tidy(at_once=self.sim.rng.random() < 0.5)
         return False
+
+    def _tell(self) -> list[News]:
+        told = list(self.told)
+        self.told.clear()
+        if self.sim.params.late_news_s and self.sim.rng.random() < 0.8:  # what was received is no news
+            told = [one._replace(received=one.ids <= self.received) for one in told]
+        return told
 
     def _accept(self, claimed: Claim, began: int) -> Script:
         self.received.update(taken.row.id for taken in claimed.taken)

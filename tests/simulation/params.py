@@ -61,6 +61,7 @@ class Params:
     want: int = 5
     work_s: float = 3.0
     serial: bool = False  # a consumer handles its messages before it asks for more
+    looks_around: bool = False  # and searches between two rounds, a read at a time
     actions: tuple[int, ...] = (60, 10, 5, 8, 5, 4, 5, 3)
 
 
@@ -120,6 +121,7 @@ NEWS = Params(
     longest_pause_us=100_000, crashes=0.1, producers=3, consumers=2, batches=12, batch=1, gap_s=0.05,
     delayed=0.0, late_news_s=0.03, rivals_us=10_000, priorities=(0,), poll_s=0.2, longest_idle_s=0.3,
     work_s=0.02, large=0.0, want=20, actions=(90, 4, 2, 0, 0, 2, 0, 2), busy_us=1_500_000,
+    looks_around=True,
 )  # fmt: skip
 SHARES = {
     "mixed": (18, None), "news": (2, NEWS), "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
@@ -159,7 +161,7 @@ def _mixed(rng: Random) -> Params:
         delayed=rng.choice((0.0, 0.3, 0.8)),
         longest_delay_us=rng.choice((300_000, 2_000_000)),
     )
-    return replace(
+    params = replace(
         params,
         priorities=rng.choice(((0,), (0,), (0, 0, 5))),
         poison=rng.choice((0.0, 0.0, 0.05)),
@@ -171,6 +173,7 @@ def _mixed(rng: Random) -> Params:
         serial=rng.random() < 0.3,
         **_replays(rng),
     )
+    return replace(params, looks_around=rng.random() < 0.5)
 
 
 def _replays(rng: Random) -> dict[str, bool | int]:

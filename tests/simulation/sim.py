@@ -10,7 +10,7 @@ from random import Random
 from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import news, shards, view
+from cqueue.protocol import news, poll, shards, view
 from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.spec import QueueSpec, Taken
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
@@ -224,7 +224,12 @@ class Simulation:
     def run(self) -> Simulation:
         """Trouble, then quiet; raises Violation."""
         for_so_long = self.params.rivals_us or view.RIVALS_US
-        with patch.object(view, "RIVALS_US", for_so_long), patch.object(news, "STRANGERS_US", for_so_long):
+        early_us = poll.SEARCH_EVERY_US if self.params.looks_around else poll.EARLY_US  # all the time
+        with (
+            patch.object(view, "RIVALS_US", for_so_long),
+            patch.object(news, "STRANGERS_US", for_so_long),
+            patch.object(poll, "EARLY_US", early_us),
+        ):
             return self._run()
 
     def _run(self) -> Simulation:

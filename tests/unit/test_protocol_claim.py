@@ -56,7 +56,7 @@ def test_who_claimed_last_claims_in_one_mutation():
         new = put(table)
         assert claimed(table, view) == new
         assert mutations(table) == before + 1
-        table.pass_time(SECOND_US // 10)
+        table.pass_time(REMEMBERED_US)
 
 
 def test_a_claim_that_finds_nothing_writes_nothing():
@@ -114,7 +114,7 @@ def test_a_head_that_was_just_written_is_not_read():
         new = put(table, 2)
         assert ids_of(table.claim(view)) == new
     assert heads(table) == before
-    table.pass_time(SECOND_US // 10)
+    table.pass_time(REMEMBERED_US)
     new = put(table)
     assert ids_of(table.claim(view)) == new
     assert heads(table) == before + 1
@@ -128,7 +128,7 @@ def test_what_comes_back_is_found_when_the_head_is_read_again():
     table.run(ack.nack(taken.lease, first, 0, shared))
     new = put(table)
     assert ids_of(table.claim(view)) == new
-    table.pass_time(SECOND_US // 10)
+    table.pass_time(REMEMBERED_US)
     assert ids_of(table.claim(view)) == first
 
 
@@ -143,7 +143,7 @@ def test_a_slot_that_its_holder_extended_is_freed_later():
     new = put(table)
     assert ids_of(table.claim(view)) == new
     assert view.finished == [taken.lease]
-    table.pass_time(SECOND_US // 10)
+    table.pass_time(REMEMBERED_US)
     put(table)
     table.claim(view)
     assert taken.row.id not in table.listed()

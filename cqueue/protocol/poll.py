@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
@@ -41,6 +42,14 @@ Share = Callable[[WideRow], bool]
 """Whether a wide row is this consumer's to look at first. Only speed hangs on it."""
 
 
+class _Steps(NamedTuple):
+    """A search under way, and its next read. busy: see `Poll._search`."""
+
+    script: Proto[None]
+    read: Operation[Any]
+    busy: bool
+
+
 class Poll:
     """One consumer's search for messages of one incarnation of a queue.
 
@@ -62,8 +71,8 @@ class Poll:
         self._searched_us = 0  # when the last search began
         self._whole_us = 0  # when the last one began that came to its end, or has to be waited for
         self._searched = False  # in this round
-        self._steps: tuple[Proto[None], Operation[Any]] | None = None  # a search under way, its next read
-        self._stepped = False  # the last search was one of that kind, and has ended
+        self._steps: _Steps | None = None
+        self._stepped = False  # the last search ended between two rounds
         self._share: Share | None = None
         self._others_us = 0  # when others' wide rows were looked at as well
         self._unfreed_us: int | None = None  # since when slots wait to be freed
@@ -113,20 +122,28 @@ class Poll:
         A whole search takes as long as several claims, and messages that come meanwhile wait for it. So
         where rounds follow each other it goes on between them, a read at a time.
         """
-        now_us, steps, self._steps = (yield from Now()), self._steps, None
-        if steps is None and now_us - self._searched_us < SEARCH_EVERY_US - EARLY_US:
+        now_us = yield from Now()
+        if self._steps is None and now_us - self._searched_us < SEARCH_EVERY_US - EARLY_US:
             return
-        script, read = steps or (self._search(spec, now_us, busy=True), None)
-        try:
-            if read is None:
-                read = yield from _upto_read(script, None)
-            following = None if read is None else (yield from _upto_read(script, (yield read)))
-        except (NotDone, OutcomeUnknown):
-            return
-        if following is None:
-            self._whole_us, self._stepped = self._searched_us, True
+        with suppress(NotDone, OutcomeUnknown):
+            self._stepped = yield from self._step(spec, busy=True)
+
+    def _step(self, spec: QueueSpec, *, busy: bool) -> Proto[bool]:
+        """One read of the search under way, or of a new one; whether it has come to its end."""
+        steps, self._steps = self._steps, None
+        read: Operation[Any] | None
+        if steps is not None:
+            script, read, busy = steps
         else:
-            self._steps = script, following
+            script = self._search(spec, (yield from Now()), busy=busy)
+            read = yield from _upto_read(script, None)
+        if read is not None:
+            following = yield from _upto_read(script, (yield read))
+            if following is not None:
+                self._steps = _Steps(script, following, busy)
+                return False
+        self._whole_us = self._searched_us
+        return True
 
     def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
         """A claim that gave something (be it only messages to bury); None once there is no more work.
@@ -135,8 +152,11 @@ class Poll:
             NotDone, OutcomeUnknown: of the first wide row that failed, if no other gave anything.
         """
         claimed = yield from self._claim_first(spec, want, stay=stay)
-        if claimed is None and not self._searched:
-            yield from self._search_whole(spec, (yield from Now()))
+        while claimed is None and not self._searched:
+            if self._steps is not None and self._steps.busy:
+                self._steps = None  # it leaves some out
+            self._searched = yield from self._step(spec, busy=False)
+            self._hear(spec, (yield from Now()))  # what is sent meanwhile need not wait for the search
             claimed = yield from self._claim_first(spec, want, stay=stay)
         return claimed
 
@@ -214,7 +234,7 @@ class Poll:
 
     def _search_whole(self, spec: QueueSpec, now_us: int, *, busy: bool = False) -> Proto[None]:
         """A search that is waited for."""
-        self._whole_us = now_us
+        self._whole_us, self._searched = now_us, True
         yield from self._search(spec, now_us, busy=busy)
 
     def _search(self, spec: QueueSpec, now_us: int, *, busy: bool = False) -> Proto[None]:
@@ -225,7 +245,7 @@ class Poll:
 
         Where something is known to be, it takes its turn without a probe.
         """
-        last_us, self._searched_us, self._searched = self._searched_us, now_us, True
+        last_us, self._searched_us = self._searched_us, now_us
         self._steps, self._stepped = None, False  # this one instead
         yield from refresh(self.registry, spec)
         due = yield from self._due()

@@ -19,6 +19,7 @@ from cqueue.store.operations import (
     RandomBits,
     ReadHead,
     ReadIds,
+    ReadShards,
     WideRow,
 )
 from tests.simulation.hand import NOON_US, Table, nothing
@@ -288,6 +289,30 @@ def test_a_search_between_rounds_that_comes_to_nothing_does_not_count_for_others
     table.pass_time(EARLY_US)
     assert took(table, poll, share) == 2
     assert other in poll.registry.views
+
+
+def test_what_is_sent_during_a_search_need_not_wait_for_its_end():
+    """A poll that has nothing else to do looks everywhere, a read at a time; it goes on in the next one."""
+    table = Table(shards=4)
+    poll = started(table)
+    put(table, 0)
+    assert took(table, poll) == 1
+    other, told = put(table, 1), []
+
+    def send_meanwhile(operation):
+        if type(operation) is ReadShards and not told:
+            told.append(News(put(table, 2), frozenset({0})))
+
+    table.log.clear()
+    table.run(poll.begin(table.spec, partial(told_once, told)))
+    (taken,) = table.run(poll.next_claim(table.spec, 10), send_meanwhile).taken
+    assert taken.lease.wide_row.shard == 2
+    assert other.shard not in probed(table)
+    told = [None]  # nothing more
+    table.run(poll.begin(table.spec, tuple))
+    (taken,) = table.run(poll.next_claim(table.spec, 10), send_meanwhile).taken
+    assert taken.lease.wide_row == other
+    assert len([op for op in table.log if type(op) is ReadShards]) == 1
 
 
 def test_a_search_that_fails_between_rounds_is_made_by_a_round_in_time():

@@ -31,8 +31,6 @@ from cqueue.store.operations import (
 
 STAY_MS = 250
 """How long a lock is kept between two claims of a holder that is expected back at once."""
-FREED_AT_ONCE = 1
-"""So many finished slots are freed by a claim that takes messages: the next ones use the others again."""
 MAX_CLAIM_BYTES = 16 << 20
 """Bodies claimed at once, the last one on top."""
 
@@ -225,7 +223,7 @@ class Draft:
 
     def mutation(self) -> Mutate:
         """Everything in one conditional batch: slots, cursors, and the lock released or renewed."""
-        for key in self._to_be_freed():
+        for key in list(self.finished):
             self._overwrite(freed(self.slots[key]))
         renew = self.renews
         fence = next_fence(self.view.fence, self.now_us)
@@ -239,15 +237,6 @@ class Draft:
             slots=() if self.retire else tuple(self.changes.values()),
             retire=self.retire,
         )
-
-    def _to_be_freed(self) -> list[tuple[int, int]]:
-        """Finished slots, of which those with low numbers would be used again first.
-
-        Each costs the mutation a condition and a row. Where messages come one by one, and are acked together,
-        a claim would free dozens, for the next ones to take them one by one.
-        """
-        keys = sorted(self.finished, reverse=True)
-        return keys[:FREED_AT_ONCE] if self.grants and not self.retire else keys
 
     def _lock_tally(self) -> int:
         """What makes the sum 0. Holders that change slots meanwhile leave the sum of those as it is."""

@@ -151,13 +151,22 @@ class Poll:
         Raises:
             NotDone, OutcomeUnknown: of the first wide row that failed, if no other gave anything.
         """
+        failure: CqueueError | None = None
         claimed = yield from self._claim_first(spec, want, stay=stay)
+        resumed = self._steps is not None  # a search that says nothing of what came after its reads
         while claimed is None and not self._searched:
             if self._steps is not None and self._steps.busy:
-                self._steps = None  # it leaves some out
-            self._searched = yield from self._step(spec, busy=False)
-            self._hear(spec, (yield from Now()))  # what is sent meanwhile need not wait for the search
-            claimed = yield from self._claim_first(spec, want, stay=stay)
+                self._steps, resumed = None, False  # it leaves some out
+            if (yield from self._step(spec, busy=False)):
+                self._searched, resumed = not resumed, False
+            if not self._searched:
+                self._hear(spec, (yield from Now()))  # what is sent meanwhile need not wait for the search
+            try:
+                claimed = yield from self._claim_first(spec, want, stay=stay)
+            except (NotDone, OutcomeUnknown) as exc:
+                failure = failure or exc
+        if claimed is None and failure is not None:
+            raise failure
         return claimed
 
     def _claim_first(self, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim | None]:

@@ -16,7 +16,7 @@ from cqueue.protocol.lock import unlock
 from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import KNOWN_TOMBSTONES, REMEMBERED_US, RIVALS_US
-from cqueue.store.operations import Head, Mutate, ReadHead, ReadIds, ReadSlice, SlotState, Together, wrapped
+from cqueue.store.operations import Head, Mutate, ReadHead, ReadIds, ReadSlice, Together, wrapped
 from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
 
 
@@ -57,37 +57,6 @@ def test_who_claimed_last_claims_in_one_mutation():
         assert claimed(table, view) == new
         assert mutations(table) == before + 1
         table.pass_time(REMEMBERED_US)
-
-
-def test_finished_slots_are_used_again_rather_than_freed():
-    """One by one: acks that come together would make a claim free dozens, for the next ones to take them."""
-    table = Table()
-    view = table.view()
-    for _ in range(6):
-        put(table)
-    several = [table.claim(view, want=1).taken for _ in range(6)]
-    view.finished += table.run(ack.ack([taken for (taken,) in several]))
-    changed = []
-    for _ in range(3):
-        put(table)
-        table.claim(view)
-        changed.append(len(table.log[-1].slots))
-    assert changed == [2, 2, 2]
-    assert view.finished == []
-    assert len(table.head().slots) == 6
-    assert len([slot for slot in table.head().slots if slot.state is SlotState.FREE]) == 3
-
-
-def test_a_claim_that_takes_nothing_frees_all_finished_slots():
-    table = Table()
-    view = table.view()
-    for _ in range(4):
-        put(table)
-    several = [table.claim(view, want=1).taken for _ in range(4)]
-    view.finished += table.run(ack.ack([taken for (taken,) in several]))
-    table.claim(view)
-    assert view.finished == []
-    assert {slot.state for slot in table.head().slots} == {SlotState.FREE}
 
 
 def test_a_claim_that_finds_nothing_writes_nothing():

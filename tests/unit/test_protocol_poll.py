@@ -315,6 +315,53 @@ def test_what_is_sent_during_a_search_need_not_wait_for_its_end():
     assert len([op for op in table.log if type(op) is ReadShards]) == 1
 
 
+def interrupted(table: Table) -> Poll:
+    """A consumer whose search was interrupted, when it had read the registry, by what its process sent."""
+    poll, told = started(table), []
+    put(table, 0)
+    assert took(table, poll) == 1
+
+    def send_meanwhile(operation):
+        if type(operation) is ReadShards:
+            told.append(News(put(table, 2), frozenset({0})))
+
+    table.run(poll.begin(table.spec, partial(told_once, told)))
+    assert len(table.run(poll.next_claim(table.spec, 10), send_meanwhile).taken) == 1
+    return poll
+
+
+def test_a_search_that_was_interrupted_is_followed_by_a_whole_one():
+    """What came after its reads is there: a poll that says there is nothing would be wrong."""
+    table = Table(shards=4)
+    poll = interrupted(table)
+    late = put(table, 3)
+    table.run(poll.begin(table.spec, tuple))
+    (taken,) = table.run(poll.next_claim(table.spec, 10)).taken
+    assert taken.lease.wide_row == late
+    table.run(poll.begin(table.spec, tuple))
+    assert table.run(poll.next_claim(table.spec, 10)) is None
+
+
+def test_a_claim_that_fails_during_a_search_does_not_end_it():
+    """Other wide rows may give something; if none does, the failure is told."""
+    table = Table(shards=4)
+    poll, told = interrupted(table), []
+    other = put(table, 3)
+
+    def trouble(operation):
+        if type(operation) is ReadShards and not told:
+            told.append(News(put(table, 1), frozenset({0})))
+        if getattr(operation, "wide_row", other).shard == 1:
+            raise NotDone("no answer")
+
+    table.run(poll.begin(table.spec, partial(told_once, told)))
+    (taken,) = table.run(poll.next_claim(table.spec, 10), trouble).taken
+    assert taken.lease.wide_row == other
+    table.run(poll.begin(table.spec, lambda: [News(put(table, 1), frozenset({0}))]))
+    with pytest.raises(NotDone):
+        table.run(poll.next_claim(table.spec, 10), trouble)
+
+
 def test_a_search_that_fails_between_rounds_is_made_by_a_round_in_time():
     """Which can say so; however often the steps fail, others wait for half a second at most."""
     table = Table(shards=4)

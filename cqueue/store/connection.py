@@ -21,7 +21,6 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
     Cluster,
-    DefaultConnection,
     ExecutionProfile,
     NoHostAvailable,
     Session,
@@ -40,6 +39,7 @@ from cassandra.protocol import ErrorMessage
 
 from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, Unavailable
 from cqueue.settings import Settings
+from cqueue.store.sockets import connection_class
 
 # Reads at serial consistency: they see every conditional mutation that was ever acknowledged, and finish
 # one that was left half done.
@@ -115,15 +115,6 @@ def open_session(settings: Settings, *, use_keyspace: bool = True) -> Connection
         raise
 
 
-class _Socket(DefaultConnection):  # type: ignore[misc]
-    """The driver's own connection, which reads and writes 64 KiB at a time where it would 4.
-
-    A slice of 500 messages then takes 3 calls instead of 40, each with a turn of the event loop.
-    """
-
-    in_buffer_size = out_buffer_size = 64 << 10
-
-
 def make_cluster(settings: Settings) -> Cluster:
     """The driver's `Cluster`, not yet connected. Host names are looked up here."""
     return Cluster(
@@ -132,7 +123,7 @@ def make_cluster(settings: Settings) -> Cluster:
         protocol_version=ProtocolVersion.V5,  # the newest that is no beta; explicit, so never negotiated down
         auth_provider=_auth(settings),
         ssl_context=_tls(settings),
-        connection_class=_Socket,
+        connection_class=connection_class(),
         # Without it, small frames wait for the acknowledgement of the one before: 40 ms each.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         connect_timeout=settings.connect_timeout_s,

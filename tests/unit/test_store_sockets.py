@@ -1,0 +1,227 @@
+"""The connection that is written to by whoever makes a request, against a server that only listens."""
+
+import errno
+import random
+import socket
+import struct
+import threading
+import time
+from contextlib import closing, contextmanager
+from functools import partial
+
+import pytest
+from cassandra.connection import DefaultEndPoint
+
+from cqueue.store import sockets
+from cqueue.store.sockets import Direct
+
+pytestmark = pytest.mark.skipif(sockets.connection_class() is not Direct, reason="the driver has no libev")
+
+HEADER = struct.Struct(">4sIII")  # a mark, who wrote it, which one it is of theirs, and how long it is
+MARK = b"\xca\xfe\xba\xbe"
+
+
+class Listener:
+    """A server that reads nothing until it is told to, and then everything."""
+
+    def __init__(self):
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
+        self.endpoint = DefaultEndPoint(*self._server.getsockname())
+        self.peer = None
+
+    def accept(self):
+        self.peer, _ = self._server.accept()
+
+    def read(self, until):
+        """Everything up to this end."""
+        self.peer.settimeout(20)
+        found = bytearray()
+        while not found.endswith(until):
+            part = self.peer.recv(1 << 20)
+            assert part, "the connection was closed"
+            found += part
+        return bytes(found)
+
+    def close(self):
+        self._server.close()
+        self.peer.close()
+
+
+@contextmanager
+def connected():
+    Direct.initialize_reactor()
+    with closing(Listener()) as listener:
+        connection = Direct(listener.endpoint, connect_timeout=5)
+        listener.accept()
+        listener.peer.recv(1 << 10)  # the driver's own first request
+        time.sleep(0.2)  # until the loop has nothing to do
+        try:
+            yield connection, listener
+        finally:
+            connection.close()
+
+
+class Sending:
+    """A socket that is written to in another way."""
+
+    def __init__(self, own, send):
+        self._own = own
+        self.send = send
+
+    def __getattr__(self, name):
+        return getattr(self._own, name)
+
+
+def frame(writer, number, size):
+    return HEADER.pack(MARK, writer, number, size) + bytes([writer]) * size
+
+
+def frames(stream):
+    """Who wrote which, in order of arrival; fails if one is torn."""
+    found, at = [], 0
+    while at < len(stream):
+        mark, writer, number, size = HEADER.unpack_from(stream, at)
+        at += HEADER.size
+        assert mark == MARK, f"torn before byte {at:,}, after {len(found)} whole ones"
+        assert stream[at : at + size] == bytes([writer]) * size
+        at += size
+        found.append((writer, number))
+    return found
+
+
+def test_a_request_is_written_by_the_thread_that_makes_it(monkeypatch):
+    """The loop is not even woken."""
+    with connected() as (connection, listener):
+        woken = []
+        loop = sockets.libevreactor._global_loop
+        monkeypatch.setattr(loop, "notify", lambda: woken.append("woken"))
+
+        connection.push(frame(1, 1, 100))
+
+        assert frames(listener.read(b"\x01" * 100)) == [(1, 1)]
+        assert woken == []
+
+
+def test_what_the_socket_does_not_take_at_once_is_written_by_the_loop():
+    with connected() as (connection, listener):
+        connection.push(frame(1, 1, 20 << 20))
+        connection.push(frame(2, 2, 10))
+        assert connection.deque, "nothing was left for the loop: this shows nothing"
+
+        assert frames(listener.read(b"\x02" * 10)) == [(1, 1), (2, 2)]
+        assert not connection.deque
+
+
+def test_nobody_writes_while_the_loop_is_in_the_middle_of_a_request():
+    """Another request is made as the socket has taken half of one."""
+    with connected() as (connection, listener):
+        own, others = connection._socket, []
+
+        def half(data):
+            """Takes half of what the loop writes, and then another request is made."""
+            if threading.current_thread().name != "event_loop" or others:
+                return own.send(data)
+            sent = own.send(data[: len(data) // 2])
+            others.append(threading.Thread(target=connection.push, args=(frame(2, 2, 10),)))
+            others[0].start()
+            others[0].join()
+            return sent
+
+        connection._socket = Sending(own, half)
+        connection.deque.append(frame(1, 1, 1000))
+        sockets.libevreactor._global_loop.notify()
+
+        assert frames(listener.read(b"\x02" * 10)) == [(1, 1), (2, 2)]
+        assert others, "the loop wrote nothing: this shows nothing"
+
+
+def test_requests_of_many_threads_do_not_get_into_each_other():
+    """While the loop writes too, as the server reads slowly."""
+    writers, each = 8, 60
+
+    def write(connection, writer):
+        sizes = random.Random(writer)
+        for number in range(each):
+            connection.push(frame(writer, number, sizes.choice((20, 3_000, 70_000, 400_000))))
+
+    with connected() as (connection, listener):
+        threads = [threading.Thread(target=write, args=(connection, writer)) for writer in range(writers)]
+        for thread in threads:
+            thread.start()
+        reader = []
+        end = frame(99, 0, 7)
+        reading = threading.Thread(target=lambda: reader.append(listener.read(end)))
+        reading.start()
+        for thread in threads:
+            thread.join()
+        connection.push(end)
+        reading.join()
+
+    arrived = frames(reader[0])
+    for writer in range(writers):
+        assert [number for who, number in arrived if who == writer] == list(range(each))
+
+
+def test_a_connection_that_breaks_tells_those_that_wait_for_an_answer():
+    """Be it that only writing shows it."""
+    with connected() as (connection, _):
+        answers = []
+        connection._requests[7] = (answers.append, None, None)
+
+        def broken(_data):
+            raise BrokenPipeError(errno.EPIPE, "nobody reads")
+
+        connection._socket = Sending(connection._socket, broken)
+        connection.push(frame(1, 1, 10))
+
+        assert isinstance(connection.last_error, BrokenPipeError)
+        assert len(answers) == 1
+        assert connection.is_closed
+
+
+@pytest.mark.parametrize(("watch_s", "pause_s", "timeout_s"), [(5, 0, 0.05), (0.1, 0, 0.5), (0.1, 0.5, 0.3)])
+def test_a_timeout_is_noticed_though_nothing_else_wakes_the_loop(monkeypatch, watch_s, pause_s, timeout_s):
+    """Before the loop would wake up by itself, afterwards, and long afterwards."""
+    monkeypatch.setattr(sockets, "WATCH_S", watch_s)
+    with connected():
+        Direct.create_timer(60, lambda: None).cancel()  # the loop is woken now, so not for the next
+        time.sleep(pause_s)
+        begun_s, called = time.monotonic(), threading.Event()
+
+        Direct.create_timer(timeout_s, called.set)
+
+        assert called.wait(10)
+        assert timeout_s - 0.01 <= time.monotonic() - begun_s < timeout_s + 1
+
+
+def test_of_many_timeouts_each_is_noticed():
+    """Made at moments all around those at which the loop wakes up by itself."""
+    with connected():
+        late = []
+        left = threading.Semaphore(0)
+
+        def called(due_s):
+            late.append(time.monotonic() - due_s)
+            left.release()
+
+        for number in range(150):
+            timeout_s = 0.2 + number % 7 / 10
+            Direct.create_timer(timeout_s, partial(called, time.monotonic() + timeout_s))
+            time.sleep(0.003)
+
+        assert all(left.acquire(timeout=10) for _ in range(150))
+        assert max(late) < 1
+
+
+def test_the_loop_is_woken_for_few_of_many_timeouts(monkeypatch):
+    with connected():
+        woken = []
+        loop = sockets.libevreactor._global_loop
+        add_timer = loop.add_timer
+        monkeypatch.setattr(loop, "add_timer", lambda timer: (woken.append(timer.end), add_timer(timer)))
+        begun_s = time.monotonic()
+        for _ in range(1000):
+            Direct.create_timer(10, lambda: None).cancel()
+
+        assert len(woken) <= 2 + (time.monotonic() - begun_s) / sockets.WATCH_S

@@ -71,6 +71,28 @@ class Bell:
         if chosen.wake is not None:
             chosen.wake()
 
+    @property
+    def announces(self) -> bool:
+        """Whether a consumer wants to know of messages before they are stored."""
+        return any(sleeper.wake is not None for sleeper in self._sleepers)
+
+    def announce(self, news: News) -> None:
+        """Messages are about to be written: tell the consumer that will be told when they are stored.
+
+        Only one that is polled on being woken: it looks first whether that is of use.
+        """
+        if not news.rows:
+            return
+        with self._mutex:
+            chosen = next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(
+                (sleeper for sleeper in self._sleepers if sleeper.wake is not None), None
+            )
+            if chosen is None or chosen.wake is None or len(chosen.told) >= KEEPS_UP:
+                return
+            chosen.told.append(news)
+            chosen.event.set()
+        chosen.wake()
+
     def deleted(self) -> None:
         """All that was sent until now may have been deleted: it has to be looked for."""
         self.deleted_at = next(moments)

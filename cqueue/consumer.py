@@ -409,7 +409,17 @@ class Consumer:
 
     def heard(self) -> bool:
         """Used inside: whether this process has sent what this consumer has not received yet."""
-        return not all(self._has(news) for news in list(self._sleeper.told))
+        return any(self._is_of_use(news) for news in list(self._sleeper.told))
+
+    def _is_of_use(self, news: News) -> bool:
+        """Whether to look for it now: of what is only being written we hear again."""
+        if news.sending is None:
+            return not self._has(news)
+        poll = self._poll
+        try:
+            return poll is not None and poll.claims_unread(news, self._driver.clock.now_us())
+        except NotDone:
+            return False
 
     def _news(self, poll: Poll) -> list[News]:
         """What this process has sent, and whether it was received meanwhile: then looking costs a lock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
@@ -13,7 +13,7 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DelayOutOfRange, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
-from cqueue.protocol.news import moments, news_of
+from cqueue.protocol.news import FEWER, Sending, moments, news_of
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
 
@@ -113,9 +113,14 @@ class Producer:
         if not checked:
             return [], failed
         state, began = self._borrow(), next(moments)
+        sending = Sending() if self._bell.announces else None
+        flushes: list[Flush] = []
         try:
-            flushes = self._driver.run(send(spec, state, checked))
+            announce = None if sending is None else partial(self._announce, began, sending)
+            flushes = self._driver.run(send(spec, state, checked, announce))
         finally:
+            if sending is not None:
+                sending.stored = _stored(flushes)
             self._states.append(state)
         for flush in flushes:
             if len(places) < len(entries):
@@ -126,12 +131,22 @@ class Producer:
                 failed += _failures(flush)
         return flushes, failed
 
+    def _announce(self, began: int, sending: Sending, flush: Flush) -> None:
+        """Tell a consumer of a small flush that is about to be written."""
+        if len(flush.rows) <= FEWER and not flush.derived:
+            self._bell.announce(news_of(flush.wide_row, flush.rows, began)._replace(sending=sending))
+
     def _borrow(self) -> ProducerState:
         """A state of one's own: concurrent calls must not share ids or turns."""
         try:
             return self._states.pop()
         except IndexError:
             return ProducerState(turn=random.randrange(1 << 16))
+
+
+def _stored(flushes: Iterable[Flush]) -> frozenset[int]:
+    """The ids that are acknowledged."""
+    return frozenset([row.id for flush in flushes if flush.error is None for row in flush.rows])
 
 
 def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:

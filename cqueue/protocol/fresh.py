@@ -73,7 +73,7 @@ def take_told(draft: Draft) -> bool:
     """
     view = draft.view
     rows = view.heard.claimable(draft.now_us)
-    if not 0 < len(rows) <= draft.left or view.open or view.locked or not view.seen_us:
+    if not 0 < len(rows) <= draft.left or not view.claims_unread(draft.now_us):
         return False
     priority = min(view.priorities)
     if any(row.priority != priority for row in rows):

@@ -4,6 +4,9 @@ A message whose first write began after a claim had our fence, and was about to 
 been claimed by anybody else for as long as that fence stands; and what we have claimed since then ourselves
 is remembered. So it can be claimed without being read. The boundary stays where it is meanwhile, so what
 others send is found by the next claim that reads.
+
+It can be claimed even while it is being written: a slot that lists what is not there (yet) does no harm, as
+whoever takes it over looks what is. It is delivered once it is known to be stored, else given back.
 """
 
 from __future__ import annotations
@@ -31,11 +34,28 @@ moments = itertools.count(1)
 """What happens in this process, in order: a moment that was taken later is a higher number."""
 
 
+class Sending:
+    """A send under way, and afterwards what came of it.
+
+    stored: the ids that are acknowledged; None for as long as that is not known.
+    """
+
+    __slots__ = ("stored",)
+
+    def __init__(self) -> None:
+        self.stored: frozenset[int] | None = None
+
+    def failed(self, id_: int) -> bool:
+        """Whether it is over, and this message is not known to be stored."""
+        return self.stored is not None and id_ not in self.stored
+
+
 class News(NamedTuple):
     """Messages that were stored: where, of which priorities, and which ones, if they are few.
 
     rows: they themselves, if they are very few, and small. began: the moment before they were first written.
     received: whoever hears of them has received them meanwhile.
+    sending: they are only about to be written, and told of again once they are stored.
     """
 
     wide_row: WideRow
@@ -44,6 +64,7 @@ class News(NamedTuple):
     rows: tuple[MessageRow, ...] = ()
     began: int = 0
     received: bool = False
+    sending: Sending | None = None
 
 
 def news_of(wide_row: WideRow, rows: Sequence[MessageRow], began: int) -> News:
@@ -58,7 +79,8 @@ class Heard:
     """What this process has sent to one wide row since a claim was about to read its head."""
 
     since: int = 0  # that moment
-    rows: list[MessageRow] = field(default_factory=list)
+    rows: dict[int, MessageRow] = field(default_factory=dict)
+    sending: dict[int, Sending] = field(default_factory=dict)  # by id: of rows that we heard of too early
     whole: bool = False  # the rows are all that was sent and is not claimed
     granted: set[int] = field(default_factory=set)  # ids that claims have given
     unread: dict[int, set[int]] = field(default_factory=dict)  # by priority: given unread, above the boundary
@@ -75,6 +97,7 @@ class Heard:
         self.ids_before, self.ids, self.strange = self.ids, set(), set()
         self.granted.clear()
         self.rows.clear()
+        self.sending.clear()
         self.whole = True
 
     def hear(self, news: News) -> None:
@@ -87,11 +110,14 @@ class Heard:
         if not news.rows or news.began <= self.since or len(self.rows) >= MOST_UNREAD:
             self.whole = False
         else:
-            self.rows += news.rows
+            self.rows |= {row.id: row for row in news.rows}
+            if news.sending is not None:
+                self.sending |= dict.fromkeys(news.ids, news.sending)
 
     def distrust(self) -> None:
         """What was sent until now may be deleted again: it has to be read."""
         self.rows.clear()
+        self.sending.clear()
         self.whole = False
 
     def found(self, read: Iterable[int]) -> None:
@@ -111,9 +137,22 @@ class Heard:
         if self.unread.get(priority):
             self.unread[priority] = {id_ for id_ in self.unread[priority] if id_ > boundary}
 
+    def knows_all(self, now_us: int) -> bool:
+        """Whether nothing has to be read: all that is here is known, and others send nothing at present."""
+        return self.whole and now_us - self.stranger_us >= STRANGERS_US
+
     def claimable(self, now_us: int) -> list[MessageRow]:
-        """What can be claimed unread; empty where not all is known, or others have just sent something."""
-        if not self.whole or now_us - self.stranger_us < STRANGERS_US:
+        """What can be claimed unread; empty where not all is known."""
+        if not self.knows_all(now_us):
             return []
         due = ids.highest_at(now_us)
-        return [row for row in self.rows if row.id <= due and row.id not in self.granted]
+        return [
+            row
+            for id_, row in self.rows.items()
+            if id_ <= due and id_ not in self.granted
+            if id_ not in self.sending or not self.sending[id_].failed(id_)
+        ]
+
+    def unsure(self, given: Iterable[int]) -> dict[int, Sending]:
+        """Of what a claim gave, what was being written when we heard of it: how that goes."""
+        return {id_: self.sending[id_] for id_ in given if id_ in self.sending}

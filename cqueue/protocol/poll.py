@@ -16,6 +16,7 @@ from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
+from cqueue.protocol.early import only_stored
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.news import News
 from cqueue.protocol.probe import probe
@@ -193,6 +194,8 @@ class Poll:
             claimed = yield from claim(view, spec, self.gate, want, stay=stay)
         finally:
             self.held = view if view.locked else None
+        if claimed.taken and view.heard.sending:
+            yield from only_stored(claimed, view.heard, spec)
         if claimed.more and not view.locked:
             self._promising[view.wide_row] = view
         return claimed
@@ -210,8 +213,24 @@ class Poll:
 
     # ── where to look ──
 
+    def claims_unread(self, news: News, now_us: int) -> bool:
+        """Whether it is of use to hear of these messages while they are being written.
+
+        Where they would have to be read, they might not be there yet.
+        """
+        view = self.registry.views.get(news.wide_row)
+        return (
+            view is not None
+            and bool(news.rows)
+            and news.priorities == {min(view.priorities)}
+            and news.began > view.heard.since
+            and view.claims_unread(now_us)
+        )
+
     def _hear(self, spec: QueueSpec, now_us: int) -> None:
         for news in self._tell():
+            if news.sending is not None and not self.claims_unread(news, now_us):
+                continue  # we are told again
             if news.wide_row.queue == spec.partition:
                 view = self.registry.add(spec, news.wide_row, news.priorities)
                 if news.wide_row.time_shard * 1000 <= now_us:

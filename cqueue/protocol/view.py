@@ -121,6 +121,15 @@ class RowView:
         lock = self.head.lock if self.head is not None else None
         return lock is not None and self.fence is not None and lock.fence == self.fence
 
+    def claims_unread(self, now_us: int) -> bool:
+        """Whether what this process has just sent can be claimed without a read."""
+        return (
+            not (self.open or self.locked)
+            and bool(self.seen_us)
+            and self.remembers_head(now_us)
+            and self.heard.knows_all(now_us)
+        )
+
     def expects_no_rival(self, now_us: int) -> bool:
         """Whether our fence is likely to stand."""
         return self.locked or now_us - self.rival_us >= RIVALS_US

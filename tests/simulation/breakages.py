@@ -21,6 +21,7 @@ from cqueue.protocol import (
     draft,
     fresh,
     lock,
+    poll,
     probe,
     ripe,
     shards,
@@ -243,6 +244,11 @@ def old_news_trusted() -> Any:
     """What this process has sent is claimed unread, however long ago the send began."""
     right = Heard.hear
     return patch.object(Heard, "hear", lambda self, news: right(self, news._replace(began=1 << 60)))
+
+
+def unstored_delivered() -> Any:
+    """What is claimed while it is being written is delivered at once."""
+    return patch.object(poll, "only_stored", lambda claimed, heard, spec: iter(()))
 
 
 def listed_kept_ahead() -> Any:

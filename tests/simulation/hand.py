@@ -13,11 +13,13 @@ from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.news import News, news_of
+from cqueue.protocol.poll import Poll
 from cqueue.protocol.probe import probe
 from cqueue.protocol.spec import QueueSpec, SuspectGate
 from cqueue.protocol.view import RowView, view_of
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
+    CreateQueue,
     CursorRow,
     Head,
     InsertMessages,
@@ -25,6 +27,7 @@ from cqueue.store.operations import (
     Now,
     Operation,
     Pause,
+    QueueRow,
     RandomBits,
     ReadHead,
     SlotState,
@@ -145,6 +148,21 @@ class Table:
         gate = gate or SuspectGate()
         found = self.run(probe([view], self.spec, gate))
         return self.claim(view, gate=gate, want=want) if found else Claim()
+
+    def rounds(self) -> Poll:
+        """Make the queue with this wide row, for a consumer that runs rounds."""
+        epoch = shards.epoch_at(self.spec, NOON_US // 1000)
+        row = QueueRow(self.spec.name, self.spec.incarnation, 1, "active", "{}", self.spec.epoch_ms, epoch, 0)
+        self.store.execute(CreateQueue(row))
+        for registration in shards.registration(self.spec, self.row, 0):
+            self.store.execute(registration)
+        return Poll(row, self.spec, SuspectGate())
+
+    def receive(self, poll: Poll, *news: News, hook: Hook = nothing) -> list[int]:
+        """One round of a consumer that is told of something: what it delivers."""
+        self.run(poll.begin(self.spec, lambda: news), hook)
+        claimed: Claim | None = self.run(poll.next_claim(self.spec, 10), hook)
+        return ids_of(claimed) if claimed is not None else []
 
     def head(self, row: WideRow | None = None) -> Head:
         """What stands in the head."""

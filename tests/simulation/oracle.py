@@ -243,7 +243,7 @@ class Oracle:
             if key not in self.deleted:
                 self.fail(f"1: {name!r} was dropped with its wide row")
         for priority, id_ in _listed(before):
-            if (wide_row, priority, id_) not in self.deleted:
+            if (wide_row, priority, id_) in self.written - self.deleted:
                 self.fail(f"{wide_row} was dropped while a slot of it listed {id_}")
 
     def _check_change(self, op: Mutate, row: SlotRow, before: Slots, listed: set[tuple[int, int]]) -> None:

@@ -50,6 +50,7 @@ class Params:
     derived: bool = False  # sends have sources, and are repeated by others
     longest_delay_us: int = 2_000_000
     late_news_s: float = 0.0  # how long after the answer one consumer is told of all sends, at most
+    announced: float = 0.0  # of so many sends one consumer is told as they begin
     rivals_us: int = 0  # for how long a claim by somebody else counts; 0: as it is
     priorities: tuple[int, ...] = (0, 0, 5)
     large: float = 0.1
@@ -121,7 +122,7 @@ NEWS = Params(
     longest_pause_us=100_000, crashes=0.1, producers=3, consumers=2, batches=12, batch=1, gap_s=0.05,
     delayed=0.0, late_news_s=0.03, rivals_us=10_000, priorities=(0,), poll_s=0.2, longest_idle_s=0.3,
     work_s=0.02, large=0.0, want=20, actions=(90, 4, 2, 0, 0, 2, 0, 2), busy_us=1_500_000,
-    looks_around=True,
+    looks_around=True, announced=0.7,
 )  # fmt: skip
 SHARES = {
     "mixed": (18, None), "news": (2, NEWS), "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
-from cqueue.protocol.news import moments
+from cqueue.protocol.flush import INLINE_BODY, Flush, Outgoing, ProducerState
+from cqueue.protocol.news import Sending, moments
 from cqueue.protocol.send import send
 from cqueue.protocol.survey import purge as purge_all
 from cqueue.store.operations import DeleteMessages, Now, Pause
@@ -89,11 +90,17 @@ class Producer:
     def _send(self, outgoing: list[Outgoing]) -> Script:
         sim = self.sim
         for _ in range(2):
-            began = next(moments)
+            began, sending = next(moments), Sending()
+            announced = sim.params.announced > 0 and sim.rng.random() < sim.params.announced
+            announce = partial(sim.announce, began, sending) if announced else None
+            flushes: list[Flush] = []
             try:
-                flushes = yield from send(self.spec, self.state, outgoing)
+                flushes = yield from send(self.spec, self.state, outgoing, announce)
             except NotDone:
                 continue
+            finally:
+                stored = [flush for flush in flushes if flush.error is None]
+                sending.stored = frozenset(row.id for flush in stored for row in flush.rows)
             again = []
             for flush in flushes:
                 if flush.error is None:

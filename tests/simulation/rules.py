@@ -87,6 +87,8 @@ RULES = (
          broken.old_news_trusted, story.news_older_than_the_head_is_read, 100),
     Rule("own-claims-forgotten", "what a claim has given already is not claimed again because we sent it",
          broken.own_claims_forgotten, story.news_of_what_was_claimed_is_none, 410),
+    Rule("unstored-delivered", "what is claimed while it is being written is delivered once it is stored",
+         broken.unstored_delivered, story.what_is_not_stored_is_not_delivered, 0),
     Rule("listed-kept-ahead", "of what is read ahead of its claim nothing is kept that a slot lists",
          broken.listed_kept_ahead, story.what_is_claimed_is_not_kept_ahead, None),
     Rule("ahead-as-if-read-now", "what was read ahead counts from when it was read",

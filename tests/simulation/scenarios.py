@@ -6,18 +6,19 @@ from unittest.mock import patch
 
 from cqueue.errors import LeaseLost, OutcomeUnknown
 from cqueue.protocol import ack
-from cqueue.protocol.news import moments
+from cqueue.protocol.news import Sending, moments
 from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import RIVALS_US
 from cqueue.store.operations import (
     Head,
+    InsertMessages,
     Mutate,
     ReadHead,
     ReadIds,
     SlotState,
     WideRow,
 )
-from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of, message
 
 # `ack.nack` and its like are looked up when called, so that a broken one is used.
 
@@ -380,3 +381,28 @@ def rest_of_a_slot_stays_listed() -> None:
     table.claim()
     assert table.listed() == batch
     assert {slot.state for slot in table.head().slots} == {SlotState.CLAIMED}
+
+
+def what_is_not_stored_is_not_delivered() -> None:
+    """A message told of as it is being written: its claim gives nothing if that fails; it may land yet."""
+    table = Table()
+    poll = table.rounds()
+    first = table.put(table.time_us)
+    table.pass_time(1000)
+    assert table.receive(poll) == first
+    sending, id_ = Sending(), table.id_at(table.time_us)
+    news = table.news([id_], next(moments))._replace(sending=sending)
+    claims = []
+
+    def fail(operation: object) -> None:
+        """The write fails as the message is claimed."""
+        if type(operation) is Mutate and operation.lock is not None:
+            claims.append(operation)
+            sending.stored = frozenset()
+
+    assert table.receive(poll, news, hook=fail) == []
+    assert claims[0].slots[0].row.ids == (id_,)
+    assert id_ not in table.listed(), "who takes over what was given back looks whether it is there"
+    table.store.execute(InsertMessages(table.row, (message(id_),)))
+    table.pass_time(SETTLE_US + SKEW_US)
+    assert table.receive(poll) == [id_]

@@ -130,12 +130,19 @@ class Simulation:
 
     def ring(self, flush: Flush, began: int) -> Script:
         """Tell a consumer of the same process what was sent, some time after the answer."""
-        told, late_s = news.news_of(flush.wide_row, flush.rows, began), self.params.late_news_s
-        if late_s:
-            yield Pause(self.rng.random() ** 3 * late_s)
+        if self.params.late_news_s:
+            yield Pause(self.rng.random() ** 3 * self.params.late_news_s)
+        self._tell(news.news_of(flush.wide_row, flush.rows, began))
+
+    def announce(self, began: int, sending: news.Sending, flush: Flush) -> None:
+        """Tell a consumer of the same process what is about to be sent."""
+        if not flush.derived:
+            self._tell(news.news_of(flush.wide_row, flush.rows, began)._replace(sending=sending))
+
+    def _tell(self, told: news.News) -> None:
         mine = [consumer for consumer in self.consumers if consumer.spec is not self.dead_spec]
         if mine:
-            (mine[0] if late_s else self.rng.choice(mine)).told.append(told)
+            (mine[0] if self.params.late_news_s else self.rng.choice(mine)).told.append(told)
 
     def acknowledged(self, flush: Flush) -> None:
         """A producer was told that its messages are stored."""

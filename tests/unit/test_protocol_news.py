@@ -1,10 +1,13 @@
 """What a process has sent itself is claimed unread: never at the cost of what others sent."""
 
+import pytest
+
 from cqueue.protocol import ack
-from cqueue.protocol.news import MOST_UNREAD, STRANGERS_US, Heard, moments, news_of
+from cqueue.protocol.news import MOST_UNREAD, STRANGERS_US, Heard, News, Sending, moments, news_of
+from cqueue.protocol.poll import Poll
 from cqueue.protocol.view import REMEMBERED_US, RowView
-from cqueue.store.operations import Mutate, ReadIds, ReadSlice
-from tests.simulation.hand import Table, ids_of, message
+from cqueue.store.operations import InsertMessages, Mutate, Pause, ReadIds, ReadSlice, SlotState
+from tests.simulation.hand import SETTLE_US, Table, ids_of, message
 
 
 def started(table: Table) -> RowView:
@@ -171,3 +174,107 @@ def test_what_is_remembered_is_bounded():
         heard.found([table.id_at(number)])
     assert max(map(len, (heard.rows, heard.ids, heard.strange))) <= MOST_UNREAD
     assert not heard.whole
+
+
+# ── told of as they are being written ──
+
+
+def one_being_written(table: Table, *, priority: int = 0) -> tuple[News, Sending]:
+    """A message that a send of this process begins to write."""
+    sending, id_ = Sending(), table.id_at(table.time_us)
+    news = news_of(table.row, [message(id_, priority)], next(moments))
+    return news._replace(sending=sending), sending
+
+
+def received_before(table: Table) -> Poll:
+    """A consumer that knows the wide row, and finds nothing there."""
+    poll = table.rounds()
+    first = table.put(table.time_us)
+    table.pass_time(1000)
+    assert table.receive(poll) == first
+    table.log.clear()
+    return poll
+
+
+def test_a_message_is_claimed_as_it_is_written_and_delivered_when_it_is_stored():
+    table = Table()
+    poll = received_before(table)
+    news, sending = one_being_written(table)
+    seen = []
+
+    def store(operation):
+        """The answer comes 20 ms after the claim."""
+        seen.append(type(operation))
+        if seen.count(Pause) == 20:
+            table.store.execute(InsertMessages(table.row, news.rows))
+            sending.stored = news.ids
+
+    assert table.receive(poll, news, hook=store) == list(news.ids)
+    assert seen.count(Pause) == 20
+    assert {type(operation) for operation in table.log} - {InsertMessages} == {Mutate}
+    (slot,) = [slot for slot in table.head().slots if set(slot.ids) == news.ids]
+    assert slot.attempt == 1
+
+
+def test_a_send_is_waited_for_as_long_as_it_can_be_acknowledged():
+    """Afterwards its claim is given back: whoever takes it over finds it there, or not."""
+    table = Table()
+    poll = received_before(table)
+    news, _ = one_being_written(table)
+    before_us = table.time_us
+
+    def store(operation):
+        """It lands, but its sender is not told."""
+        if type(operation) is Mutate:
+            table.store.execute(InsertMessages(table.row, news.rows))
+
+    table.run(poll.begin(table.spec, lambda: [news]))
+    (taken,) = table.run(poll.next_claim(table.spec, 10), store).taken
+    assert SETTLE_US <= table.time_us - before_us < SETTLE_US + 10_000
+    assert ({taken.row.id}, taken.lease.attempt) == (news.ids, 1)
+    assert sum(type(operation) is Mutate for operation in table.log) == 3, "claimed, given back, taken over"
+
+
+def test_of_several_the_stored_ones_are_delivered():
+    """One of two failed: it is given back alone, and nothing else of it is delivered."""
+    table = Table()
+    poll = received_before(table)
+    good, failing = one_being_written(table), one_being_written(table)
+    table.store.execute(InsertMessages(table.row, good[0].rows))
+    good[1].stored = good[0].ids
+
+    def fail(operation):
+        if type(operation) is Mutate:
+            failing[1].stored = frozenset()
+
+    assert table.receive(poll, good[0], failing[0], hook=fail) == list(good[0].ids)
+    used = [set(slot.ids) for slot in table.head().slots if slot.state is not SlotState.FREE]
+    assert good[0].ids in used
+    assert failing[0].ids in used
+
+
+def test_one_that_is_known_to_have_failed_is_not_claimed():
+    table = Table()
+    poll = received_before(table)
+    news, sending = one_being_written(table)
+    sending.stored = frozenset()
+    assert table.receive(poll, news) == []
+    assert Mutate not in kinds(table)
+
+
+@pytest.mark.parametrize("why", ["unknown", "forgotten", "strangers", "less urgent", "purged"])
+def test_where_it_would_have_to_be_read_it_is_not_looked_for_yet(why):
+    """It might not be there; we are told again."""
+    table = Table()
+    poll = table.rounds() if why == "unknown" else received_before(table)
+    news, _ = one_being_written(table, priority=5 if why == "less urgent" else 0)
+    if why == "forgotten":
+        table.pass_time(REMEMBERED_US)
+    elif why == "strangers":
+        next(iter(poll.registry.views.values())).heard.stranger_us = table.time_us
+    elif why == "purged":
+        news = news._replace(rows=())
+    assert not poll.claims_unread(news, table.time_us)
+    poll._whole_us = table.time_us  # no search is due
+    table.run(poll.begin(table.spec, lambda: [news]))
+    assert not poll._told

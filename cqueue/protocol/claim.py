@@ -126,7 +126,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     """Bring the view up to date with an applied mutation."""
     view, lock = draft.view, mutation.lock
     view.claims += 1
-    view.finished = draft.changed
+    view.finished = [*draft.changed, *draft.finished.values()]  # the next claims' to free
     view.retired = draft.retire
     for grant in draft.grants:
         view.heard.took(grant.slot.priority, (row.id for row in grant.rows), read=draft.looked)

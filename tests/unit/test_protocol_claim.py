@@ -11,6 +11,7 @@ from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
+from cqueue.protocol.draft import FREED_AT_ONCE
 from cqueue.protocol.fresh import AHEAD_US
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.retire import READS_AT_ONCE
@@ -147,6 +148,28 @@ def test_a_slot_that_its_holder_extended_is_freed_later():
     put(table)
     table.claim(view)
     assert taken.row.id not in table.listed()
+    assert view.finished == []
+
+
+def test_a_claim_frees_a_few_slots_on_the_way():
+    """The next claims free the others, as each frees more than it uses; one that takes nothing frees all."""
+    table = Table()
+    view = table.view()
+    taken = []
+    for _ in range(12):
+        put(table)
+        taken += table.claim(view).taken
+    view.finished += table.run(ack.ack(taken))
+    used = []
+    for _ in range(3):
+        put(table)
+        taken = table.claim(view).taken
+        used.append(len(table.listed()))
+        view.finished += table.run(ack.ack(taken))
+    assert used == [12 - FREED_AT_ONCE * claims for claims in (1, 2, 3)]
+    table.pass_time(REMEMBERED_US)
+    table.claim(view)
+    assert table.listed() == []
     assert view.finished == []
 
 

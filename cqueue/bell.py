@@ -77,7 +77,7 @@ class Bell:
         return any(sleeper.wake is not None for sleeper in self._sleepers)
 
     def announce(self, news: News) -> None:
-        """Messages are about to be written: tell the consumer that will be told when they are stored.
+        """Messages are about to be written: tell the consumer that is likely to be told once they are stored.
 
         Only one that is polled on being woken: it looks first whether that is of use.
         """
@@ -87,7 +87,7 @@ class Bell:
             chosen = next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(
                 (sleeper for sleeper in self._sleepers if sleeper.wake is not None), None
             )
-            if chosen is None or chosen.wake is None or len(chosen.told) >= KEEPS_UP:
+            if chosen is None or chosen.wake is None or len(chosen.told) >= KEEPS_UP // 2:
                 return
             chosen.told.append(news)
             chosen.event.set()

@@ -387,7 +387,11 @@ class Consumer:
                 return False
             self._driver.run(poll.let_go())
             self._driver.run(poll.tidy())
-            holds = poll.has_finished or any(one.outstanding and not one.lost for one in list(self._leases))
+            holds = (
+                poll.has_finished
+                or bool(poll.early.leases)
+                or any(one.outstanding and not one.lost for one in list(self._leases))
+            )
             if not holds and time.monotonic() - self._looked_s > FORGET_S:
                 self._poll = None
             return holds
@@ -652,6 +656,7 @@ class Consumer:
             self._left = True
             self._bell.leave(self._sleeper)
             self._let_go()
+            self._give_back_early()
             now_ms = self._now_ms()
             for lease in list(self._leases) if give_back else ():
                 if lease.outstanding and not lease.lost and lease.due_ms > now_ms:
@@ -669,6 +674,11 @@ class Consumer:
         if self._poll is not None:
             with suppress(NotDone, OutcomeUnknown):
                 self._driver.run(self._poll.let_go())
+
+    def _give_back_early(self) -> None:
+        if self._poll is not None:
+            with suppress(NotDone, OutcomeUnknown):
+                self._driver.run(self._poll.early.give_back())
 
     def _free_at_close(self) -> None:
         if self._poll is not None:

@@ -1,4 +1,4 @@
-"""Sending messages to one queue."""
+"""Underway messages to one queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DelayOutOfRange, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
-from cqueue.protocol.news import FEWER, Sending, moments, news_of
+from cqueue.protocol.news import FEWER, Underway, moments, news_of
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
 
@@ -113,7 +113,7 @@ class Producer:
         if not checked:
             return [], failed
         state, began = self._borrow(), next(moments)
-        sending = Sending() if self._bell.announces else None
+        sending = Underway() if len(checked) <= FEWER and self._bell.announces else None
         flushes: list[Flush] = []
         try:
             announce = None if sending is None else partial(self._announce, began, sending)
@@ -131,9 +131,9 @@ class Producer:
                 failed += _failures(flush)
         return flushes, failed
 
-    def _announce(self, began: int, sending: Sending, flush: Flush) -> None:
-        """Tell a consumer of a small flush that is about to be written."""
-        if len(flush.rows) <= FEWER and not flush.derived:
+    def _announce(self, began: int, sending: Underway, flush: Flush) -> None:
+        """Tell a consumer of messages that are about to be written."""
+        if not flush.derived:
             self._bell.announce(news_of(flush.wide_row, flush.rows, began)._replace(sending=sending))
 
     def _borrow(self) -> ProducerState:

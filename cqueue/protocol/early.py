@@ -7,32 +7,74 @@ from contextlib import suppress
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.news import Heard
-from cqueue.protocol.spec import Lease, Proto, QueueSpec
+from cqueue.protocol.news import Heard, Underway
+from cqueue.protocol.spec import Lease, Proto, QueueSpec, Taken
 from cqueue.store.operations import Now, Pause
 
-PATIENCE_US = 2_000_000
-STEP_S = 0.001
+PATIENCE_US = 5_000
+STEP_S = 0.0005
+HELD_EARLY = 4
+"""What is not stored after one part in so many of its visibility timeout is given back."""
 
 
-def only_stored(claimed: Claim, heard: Heard, spec: QueueSpec) -> Proto[None]:
-    """Keep of a claim what is known to be stored, once that is known, and give back the rest.
+class Early:
+    """Messages that a consumer holds, and cannot deliver yet. Not thread-safe."""
 
-    What is not acknowledged within W never is. Whoever takes over what was given back looks what is there;
-    what lands later than that is found as any late message is.
-    """
-    unsure = heard.unsure(taken.row.id for taken in claimed.taken)
-    until_us = (yield from Now()) + min(spec.settle_us, PATIENCE_US)
-    while any(sending.stored is None for sending in unsure.values()) and (yield from Now()) < until_us:
-        yield from Pause(STEP_S)
-    given_back: dict[Lease, list[int]] = {}
-    for taken in claimed.taken:
-        sending = unsure.get(taken.row.id)
-        if sending is not None and (sending.stored is None or sending.failed(taken.row.id)):
-            given_back.setdefault(taken.lease, []).append(taken.row.id)
-    if not given_back:
-        return
-    claimed.taken = [one for one in claimed.taken if one.row.id not in given_back.get(one.lease, ())]
-    for lease, ids_ in given_back.items():
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Taken, Underway]] = []
+
+    @property
+    def leases(self) -> set[Lease]:
+        """What they are held by."""
+        return {taken.lease for taken, _ in self._waiting}
+
+    def put_by(self, claimed: Claim, heard: Heard) -> Proto[None]:
+        """Put by, of a claim, what is not known to be stored; if that is all of it, wait for a moment.
+
+        A claim that has given nothing is followed by a search, and mostly the answer is about to come.
+        """
+        unsure = [(one, heard.sending[one.row.id]) for one in claimed.taken if one.row.id in heard.sending]
+        if len(unsure) == len(claimed.taken) and any(send.stored is None for _, send in unsure):
+            until_us = (yield from Now()) + PATIENCE_US
+            while all(send.stored is None for _, send in unsure) and (yield from Now()) < until_us:
+                yield from Pause(STEP_S)
+        put_by = [(one, send) for one, send in unsure if not send.has_stored(one.row.id)]
+        if put_by:
+            self._waiting += put_by
+            rest = {one.row.id for one, _ in put_by}
+            claimed.taken = [one for one in claimed.taken if one.row.id not in rest]
+
+    def stored(self, spec: QueueSpec) -> Proto[Claim | None]:
+        """What is known to be stored by now; what failed or takes too long is given back.
+
+        It stays listed, and whoever takes it over looks whether it is there: it may be by then.
+        """
+        if not self._waiting:
+            return None
+        late_ms = (yield from Now()) // 1000 + spec.visibility_ms - spec.visibility_ms // HELD_EARLY
+        waiting, self._waiting = self._waiting, []
+        claim = Claim()
+        over: list[Taken] = []
+        for taken, send in waiting:
+            if taken.lease.due_ms < late_ms or send.failed(taken.row.id):
+                over.append(taken)
+            elif send.stored is None:
+                self._waiting.append((taken, send))
+            else:
+                claim.taken.append(taken)
+        yield from _give_back(over)
+        return claim if claim.taken else None
+
+    def give_back(self) -> Proto[None]:
+        """Give all of them back."""
+        waiting, self._waiting = self._waiting, []
+        yield from _give_back([taken for taken, _ in waiting])
+
+
+def _give_back(messages: list[Taken]) -> Proto[None]:
+    by_lease: dict[Lease, list[int]] = {}
+    for taken in messages:
+        by_lease.setdefault(taken.lease, []).append(taken.row.id)
+    for lease, ids_ in by_lease.items():
         with suppress(NotDone, OutcomeUnknown, LeaseLost):  # else its timeout gives it back
             yield from ack.nack(lease, ids_, 0, ack.Shared(), count=False)

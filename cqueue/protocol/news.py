@@ -34,7 +34,7 @@ moments = itertools.count(1)
 """What happens in this process, in order: a moment that was taken later is a higher number."""
 
 
-class Sending:
+class Underway:
     """A send under way, and afterwards what came of it.
 
     stored: the ids that are acknowledged; None for as long as that is not known.
@@ -44,6 +44,10 @@ class Sending:
 
     def __init__(self) -> None:
         self.stored: frozenset[int] | None = None
+
+    def has_stored(self, id_: int) -> bool:
+        """Whether this message is acknowledged."""
+        return self.stored is not None and id_ in self.stored
 
     def failed(self, id_: int) -> bool:
         """Whether it is over, and this message is not known to be stored."""
@@ -64,7 +68,7 @@ class News(NamedTuple):
     rows: tuple[MessageRow, ...] = ()
     began: int = 0
     received: bool = False
-    sending: Sending | None = None
+    sending: Underway | None = None
 
 
 def news_of(wide_row: WideRow, rows: Sequence[MessageRow], began: int) -> News:
@@ -80,7 +84,7 @@ class Heard:
 
     since: int = 0  # that moment
     rows: dict[int, MessageRow] = field(default_factory=dict)
-    sending: dict[int, Sending] = field(default_factory=dict)  # by id: of rows that we heard of too early
+    sending: dict[int, Underway] = field(default_factory=dict)  # by id: of rows that we heard of too early
     whole: bool = False  # the rows are all that was sent and is not claimed
     granted: set[int] = field(default_factory=set)  # ids that claims have given
     unread: dict[int, set[int]] = field(default_factory=dict)  # by priority: given unread, above the boundary
@@ -152,7 +156,3 @@ class Heard:
             if id_ <= due and id_ not in self.granted
             if id_ not in self.sending or not self.sending[id_].failed(id_)
         ]
-
-    def unsure(self, given: Iterable[int]) -> dict[int, Sending]:
-        """Of what a claim gave, what was being written when we heard of it: how that goes."""
-        return {id_: self.sending[id_] for id_ in given if id_ in self.sending}

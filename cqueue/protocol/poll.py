@@ -16,7 +16,7 @@ from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.early import only_stored
+from cqueue.protocol.early import Early
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.news import News
 from cqueue.protocol.probe import probe
@@ -64,6 +64,7 @@ class Poll:
         self.held: RowView | None = None
         self.finished: deque[Lease] = deque()  # all acked: slots to be freed
         self.gate = gate  # for the rounds to come
+        self.early = Early()
         self._promising: dict[WideRow, RowView] = {}  # we were told of, or have left something in
         self._told: dict[WideRow, RowView] = {}  # we were told of since their last claim
         self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
@@ -153,7 +154,9 @@ class Poll:
             NotDone, OutcomeUnknown: of the first wide row that failed, if no other gave anything.
         """
         failure: CqueueError | None = None
-        claimed = yield from self._claim_first(spec, want, stay=stay)
+        claimed = yield from self.early.stored(spec)
+        if claimed is None:
+            claimed = yield from self._claim_first(spec, want, stay=stay)
         resumed = self._steps is not None  # a search that says nothing of what came after its reads
         while claimed is None and not self._searched:
             if self._steps is not None and self._steps.busy:
@@ -195,7 +198,7 @@ class Poll:
         finally:
             self.held = view if view.locked else None
         if claimed.taken and view.heard.sending:
-            yield from only_stored(claimed, view.heard, spec)
+            yield from self.early.put_by(claimed, view.heard)
         if claimed.more and not view.locked:
             self._promising[view.wide_row] = view
         return claimed

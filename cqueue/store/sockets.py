@@ -26,6 +26,7 @@ AT_ONCE: Final = 64 << 10
 """Bytes that are read and written at once, where the driver's own connection takes 4 KiB: a slice of 500
 messages then takes 3 calls instead of 40, each with a turn of the event loop."""
 WATCH_S: Final = 0.25
+MARGIN_S: Final = 0.05
 
 
 class Buffered(DefaultConnection):  # type: ignore[misc]
@@ -40,8 +41,14 @@ class Direct(Buffered):
     The loop writes what the socket does not take at once, and all that comes while something waits for that.
     """
 
+    _known = False
+    """To the loop. Until then it must not be closed: the driver would not notice."""
     _watch: ClassVar[tuple[Any, Timer] | None] = None
     """A loop, and when it wakes up at the latest and learns of the timeouts that were added until then."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._known = True
 
     def push(self, data: bytes) -> None:
         """Write one request, or as much of it as the socket takes, and leave the rest to the loop."""
@@ -49,7 +56,7 @@ class Direct(Buffered):
         with self._deque_lock:
             sent = 0
             # A socket with TLS may not be written to while the loop reads from it.
-            if not self.deque and not isinstance(self._socket, ssl.SSLSocket):
+            if self._known and not self.deque and not isinstance(self._socket, ssl.SSLSocket):
                 try:
                     sent = self._socket.send(data)
                 except OSError as exc:
@@ -88,9 +95,9 @@ class Direct(Buffered):
         loop = libevreactor._global_loop  # noqa: SLF001 - as the driver does
         timer = Timer(timeout, callback)
         loop._timers.add_timer(timer)  # noqa: SLF001
-        # The loop looks at what was added when it wakes up. So this comes after adding.
-        watch = cls._watch
-        if watch is None or watch[0] is not loop or not time.time() < watch[1].end <= timer.end:
+        # The loop looks at what was added when it wakes up, and a moment later what the time is.
+        watch, soon = cls._watch, time.time() + MARGIN_S
+        if watch is None or watch[0] is not loop or not soon < watch[1].end <= timer.end:
             cls._watch = loop, Timer(WATCH_S, _nothing)
             loop.add_timer(cls._watch[1])  # wakes it
         return timer

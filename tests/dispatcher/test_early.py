@@ -1,5 +1,6 @@
 """A dispatcher claims what its own process sends as it is being written, and handles what is stored."""
 
+import statistics
 import threading
 import time
 from datetime import timedelta
@@ -85,6 +86,33 @@ def test_a_message_is_claimed_while_it_is_written_and_handled_afterwards(watched
     assert seen == [(True, []), []]
     assert watched.dispatcher.drain(SOON)
     assert watched.handled == [(b"x", 1)]
+
+
+def test_a_send_that_takes_long_holds_up_no_other(watched):
+    """What is stored meanwhile is handled at once, be it of the same wide row."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def insert(operation):
+        if operation.rows[0].body == b"slow":
+            begun.set()
+            go_on.wait(SOON_S)
+
+    watched.during(insert)
+    slow = threading.Thread(target=watched.queue.send, args=(b"slow",))
+    slow.start()
+    assert begun.wait(SOON_S)
+    assert watched.claimed.wait(SOON_S)
+    took_s = []
+    for number in range(10):
+        watched.queue.send(b"%d" % number)
+        sent_s = time.monotonic()
+        until(lambda number=number: len(watched.handled) > number)
+        took_s.append(time.monotonic() - sent_s)
+    assert statistics.median(took_s) < 0.05
+    assert (b"slow", 1) not in watched.handled
+    go_on.set()
+    slow.join()
+    until(lambda: (b"slow", 1) in watched.handled, 1)
 
 
 def test_a_message_that_is_not_stored_is_not_handled(watched):

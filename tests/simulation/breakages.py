@@ -21,12 +21,12 @@ from cqueue.protocol import (
     draft,
     fresh,
     lock,
-    poll,
     probe,
     ripe,
     shards,
 )
 from cqueue.protocol.draft import Draft
+from cqueue.protocol.early import Early
 from cqueue.protocol.news import Heard
 from cqueue.protocol.spec import SuspectGate
 from cqueue.store.memory import MemoryStore
@@ -248,7 +248,7 @@ def old_news_trusted() -> Any:
 
 def unstored_delivered() -> Any:
     """What is claimed while it is being written is delivered at once."""
-    return patch.object(poll, "only_stored", lambda claimed, heard, spec: iter(()))
+    return patch.object(Early, "put_by", lambda self, claimed, heard: iter(()))
 
 
 def listed_kept_ahead() -> Any:

@@ -88,7 +88,7 @@ class Consumer:
             began = self.sim.world.step
             self.sim.oracle.claims.pop(self.client, None)
             claimed = yield from poll.next_claim(self.spec, want, stay=stay)
-            self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster)
+            self.sim.oracle.claim_over(self.client, claimed, poll.early.leases, self.sim.cluster)
             if claimed is None:
                 break
             if (yield from self._accept(claimed, began)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.flush import INLINE_BODY, Flush, Outgoing, ProducerState
-from cqueue.protocol.news import Sending, moments
+from cqueue.protocol.news import Underway, moments
 from cqueue.protocol.send import send
 from cqueue.protocol.survey import purge as purge_all
 from cqueue.store.operations import DeleteMessages, Now, Pause
@@ -90,7 +90,7 @@ class Producer:
     def _send(self, outgoing: list[Outgoing]) -> Script:
         sim = self.sim
         for _ in range(2):
-            began, sending = next(moments), Sending()
+            began, sending = next(moments), Underway()
             announced = sim.params.announced > 0 and sim.rng.random() < sim.params.announced
             announce = partial(sim.announce, began, sending) if announced else None
             flushes: list[Flush] = []

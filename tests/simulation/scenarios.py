@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from cqueue.errors import LeaseLost, OutcomeUnknown
 from cqueue.protocol import ack
-from cqueue.protocol.news import Sending, moments
+from cqueue.protocol.news import Underway, moments
 from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import RIVALS_US
 from cqueue.store.operations import (
@@ -390,7 +390,7 @@ def what_is_not_stored_is_not_delivered() -> None:
     first = table.put(table.time_us)
     table.pass_time(1000)
     assert table.receive(poll) == first
-    sending, id_ = Sending(), table.id_at(table.time_us)
+    sending, id_ = Underway(), table.id_at(table.time_us)
     news = table.news([id_], next(moments))._replace(sending=sending)
     claims = []
 
@@ -402,6 +402,7 @@ def what_is_not_stored_is_not_delivered() -> None:
 
     assert table.receive(poll, news, hook=fail) == []
     assert claims[0].slots[0].row.ids == (id_,)
+    assert table.receive(poll) == []
     assert id_ not in table.listed(), "who takes over what was given back looks whether it is there"
     table.store.execute(InsertMessages(table.row, (message(id_),)))
     table.pass_time(SETTLE_US + SKEW_US)

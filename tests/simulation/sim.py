@@ -134,7 +134,7 @@ class Simulation:
             yield Pause(self.rng.random() ** 3 * self.params.late_news_s)
         self._tell(news.news_of(flush.wide_row, flush.rows, began))
 
-    def announce(self, began: int, sending: news.Sending, flush: Flush) -> None:
+    def announce(self, began: int, sending: news.Underway, flush: Flush) -> None:
         """Tell a consumer of the same process what is about to be sent."""
         if not flush.derived:
             self._tell(news.news_of(flush.wide_row, flush.rows, began)._replace(sending=sending))

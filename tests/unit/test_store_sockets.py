@@ -62,7 +62,7 @@ def connected():
             connection.close()
 
 
-class Sending:
+class Through:
     """A socket that is written to in another way."""
 
     def __init__(self, own, send):
@@ -128,7 +128,7 @@ def test_nobody_writes_while_the_loop_is_in_the_middle_of_a_request():
             others[0].join()
             return sent
 
-        connection._socket = Sending(own, half)
+        connection._socket = Through(own, half)
         connection.deque.append(frame(1, 1, 1000))
         sockets.libevreactor._global_loop.notify()
 
@@ -172,12 +172,33 @@ def test_a_connection_that_breaks_tells_those_that_wait_for_an_answer():
         def broken(_data):
             raise BrokenPipeError(errno.EPIPE, "nobody reads")
 
-        connection._socket = Sending(connection._socket, broken)
+        connection._socket = Through(connection._socket, broken)
         connection.push(frame(1, 1, 10))
 
         assert isinstance(connection.last_error, BrokenPipeError)
         assert len(answers) == 1
         assert connection.is_closed
+
+
+def test_a_connection_that_breaks_as_it_is_made_leaves_nothing_behind(monkeypatch):
+    """Its first request is written before the loop knows of it: the loop is to find out."""
+    Direct.initialize_reactor()
+    connect = Direct._connect_socket
+
+    def connect_in_vain(connection):
+        connect(connection)
+        connection._socket = Through(connection._socket, fail)
+
+    def fail(_data):
+        raise ConnectionResetError(errno.ECONNRESET, "the peer has gone")
+
+    with closing(Listener()) as listener:
+        monkeypatch.setattr(Direct, "_connect_socket", connect_in_vain)
+        connection = Direct(listener.endpoint, connect_timeout=5)
+        listener.accept()
+        assert connection.connected_event.wait(5)
+        assert connection.is_defunct
+        assert connection not in sockets.libevreactor._global_loop._live_conns
 
 
 @pytest.mark.parametrize(("watch_s", "pause_s", "timeout_s"), [(5, 0, 0.05), (0.1, 0, 0.5), (0.1, 0.5, 0.3)])

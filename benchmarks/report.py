@@ -38,6 +38,8 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
     often = ("--rounds", str(rounds))
     return [
         Wanted("warm-up", ("warm-up", "--seconds", "120")),
+        # First: afterwards Cassandra compacts what the others wrote.
+        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3, 4, 5)),
         Wanted("ratio", ("ratio", *often, "--messages", "100000")),
         *(
             Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
@@ -46,7 +48,6 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("dispatch", ("dispatch", *often, "--messages", "100000")),
         Wanted("dispatch, all cores", ("dispatch", *often, "--messages", "100000"), one_core=False),
         Wanted("sends", ("sends", *often)),
-        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3, 4, 5)),
         Wanted("latency, all cores", ("latency",), one_core=False),
         Wanted("consumers", ("consumers", *often, "--messages", "300000"), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -38,8 +39,6 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
     often = ("--rounds", str(rounds))
     return [
         Wanted("warm-up", ("warm-up", "--seconds", "120")),
-        # First: afterwards Cassandra compacts what the others wrote.
-        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3, 4, 5)),
         Wanted("ratio", ("ratio", *often, "--messages", "100000")),
         *(
             Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
@@ -48,6 +47,7 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("dispatch", ("dispatch", *often, "--messages", "100000")),
         Wanted("dispatch, all cores", ("dispatch", *often, "--messages", "100000"), one_core=False),
         Wanted("sends", ("sends", *often)),
+        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3, 4, 5)),
         Wanted("latency, all cores", ("latency",), one_core=False),
         Wanted("consumers", ("consumers", *often, "--messages", "300000"), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),
@@ -179,7 +179,8 @@ def _latency(result: Result) -> tuple[str, str]:
     figure = f"p50 {result['p50_ms']:.1f} ms, p99 {result['p99_ms']:.1f} ms"
     return figure, (
         f"sends meanwhile {result['send_p50_ms']:.1f} ms, p99 {result['send_p99_ms']:.1f} ms; with nobody "
-        f"receiving p50 {result['send_alone_p50_ms']:.1f} ms, {result['send_ratio']:.2f} of bare inserts"
+        f"receiving p50 {result['send_alone_p50_ms']:.1f} ms, {result['send_ratio']:.2f} of bare inserts "
+        f"(p50 {result['bare_insert_p50_ms']:.1f} ms, p99 {result.get('bare_insert_p99_ms', math.nan):.1f} ms)"
     )
 
 

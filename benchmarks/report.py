@@ -177,10 +177,11 @@ def _growth(result: Result) -> tuple[str, str]:
 
 def _latency(result: Result) -> tuple[str, str]:
     figure = f"p50 {result['p50_ms']:.1f} ms, p99 {result['p99_ms']:.1f} ms"
+    bare_p99 = result.get("bare_insert_p99_ms", math.nan)  # older results have none
     return figure, (
         f"sends meanwhile {result['send_p50_ms']:.1f} ms, p99 {result['send_p99_ms']:.1f} ms; with nobody "
         f"receiving p50 {result['send_alone_p50_ms']:.1f} ms, {result['send_ratio']:.2f} of bare inserts "
-        f"(p50 {result['bare_insert_p50_ms']:.1f} ms, p99 {result.get('bare_insert_p99_ms', math.nan):.1f} ms)"
+        f"(p50 {result['bare_insert_p50_ms']:.1f} ms, p99 {bare_p99:.1f} ms)"
     )
 
 

@@ -60,16 +60,18 @@ class Bell:
         If none does, one that polls on being woken, or else the first.
         """
         with self._mutex:
-            sleepers = self._sleepers
-            if not sleepers:
+            if not self._sleepers:
                 return
-            chosen = next((sleeper for sleeper in sleepers if sleeper.waiting), None) or next(
-                (sleeper for sleeper in sleepers if sleeper.wake is not None), sleepers[0]
-            )
+            chosen = self._chosen()
             chosen.told.append(news if len(chosen.told) < KEEPS_UP else news._replace(rows=()))
             chosen.event.set()
         if chosen.wake is not None:
             chosen.wake()
+
+    def _chosen(self) -> Sleeper:
+        return next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(
+            (sleeper for sleeper in self._sleepers if sleeper.wake is not None), self._sleepers[0]
+        )
 
     @property
     def announces(self) -> bool:
@@ -84,9 +86,7 @@ class Bell:
         if not news.rows:
             return
         with self._mutex:
-            chosen = next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(
-                (sleeper for sleeper in self._sleepers if sleeper.wake is not None), None
-            )
+            chosen = self._chosen() if self._sleepers else None
             if chosen is None or chosen.wake is None or len(chosen.told) >= KEEPS_UP // 2:
                 return
             chosen.told.append(news)

@@ -1,4 +1,4 @@
-"""Underway messages to one queue."""
+"""Sending messages to one queue."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from cqueue.protocol.spec import Lease, Proto, QueueSpec, Taken
 from cqueue.store.operations import Now, Pause
 
 PATIENCE_US = 5_000
+"""An answer mostly comes before that of the claim, or a moment later."""
 STEP_S = 0.0005
 HELD_EARLY = 4
 """What is not stored after one part in so many of its visibility timeout is given back."""

@@ -76,7 +76,7 @@ def test_a_message_is_claimed_while_it_is_written_and_handled_afterwards(watched
 
     def insert(_operation):
         seen.append((watched.claimed.wait(SOON_S), list(watched.handled)))
-        time.sleep(0.05)  # the claim is over, and waits
+        until(lambda: watched.dispatcher.lanes[0].consumer._poll.early.leases)  # the claim is over, and waits
         seen.append(list(watched.handled))
         watched.store.trouble = lambda _: None
 

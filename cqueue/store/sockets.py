@@ -3,30 +3,29 @@
 The loop's thread wakes up five times for each request: to learn of its timeout, to begin to watch whether
 the socket takes anything, to write, to end watching, and to read the answer. Where requests are small, and
 client and server share a machine, these switches of threads take as long as the request itself. Here whoever
-makes a request writes it, and the loop is not woken for a timeout of which it learns early enough anyway.
+makes a request writes it, and the loop is not woken for each timeout.
 """
 
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from cassandra import DependencyException
 from cassandra.cluster import DefaultConnection
-from cassandra.connection import NONBLOCKING, Timer
+from cassandra.connection import NONBLOCKING
 
 try:
     from cassandra.io import libevreactor
 except DependencyException:  # the driver was built without libev
     libevreactor = None
 
+from cqueue.store.timeouts import Timeout, Timeouts
+
 AT_ONCE: Final = 64 << 10
 """Bytes that are read and written at once, where the driver's own connection takes 4 KiB: a slice of 500
 messages then takes 3 calls instead of 40, each with a turn of the event loop."""
-WATCH_S: Final = 0.25
-MARGIN_S: Final = 0.05
 
 
 class Buffered(DefaultConnection):  # type: ignore[misc]
@@ -43,8 +42,7 @@ class Direct(Buffered):
 
     _known = False
     """To the loop. Until then it must not be closed: the driver would not notice."""
-    _watch: ClassVar[tuple[Any, Timer] | None] = None
-    """A loop, and when it wakes up at the latest and learns of the timeouts that were added until then."""
+    _timeouts: ClassVar[Timeouts | None] = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -90,21 +88,12 @@ class Direct(Buffered):
                 self.defunct(exc)
 
     @classmethod
-    def create_timer(cls, timeout: float, callback: Callable[[], None]) -> Timer:
+    def create_timer(cls, timeout: float, callback: Callable[[], None]) -> Timeout:
         """Call back after so many seconds, on the loop's thread."""
-        loop = libevreactor._global_loop  # noqa: SLF001 - as the driver does
-        timer = Timer(timeout, callback)
-        loop._timers.add_timer(timer)  # noqa: SLF001
-        # The loop looks at what was added when it wakes up, and a moment later what the time is.
-        watch, soon = cls._watch, time.time() + MARGIN_S
-        if watch is None or watch[0] is not loop or not soon < watch[1].end <= timer.end:
-            cls._watch = loop, Timer(WATCH_S, _nothing)
-            loop.add_timer(cls._watch[1])  # wakes it
-        return timer
-
-
-def _nothing() -> None:
-    """The loop has woken up."""
+        loop, timeouts = libevreactor._global_loop, cls._timeouts  # noqa: SLF001 - as the driver does
+        if timeouts is None or timeouts.loop is not loop:
+            timeouts = cls._timeouts = Timeouts(loop)
+        return timeouts.add(timeout, callback)
 
 
 def connection_class() -> type[Buffered]:

@@ -39,6 +39,8 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
     often = ("--rounds", str(rounds))
     return [
         Wanted("warm-up", ("warm-up", "--seconds", "120")),
+        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3, 4, 5)),
+        Wanted("latency, all cores", ("latency",), one_core=False),
         Wanted("ratio", ("ratio", *often, "--messages", "100000")),
         *(
             Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
@@ -47,8 +49,6 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("dispatch", ("dispatch", *often, "--messages", "100000")),
         Wanted("dispatch, all cores", ("dispatch", *often, "--messages", "100000"), one_core=False),
         Wanted("sends", ("sends", *often)),
-        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3, 4, 5)),
-        Wanted("latency, all cores", ("latency",), one_core=False),
         Wanted("consumers", ("consumers", *often, "--messages", "300000"), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),
         Wanted("idle", ("idle",)),
@@ -125,11 +125,12 @@ def page(found: dict[str, Result]) -> str:
         "Written by `make performance`; how it is measured stands in `benchmarks/README.md`.",
         "Client and server share the machine: a figure says most as a ratio to another one of the same run.",
         "*Cores* is how many the client could use; with 1 it was kept to it (`cqueue bench --one-core`).",
+        "*Taken by others*: how much of the CPU time that this machine wanted went to others of its host.",
         "",
         conditions,
         "",
-        "| what | figure | in detail | cores | load of the machine |",
-        "|---|---|---|---|---|",
+        "| what | figure | in detail | cores | load of the machine | taken by others |",
+        "|---|---|---|---|---|---|",
     ]
     lines += [_line(name, result) for name, result in found.items() if name != "warm-up"]
     lines += [
@@ -144,11 +145,13 @@ def page(found: dict[str, Result]) -> str:
 
 def _line(name: str, result: Result) -> str:
     if "error" in result:
-        return f"| {name} | failed | {result['error']} | | {result.get('load', 0):.1f} |"
+        return f"| {name} | failed | {result['error']} | | {result.get('load', 0):.1f} | |"
     figure, detail = FIGURES[result["bench"]](result)
     rounds = " ".join(f"{ratio:.2f}" for ratio in result.get("ratios", ()))
     detail += f"; rounds: {rounds}" if rounds else ""
-    return f"| {name} | {figure} | {detail} | {result['client_cores']} | {result['load']:.1f} |"
+    stolen = result.get("stolen_percent")  # older results have none, nor has every system
+    taken = "" if stolen is None else f"{stolen:.1f} %"
+    return f"| {name} | {figure} | {detail} | {result['client_cores']} | {result['load']:.1f} | {taken} |"
 
 
 def _ratio(result: Result) -> tuple[str, str]:

@@ -6,12 +6,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from cqueue import cores
 from cqueue._version import __version__
+from cqueue.bench import host
 from cqueue.client import Client, open_cassandra
 from cqueue.config import QueueConfig
 from cqueue.errors import ConfigError
@@ -73,6 +74,7 @@ class Bench:
     connection: Connection
     store: CassandraStore
     client: Client
+    began: host.CpuTime | None = field(default_factory=host.cpu_time)
 
     @contextmanager
     def queue(self, options: Options) -> Iterator[Queue]:
@@ -95,7 +97,10 @@ class Bench:
             time.sleep(QUIET_S)
 
     def circumstances(self, options: Options) -> dict[str, Any]:
-        """Version, commit log, nodes, replication, consistency, cores, size, batch: part of every result."""
+        """Version, commit log, nodes, replication, consistency, cores, size, batch: part of every result.
+
+        stolen_percent: of the CPU time that the machine wanted since the benchmark began.
+        """
         session, keyspace = self.connection.session, self.settings.keyspace
         replication = session.execute(
             "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s", (keyspace,)
@@ -109,6 +114,7 @@ class Bench:
             "consistency": self.settings.consistency,
             "serial_consistency": self.settings.serial_consistency,
             "client_cores": cores.usable(),
+            "stolen_percent": host.stolen_percent(self.began, host.cpu_time()),
             "messages": options.messages,
             "size": options.size,
             "batch": options.batch,

@@ -1,7 +1,8 @@
 """Work that is not measured: a server that has not compiled yet what a benchmark asks of it is slow.
 
 A claim of five messages costs the server nearly what one of five hundred does, so small batches bring every
-statement of a queue to its full speed in the shortest time.
+statement of a queue to its full speed in the shortest time. What a dispatcher asks for that handles message
+after message as they are sent is more, smaller, and in another order: the compiler has to see that as well.
 """
 
 from __future__ import annotations
@@ -11,18 +12,25 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 from cqueue.bench.setup import Bench, Options, Progress, silent
 from cqueue.bench.throughput import burndown, floor
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.errors import NotDone
 
 THREADS: Final = 2
 SMALL: Final = Options(messages=400, batch=5, receive=5, shards=4)
 LARGE: Final = Options(messages=5000, batch=100, receive=500, shards=4)
+SINGLE: Final = Options(messages=400, batch=1, receive=1, shards=4)
+PATIENCE_S: Final = 60.0
 
 
 def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress = silent) -> dict[str, Any]:
-    """Send and drain in small batches for so long, now and then in large ones, with bodies of that size."""
+    """Send and drain for so long, bodies of that size: in small batches, in large ones, and one by one."""
     begin, over = time.monotonic(), threading.Event()
 
     def work(_thread: int) -> int:
@@ -30,8 +38,11 @@ def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress =
         for step in _steps(options.size):
             if over.is_set() or time.monotonic() - begin >= seconds:
                 break
-            burndown(bench, step)
-            floor(bench, step)
+            if step.batch == 1:
+                one_by_one(bench, step)
+            else:
+                burndown(bench, step)
+                floor(bench, step)
             sent += step.messages
             progress(min(1.0, (time.monotonic() - begin) / seconds))
         return sent
@@ -49,7 +60,26 @@ def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress =
     }
 
 
+def one_by_one(bench: Bench, options: Options) -> None:
+    """Send messages to a dispatcher in this process, each as soon as the one before it was handled.
+
+    Raises:
+        NotDone: one was not handled within a minute.
+    """
+    handled = threading.Semaphore(0)
+
+    def handle(_message: ReceivedMessage, _context: Context) -> None:
+        handled.release()
+
+    with bench.queue(options) as queue, Dispatcher(queue, handle) as dispatcher:
+        for _ in range(options.messages):
+            queue.send(bytes(options.size))
+            if not handled.acquire(timeout=PATIENCE_S):
+                raise NotDone(f"a message was not handled within {PATIENCE_S:.0f} s")
+        dispatcher.drain(timedelta(seconds=PATIENCE_S))
+
+
 def _steps(size: int) -> Iterator[Options]:
     while True:
-        for shape in (SMALL, SMALL, SMALL, LARGE):
+        for shape in (SMALL, SINGLE, SMALL, SINGLE, SMALL, SINGLE, LARGE):
             yield replace(shape, size=size)

@@ -126,11 +126,12 @@ def page(found: dict[str, Result]) -> str:
         "Client and server share the machine: a figure says most as a ratio to another one of the same run.",
         "*Cores* is how many the client could use; with 1 it was kept to it (`cqueue bench --one-core`).",
         "*Taken by others*: how much of the CPU time that this machine wanted went to others of its host.",
+        "*When*: some may be of an earlier run, and compare with others of that run only.",
         "",
         conditions,
         "",
-        "| what | figure | in detail | cores | load of the machine | taken by others |",
-        "|---|---|---|---|---|---|",
+        "| what | figure | in detail | cores | load of the machine | taken by others | when |",
+        "|---|---|---|---|---|---|---|",
     ]
     lines += [_line(name, result) for name, result in found.items() if name != "warm-up"]
     lines += [
@@ -145,13 +146,14 @@ def page(found: dict[str, Result]) -> str:
 
 def _line(name: str, result: Result) -> str:
     if "error" in result:
-        return f"| {name} | failed | {result['error']} | | {result.get('load', 0):.1f} | |"
+        return f"| {name} | failed | {result['error']} | | {result.get('load', 0):.1f} | | {result['at']} |"
     figure, detail = FIGURES[result["bench"]](result)
     rounds = " ".join(f"{ratio:.2f}" for ratio in result.get("ratios", ()))
     detail += f"; rounds: {rounds}" if rounds else ""
     stolen = result.get("stolen_percent")  # older results have none, nor has every system
     taken = "" if stolen is None else f"{stolen:.1f} %"
-    return f"| {name} | {figure} | {detail} | {result['client_cores']} | {result['load']:.1f} | {taken} |"
+    under = f"{result['client_cores']} | {result['load']:.1f} | {taken} | {result['at']}"
+    return f"| {name} | {figure} | {detail} | {under} |"
 
 
 def _ratio(result: Result) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from cqueue import cores
+from cqueue import cores, garbage
 from cqueue._version import __version__
 from cqueue.dispatcher import health, logs, members, target
 from cqueue.dispatcher.health import Health, HealthServer
@@ -187,6 +187,7 @@ class Daemon:
 
         launched = launch.launch(found, self._settings, self._meter)
         self._report(launched=True)
+        garbage.settle()  # all that it needs is imported
         launched.dispatcher.start()
         return launched
 

@@ -71,6 +71,7 @@ class Delivery(Interruptible):
     """
 
     stage = Stage.WAITING
+    hold: Hold | None = None
     binding: Binding | None = None
     is_async = False
     suspect = False
@@ -113,8 +114,8 @@ class Delivery(Interruptible):
 
     def lose(self) -> None:
         """It belongs to somebody else: tell the handler, if one is running."""
-        if self.context is not None:
-            self.context.lost.set()
+        if (context := self.context) is not None:  # its worker may be letting go of it
+            context.lost.set()
 
 
 class Hold:
@@ -126,13 +127,24 @@ class Hold:
         self.lane = lane
         self.lease = lease
         self.deliveries = deliveries
+        for delivery in deliveries:
+            delivery.hold = self
         self.busy = False  # an extension is under way
         self.again_ms = 0  # after one that failed: not before
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is ours any more."""
+        return self.lease.given or not self.lease.outstanding
 
     def forget(self) -> None:
         """Let go of what is done with, and its bodies: one that runs for hours would keep all of them."""
         if len(self.deliveries) > 1:
             self.deliveries = [one for one in self.deliveries if one.stage is not Stage.DONE]
+
+    def end(self) -> None:
+        """Let go of all of it."""
+        self.deliveries = []
 
     def of(self, *stages: Stage) -> list[Delivery]:
         """Those deliveries that are at one of these stages."""

@@ -75,3 +75,4 @@ class Interruptible:
             _clear_async_exc(self._thread, None)  # it was swallowed, or has not arrived
         else:
             self._fired = True
+            self._right = _TAKEN  # so that a list lives no longer than its run

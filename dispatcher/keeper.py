@@ -42,7 +42,7 @@ def judge(hold: Hold, visibility_ms: int, now_ms: int) -> Care:
     lease = hold.lease
     if lease.lost:
         return Care.LOST
-    if lease.given or not lease.outstanding:
+    if hold.is_over:
         return Care.FORGET
     if hold.busy or now_ms < max(hold.again_ms, lease.due_ms - visibility_ms // 2):
         return Care.NOTHING
@@ -123,8 +123,10 @@ class Keeper:
         match judge(hold, round(lane.visibility_s * 1000), clock_ms[lane.name]):
             case Care.LOST:
                 self._lost(hold)
+                hold.end()
                 return False
             case Care.FORGET:
+                hold.end()
                 return False
             case Care.HALF:
                 self._halftime(hold, clock_ms[lane.name])
@@ -145,7 +147,8 @@ class Keeper:
         """Extend the timeout of a hold, on a thread of the pool. Never raises."""
         lane = hold.lane
         try:
-            lane.consumer.extend(hold.deliveries[0].message, timedelta(seconds=lane.visibility_s))
+            for delivery in hold.deliveries[:1]:  # none: the last of them was settled meanwhile
+                lane.consumer.extend(delivery.message, timedelta(seconds=lane.visibility_s))
         except CqueueError as exc:
             self._failed(hold, exc)
         except Exception as exc:  # noqa: BLE001 - nobody looks at the future

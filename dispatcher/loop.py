@@ -148,7 +148,9 @@ class Loop:
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
-            self._settle(delivery, await self._run_one(delivery))
+            settlement = await self._run_one(delivery)
+            delivery.context = None  # as in a worker
+            self._settle(delivery, settlement)
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             self._events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
             delivery.stage = Stage.LEFT

@@ -29,6 +29,9 @@ class Pace:
         slots: handlers that can run at a time.
         most: messages that may wait, however quick handlers are.
         ages: seconds that each running handler has been at it.
+
+    Attributes:
+        is_quick: whether handlers do next to nothing, so that threads gain nothing.
     """
 
     def __init__(self, slots: int, most: int, ages: Callable[[], Sequence[float]]) -> None:
@@ -37,17 +40,14 @@ class Pace:
         self._ages = ages
         self._mean_s: float | None = None
         self._quick_share = 0.0
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether handlers do next to nothing, so that threads gain nothing."""
-        return self._quick_share > QUICK_SHARE
+        self.is_quick = False
 
     def observe(self, seconds: float) -> None:
         """A handler took so long. Two threads at once may lose one of two observations: no harm."""
         mean_s = self._mean_s
         self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
         self._quick_share += QUICK_WEIGHT * ((seconds < QUICK_S) - self._quick_share)
+        self.is_quick = self._quick_share > QUICK_SHARE
 
     def capacity(self, visibility_s: float, idle: int) -> int:
         """How many messages may wait: at least one for each idle slot."""

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher import retry
-from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.context import Context, Signal
 from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Event, Events, MessageLog
 from cqueue.dispatcher.middleware import Middleware
@@ -54,6 +54,38 @@ class Step(Protocol):
         ...
 
 
+class _RunContext(Context):
+    """A context whose parts are made when they are asked for, on any thread: most handlers ask for few."""
+
+    def __init__(self, delivery: Delivery, log: Any, stopping: threading.Event) -> None:
+        self._delivery = delivery
+        self._log = log
+        self.stopping = stopping
+
+    def __getattr__(self, name: str) -> Any:
+        if (make := _PARTS.get(name)) is None:
+            raise AttributeError(f"a context has no {name!r}")
+        part = make(self._delivery, self._log)
+        return self.__dict__.setdefault(name, part)  # another thread may have been quicker
+
+
+def _attempts(delivery: Delivery) -> int:
+    """The last attempt's number: the queue's, or the task's own."""
+    binding, most = delivery.binding, delivery.lane.max_attempts
+    own = binding.retry.max_attempts if binding is not None else None
+    return most if own is None else retry.attempt_limit(most, own)
+
+
+_PARTS: Final[dict[str, Callable[[Delivery, Any], Any]]] = {
+    "queue": lambda delivery, _: delivery.lane.name,
+    "task": lambda delivery, _: delivery.name,
+    "attempt": lambda delivery, _: delivery.message.attempt,
+    "max_attempts": lambda delivery, _: _attempts(delivery),
+    "log": lambda delivery, log: MessageLog(log, delivery),
+    "lost": lambda *_: Signal(),
+}
+
+
 class Runner:
     """Makes contexts, calls hooks and steps, and decides."""
 
@@ -74,20 +106,12 @@ class Runner:
 
     def prepare(self, delivery: Delivery) -> Context:
         """The context; no code of others is called."""
-        message, lane, binding = delivery.message, delivery.lane, delivery.binding
-        own = binding.retry.max_attempts if binding is not None else None
-        context = delivery.context = Context(
-            lane.name,
-            delivery.name,
-            message.attempt,
-            lane.max_attempts if own is None else retry.attempt_limit(lane.max_attempts, own),
-            MessageLog(self._events.log, delivery),
-            stopping=self._stopping,
-        )
+        context = delivery.context = _RunContext(delivery, self._events.log, self._stopping)
+        binding = delivery.binding
         if binding is not None and binding.timeout is not None:
             context.deadline = datetime.now(UTC) + binding.timeout
         for step in self._steps:
-            if step.wants(message):
+            if step.wants(delivery.message):
                 delivery.steps = [*delivery.steps, step]
         return context
 

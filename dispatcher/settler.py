@@ -136,6 +136,9 @@ class Settler:
         self._trouble.succeeded("ack", verb="ack")
         for delivery in deliveries:
             delivery.stage = _DONE
+        for hold in {delivery.hold for delivery in deliveries}:
+            if hold is not None and hold.is_over:
+                hold.end()  # their bodies are not to wait for the keeper's next look
         for together in _grouped(deliveries, lambda delivery: delivery.lane.name):
             self._ack_tally.add(together[0].lane.name, "acked", len(together))
         self._hooks("after_ack", messages)

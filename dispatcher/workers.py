@@ -43,6 +43,7 @@ class Worker:
             except BaseException as exc:  # noqa: BLE001 - a worker that ends would be missed by nobody
                 crew.events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
                 delivery.stage = Stage.LEFT
+            del delivery  # with its body, which is not to be kept until the next one comes
             if self.abandoned:
                 return
 

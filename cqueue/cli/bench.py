@@ -320,8 +320,10 @@ def _options(messages: int, size: int, batch: int, receive: int, shards: int) ->
 def _run(
     ctx: typer.Context, measure: Callable[..., dict[str, Any]], options: Any, *, json: bool
 ) -> dict[str, Any]:
+    from cqueue import garbage  # noqa: PLC0415 - as above
     from cqueue.bench.setup import open_bench  # noqa: PLC0415 - as above
 
+    garbage.settle()  # as the daemon does
     context: CliContext = ctx.obj
     context.json = context.json or json
     with open_bench(context.settings()) as bench, _bar(context) as progress:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -295,6 +297,49 @@ def test_a_lost_lease_is_told_and_nothing_but_an_ack_is_sent(work, clock, dispat
         until(lambda: dispatcher.stats().total.lost >= 1 and not dispatcher.stats().unsettled)
         assert theirs.is_held
         theirs.extend(timedelta(seconds=10))  # still theirs
+
+
+async def _coroutine(_message, _context):
+    """Does nothing."""
+
+
+@pytest.mark.parametrize("handler", [lambda *_: None, _coroutine])
+def test_an_acked_message_is_let_go_of_at_once(work, dispatch, handler):
+    """By reference counts alone, the last one too, and not only when the keeper looks at it next."""
+    seen = []
+
+    class Weak(Middleware):
+        def before_run(self, message, context):
+            seen.append(weakref.ref(context._delivery))
+            assert context.log
+            assert not context.lost.is_set()
+
+    gc.disable()
+    try:
+        dispatcher = dispatch(work, handler, middleware=[Weak()], threads=1, consumers=1)
+        dispatcher._keeper.close()
+        for _ in range(20):
+            work.send(b"x")
+        until(lambda: dispatcher.stats().total.acked == 20)
+        until(lambda: not any(one() for one in seen))
+    finally:
+        gc.enable()
+    assert len(seen) == 20
+
+
+def test_a_context_can_be_asked_long_after_its_run(work):
+    """And says the same."""
+    contexts = []
+    work.send_many([cqueue.Message(b"x", task="greet")])
+    run_all(work, {"greet": lambda _, context: contexts.append(context)})
+    (context,) = contexts
+    assert (context.queue, context.task, context.attempt) == (work.name, "greet", 1)
+    assert context.max_attempts == work.config.max_attempts
+    assert context.lost is context.lost
+    assert (context.deadline, context.firing) == (None, None)
+    assert repr(context) == f"<context of 'greet' on {work.name!r} attempt=1>"
+    with pytest.raises(AttributeError, match="answer"):
+        _ = context.answer
 
 
 def test_suspects_start_before_what_waits(work, clock, dispatch):

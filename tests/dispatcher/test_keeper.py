@@ -171,7 +171,22 @@ def test_a_lost_lease_is_told_to_handlers_and_forgotten(keeper, lane, hold):
     lane.consumer.extend = extend
     tick_at(keeper, lane, 5_000, 5_100)
     assert len(lost) == 3
-    assert keeper.holds == []
+    assert keeper.holds == hold.deliveries == []
+
+
+def test_an_extension_that_comes_after_the_last_ack_does_nothing(keeper, lane, hold):
+    """They may pass each other: what is over has no message by which it could be extended."""
+    hold.end()
+    keeper.extend(hold)
+    assert lane.extended == 0
+    assert not hold.busy
+
+
+def test_what_is_over_or_lost_is_let_go_of(keeper, lane, hold):
+    """A hold and its deliveries know each other: only the garbage collector would find them."""
+    lane.lease.outstanding = set()
+    tick_at(keeper, lane, 100)
+    assert keeper.holds == hold.deliveries == []
 
 
 def test_bodies_of_settled_messages_are_let_go(keeper, lane, hold):

@@ -44,10 +44,10 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("ratio", ("ratio", *often, "--messages", "100000")),
         *(
             Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
-            for size, count in ((1_000, 20_000), (10_000, 5_000), (100_000, 1_000))
+            for size, count in ((1_000, 20_000), (10_000, 20_000), (100_000, 2_000))
         ),
-        Wanted("dispatch", ("dispatch", *often, "--messages", "100000")),
-        Wanted("dispatch, all cores", ("dispatch", *often, "--messages", "100000"), one_core=False),
+        Wanted("dispatch", ("dispatch", *often, "--messages", "200000")),
+        Wanted("dispatch, all cores", ("dispatch", *often, "--messages", "200000"), one_core=False),
         Wanted("sends", ("sends", *often)),
         Wanted("consumers", ("consumers", *often, "--messages", "300000"), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),

@@ -63,10 +63,23 @@ class _RunContext(Context):
         self.stopping = stopping
 
     def __getattr__(self, name: str) -> Any:
-        if (make := _PARTS.get(name)) is None:
-            raise AttributeError(f"a context has no {name!r}")
-        part = make(self._delivery, self._log)
-        return self.__dict__.setdefault(name, part)  # another thread may have been quicker
+        return self.__dict__.setdefault(name, self._part(name))  # another thread may have been quicker
+
+    def _part(self, name: str) -> Any:
+        match name:
+            case "queue":
+                return self._delivery.lane.name
+            case "task":
+                return self._delivery.name
+            case "attempt":
+                return self._delivery.message.attempt
+            case "max_attempts":
+                return _attempts(self._delivery)
+            case "log":
+                return MessageLog(self._log, self._delivery)
+            case "lost":
+                return Signal()
+        raise AttributeError(f"a context has no {name!r}")
 
 
 def _attempts(delivery: Delivery) -> int:
@@ -74,16 +87,6 @@ def _attempts(delivery: Delivery) -> int:
     binding, most = delivery.binding, delivery.lane.max_attempts
     own = binding.retry.max_attempts if binding is not None else None
     return most if own is None else retry.attempt_limit(most, own)
-
-
-_PARTS: Final[dict[str, Callable[[Delivery, Any], Any]]] = {
-    "queue": lambda delivery, _: delivery.lane.name,
-    "task": lambda delivery, _: delivery.name,
-    "attempt": lambda delivery, _: delivery.message.attempt,
-    "max_attempts": lambda delivery, _: _attempts(delivery),
-    "log": lambda delivery, log: MessageLog(log, delivery),
-    "lost": lambda *_: Signal(),
-}
 
 
 class Runner:

@@ -82,6 +82,7 @@ class Delivery(Interruptible):
     steps: Sequence[Step] = ()
     early: Verdict | None = None  # a step's, instead of the handler's
     begun_s = 0.0
+    is_lost = False
     told_s: float | None = None  # when its handler was interrupted, and
     told: str = ""  # why
 
@@ -114,8 +115,13 @@ class Delivery(Interruptible):
 
     def lose(self) -> None:
         """It belongs to somebody else: tell the handler, if one is running."""
+        self.is_lost = True  # before: who makes the context looks afterwards
         if (context := self.context) is not None:  # its worker may be letting go of it
             context.lost.set()
+
+    def let_go(self) -> None:
+        """Of its run, which is over; an error's traceback leads back to the message."""
+        self.context = self.error = None
 
 
 class Hold:

@@ -147,8 +147,10 @@ class Keeper:
         """Extend the timeout of a hold, on a thread of the pool. Never raises."""
         lane = hold.lane
         try:
-            for delivery in hold.deliveries[:1]:  # none: the last of them was settled meanwhile
-                lane.consumer.extend(delivery.message, timedelta(seconds=lane.visibility_s))
+            deliveries = hold.deliveries
+            if not deliveries:  # the last of them was settled meanwhile
+                return
+            lane.consumer.extend(deliveries[0].message, timedelta(seconds=lane.visibility_s))
         except CqueueError as exc:
             self._failed(hold, exc)
         except Exception as exc:  # noqa: BLE001 - nobody looks at the future

@@ -149,7 +149,7 @@ class Loop:
     async def _handle(self, delivery: Delivery) -> None:
         try:
             settlement = await self._run_one(delivery)
-            delivery.context = None  # as in a worker
+            delivery.let_go()
             self._settle(delivery, settlement)
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             self._events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
@@ -167,14 +167,17 @@ class Loop:
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             error = exc
         self.pace.observe(self._clock() - begun_s)
-        if self._stopping and isinstance(error, asyncio.CancelledError):
-            return self._runner.stop(delivery, context, error, self._tally)
-        if not delivery.steps:
-            return self._runner.leave(delivery, context, answer, error, self._tally)
-        aside = Tally()
-        settlement = await asyncio.to_thread(self._runner.leave, delivery, context, answer, error, aside)
-        self._tally.merge(aside)
-        return settlement
+        try:
+            if self._stopping and isinstance(error, asyncio.CancelledError):
+                return self._runner.stop(delivery, context, error, self._tally)
+            if not delivery.steps:
+                return self._runner.leave(delivery, context, answer, error, self._tally)
+            aside = Tally()
+            settlement = await asyncio.to_thread(self._runner.leave, delivery, context, answer, error, aside)
+            self._tally.merge(aside)
+            return settlement
+        finally:
+            error = None  # as in a worker
 
     async def _enter(self, delivery: Delivery, context: Context) -> bool:
         """Steps may block, so they run elsewhere, and with them the hooks."""

@@ -110,6 +110,8 @@ class Runner:
     def prepare(self, delivery: Delivery) -> Context:
         """The context; no code of others is called."""
         context = delivery.context = _RunContext(delivery, self._events.log, self._stopping)
+        if delivery.is_lost:
+            context.lost.set()
         binding = delivery.binding
         if binding is not None and binding.timeout is not None:
             context.deadline = datetime.now(UTC) + binding.timeout

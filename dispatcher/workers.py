@@ -50,7 +50,7 @@ class Worker:
     def _handle(self, delivery: Delivery) -> None:
         crew = self._crew
         settlement = self._run(delivery)
-        delivery.context = None  # of many, not to be kept until their acks are stored
+        delivery.let_go()  # of many, not to be kept until their acks are stored
         if self.abandoned and settlement.verb is not Verb.ACK:
             return  # it was left to its timeout long ago
         crew.settle(delivery, settlement)
@@ -71,11 +71,14 @@ class Worker:
                 error = exc
         crew.pace.observe(crew.clock() - begun_s)
         self.running = None
-        if isinstance(error, Interrupted):
-            if delivery.told == STOP:
-                return runner.stop(delivery, context, error, self.tally)
-            error = timed_out(delivery, error)
-        return runner.leave(delivery, context, answer, error, self.tally)
+        try:
+            if isinstance(error, Interrupted):
+                if delivery.told == STOP:
+                    return runner.stop(delivery, context, error, self.tally)
+                error = timed_out(delivery, error)
+            return runner.leave(delivery, context, answer, error, self.tally)
+        finally:
+            error = None  # its traceback leads back here: it would keep itself, and the message
 
 
 def timed_out(delivery: Delivery, cause: BaseException) -> TimeoutError:

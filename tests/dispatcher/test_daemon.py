@@ -1,5 +1,6 @@
 """A daemon starts, obeys signals, drains, and says how it is. Its own thread here, real processes below."""
 
+import gc
 import os
 import queue
 import signal
@@ -14,6 +15,7 @@ import pytest
 import structlog
 
 from cqueue import client as clients
+from cqueue import garbage
 from cqueue.dispatcher import daemon, members, pulse
 from cqueue.dispatcher.daemon import Daemon, Ordered, Settings, signals_to
 from cqueue.dispatcher.fleet import Fleet
@@ -67,6 +69,16 @@ def shop(tmp_path, monkeypatch):
     yield daemon_shop
     daemon_shop.go_on.set()
     del sys.modules["daemon_shop"]
+
+
+@pytest.fixture(autouse=True)
+def collector():
+    """The garbage collector as it was: daemons in this process set it."""
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
 
 
 class Running:
@@ -125,6 +137,13 @@ def run(shop):
         running.signal()
         running.thread.join(30)
         assert not running.thread.is_alive()
+
+
+def test_the_garbage_collector_is_set_before_the_first_message(run):
+    """As `garbage.settle` does; see its own tests."""
+    run().until(ready=True)
+    assert gc.get_threshold()[0] == garbage.YOUNG
+    assert gc.get_freeze_count() > 0
 
 
 # ── Signals ──

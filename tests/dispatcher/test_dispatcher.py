@@ -299,32 +299,75 @@ def test_a_lost_lease_is_told_and_nothing_but_an_ack_is_sent(work, clock, dispat
         theirs.extend(timedelta(seconds=10))  # still theirs
 
 
+class Weak(Middleware):
+    """Knows each delivery while somebody else does. first: called at first attempts."""
+
+    def __init__(self, first=lambda: None):
+        self.seen = []
+        self._first = first
+
+    def before_run(self, _message, context):
+        self.seen.append(weakref.ref(context._delivery))
+        assert context.log
+        assert not context.lost.is_set()
+        if context.attempt == 1:
+            self._first()
+
+
+@pytest.fixture
+def no_collector():
+    """Nothing but reference counts lets go of anything."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 async def _coroutine(_message, _context):
     """Does nothing."""
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("handler", [lambda *_: None, _coroutine])
 def test_an_acked_message_is_let_go_of_at_once(work, dispatch, handler):
-    """By reference counts alone, the last one too, and not only when the keeper looks at it next."""
-    seen = []
+    """The last one too, and not only when the keeper looks at it next."""
+    weak = Weak()
+    dispatcher = dispatch(work, handler, middleware=[weak], threads=1, consumers=1)
+    dispatcher._keeper.close()
+    for _ in range(20):
+        work.send(b"x")
+    until(lambda: dispatcher.stats().total.acked == 20)
+    until(lambda: not any(one() for one in weak.seen))
+    assert len(weak.seen) == 20
 
-    class Weak(Middleware):
-        def before_run(self, message, context):
-            seen.append(weakref.ref(context._delivery))
-            assert context.log
-            assert not context.lost.is_set()
 
-    gc.disable()
-    try:
-        dispatcher = dispatch(work, handler, middleware=[Weak()], threads=1, consumers=1)
-        dispatcher._keeper.close()
-        for _ in range(20):
-            work.send(b"x")
-        until(lambda: dispatcher.stats().total.acked == 20)
-        until(lambda: not any(one() for one in seen))
-    finally:
-        gc.enable()
-    assert len(seen) == 20
+def _fail_once(_message, context):
+    if context.attempt == 1:
+        raise ValueError("not yet")
+
+
+async def _fail_once_later(message, context):
+    await asyncio.sleep(0)
+    _fail_once(message, context)
+
+
+def _refuse():
+    raise ValueError("not yet")
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize(
+    ("handler", "first"),
+    [(_fail_once, lambda: None), (_fail_once_later, lambda: None), (lambda *_: None, _refuse)],
+)
+def test_a_failed_message_is_let_go_of_once_it_is_given_back(work, dispatch, handler, first):
+    """Its error has a traceback, which leads to frames that know the error."""
+    weak = Weak(first)
+    dispatcher = dispatch(work, handler, middleware=[weak], threads=1, consumers=1)
+    for _ in range(20):
+        work.send(b"x")
+    until(lambda: dispatcher.stats().total.retried == 20)
+    until(lambda: not any(one() for one in weak.seen))
+    assert len(weak.seen) >= 20
 
 
 def test_a_context_can_be_asked_long_after_its_run(work):

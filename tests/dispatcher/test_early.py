@@ -100,6 +100,7 @@ def slow_send(watched):
             if operation.rows[0].body == b"slow":
                 go_on.wait(SOON_S)
 
+        watched.claimed.clear()
         watched.during(insert)
         slow = threading.Thread(target=watched.queue.send, args=(b"slow",))
         slow.start()
@@ -108,6 +109,7 @@ def slow_send(watched):
         go_on.set()
         slow.join()
         until(lambda: (b"slow", 1) in watched.handled)
+        watched.store.trouble = lambda _: None
         until(watched._is_remembered)
         watched.handled.clear()
     raise AssertionError("no send was claimed while it was under way")

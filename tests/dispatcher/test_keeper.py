@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.dispatcher.delivery import Delivery, Hold, Stage
-from cqueue.dispatcher.events import Events
+from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.keeper import RETRY_MS, Care, Keeper, judge
 from cqueue.dispatcher.tally import Tally
 from cqueue.errors import LeaseLost, Unavailable
@@ -176,10 +176,14 @@ def test_a_lost_lease_is_told_to_handlers_and_forgotten(keeper, lane, hold):
 
 def test_an_extension_that_comes_after_the_last_ack_does_nothing(keeper, lane, hold):
     """They may pass each other: what is over has no message by which it could be extended."""
+    said = []
+    keeper._events = Events(on_event=lambda name, _: said.append(name))
+    keeper._trouble = Trouble(keeper._events, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
+    keeper._trouble.failed(lane.name, Unavailable("no node"))
+    hold.busy = True
     hold.end()
     keeper.extend(hold)
-    assert lane.extended == 0
-    assert not hold.busy
+    assert (lane.extended, hold.busy, said) == (0, False, [Event.EXTEND_FAILED.value])
 
 
 def test_what_is_over_or_lost_is_let_go_of(keeper, lane, hold):

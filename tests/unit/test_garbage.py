@@ -33,6 +33,19 @@ def test_new_objects_are_looked_at_less_often_unless_the_application_has_its_own
     assert young == expected
 
 
+def test_what_a_vain_attempt_left_is_collected():
+    """A daemon that cannot start yet tries again."""
+    (left,) = run(
+        "import gc, weakref\n"
+        "from cqueue import garbage\n"
+        "class Cycle: pass\n"
+        "one = Cycle(); one.me = one; seen = weakref.ref(one)\n"
+        "garbage.settle(); del one; garbage.settle()\n"
+        "print(seen())"
+    )
+    assert left == "None"
+
+
 def test_cycles_are_found_all_the_same():
     (found,) = run(
         "import gc, weakref\n"

@@ -49,7 +49,7 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("dispatch", ("dispatch", *often, "--messages", "200000")),
         Wanted("dispatch, all cores", ("dispatch", *often, "--messages", "200000"), one_core=False),
         Wanted("sends", ("sends", *often)),
-        Wanted("consumers", ("consumers", *often, "--messages", "300000"), one_core=False),
+        Wanted("consumers", ("consumers", *often, "--messages", "600000"), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),
         Wanted("idle", ("idle",)),
         Wanted("idle queues", ("idle", "--queues", "1000")),

@@ -15,11 +15,13 @@ _ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("CQUEUE", _ROOT / ".venv" / "bin" / "cqueue"))
 HEAP = "2g"
 SENDS = {False: "send_many of 100", True: "send_many_async of 100, two at a time"}
+WARM_UP_S = "180"
+"""A third of it are batches."""
 _LIMIT_S = 1800
 
 
 class CqueueEmbedded:
-    """One node, RF 1; consistency as by default. The server is warmed up for a minute.
+    """One node, RF 1; consistency as by default. The server is warmed up for three minutes.
 
     Args:
         directory: for its data.
@@ -55,7 +57,7 @@ class CqueueEmbedded:
         """Medians of `bench ratio`, percentiles of `bench latency`."""
         options = ["--messages", workload.messages, "--size", workload.size, "--batch", workload.batch]
         options += ["--receive", workload.receive, "--rounds", workload.rounds]
-        self._bench("warm-up")
+        self._bench("warm-up", "--seconds", WARM_UP_S)
         ratio = self._bench("ratio", *map(str, options))
         both = ratio["burndown"]
         if self._two:

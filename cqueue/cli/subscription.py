@@ -187,9 +187,10 @@ def _run(cli: CliContext, subscription: Subscription) -> None:
         finally:
             ended.set()
 
-    with held_back(signal.SIGINT, signal.SIGTERM):
-        Thread(target=work, name="cqueue-subscription", daemon=True).start()
+    with held_back(signal.SIGINT, signal.SIGTERM) as interrupts:
         try:
+            with interrupts.step():  # a listener's first call may already be the one that ends it
+                Thread(target=work, name="cqueue-subscription", daemon=True).start()
             _await(ended)
         except KeyboardInterrupt:
             after_ctrl_c(cli.err_console)

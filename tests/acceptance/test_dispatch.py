@@ -76,7 +76,7 @@ def is_running(pid):
 
 
 def test_a_cron_fires_every_tick_though_one_of_three_daemons_is_killed(site):
-    """Once a second, each at least once, and at most one tick twice: that which the killed one had."""
+    """Once a second, each at least once; what the killed one had, and nothing else, may come once more."""
     message = site.app.tasks["tick"].message()
     daemons = [site.start("--queues", "ticks", "--threads", 2) for _ in range(3)]
     for daemon in daemons:
@@ -95,7 +95,9 @@ def test_a_cron_fires_every_tick_though_one_of_three_daemons_is_killed(site):
             assert daemon.end() == 0
     ticks = Counter(row[3] for row in site.journal("tick"))
     assert sorted(ticks) == list(range(min(ticks), max(ticks) + 1)), "a tick is missing"
-    assert sum(ticks.values()) - len(ticks) <= 1
+    assert max(ticks.values()) <= 2
+    by_victim = {row[3] for row in site.journal("tick") if row[1] == victim.pid}
+    assert {tick for tick, calls in ticks.items() if calls == 2} <= by_victim
 
 
 # ── Signals ──

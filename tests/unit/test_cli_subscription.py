@@ -116,6 +116,19 @@ def test_run_calls_listeners_until_a_signal(cli, listeners):
     assert shown["members"] == []
 
 
+def test_a_signal_while_the_run_starts_ends_it_as_one_later_does(cli, listeners, monkeypatch):
+    """The six records may be done before the thread that started the run goes on."""
+
+    class Interrupted(threading.Thread):
+        def start(self):
+            super().start()
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("cqueue.cli.subscription.Thread", Interrupted)
+    said = cli("subscription", "run", "events", "fresh", f"{listeners}:listen", "--from", "latest")
+    assert (said.code, "Stopping after the call under way" in said.err) == (0, True)
+
+
 def test_ctrl_c_ends_a_run_that_waits(cli, listeners):
     def interrupt():
         time.sleep(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
@@ -38,7 +38,9 @@ class Prefetch(Generic[T]):
         self._give_back = give_back
         self._hold_s = hold_s
         self._changed = Condition()
-        self._waiting: deque[tuple[float, T]] = deque()  # with the time until which it may wait
+        self._waiting: deque[tuple[float, list[T]]] = deque()  # with the time until which they may wait
+        self._left = 0  # messages that wait
+        self._awaited = 0  # messages that takes wait for
         self._more = False  # the last fetch was at least half full: the next may be as well
         self._wanted = self._fetching = self._closed = False
         self._thread: Thread | None = None
@@ -46,15 +48,19 @@ class Prefetch(Generic[T]):
     def take(self, count: int) -> list[T]:
         """Up to `count` messages; where none wait, but a fetch is under way, what that gives."""
         with self._changed:
-            while not self._waiting and (self._wanted or self._fetching) and not self._closed:
-                self._changed.wait()
+            self._awaited += count
+            try:
+                while not self._left and (self._wanted or self._fetching) and not self._closed:
+                    self._changed.wait()
+            finally:
+                self._awaited -= count
             if self._left_s() <= 0:
                 return []  # the thread gives them back
-            taken = [self._waiting.popleft()[1] for _ in range(min(count, len(self._waiting)))]
+            taken = self._pop(min(count, self._left))
             self._ask()
             return taken
 
-    def put(self, messages: Iterable[T], count: int) -> None:
+    def put(self, messages: list[T], count: int) -> None:
         """Keep the rest of `count` messages that were claimed just now, for the next take."""
         until_s = time.monotonic() + self._hold_s()
         with self._changed:
@@ -64,7 +70,7 @@ class Prefetch(Generic[T]):
     def drop(self) -> None:
         """Give back all that waits here."""
         with self._changed:
-            messages = self._pop(len(self._waiting))
+            messages = self._pop(self._left)
         if messages:
             self._give_back(messages)
 
@@ -80,15 +86,21 @@ class Prefetch(Generic[T]):
     # ── inside, with the condition held ──
 
     def _ask(self) -> None:
-        """Have the next messages fetched if half of the last ones are gone, and there may be more."""
+        """Have the next messages fetched if half of the last ones are gone, and there may be more.
+
+        What a take waits for counts as gone: the next fetch is under way before it is handled.
+        """
         under_way = self._wanted or self._fetching
-        if self._more and not under_way and not self._closed and 2 * len(self._waiting) <= self.size:
+        left = self._left - self._awaited
+        if self._more and not under_way and not self._closed and 2 * left <= self.size:
             self._wanted = True
             self._wake()
 
-    def _keep(self, messages: Iterable[T], until_s: float, count: int) -> None:
+    def _keep(self, messages: list[T], until_s: float, count: int) -> None:
         self._more = 2 * count >= self.size
-        self._waiting.extend((until_s, message) for message in messages)
+        if messages:
+            self._waiting.append((until_s, messages))
+            self._left += len(messages)
         if self._waiting:
             self._wake()
 
@@ -99,7 +111,15 @@ class Prefetch(Generic[T]):
         self._changed.notify_all()
 
     def _pop(self, count: int) -> list[T]:
-        return [self._waiting.popleft()[1] for _ in range(count)]
+        self._left -= count
+        taken: list[T] = []
+        while len(taken) < count:
+            until_s, messages = self._waiting.popleft()
+            some = count - len(taken)
+            if len(messages) > some:
+                self._waiting.appendleft((until_s, messages[some:]))
+            taken += messages[:some]
+        return taken
 
     def _left_s(self) -> float:
         """For how long nothing that waits is late."""
@@ -116,7 +136,7 @@ class Prefetch(Generic[T]):
                 if self._closed:
                     return
                 while self._left_s() <= 0:
-                    late += self._pop(1)
+                    late += self._pop(len(self._waiting[0][1]))
                 self._fetching, self._wanted = self._wanted, False
             if late:
                 self._give_back(late)
@@ -133,4 +153,5 @@ class Prefetch(Generic[T]):
             with self._changed:
                 self._fetching = False
                 self._keep(messages, until_s, len(messages))
+                self._ask()
                 self._changed.notify_all()

@@ -6,6 +6,8 @@ import time
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cqueue.client import Client
 from cqueue.config import QueueConfig
@@ -279,7 +281,60 @@ def test_a_full_buffer_is_not_added_to():
     while messages := ahead.take(1):
         got += len(messages)
         with ahead._changed:
-            assert len(ahead._waiting) <= 15
+            assert ahead._left <= 15
     assert got == 44
     assert fetched == [10, 10, 10, 5, 0]
+    ahead.close()
+
+
+def test_what_a_receive_waits_for_counts_as_gone():
+    """The thread goes on to the next fetch, and does not wait until the receive has come and asked."""
+    asked_by = []
+
+    class Noted(Prefetch):
+        def _ask(self):
+            before = self._wanted
+            super()._ask()
+            if self._wanted and not before:
+                asked_by.append(threading.current_thread().name)
+
+    def fetch(count):
+        until(lambda: ahead._awaited == 6 or len(asked_by) > 1)
+        return [0] * count
+
+    ahead = Noted(10, fetch, lambda _: None, lambda: 60.0)
+    ahead.put([], 10)
+    assert len(ahead.take(6)) == 6
+    until(lambda: ahead._left == 14)
+    ahead.close()
+    assert asked_by == [threading.current_thread().name, "cqueue-prefetch"]
+
+
+def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
+    ahead = Prefetch(10, lambda count: [0] * count, lambda _: None, lambda: 60.0)
+    ahead._fetching = True
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ahead._changed, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ahead.take(5)
+    assert ahead._awaited == 0
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=20), st.lists(st.integers(1, 12), max_size=60))
+def test_takes_and_puts_of_all_sizes_keep_the_order(puts, takes):
+    """A message is taken once, in the order in which it came, and the count of what waits is right."""
+    ahead = Prefetch(100, lambda _: [], lambda _: None, lambda: 60.0)
+    numbers = iter(range(sum(puts)))
+    for size in puts:
+        ahead.put([next(numbers) for _ in range(size)], 0)
+    taken = []
+    for count in takes:
+        some = ahead.take(count)
+        assert len(some) == min(count, sum(puts) - len(taken))
+        taken += some
+    assert taken == list(range(len(taken)))
+    assert ahead._left == sum(puts) - len(taken)
     ahead.close()

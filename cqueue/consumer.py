@@ -445,7 +445,7 @@ class Consumer:
         """Know the last few thousand ids that were received."""
         if len(self._recent) >= REMEMBERED:
             self._older, self._recent = self._recent, set()
-        self._recent.update(one.row.id for one in taken)
+        self._recent.update([one.row.id for one in taken])
 
     def _polling(self, entry: Entry) -> Poll:
         """The search in the queue's present incarnation."""
@@ -465,7 +465,7 @@ class Consumer:
         self._drop(claimed.expired)
         for taken in claimed.dead:
             self._bury(taken, spec)
-        if not any(taken.row.body is None for taken in claimed.taken):
+        if None not in [taken.row.body for taken in claimed.taken]:
             return [ReceivedMessage(self, taken, taken.row.body or b"") for taken in claimed.taken]
         try:
             return self._with_bodies(claimed.taken)
@@ -724,6 +724,8 @@ def _listed(messages: Messages) -> list[ReceivedMessage]:
     if not isinstance(listed, Iterable):
         raise BadInput(f"{messages!r} is neither a received message nor several of them")
     listed = list(listed)
+    if set(map(type, listed)) <= {ReceivedMessage}:
+        return listed
     for message in listed:
         if not isinstance(message, ReceivedMessage):
             raise BadInput(f"{message!r} is no received message")

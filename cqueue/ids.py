@@ -16,7 +16,7 @@ one, and the place in it. Which row an id stands in, and how many share it, so f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from struct import Struct
 from uuid import UUID
@@ -75,6 +75,23 @@ def rows_of(some: Iterable[int]) -> int:
 def place_in_pack(id_: int) -> int:
     """The place of a packed id in its pack, from 0."""
     return id_ & _PLACE
+
+
+def stretches(some: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first and the number of ids that follow one another in a pack, for all of these ids."""
+    at = 0
+    while at < len(some):
+        first, count = some[at], 1
+        if first & _PACKED:
+            most = max(1, min(pack_size(first) - (first & _PLACE), len(some) - at))
+            if some[at + most - 1] == first + most - 1 and (
+                list(some[at : at + most]) == list(range(first, first + most))
+            ):
+                count = most  # nearly always: all that are left of the pack
+            while count < most and some[at + count] == first + count:
+                count += 1
+        yield first, count
+        at += count
 
 
 def shortened(some: Sequence[int]) -> list[int]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from cqueue import ids
@@ -46,18 +48,19 @@ def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
         NotDone, OutcomeUnknown: the messages may come again.
     """
     groups: dict[tuple[WideRow, int], list[Taken]] = {}
-    for one in taken:
-        groups.setdefault((one.lease.wide_row, one.lease.priority), []).append(one)
+    by_lease = _by_lease(taken)
+    for lease, ones in by_lease.items():
+        groups.setdefault((lease.wide_row, lease.priority), []).extend(ones)
     deletes: list[Operation[None]] = []
     bodies: list[Operation[None]] = []
     for (wide_row, priority), ones in groups.items():
         for chunk in _chunks(ones):
-            deletes.append(DeleteMessages(wide_row, priority, tuple(one.row.id for one in chunk)))
-            large = tuple(one.row.id for one in chunk if one.row.size is not None)
+            deletes.append(DeleteMessages(wide_row, priority, tuple([one.row.id for one in chunk])))
+            large = tuple([one.row.id for one in chunk if one.row.size is not None])
             bodies += [DeleteBodies(wide_row, large)] if large else []
     results = yield from Together(tuple(deletes))
     _check_all(results)
-    emptied = _discard(taken)
+    emptied = [lease for lease, ones in by_lease.items() if _discard(lease, ones)]
     if bodies:
         yield from Together(tuple(bodies))  # one that fails is dropped with its wide row
     return emptied
@@ -87,15 +90,20 @@ def _check_all(results: list[Any]) -> None:
     raise OutcomeUnknown(f"{len(errors)} of {len(results)} deletes failed") from (doubt or errors[0])
 
 
-def _discard(taken: Sequence[Taken]) -> list[Lease]:
-    emptied: list[Lease] = []
-    for one in taken:
-        lease = one.lease
-        if one.row.id in lease.outstanding:
-            lease.outstanding.discard(one.row.id)
-            if not lease.outstanding and not lease.lost and not lease.given:
-                emptied.append(lease)
-    return emptied
+def _by_lease(taken: Sequence[Taken]) -> dict[Lease, list[Taken]]:
+    found: dict[Lease, list[Taken]] = {}
+    for lease, ones in groupby(taken, attrgetter("lease")):
+        found.setdefault(lease, []).extend(ones)
+    return found
+
+
+def _discard(lease: Lease, taken: Sequence[Taken]) -> bool:
+    """Note that these are gone; whether the lease has become empty by it, and its slot can be freed."""
+    gone = [one.row.id for one in taken]
+    if lease.outstanding.isdisjoint(gone):
+        return False
+    lease.outstanding.difference_update(gone)
+    return not (lease.outstanding or lease.lost or lease.given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     view.finished = [*draft.changed, *draft.finished.values()]  # the next claims' to free
     view.retired = draft.retire
     for grant in draft.grants:
-        view.heard.took(grant.slot.priority, (row.id for row in grant.rows), read=draft.looked)
+        view.heard.took(grant.slot.priority, grant.slot.ids, read=draft.looked)
     for priority, at in draft.moved.items():
         view.heard.passed(priority, at.boundary)
     if draft.looked:

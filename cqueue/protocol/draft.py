@@ -7,8 +7,10 @@ row is dead, or by being listed elsewhere in this mutation.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from cqueue.protocol.lock import next_fence, share
@@ -161,7 +163,7 @@ class Draft:
             priority=priority,
             number=number,
             state=SlotState.CLAIMED,
-            ids=tuple(row.id for row in rows),
+            ids=tuple([row.id for row in rows]),
             due_ms=self.now_ms + self.spec.visibility_ms,
             attempt=attempt,
             owner=self.owner,
@@ -254,7 +256,7 @@ class Draft:
             lease = _lease(self.view, grant, fence)
             if grant.suspect:
                 gate.hold(lease)
-            if lease.died_at_ms is None and not any(row.expires is not None for row in grant.rows):
+            if lease.died_at_ms is None and {row.expires for row in grant.rows} <= {None}:
                 claim.taken += [Taken(row, lease) for row in grant.rows]
                 continue
             for row in grant.rows:
@@ -305,9 +307,7 @@ def listed_above(slots: Iterable[SlotRow], at: CursorRow) -> set[int]:
 
 def within_bytes(rows: Sequence[MessageRow], budget: int = MAX_CLAIM_BYTES) -> int:
     """How many of `rows` may be claimed so that their bodies fit into memory: at least one."""
-    total = 0
-    for count, row in enumerate(rows):
-        total += row.size if row.size is not None else len(row.body or b"")
-        if total > budget:
-            return max(1, count)
-    return len(rows)
+    sizes = [row.size if row.size is not None else len(row.body or b"") for row in rows]
+    if sum(sizes) <= budget:
+        return len(rows)
+    return max(1, bisect_right(list(accumulate(sizes)), budget))

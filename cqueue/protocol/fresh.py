@@ -288,7 +288,7 @@ def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto
     late.sort()
     wanted = late[: draft.left]
     rows = yield from ReadMessages(draft.view.wide_row, priority, tuple(wanted))
-    draft.view.heard.found(row.id for row in rows)
+    draft.view.heard.found([row.id for row in rows])
     if rows:
         draft.grant(priority, rows, 1)
     if len(late) > len(wanted):
@@ -304,10 +304,10 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: b
     count = min(within_bytes(fresh), max(0, draft.left))
     whole = whole and count == len(fresh)
     _learn(draft.view, rows)
-    draft.view.heard.found(row.id for row in fresh[:count])
     if count < len(fresh):
         fresh = fresh[:count]
         rows = fresh
+    draft.view.heard.found([row.id for row in fresh])
     if fresh:
         draft.grant(priority, fresh, 1)
     return (rows[-1].id if rows else 0), whole
@@ -333,7 +333,7 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
     """Adjust the estimates by which the next reads are bounded."""
     if not rows:
         return
-    size = sum(len(row.body or b"") + 64 for row in rows) // len(rows)
+    size = sum([len(row.body or b"") for row in rows]) // len(rows) + 64
     view.row_bytes = max(64, (view.row_bytes + size) // 2)
     if view.open:  # of others it is known between two boundaries
         span_us = ids.time_us(rows[-1].id) - ids.time_us(rows[0].id)

@@ -129,10 +129,9 @@ class Heard:
         if len(self.strange) < MOST_UNREAD:
             self.strange.update(set(read) - self.ids - self.ids_before)
 
-    def took(self, priority: int, taken: Iterable[int], *, read: bool) -> None:
+    def took(self, priority: int, taken: Sequence[int], *, read: bool) -> None:
         """A claim has given these."""
-        taken = set(taken)
-        self.granted |= taken
+        self.granted.update(taken)
         if not read:
             self.unread.setdefault(priority, set()).update(taken)
 

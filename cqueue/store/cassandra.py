@@ -141,7 +141,7 @@ class CassandraStore:
         return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.rows))
 
     def _read_slice(self, op: ops.ReadSlice) -> Pending[ops.Slice]:
-        def take(rows: list[packs.Row]) -> tuple[list[int], Iterator[ops.MessageRow]]:
+        def take(rows: list[packs.Row]) -> tuple[list[int], list[ops.MessageRow]]:
             self._reap(op, packs.wholly_gone((row[1], row[11], row[12]) for row in rows))
             return [row[1] for row in rows], self._live(op.wide_row, op.priority, rows, op.after, op.upto)
 
@@ -208,7 +208,7 @@ class CassandraStore:
         rows: Sequence[packs.Row],
         after: int = ids.START,
         upto: int = packs.EVERY,
-    ) -> Iterator[ops.MessageRow]:
+    ) -> list[ops.MessageRow]:
         for row in rows:
             if row[12]:
                 self._known.learn(wide_row, priority, row[1], packs.gone_mask(row[12]))

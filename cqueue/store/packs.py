@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -127,31 +127,33 @@ def row_ids(some: Iterable[int]) -> list[int]:
     return sorted({ids.pack_of(id_) if ids.is_packed(id_) else id_ for id_ in some})
 
 
-def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> Iterator[MessageRow]:
+def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> list[MessageRow]:
     """The live messages of stored rows, with after < id <= upto.
 
     The row of a pack that has no body is none: it has nothing but `gone`, marks that came after its tombstone
     was forgotten; or it was never acknowledged, and a read repair brought its other columns.
     """
+    found: list[MessageRow] = []
     for row in rows:
         if not ids.is_packed(row[1]):
             if after < row[1] <= upto:
-                yield MessageRow._make(row[:12])
+                found.append(MessageRow._make(row[:12]))
         elif row[2] is not None and row[11] is not None:
-            yield from _members(row, after, upto)
+            found += _members(row, after, upto)
+    return found
 
 
 def _members(row: Row, after: int, upto: int) -> Iterator[MessageRow]:
     priority, id_, body, *others, _, gone = row
-    shared, new, dead = (*others, 0), _new_tuple, gone_mask(gone)
-    bodies = enumerate(bodies_of(id_, body), id_)
-    if id_ > after and last_in(id_) <= upto and not dead:
-        for one, body in bodies:
-            yield new(MessageRow, (priority, one, body, *shared))
-        return
-    for one, body in bodies:
-        if after < one <= upto and not dead >> one - id_ & 1:
-            yield new(MessageRow, (priority, one, body, *shared))
+    bodies, dead = bodies_of(id_, body), gone_mask(gone)
+    places: Iterable[int] = range(len(bodies))
+    if id_ <= after or last_in(id_) > upto or dead:
+        places = [at for at in places if after < id_ + at <= upto and not dead >> at & 1]
+        bodies = [bodies[at] for at in places]
+    # Of what most consumers receive, so without a step of Python's for each.
+    shared = map(repeat, (*others, 0))
+    columns = zip(repeat(priority), map(id_.__add__, places), bodies, *shared)
+    return map(_new_tuple, repeat(MessageRow), columns)
 
 
 IdRow = tuple[int, int | None, Any]
@@ -162,8 +164,11 @@ def live_ids(rows: Iterable[IdRow], after: int, upto: int) -> Iterator[int]:
     """The ids of live messages of stored rows, with after < id <= upto."""
     for id_, format_, gone in rows:
         if format_ is not None:
-            dead = gone_mask(gone)
-            for one in range(id_, last_in(id_) + 1):
+            dead, last = gone_mask(gone), last_in(id_)
+            if after < id_ and last <= upto and not dead:
+                yield from range(id_, last + 1)
+                continue
+            for one in range(id_, last + 1):
                 if after < one <= upto and not dead >> one - id_ & 1:
                     yield one
 
@@ -206,15 +211,15 @@ class Known:
             for pack in packs:
                 self._gone.pop((wide_row, priority, pack), None)
 
-    def deletion(self, wide_row: WideRow, priority: int, some: Iterable[int]) -> Deletion:
+    def deletion(self, wide_row: WideRow, priority: int, some: Sequence[int]) -> Deletion:
         """How these messages are deleted."""
         plan, masks = Deletion([], {}), dict[int, int]()
-        for id_ in some:
-            if ids.is_packed(id_):
-                pack = ids.pack_of(id_)
-                masks[pack] = masks.get(pack, 0) | 1 << id_ - pack
+        for first, count in ids.stretches(some):
+            if ids.is_packed(first):
+                pack = ids.pack_of(first)
+                masks[pack] = masks.get(pack, 0) | (1 << count) - 1 << first - pack
             else:
-                plan.rows.append(id_)
+                plan.rows.append(first)
         for pack, mask in masks.items():
             gone, full = self._gone.get((wide_row, priority, pack), 0), full_mask(pack)
             if (mask | gone) & full == full:

@@ -133,3 +133,29 @@ def test_the_start_is_below_everything():
     lowest = ids.to_uuid(ids.START)
     assert lowest == UUID("00000000-0000-1000-8080-808080808080")
     assert cassandra_key(lowest) < cassandra_key(ids.to_uuid(ids.from_ticks(0, 0)))
+
+
+@st.composite
+def acked(draw):
+    """Ids of single messages and of packs, parts of them, in any order."""
+    count = draw(st.integers(2, 9))
+    pack = ids.packed(10**16, draw(random_bits), count)
+    whole = [*pack, *ids.packed(10**16 + 5, draw(random_bits), 3), *draw(st.lists(close_ids, max_size=4))]
+    some = draw(st.lists(st.sampled_from(whole), max_size=20))
+    return some if draw(st.booleans()) else draw(st.sampled_from([whole, sorted(some), whole[1:] + some]))
+
+
+@given(acked())
+def test_stretches_are_the_ids_themselves_in_order(some):
+    """Each id stands in one stretch, and one that is more than a single id stays in its pack."""
+    found = list(ids.stretches(some))
+    assert [first + place for first, count in found for place in range(count)] == some
+    for first, count in found:
+        assert count == 1 or ids.share_row(first, first + count - 1)
+
+
+def test_a_whole_pack_is_one_stretch_and_so_is_what_is_left_of_one():
+    pack = ids.packed(10**16, 7, 125)
+    assert list(ids.stretches(pack)) == [(pack[0], 125)]
+    assert list(ids.stretches(pack[3:])) == [(pack[3], 122)]
+    assert list(ids.stretches([*pack[:2], *pack[5:]])) == [(pack[0], 2), (pack[5], 120)]

@@ -14,8 +14,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
 WORKERS ?= 2
-MESSAGES ?= 20000
-ROUNDS ?= 3
+MESSAGES ?= 50000
+ROUNDS ?= 5
 ONLY ?=
 PEERS := benchmarks/peers
 N ?= 2000

@@ -29,6 +29,7 @@ class Entry:
 
     factory: `module:class` below benchmarks.peers. options: arguments of the class.
     packages: Python packages. programs: servers' programs. files: made by `make`, with the command.
+    slow: it hands out fewer than 10,000 messages a second, and gets a tenth of them.
     """
 
     key: str
@@ -38,6 +39,7 @@ class Entry:
     packages: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    slow: bool = False
 
     def missing(self) -> str:
         """What to do before this one can be measured; empty if nothing."""
@@ -139,6 +141,7 @@ ENTRIES = (
         key="procrastinate",
         title="Procrastinate on PostgreSQL",
         factory="procrastinate_postgres:ProcrastinatePeer",
+        slow=True,
         packages=("procrastinate", "psycopg"),
         programs=_POSTGRES,
     ),
@@ -146,6 +149,7 @@ ENTRIES = (
         key="dramatiq",
         title="Dramatiq on Redis",
         factory="dramatiq_redis:DramatiqPeer",
+        slow=True,
         packages=("dramatiq", "redis"),
         programs=_REDIS,
     ),
@@ -153,6 +157,7 @@ ENTRIES = (
         key="celery",
         title="Celery on Redis",
         factory="celery_redis:CeleryPeer",
+        slow=True,
         packages=("celery", "redis"),
         programs=_REDIS,
     ),
@@ -160,6 +165,7 @@ ENTRIES = (
         key="rq",
         title="RQ on Redis",
         factory="rq_redis:RqPeer",
+        slow=True,
         packages=("rq", "redis"),
         programs=_REDIS,
     ),

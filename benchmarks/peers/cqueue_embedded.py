@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from benchmarks.peers.workload import Figures, PeerError, Workload
+from benchmarks.peers.processes import free_port
+from benchmarks.peers.workload import Latency, PeerError, Round, Workload
 
 _ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("CQUEUE", _ROOT / ".venv" / "bin" / "cqueue"))
@@ -18,6 +18,64 @@ SENDS = {False: "send_many of 100", True: "send_many_async of 100, two at a time
 WARM_UP_S = "180"
 """A third of it are batches."""
 _LIMIT_S = 1800
+
+
+class Node:
+    """A node of the embedded Cassandra; those who drive it in several ways share it."""
+
+    _of: ClassVar[dict[str, Node]] = {}
+
+    def __init__(self, directory: Path, commitlog: str) -> None:
+        self._home = directory / "cassandra"
+        self._commitlog = commitlog
+        self._users = 0
+        self._url = ""
+        self._warm = False
+
+    @classmethod
+    def shared(cls, directory: Path, commitlog: str) -> Node:
+        """The one with this commit log; its data go below the directory of the first who asks."""
+        return cls._of.setdefault(commitlog, cls(directory, commitlog))
+
+    def start(self) -> None:
+        """Start it, and make the tables, for the first of its users."""
+        self._users += 1
+        if self._url:
+            return
+        ports = ("--cql-port", str(free_port()), "--storage-port", str(free_port()))
+        node = ("--dir", str(self._home), "--commitlog-sync", self._commitlog, "--heap", HEAP)
+        self.run("dev", "start", *node, *ports)
+        status = json.loads(self.run("dev", "status", "--dir", str(self._home), "--json"))
+        self._url = str(status["url"])
+        self.run("schema", "apply")
+
+    def warm_up(self) -> None:
+        """As it runs after a while."""
+        if not self._warm:
+            self.bench("warm-up", "--seconds", WARM_UP_S)
+            self._warm = True
+
+    def bench(self, name: str, *options: str) -> dict[str, Any]:
+        """What a benchmark says."""
+        result: dict[str, Any] = json.loads(self.run("bench", name, *options, "--json"))
+        return result
+
+    def leave(self) -> None:
+        """Stop it with the last of its users, and delete its data."""
+        self._users -= 1
+        if not self._users:
+            del self._of[self._commitlog]
+            self.run("dev", "wipe", "--dir", str(self._home))
+
+    def run(self, *words: str) -> str:
+        """What a command prints."""
+        env = {**os.environ, "CQUEUE_URL": self._url}
+        done = subprocess.run(
+            [str(PROGRAM), *words], capture_output=True, text=True, env=env, check=False, timeout=_LIMIT_S
+        )
+        if done.returncode != 0:
+            raise PeerError(f"cqueue {' '.join(words[:2])}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
 
 
 class CqueueEmbedded:
@@ -30,69 +88,51 @@ class CqueueEmbedded:
     """
 
     def __init__(self, directory: Path, commitlog: str = "batch", *, two: bool = False) -> None:
-        self._home = directory / "cassandra"
+        self._node: Node | None = None
+        self._directory = directory
         self._commitlog = commitlog
-        self._started = False
-        self._url = ""
-        self._results: dict[str, dict[str, Any]] = {}
-        self.durability = f"commitlog_sync {commitlog}, RF 1, heap {HEAP}"
         self._two = two
+        self._versions: dict[str, str] = {}
+        self.durability = f"commitlog_sync {commitlog}, RF 1, heap {HEAP}"
         self.client = f"{SENDS[two]}, receive and ack of 500"
 
     def start(self) -> None:
         """Start the node, and make the tables."""
-        self._started = True  # also what did not come to its end is wiped
-        node = ("--dir", str(self._home), "--commitlog-sync", self._commitlog, "--heap", HEAP)
-        self._run("dev", "start", *node)
-        status = json.loads(self._run("dev", "status", "--dir", str(self._home), "--json"))
-        self._url = str(status["url"])
-        self._run("schema", "apply")
+        self._node = Node.shared(self._directory, self._commitlog)
+        self._node.start()
+
+    def ready(self) -> None:
+        """Warm it up."""
+        if self._node is not None:
+            self._node.warm_up()
 
     def versions(self) -> dict[str, str]:
         """Of server and client library."""
-        result = next(iter(self._results.values()), {})
-        return {"server": f"Cassandra {result.get('cassandra')}", "client": f"cqueue {result.get('version')}"}
+        return self._versions
 
-    def measure(self, workload: Workload) -> Figures:
-        """Medians of `bench ratio`, percentiles of `bench latency`."""
+    def round(self, workload: Workload) -> Round:
+        """`bench burndown`."""
         options = ["--messages", workload.messages, "--size", workload.size, "--batch", workload.batch]
-        options += ["--receive", workload.receive, "--rounds", workload.rounds]
-        self._bench("warm-up", "--seconds", WARM_UP_S)
-        ratio = self._bench("ratio", *map(str, options))
-        both = ratio["burndown"]
-        if self._two:
-            alone = list(map(str, options[:-2]))
-            rounds = [self._bench("burndown", *alone, "--pipelined") for _ in range(workload.rounds)]
-            both = {key: statistics.median(one[key] for one in rounds) for key in both}
-        latency = self._bench("latency", "--size", str(workload.size))
-        return figures(both, latency)
+        options += ["--receive", workload.receive]
+        found = self._bench(
+            "burndown", *map(str, options), "--pipelined", *(["--ahead"] if self._two else [])
+        )
+        return Round(float(found["sent_per_s"]), float(found["drained_per_s"]))
+
+    def measured_latency(self, workload: Workload) -> Latency:
+        """`bench latency`."""
+        found = self._bench("latency", "--size", str(workload.size))
+        return Latency(float(found["p50_ms"]), float(found["p99_ms"]))
 
     def _bench(self, name: str, *options: str) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(self._run("bench", name, *options, "--json"))
-        self._results[name] = result
-        return result
+        if self._node is None:
+            raise PeerError("the node does not run")
+        found = self._node.bench(name, *options)
+        self._versions = {"server": f"Cassandra {found['cassandra']}", "client": f"cqueue {found['version']}"}
+        return found
 
     def stop(self) -> None:
-        """Stop the node, delete its data."""
-        if self._started:
-            self._run("dev", "wipe", "--dir", str(self._home))
-            self._started = False
-
-    def _run(self, *words: str) -> str:
-        env = {**os.environ, "CQUEUE_URL": self._url}
-        done = subprocess.run(
-            [str(PROGRAM), *words], capture_output=True, text=True, env=env, check=False, timeout=_LIMIT_S
-        )
-        if done.returncode != 0:
-            raise PeerError(f"cqueue {' '.join(words[:2])}: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout
-
-
-def figures(both: dict[str, Any], latency: dict[str, Any]) -> Figures:
-    """What the table needs of the results: rates of sending and draining, and latency."""
-    return Figures(
-        enqueue_per_s=float(both["sent_per_s"]),
-        drain_per_s=float(both["drained_per_s"]),
-        p50_ms=float(latency["p50_ms"]),
-        p99_ms=float(latency["p99_ms"]),
-    )
+        """Leave the node; the last one stops it."""
+        if self._node is not None:
+            node, self._node = self._node, None
+            node.leave()

@@ -1,4 +1,8 @@
-"""Measure one after the other: never two servers at a time."""
+"""All servers are started and warmed up; then the rounds go in turn.
+
+The pace of a virtual machine changes from minute to minute, by more than the peers differ. So each of them
+has its first round in the same minutes as the others, and its second one. A server that waits costs little.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.peers.catalog import Entry
-from benchmarks.peers.workload import Figures, Peer, PeerError, Row, SelfMeasuring, Workload, summarize
+from benchmarks.peers.workload import (
+    Latency,
+    Peer,
+    PeerError,
+    Round,
+    Row,
+    SelfMeasuring,
+    Workload,
+    latency_of,
+    summarize,
+)
 
 Say = Callable[[str], None]
 
@@ -17,64 +31,112 @@ _NOT_A_DISK = {"tmpfs", "ramfs", "devtmpfs"}
 
 def measure_all(entries: Iterable[Entry], workload: Workload, where: Path, say: Say) -> list[Row]:
     """A row for each, also for those that are skipped or fail."""
-    return [_row(entry, workload, where, say) for entry in entries]
-
-
-def _row(entry: Entry, workload: Workload, where: Path, say: Say) -> Row:
-    if todo := entry.missing():
-        say(f"{entry.key}: skipped; to measure it: {todo}")
-        return Row(key=entry.key, title=entry.title, reason=todo)
-    directory = Path(tempfile.mkdtemp(prefix=f"cqueue-peers-{entry.key}-", dir=where))
-    directory.chmod(0o755)  # PostgreSQL runs as another user
+    stands = [Stand(entry, workload, where, say) for entry in entries]
     try:
-        return _measured(entry, workload, directory, lambda what: say(f"{entry.key}: {what}"))
-    except Exception as exc:  # noqa: BLE001 - one that fails must not cost the figures of the others
-        say(f"{entry.key}: failed: {exc}")
-        reason = str(exc) or type(exc).__name__
-        return Row(key=entry.key, title=entry.title, reason=reason, failed=True)
+        for stand in stands:
+            stand.go("start and warm up", stand.begin)
+        for number in range(workload.rounds):
+            # Each is as often before another as behind it, whatever that leaves to do.
+            for stand in stands if number % 2 == 0 else reversed(stands):
+                stand.go(f"round {number + 1} of {workload.rounds}", stand.round)
+        for stand in stands:
+            stand.go("latency", stand.latency)
+        return [stand.row() for stand in stands]
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        for stand in reversed(stands):
+            stand.end()
 
 
-def _measured(entry: Entry, workload: Workload, directory: Path, say: Say) -> Row:
-    peer = entry.make(directory)
-    try:
-        say("start")
+class Stand:
+    """One peer while it is measured. What fails is left out from there on, and costs the others nothing."""
+
+    def __init__(self, entry: Entry, workload: Workload, where: Path, say: Say) -> None:
+        self._entry = entry
+        self._workload = workload
+        self._where = where
+        self._say = say
+        self._messages = workload.few if entry.slow else workload.messages
+        self._directory: Path | None = None
+        self._peer: Peer | SelfMeasuring | None = None
+        self._versions: dict[str, str] = {}
+        self._rounds: list[Round] = []
+        self._latency: Latency | None = None
+        self._missing = entry.missing()
+        self._failure = ""
+        if self._missing:
+            say(f"{entry.key}: skipped; to measure it: {self._missing}")
+
+    def go(self, what: str, step: Callable[[], None]) -> None:
+        """Take a step, if those before it went well."""
+        if self._missing or self._failure:
+            return
+        self._say(f"{self._entry.key}: {what}")
+        try:
+            step()
+        except Exception as exc:  # noqa: BLE001 - one that fails must not cost the figures of the others
+            self._failure = str(exc) or type(exc).__name__
+            self._say(f"{self._entry.key}: failed: {self._failure}")
+
+    def begin(self) -> None:
+        """Start the server, and warm it up."""
+        self._directory = Path(tempfile.mkdtemp(prefix=f"cqueue-peers-{self._entry.key}-", dir=self._where))
+        self._directory.chmod(0o755)  # PostgreSQL runs as another user
+        self._peer = peer = self._entry.make(self._directory)
         peer.start()
-        figures = _own(peer, workload, say) if isinstance(peer, SelfMeasuring) else _ours(peer, workload, say)
+        if isinstance(peer, SelfMeasuring):
+            peer.ready()
+            return
+        left = peer.warm_up
+        while left > 0:
+            some = min(left, self._messages)
+            peer.enqueue(some, self._workload.size)
+            peer.drain(some)
+            left -= some
+
+    def round(self) -> None:
+        """Send and drain all messages of one round."""
+        peer, messages = self._peer, self._messages
+        if isinstance(peer, SelfMeasuring):
+            self._rounds.append(peer.round(self._workload))
+        elif peer is not None:
+            took_s = peer.enqueue(messages, self._workload.size), peer.drain(messages)
+            self._rounds.append(Round(*[messages / one_s for one_s in took_s]))
+
+    def latency(self) -> None:
+        """Send one by one while a consumer waits; and ask for the versions."""
+        peer, of = self._peer, self._workload
+        if isinstance(peer, SelfMeasuring):
+            self._latency = peer.measured_latency(of)
+        elif peer is not None:
+            self._latency = latency_of(peer.latency(of.rate, of.seconds, of.size))
+        if peer is not None:
+            self._versions = peer.versions()
+
+    def row(self) -> Row:
+        """What came of it."""
+        key, title, peer = self._entry.key, self._entry.title, self._peer
+        if peer is None or self._latency is None:
+            failed = not self._missing
+            return Row(key=key, title=title, reason=self._missing or self._failure, failed=failed)
         return Row(
-            key=entry.key,
-            title=entry.title,
+            key=key,
+            title=title,
             durability=peer.durability,
             client=peer.client,
-            versions=peer.versions(),
-            figures=figures,
+            versions=self._versions,
+            figures=summarize(self._messages, self._rounds, self._latency),
         )
-    finally:
-        peer.stop()
 
-
-def _own(peer: SelfMeasuring, workload: Workload, say: Say) -> Figures:
-    say("its own benchmarks")
-    return peer.measure(workload)
-
-
-def _ours(peer: Peer, workload: Workload, say: Say) -> Figures:
-    say("warm up")
-    left = peer.warm_up
-    while left > 0:
-        some = min(left, workload.messages)
-        peer.enqueue(some, workload.size)
-        peer.drain(some)
-        left -= some
-    enqueues_s, drains_s = [], []
-    for number in range(1, workload.rounds + 1):
-        say(f"round {number} of {workload.rounds}")
-        enqueues_s.append(peer.enqueue(workload.messages, workload.size))
-        drains_s.append(peer.drain(workload.messages))
-    say("latency")
-    latencies_s = peer.latency(workload.rate, workload.seconds, workload.size)
-    return summarize(workload.messages, enqueues_s, drains_s, latencies_s)
+    def end(self) -> None:
+        """Stop the server, delete its data."""
+        try:
+            if self._peer is not None:
+                self._peer.stop()
+        except Exception as exc:  # noqa: BLE001 - the others are to be stopped as well
+            self._say(f"{self._entry.key}: could not be stopped: {exc}")
+        finally:
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def file_system(path: Path) -> str:

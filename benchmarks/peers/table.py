@@ -15,7 +15,8 @@ from benchmarks.peers.workload import Row, Workload
 def build(rows: Sequence[Row], workload: Workload) -> Table:
     """One line a row; one that has no figures says why in their place."""
     title = (
-        f"{workload.messages:,} messages of {workload.size} B, medians of {workload.rounds} rounds; "
+        f"{workload.messages:,} messages of {workload.size} B ({workload.few:,} where it says so), "
+        f"medians of {workload.rounds} rounds in turn; "
         f"latency from send to handler at {workload.rate}/s"
     )
     table = Table(title=title, show_lines=True)
@@ -25,20 +26,21 @@ def build(rows: Sequence[Row], workload: Workload) -> Table:
     for name in ("enqueued/s", "drained/s", "p50 ms", "p99 ms"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*cells(row))
+        table.add_row(*cells(row, workload))
     return table
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: Row, workload: Workload) -> tuple[str, ...]:
     """The texts of one line."""
     figures = row.figures
     if figures is None:
         state = "failed" if row.failed else "skipped; to measure it"
         return (_queue(row), "", f"[red]{state}[/red]: {escape(row.reason)}", "–", "–", "–", "–")
+    fewer = "" if figures.messages == workload.messages else f"; {figures.messages:,} messages"
     return (
         _queue(row),
         escape(row.durability),
-        escape(row.client),
+        escape(row.client + fewer),
         f"{figures.enqueue_per_s:,.0f}",
         f"{figures.drain_per_s:,.0f}",
         f"{figures.p50_ms:.2f}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class PeerError(Exception):
@@ -16,30 +16,53 @@ class PeerError(Exception):
 class Workload:
     """The same for all.
 
-    messages: of one round. size: bytes of a body. batch: messages a send, where the API has batches.
-    receive: messages a receive, where the API says. rate, seconds: of the latency run. rounds: measured
-    ones; the medians count.
+    messages: of one round; a tenth for those that would take minutes. size: bytes of a body. batch: messages
+    a send, where the API has batches. receive: messages a receive, where the API says. rate, seconds: of the
+    latency run. rounds: measured ones; the medians count.
     """
 
-    messages: int = 20_000
+    messages: int = 50_000
     size: int = 200
     batch: int = 100
     receive: int = 500
     rate: int = 200
     seconds: int = 10
-    rounds: int = 3
+    rounds: int = 5
+
+    @property
+    def few(self) -> int:
+        """Messages of a round for a queue that hands out fewer than 10,000 a second."""
+        return max(1, self.messages // 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was measured: medians of the rounds, and latency from the call of send to the handler."""
+    """What was measured: medians of the rounds, and latency from the call of send to the handler.
+
+    messages: of one round.
+    """
 
     enqueue_per_s: float
     drain_per_s: float
     p50_ms: float
     p99_ms: float
+    messages: int = 0
     enqueues_per_s: tuple[float, ...] = ()
     drains_per_s: tuple[float, ...] = ()
+
+
+class Round(NamedTuple):
+    """Rates of one round."""
+
+    enqueue_per_s: float
+    drain_per_s: float
+
+
+class Latency(NamedTuple):
+    """Of one run, from the call of send to the handler."""
+
+    p50_ms: float
+    p99_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +123,14 @@ class SelfMeasuring(Protocol):
     def versions(self) -> dict[str, str]:
         """Of server and client library."""
 
-    def measure(self, workload: Workload) -> Figures:
-        """Run the programs, and read their results."""
+    def ready(self) -> None:
+        """Warm the server up."""
+
+    def round(self, workload: Workload) -> Round:
+        """Send and drain all messages of one round."""
+
+    def measured_latency(self, workload: Workload) -> Latency:
+        """Run the program for it."""
 
     def stop(self) -> None:
         """Stop all processes, delete all data."""
@@ -113,23 +142,26 @@ def percentile_ms(latencies_s: Sequence[float], percent: int) -> float:
     return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] * 1000, 3)
 
 
-def summarize(
-    messages: int, enqueues_s: Sequence[float], drains_s: Sequence[float], latencies_s: Sequence[float]
-) -> Figures:
-    """Rates of each round with their medians, and the percentiles of latency.
+def latency_of(latencies_s: Sequence[float]) -> Latency:
+    """The percentiles.
 
     Raises:
         PeerError: no latency was measured.
     """
     if not latencies_s:
         raise PeerError("no message of the latency run arrived")
-    enqueues = tuple(round(messages / took, 1) for took in enqueues_s)
-    drains = tuple(round(messages / took, 1) for took in drains_s)
+    return Latency(percentile_ms(latencies_s, 50), percentile_ms(latencies_s, 99))
+
+
+def summarize(messages: int, rounds: Sequence[Round], latency: Latency) -> Figures:
+    """Rates of each round with their medians, and latency."""
+    enqueues, drains = zip(*[tuple(round(rate, 1) for rate in one) for one in rounds], strict=True)
     return Figures(
         enqueue_per_s=round(statistics.median(enqueues), 1),
         drain_per_s=round(statistics.median(drains), 1),
-        p50_ms=percentile_ms(latencies_s, 50),
-        p99_ms=percentile_ms(latencies_s, 99),
+        p50_ms=latency.p50_ms,
+        p99_ms=latency.p99_ms,
+        messages=messages,
         enqueues_per_s=enqueues,
         drains_per_s=drains,
     )

@@ -27,9 +27,10 @@ Pipelined = Annotated[
     bool,
     typer.Option(
         "--pipelined",
-        help="Send two batches at a time; claim the next while the acks of the last are stored.",
+        help="Claim the next two batches while the acks of the last ones are stored.",
     ),
 ]
+SendAhead = Annotated[bool, typer.Option("--ahead", help="Send two batches at a time.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and check the history.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -76,19 +77,21 @@ def burndown(
     shards: Shards = SHARDS,
     *,
     pipelined: Pipelined = False,
+    ahead: SendAhead = False,
     verify: Verify = False,
     json: Json = False,
 ) -> None:
     """Send all messages, then drain them, until every ack is stored."""
     from cqueue.bench import throughput  # noqa: PLC0415 - as above
 
-    if pipelined and verify:
+    if verify and (pipelined or ahead):
         raise typer.BadParameter(
-            "takes no --pipelined: a history records acks that are waited for", param_hint="--verify"
+            "takes no --pipelined and no --ahead: a history records sends and acks that are waited for",
+            param_hint="--verify",
         )
     options = _options(messages, size, batch, receive, shards)
     if not verify:
-        _run(ctx, partial(throughput.burndown, pipelined=pipelined, ahead=pipelined), options, json=json)
+        _run(ctx, partial(throughput.burndown, pipelined=pipelined, ahead=ahead), options, json=json)
         return
     with TemporaryDirectory(prefix="cqueue-bench-") as directory:
         measure = partial(throughput.burndown, history=Path(directory) / "history")

@@ -260,6 +260,7 @@ class Consumer:
         self._poll: Poll | None = None
         self._deleted_at = 0  # the last purge that is known of
         self._looked_s = 0.0
+        self._left_some = False  # the last claim did, of the wide row in which it found something
         self._leases: set[Lease] = set()
         self._recent: set[int] = set()  # ids received lately, and before that
         self._older: set[int] = set()
@@ -293,7 +294,7 @@ class Consumer:
         if not messages:
             messages = self._receive(max(max_messages, self._ahead.size), deadline_s)
             messages, rest = messages[:max_messages], messages[max_messages:]
-            self._ahead.put(rest, len(messages) + len(rest))
+            self._ahead.put(rest, len(messages) + len(rest), more=self._left_some)
         self._left_at_s = time.monotonic() if messages else None
         return messages
 
@@ -323,14 +324,14 @@ class Consumer:
 
     # ── claimed ahead ──
 
-    def _fetch(self, want: int) -> list[ReceivedMessage]:
-        """Messages for the receives to come."""
+    def _fetch(self, want: int) -> tuple[list[ReceivedMessage], bool]:
+        """Messages for the receives to come, and whether there are more of them."""
         with self._receiving:
             try:
                 with self._driver.limited():
-                    return self._round(want, _SHUT)
+                    return self._round(want, _SHUT), self._left_some
             except Exception:  # noqa: BLE001 - the next receive meets it as well, and can raise it
-                return []
+                return [], False
 
     def _give_back_unseen(self, messages: list[ReceivedMessage]) -> None:
         """Make messages available again that nobody has seen; should that fail, their timeout does it."""
@@ -372,6 +373,7 @@ class Consumer:
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             messages = self._accept(claimed, entry.spec)
             if messages:
+                self._left_some = claimed.more
                 return messages
         run(poll.tidy())
         return []

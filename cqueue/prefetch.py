@@ -21,7 +21,8 @@ class Prefetch(Generic[T]):
 
     Args:
         size: how many are claimed at once.
-        fetch: claims up to so many; called on the thread of this object. It must not raise.
+        fetch: claims up to so many, and says whether it left some, as bodies are large; called on the thread
+            of this object. It must not raise.
         give_back: makes messages available to others again. It must not raise.
         hold_s: for how many seconds messages may wait here from now on.
     """
@@ -29,7 +30,7 @@ class Prefetch(Generic[T]):
     def __init__(
         self,
         size: int,
-        fetch: Callable[[int], list[T]],
+        fetch: Callable[[int], tuple[list[T], bool]],
         give_back: Callable[[list[T]], None],
         hold_s: Callable[[], float],
     ) -> None:
@@ -39,9 +40,8 @@ class Prefetch(Generic[T]):
         self._hold_s = hold_s
         self._changed = Condition()
         self._waiting: deque[tuple[float, list[T]]] = deque()  # with the time until which they may wait
-        self._left = 0  # messages that wait
         self._awaited = 0  # messages that takes wait for
-        self._more = False  # the last fetch was at least half full: the next may be as well
+        self._last = 0  # messages of the last claim; 0: the next may find none
         self._wanted = self._fetching = self._closed = False
         self._thread: Thread | None = None
 
@@ -60,11 +60,14 @@ class Prefetch(Generic[T]):
             self._ask()
             return taken
 
-    def put(self, messages: list[T], count: int) -> None:
-        """Keep the rest of `count` messages that were claimed just now, for the next take."""
+    def put(self, messages: list[T], count: int, *, more: bool) -> None:
+        """Keep the rest of `count` messages that were claimed just now, for the next take.
+
+        more: the claim left some.
+        """
         until_s = time.monotonic() + self._hold_s()
         with self._changed:
-            self._keep(messages, until_s, count)
+            self._keep(messages, until_s, count, more=more)
             self._ask()
 
     def drop(self) -> None:
@@ -88,19 +91,20 @@ class Prefetch(Generic[T]):
     def _ask(self) -> None:
         """Have the next messages fetched if half of the last ones are gone, and there may be more.
 
+        Half of the last, not of as many as are wished for: large bodies come a few at a time.
+
         What a take waits for counts as gone: the next fetch is under way before it is handled.
         """
         under_way = self._wanted or self._fetching
         left = self._left - self._awaited
-        if self._more and not under_way and not self._closed and 2 * left <= self.size:
+        if self._last and not under_way and not self._closed and 2 * left <= self._last:
             self._wanted = True
             self._wake()
 
-    def _keep(self, messages: list[T], until_s: float, count: int) -> None:
-        self._more = 2 * count >= self.size
+    def _keep(self, messages: list[T], until_s: float, count: int, *, more: bool) -> None:
+        self._last = count if more or 2 * count >= self.size else 0
         if messages:
             self._waiting.append((until_s, messages))
-            self._left += len(messages)
         if self._waiting:
             self._wake()
 
@@ -110,15 +114,21 @@ class Prefetch(Generic[T]):
             self._thread.start()
         self._changed.notify_all()
 
+    @property
+    def _left(self) -> int:
+        """How many wait. Counted each time: a count that is kept would be wrong after an interruption."""
+        return sum([len(messages) for _, messages in self._waiting])
+
     def _pop(self, count: int) -> list[T]:
-        self._left -= count
         taken: list[T] = []
         while len(taken) < count:
-            until_s, messages = self._waiting.popleft()
+            until_s, messages = self._waiting[0]
             some = count - len(taken)
-            if len(messages) > some:
-                self._waiting.appendleft((until_s, messages[some:]))
             taken += messages[:some]
+            if len(messages) > some:
+                self._waiting[0] = (until_s, messages[some:])
+            else:
+                self._waiting.popleft()
         return taken
 
     def _left_s(self) -> float:
@@ -145,13 +155,13 @@ class Prefetch(Generic[T]):
 
     def _fetched(self) -> None:
         messages: list[T] = []
-        until_s = 0.0
+        until_s, more = 0.0, False
         try:
-            messages = self._fetch(self.size)
+            messages, more = self._fetch(self.size)
             until_s = time.monotonic() + self._hold_s()
         finally:
             with self._changed:
                 self._fetching = False
-                self._keep(messages, until_s, len(messages))
+                self._keep(messages, until_s, len(messages), more=more)
                 self._ask()
                 self._changed.notify_all()

@@ -30,7 +30,7 @@ class Node:
         self._commitlog = commitlog
         self._users = 0
         self._url = ""
-        self._warm = False
+        self._ready = self._warm = False
 
     @classmethod
     def shared(cls, directory: Path, commitlog: str) -> Node:
@@ -38,9 +38,9 @@ class Node:
         return cls._of.setdefault(commitlog, cls(directory, commitlog))
 
     def start(self) -> None:
-        """Start it, and make the tables, for the first of its users."""
+        """Start it, and make the tables, unless it was done for another user."""
         self._users += 1
-        if self._url:
+        if self._ready:
             return
         ports = ("--cql-port", str(free_port()), "--storage-port", str(free_port()))
         node = ("--dir", str(self._home), "--commitlog-sync", self._commitlog, "--heap", HEAP)
@@ -48,6 +48,7 @@ class Node:
         status = json.loads(self.run("dev", "status", "--dir", str(self._home), "--json"))
         self._url = str(status["url"])
         self.run("schema", "apply")
+        self._ready = True
 
     def warm_up(self) -> None:
         """As it runs after a while."""

@@ -36,15 +36,27 @@ def measure_all(entries: Iterable[Entry], workload: Workload, where: Path, say: 
         for stand in stands:
             stand.go("start and warm up", stand.begin)
         for number in range(workload.rounds):
-            # Each is as often before another as behind it, whatever that leaves to do.
+            # Who comes after whom changes: the one before may leave something to do.
             for stand in stands if number % 2 == 0 else reversed(stands):
                 stand.go(f"round {number + 1} of {workload.rounds}", stand.round)
         for stand in stands:
             stand.go("latency", stand.latency)
         return [stand.row() for stand in stands]
     finally:
-        for stand in reversed(stands):
+        _end(stands)
+
+
+def _end(stands: list[Stand]) -> None:
+    """Stop all of them, whatever comes between."""
+    interruption: BaseException | None = None
+    for stand in reversed(stands):
+        try:
             stand.end()
+        except BaseException as exc:  # noqa: BLE001 - raised again below
+            interruption = exc
+            stand.end()
+    if interruption is not None:
+        raise interruption
 
 
 class Stand:
@@ -88,7 +100,7 @@ class Stand:
             return
         left = peer.warm_up
         while left > 0:
-            some = min(left, self._messages)
+            some = min(left, self._workload.messages)
             peer.enqueue(some, self._workload.size)
             peer.drain(some)
             left -= some
@@ -115,7 +127,7 @@ class Stand:
     def row(self) -> Row:
         """What came of it."""
         key, title, peer = self._entry.key, self._entry.title, self._peer
-        if peer is None or self._latency is None:
+        if peer is None or self._latency is None or self._failure:
             failed = not self._missing
             return Row(key=key, title=title, reason=self._missing or self._failure, failed=failed)
         return Row(
@@ -134,9 +146,8 @@ class Stand:
                 self._peer.stop()
         except Exception as exc:  # noqa: BLE001 - the others are to be stopped as well
             self._say(f"{self._entry.key}: could not be stopped: {exc}")
-        finally:
-            if self._directory is not None:
-                shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def file_system(path: Path) -> str:

@@ -120,7 +120,10 @@ def burndown(
     history: where to record every call, to be judged at the end; recording costs time of its own.
     pipelined: the next batch is claimed while the acks of the last are stored; not with a history.
     ahead: two batches are sent at a time; neither with a history.
+
+    It begins when the server compacts nothing, and ends so.
     """
+    bench.calm()
     with bench.queue(options) as queue:
         if history is None:
             sends_s = (_send_ahead if ahead else _send_all)(queue, options, progress)
@@ -133,6 +136,7 @@ def burndown(
                 recorded.left(bench.client.queue(queue.dead_letter_name))
             report = check(history)
             verdict = {"verified": report.clean, "verdict": report.figures()}
+    bench.calm()
     return {
         "bench": "burndown",
         **rates(options.messages, sends_s, drains_s),

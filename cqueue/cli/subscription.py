@@ -18,7 +18,7 @@ from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import find_log, open_client
 from cqueue.cli.options import Json, LogName, Yes
 from cqueue.cli.subscription_view import described, sheet
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, Closed
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -187,17 +187,21 @@ def _run(cli: CliContext, subscription: Subscription) -> None:
         finally:
             ended.set()
 
+    thread, stopped = Thread(target=work, name="cqueue-subscription", daemon=True), False
     with held_back(signal.SIGINT, signal.SIGTERM) as interrupts:
         try:
             with interrupts.step():  # a listener's first call may already be the one that ends it
-                Thread(target=work, name="cqueue-subscription", daemon=True).start()
+                thread.start()
             _await(ended)
         except KeyboardInterrupt:
+            if thread.ident is None:
+                raise  # nothing was begun
+            stopped = True
             after_ctrl_c(cli.err_console)
             cli.remark("Stopping after the call under way; once more ends it at once.")
             subscription.stop()
             _await(ended)
-    if failed:
+    if failed and not (stopped and isinstance(failed[0], Closed)):  # by a stop before it had begun
         raise failed[0]
 
 

@@ -131,6 +131,7 @@ class Made:
         self._step("start")
 
     def versions(self):
+        self._step("versions")
         return {}
 
     def enqueue(self, messages, _size):
@@ -169,16 +170,16 @@ def test_all_are_started_and_then_have_their_rounds_in_turn(tmp_path, steps):
     rows = measure_all([made("a"), made("b", slow=True)], workload, tmp_path, lambda _: None)
     assert [row.figures.messages for row in rows] == [100, 10]
     assert {row.figures.drain_per_s for row in rows} == {1000}
-    assert [(who, what) for who, what, _ in steps if what not in ("enqueue", "drain")] == [
+    assert [(who, what) for who, what, _ in steps if what not in ("enqueue", "drain", "versions")] == [
         ("a", "start"), ("b", "start"), ("a", "latency"), ("b", "latency"), ("b", "stop"), ("a", "stop"),
     ]  # fmt: skip
     sent = [(who, messages) for who, what, messages in steps if what == "enqueue"]
-    assert sent[:3] == [("a", 100), ("a", 100), ("a", 50)]
-    assert sent[-4:] == [("a", 100), ("b", 10), ("b", 10), ("a", 100)]
+    assert sent[:6] == [("a", 100), ("a", 100), ("a", 50), ("b", 100), ("b", 100), ("b", 50)]
+    assert sent[6:] == [("a", 100), ("b", 10), ("b", 10), ("a", 100)]
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("fails", ["start", "drain", "latency", "stop"])
+@pytest.mark.parametrize("fails", ["start", "drain", "latency", "versions", "stop"])
 def test_one_that_fails_is_left_out_and_stopped(tmp_path, steps, fails):
     """The others are measured all the same, and nothing stays behind."""
     entries = [made("a", fails=fails), made("b")]
@@ -189,14 +190,20 @@ def test_one_that_fails_is_left_out_and_stopped(tmp_path, steps, fails):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interruption_stops_all(tmp_path, steps, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("when", ["latency", "stop"])
+def test_an_interruption_stops_all(tmp_path, steps, monkeypatch, when):
+    """Also one that comes while they are being stopped."""
+    real, left = getattr(Made, when), [KeyboardInterrupt]
 
-    monkeypatch.setattr(Made, "drain", interrupt)
+    def interrupt(self, *args):
+        if left:
+            raise left.pop()
+        return real(self, *args)
+
+    monkeypatch.setattr(Made, when, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        measure_all([made("a"), made("b")], Workload(), tmp_path, lambda _: None)
-    assert [step for step in steps if step[1] == "stop"] == [("a", "stop", 0)]
+        measure_all([made("a"), made("b")], Workload(messages=10, rounds=1), tmp_path, lambda _: None)
+    assert [who for who, what, _ in steps if what == "stop"] == ["b", "a"]
     assert list(tmp_path.iterdir()) == []
 
 

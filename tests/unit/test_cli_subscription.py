@@ -129,6 +129,31 @@ def test_a_signal_while_the_run_starts_ends_it_as_one_later_does(cli, listeners,
     assert (said.code, "Stopping after the call under way" in said.err) == (0, True)
 
 
+def test_a_run_that_is_stopped_before_it_has_begun_is_no_error(cli, listeners, monkeypatch):
+    class Slow(threading.Thread):
+        def start(self):
+            super().start()
+            signal.raise_signal(signal.SIGTERM)
+
+        def run(self):
+            time.sleep(0.3)
+            super().run()
+
+    monkeypatch.setattr("cqueue.cli.subscription.Thread", Slow)
+    said = cli("subscription", "run", "events", "fresh", f"{listeners}:listen", "--from", "latest")
+    assert (said.code, "Stopping after the call under way" in said.err) == (0, True)
+
+
+def test_a_signal_before_the_thread_is_there_waits_for_nothing(cli, listeners, monkeypatch):
+    class Interrupted(threading.Thread):
+        def start(self):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("cqueue.cli.subscription.Thread", Interrupted)
+    assert cli("subscription", "run", "events", "fresh", f"{listeners}:listen").code == 130
+
+
 def test_ctrl_c_ends_a_run_that_waits(cli, listeners):
     def interrupt():
         time.sleep(1)

@@ -618,3 +618,23 @@ def test_a_benchmark_verifies_itself(keyspace, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["verified"] is True
     assert (result["verdict"]["deliveries"], result["verdict"]["lost"]) == (300, 0)
+
+
+@pytest.mark.cassandra
+def test_a_benchmark_sends_and_drains_ahead(keyspace, capsys, monkeypatch):
+    """`bench burndown --ahead --pipelined`; a history has neither."""
+    from cqueue.bench import throughput
+    from cqueue.cli.main import main
+
+    ways = []
+    for name in ("_send_ahead", "_drain_all"):
+        real = getattr(throughput, name)
+        monkeypatch.setattr(
+            throughput, name, lambda *args, _real=real, **how: ways.append(how) or _real(*args, **how)
+        )
+    words = ["--url", keyspace.url, "bench", "burndown", "--messages", "300", "--ahead"]
+    assert main([*words, "--pipelined", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["drained_per_s"] > 0
+    assert ways == [{}, {"pipelined": True}]
+    assert main([*words, "--verify"]) == 2
+    assert "takes no --pipelined and no --ahead" in capsys.readouterr().err

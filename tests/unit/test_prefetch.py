@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import deque
 from datetime import timedelta
 
 import pytest
@@ -146,6 +147,14 @@ def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
     time.sleep(2.6)
     send(queue, *[b"y"] * 40)
     with queue.consumer(prefetch=20) as consumer:
+        ahead, fetch = [], consumer._ahead._fetch
+
+        def noted(count):
+            found, more = fetch(count)
+            ahead.extend(found)
+            return found, more
+
+        consumer._ahead._fetch = noted
         suspects, others = 0, 0
         for _ in range(3):
             message, *rest = consumer.receive(20, wait=SOON)
@@ -154,13 +163,12 @@ def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
                 consumer.ack([message, *rest])
                 message, *rest = consumer.receive(20, wait=SOON)
             assert rest == []
-            time.sleep(0.05)
-            waiting = [found for _, found in consumer._ahead._waiting]
-            assert not any(found.suspect for found in waiting)
             suspects += 1
             consumer.ack(message)
         others += len(drained(consumer, 40 - others, 20))
         assert (suspects, others) == (3, 40)
+        assert ahead
+        assert not any(found.suspect for found in ahead)
 
 
 def test_a_fetch_that_fails_is_no_error_but_of_the_receive_that_fails_as_well(queue, store):
@@ -273,10 +281,10 @@ def test_a_full_buffer_is_not_added_to():
         nonlocal left
         given, left = min(count, left), left - min(count, left)
         fetched.append(given)
-        return [0] * given
+        return [0] * given, False
 
     ahead = Prefetch(10, fetch, lambda _: None, lambda: 60.0)
-    ahead.put([0] * 9, 10)
+    ahead.put([0] * 9, 10, more=False)
     got = 0
     while messages := ahead.take(1):
         got += len(messages)
@@ -300,10 +308,10 @@ def test_what_a_receive_waits_for_counts_as_gone():
 
     def fetch(count):
         until(lambda: ahead._awaited == 6 or len(asked_by) > 1)
-        return [0] * count
+        return [0] * count, False
 
     ahead = Noted(10, fetch, lambda _: None, lambda: 60.0)
-    ahead.put([], 10)
+    ahead.put([], 10, more=False)
     assert len(ahead.take(6)) == 6
     until(lambda: ahead._left == 14)
     ahead.close()
@@ -311,7 +319,7 @@ def test_what_a_receive_waits_for_counts_as_gone():
 
 
 def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
-    ahead = Prefetch(10, lambda count: [0] * count, lambda _: None, lambda: 60.0)
+    ahead = Prefetch(10, lambda count: ([0] * count, False), lambda _: None, lambda: 60.0)
     ahead._fetching = True
 
     def interrupt(*_):
@@ -323,13 +331,34 @@ def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
     assert ahead._awaited == 0
 
 
+def test_a_receive_that_is_interrupted_while_it_takes_leaves_the_rest_in_order():
+    """Whatever the moment: what it did not take is there, and close gives it back."""
+
+    class Waiting(deque):
+        def popleft(self):
+            super().popleft()
+            raise KeyboardInterrupt
+
+    back = []
+    ahead = Prefetch(100, lambda _: ([], False), back.extend, lambda: 60.0)
+    ahead._waiting = Waiting()
+    ahead.put([1, 2], 0, more=False)
+    ahead.put([3, 4], 0, more=False)
+    with pytest.raises(KeyboardInterrupt):
+        ahead.take(3)
+    ahead._waiting = deque(ahead._waiting)
+    assert ahead.take(1) == [3]
+    ahead.close()
+    assert back == [4]
+
+
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=20), st.lists(st.integers(1, 12), max_size=60))
 def test_takes_and_puts_of_all_sizes_keep_the_order(puts, takes):
     """A message is taken once, in the order in which it came, and the count of what waits is right."""
-    ahead = Prefetch(100, lambda _: [], lambda _: None, lambda: 60.0)
+    ahead = Prefetch(100, lambda _: ([], False), lambda _: None, lambda: 60.0)
     numbers = iter(range(sum(puts)))
     for size in puts:
-        ahead.put([next(numbers) for _ in range(size)], 0)
+        ahead.put([next(numbers) for _ in range(size)], 0, more=False)
     taken = []
     for count in takes:
         some = ahead.take(count)
@@ -338,3 +367,33 @@ def test_takes_and_puts_of_all_sizes_keep_the_order(puts, takes):
     assert taken == list(range(len(taken)))
     assert ahead._left == sum(puts) - len(taken)
     ahead.close()
+
+
+def test_large_bodies_are_claimed_ahead_a_few_at_a_time():
+    """A claim that left some is followed by the next, but no more wait than half of one and a whole one."""
+    fetched = []
+
+    def fetch(_count):
+        fetched.append(4)
+        return [0] * 4, len(fetched) < 5
+
+    ahead = Prefetch(100, fetch, lambda _: None, lambda: 60.0)
+    ahead.put([0] * 3, 4, more=True)
+    time.sleep(0.05)
+    assert fetched == []
+    got = 0
+    while messages := ahead.take(1):
+        got += len(messages)
+        with ahead._changed:
+            assert ahead._left <= 6
+    assert (got, len(fetched)) == (3 + 5 * 4, 5)
+    ahead.close()
+
+
+def test_messages_with_large_bodies_are_claimed_while_others_are_handled(queue):
+    """A claim gives 16 MiB of them, far less than asked for: the next one is under way all the same."""
+    send(queue, *[bytes(1 << 20)] * 20)
+    with queue.consumer(prefetch=100) as consumer:
+        first = consumer.receive(100)
+        assert len(first) < 20
+        until(lambda: queue.stats(exact=True).claimed > len(first))

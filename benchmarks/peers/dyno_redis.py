@@ -22,7 +22,7 @@ _ANSWER_S = 900
 class DynoPeer:
     """`push`, `pop` and `ack` of lists, which are Redis pipelines; everything happens in one JVM."""
 
-    # The compiler of the JVM has to see the loops; as Cassandra's JVM gets its minutes.
+    # The compiler of the JVM has to see the loops, as Cassandra's does in its minutes of warming up.
     warm_up = 200_000
 
     def __init__(self, directory: Path, fsync: str = "everysec", threads: int = 1) -> None:

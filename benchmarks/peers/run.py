@@ -1,7 +1,7 @@
 """All servers are started and warmed up; then the rounds go in turn.
 
 The pace of a virtual machine changes from minute to minute, by more than the peers differ. So each of them
-has its first round in the same minutes as the others, and its second one. A server that waits costs little.
+has its first round in the same minutes as the others, and its second one.
 """
 
 from __future__ import annotations

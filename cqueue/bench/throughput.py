@@ -120,10 +120,7 @@ def burndown(
     history: where to record every call, to be judged at the end; recording costs time of its own.
     pipelined: the next batch is claimed while the acks of the last are stored; not with a history.
     ahead: two batches are sent at a time; neither with a history.
-
-    It begins when the server compacts nothing, and ends so.
     """
-    bench.calm()
     with bench.queue(options) as queue:
         if history is None:
             sends_s = (_send_ahead if ahead else _send_all)(queue, options, progress)
@@ -136,13 +133,27 @@ def burndown(
                 recorded.left(bench.client.queue(queue.dead_letter_name))
             report = check(history)
             verdict = {"verified": report.clean, "verdict": report.figures()}
-    bench.calm()
     return {
         "bench": "burndown",
         **rates(options.messages, sends_s, drains_s),
         **verdict,
         **bench.circumstances(options),
     }
+
+
+def calm_burndown(
+    bench: Bench,
+    options: Options,
+    progress: Progress = silent,
+    *,
+    pipelined: bool = False,
+    ahead: bool = False,
+) -> dict[str, Any]:
+    """A burndown that stands alone: it begins when the server compacts nothing, and leaves it so."""
+    bench.calm()
+    result = burndown(bench, options, progress, pipelined=pipelined, ahead=ahead)
+    bench.calm()
+    return result
 
 
 @contextmanager

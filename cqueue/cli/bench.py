@@ -91,7 +91,7 @@ def burndown(
         )
     options = _options(messages, size, batch, receive, shards)
     if not verify:
-        _run(ctx, partial(throughput.burndown, pipelined=pipelined, ahead=ahead), options, json=json)
+        _run(ctx, partial(throughput.calm_burndown, pipelined=pipelined, ahead=ahead), options, json=json)
         return
     with TemporaryDirectory(prefix="cqueue-bench-") as directory:
         measure = partial(throughput.burndown, history=Path(directory) / "history")

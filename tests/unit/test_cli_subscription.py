@@ -8,6 +8,7 @@ import time
 import pytest
 
 from cqueue import Record, connect, ids
+from cqueue.log.subscription import Subscription
 from cqueue.protocol.logs import LogSpec
 
 
@@ -116,32 +117,29 @@ def test_run_calls_listeners_until_a_signal(cli, listeners):
     assert shown["members"] == []
 
 
-def test_a_signal_while_the_run_starts_ends_it_as_one_later_does(cli, listeners, monkeypatch):
-    """The six records may be done before the thread that started the run goes on."""
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_signal_while_the_run_starts_ends_it_as_one_later_does(cli, listeners, monkeypatch, begun):
+    """Records may be done before the thread that starts it goes on; or the run has not even begun."""
+    stopped = threading.Event()
 
     class Interrupted(threading.Thread):
         def start(self):
             super().start()
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr("cqueue.cli.subscription.Thread", Interrupted)
-    said = cli("subscription", "run", "events", "fresh", f"{listeners}:listen", "--from", "latest")
-    assert (said.code, "Stopping after the call under way" in said.err) == (0, True)
-
-
-def test_a_run_that_is_stopped_before_it_has_begun_is_no_error(cli, listeners, monkeypatch):
-    class Slow(threading.Thread):
-        def start(self):
-            super().start()
-            signal.raise_signal(signal.SIGTERM)
-
         def run(self):
-            time.sleep(0.3)
-            super().run()
+            if begun or stopped.wait(10):
+                super().run()
 
-    monkeypatch.setattr("cqueue.cli.subscription.Thread", Slow)
+    def stop(self, real=Subscription.stop):
+        real(self)
+        stopped.set()
+
+    monkeypatch.setattr("cqueue.cli.subscription.Thread", Interrupted)
+    monkeypatch.setattr(Subscription, "stop", stop)
     said = cli("subscription", "run", "events", "fresh", f"{listeners}:listen", "--from", "latest")
     assert (said.code, "Stopping after the call under way" in said.err) == (0, True)
+    assert stopped.is_set()
 
 
 def test_a_signal_before_the_thread_is_there_waits_for_nothing(cli, listeners, monkeypatch):

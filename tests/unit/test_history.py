@@ -638,3 +638,21 @@ def test_a_benchmark_sends_and_drains_ahead(keyspace, capsys, monkeypatch):
     assert ways == [{}, {"pipelined": True}]
     assert main([*words, "--verify"]) == 2
     assert "takes no --pipelined and no --ahead" in capsys.readouterr().err
+
+
+@pytest.mark.cassandra
+@pytest.mark.parametrize(
+    ("words", "waits"), [(("burndown", "--messages", "300"), 2), (("warm-up", "--seconds", "1"), 0)]
+)
+def test_what_is_measured_alone_waits_for_a_calm_server_and_what_warms_it_up_does_not(
+    keyspace, capsys, monkeypatch, words, waits
+):
+    """A warm-up that waits is none: it is many short burndowns."""
+    from cqueue.bench.setup import Bench
+    from cqueue.cli.main import main
+
+    waited = []
+    monkeypatch.setattr(Bench, "calm", lambda _: waited.append(1))
+    assert main(["--url", keyspace.url, "bench", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert len(waited) == waits

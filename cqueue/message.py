@@ -35,6 +35,8 @@ MAX_TEXT = 1000
 """Characters of a task's name, a key, a source and the like."""
 MAX_RECEIVE = 1000
 """Messages of one `receive`."""
+MAX_PREFETCH = 4000
+"""Messages claimed at once, and ahead."""
 
 _NO_TEXTS = (None, None, None, None)
 _PLAIN = (0, None, None, None, *_NO_TEXTS, None)  # all of an Outgoing but its body

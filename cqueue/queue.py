@@ -16,7 +16,7 @@ from cqueue.consumer import Consumer, PollIntervals
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
 from cqueue.group_commit import GroupCommit
-from cqueue.message import MAX_RECEIVE, Message, MessageId, check_duration, to_datetime
+from cqueue.message import MAX_PREFETCH, Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -171,7 +171,7 @@ class Queue:
         time up to `max_poll_interval` (by default 1 s, or `poll_interval` if that is longer). A send in
         the same process wakes it at once.
 
-        prefetch: how many messages (up to 1,000) to claim at once, and ahead: while some are handled, a
+        prefetch: how many messages (up to 4,000) to claim at once, and ahead: while some are handled, a
             thread claims the next ones, which the next receive gives. Their visibility timeout runs
             meanwhile; what waits for a quarter of it is given back, with no attempt used. 0: a receive
             claims what it gives.
@@ -182,8 +182,8 @@ class Queue:
         if max_poll_interval is None:
             max_poll_interval = max(poll_interval, DEFAULT_MAX_POLL)
         longest = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
-        if type(prefetch) is not int or not 0 <= prefetch <= MAX_RECEIVE:
-            raise BadInput(f"prefetch is {prefetch!r}; it goes from 0 (none) to {MAX_RECEIVE:,}")
+        if type(prefetch) is not int or not 0 <= prefetch <= MAX_PREFETCH:
+            raise BadInput(f"prefetch is {prefetch!r}; it goes from 0 (none) to {MAX_PREFETCH:,}")
         self._catalog.entry(self.name)
         return self._make_consumer(self.name, PollIntervals(shortest, longest), prefetch, wake)
 

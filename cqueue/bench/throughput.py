@@ -23,7 +23,7 @@ from cassandra.util import uuid_from_time
 
 from cqueue.bench.setup import Bench, Options, Progress, median_of, rates, silent
 from cqueue.errors import NotDone
-from cqueue.message import MAX_RECEIVE, Message
+from cqueue.message import Message
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
 from cqueue.store.connection import open_session
@@ -32,6 +32,8 @@ from cqueue.testing import Recorder, check, recording
 PARTITIONS = 4
 AHEAD = 2
 """Batches that are under way while the next one is made."""
+CLAIMED_AHEAD = 4
+"""Receives that a pipelined burndown claims at once, and ahead."""
 INSERT = (
     "INSERT INTO messages (queue, time_shard, shard, kind, priority, id, body, sent_at, format) "
     "VALUES (?, ?, ?, 3, 0, ?, ?, ?, 0) USING TIMESTAMP ?"
@@ -200,13 +202,13 @@ def _drain_all(
 ) -> list[float]:
     """The seconds of each receive with its ack.
 
-    pipelined: two batches are claimed at once, and ahead; the acks of one are stored meanwhile, and awaited
+    pipelined: four batches are claimed at once, and ahead; the acks of one are stored meanwhile, and awaited
         after the next receive.
     """
     drains_s: list[float] = []
     drained = 0
     stored: Future[None] | None = None
-    ahead = min(MAX_RECEIVE, 2 * options.receive) if pipelined else 0
+    ahead = CLAIMED_AHEAD * options.receive if pipelined else 0
     with queue.consumer(prefetch=ahead) as consumer:
         while drained < options.messages:
             start = time.perf_counter()
@@ -252,7 +254,7 @@ def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = 
         "floor": {key: median_of(floors, key) for key in figures},
         "burndown": {key: median_of(burndowns, key) for key in figures},
         "acks": "pipelined",
-        "prefetch": min(MAX_RECEIVE, 2 * options.receive),
+        "prefetch": CLAIMED_AHEAD * options.receive,
         "rounds": rounds,
         **bench.circumstances(options),
     }

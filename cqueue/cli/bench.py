@@ -27,7 +27,7 @@ Pipelined = Annotated[
     bool,
     typer.Option(
         "--pipelined",
-        help="Claim the next two batches while the acks of the last ones are stored.",
+        help="Claim the next four batches while the acks of the last ones are stored.",
     ),
 ]
 SendAhead = Annotated[bool, typer.Option("--ahead", help="Send two batches at a time.")]

@@ -8,11 +8,12 @@ row is dead, or by being listed elsewhere in this mutation.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
+from cqueue import ids
 from cqueue.protocol.lock import next_fence, share
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.protocol.view import Ahead, RowView, Stretch
@@ -37,6 +38,8 @@ FREED_AT_ONCE = 3
 """Finished slots that a claim frees on the way, besides the one that it uses again: each takes it longer."""
 MAX_CLAIM_BYTES = 16 << 20
 """Bodies claimed at once, the last one on top."""
+MOST_LISTED = 1000
+"""Messages of one slot: whoever takes over an expired one reads all their rows, the deleted ones as well."""
 
 
 @dataclass(slots=True)
@@ -157,7 +160,11 @@ class Draft:
         died_at_ms: int | None = None,
         suspect: bool = False,
     ) -> None:
-        """List `rows` in a slot of ours: in place of the slot `within`, else in a free one."""
+        """List `rows` in a slot of ours: in place of the slot `within`, else in a free one, or several."""
+        if within is None and len(rows) > MOST_LISTED:
+            for some in _portions(rows):
+                self.grant(priority, some, attempt, died_at_ms=died_at_ms, suspect=suspect)
+            return
         number = within.number if within else self._free_number(priority)
         slot = SlotRow(
             priority=priority,
@@ -268,6 +275,17 @@ class Draft:
                 else:
                     claim.taken.append(taken)
         return claim
+
+
+def _portions(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
+    """Rows in parts that a slot may list; messages that share a row stay together."""
+    start = 0
+    while (end := start + MOST_LISTED) < len(rows):
+        while end > start + 1 and ids.share_row(rows[end - 1].id, rows[end].id):
+            end -= 1
+        yield rows[start:end]
+        start = end
+    yield rows[start:]
 
 
 def _lease(view: RowView, grant: _Grant, fence: int) -> Lease:

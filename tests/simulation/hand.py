@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cqueue import ids
@@ -115,9 +115,13 @@ class Table:
 
     def put(self, *at_us: int, priority: int = 0, row: WideRow | None = None) -> list[int]:
         """Store messages that are due at those times."""
-        rows = [message(self.id_at(us), priority) for us in at_us]
-        self.store.execute(InsertMessages(row or self.row, tuple(rows)))
-        return [row.id for row in rows]
+        return self.insert([self.id_at(us) for us in at_us], priority, row)
+
+    def insert(self, some: Sequence[int], priority: int = 0, row: WideRow | None = None) -> list[int]:
+        """Store messages under these ids."""
+        rows = tuple([message(id_, priority) for id_ in some])
+        self.store.execute(InsertMessages(row or self.row, rows))
+        return list(some)
 
     def news(self, ids_: list[int], began: int) -> News:
         """What a sender tells that sent these messages of priority 0."""

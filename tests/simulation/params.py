@@ -60,6 +60,7 @@ class Params:
     poll_s: float = 0.4
     longest_idle_s: float = 1.2
     want: int = 5
+    most_listed: int = 1000  # messages of one slot
     work_s: float = 3.0
     serial: bool = False  # a consumer handles its messages before it asks for more
     looks_around: bool = False  # and searches between two rounds, a read at a time
@@ -174,7 +175,7 @@ def _mixed(rng: Random) -> Params:
         serial=rng.random() < 0.3,
         **_replays(rng),
     )
-    return replace(params, looks_around=rng.random() < 0.5)
+    return replace(params, looks_around=rng.random() < 0.5, most_listed=rng.choice((1, 2, 1000)))
 
 
 def _replays(rng: Random) -> dict[str, bool | int]:

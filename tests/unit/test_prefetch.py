@@ -266,7 +266,7 @@ def test_a_child_process_receives_nothing_and_waits_for_no_thread(queue):
         assert os.waitstatus_to_exitcode(status) == 7
 
 
-@pytest.mark.parametrize("prefetch", [-1, 1001, 2.0, True, "10", None])
+@pytest.mark.parametrize("prefetch", [-1, 4001, 2.0, True, "10", None])
 def test_a_prefetch_out_of_range_is_refused(queue, prefetch):
     with pytest.raises(BadInput, match="prefetch"):
         queue.consumer(prefetch=prefetch)

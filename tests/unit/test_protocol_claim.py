@@ -11,7 +11,7 @@ from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
-from cqueue.protocol.draft import FREED_AT_ONCE
+from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
 from cqueue.protocol.fresh import AHEAD_US
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.retire import READS_AT_ONCE
@@ -171,6 +171,28 @@ def test_a_claim_frees_a_few_slots_on_the_way():
     table.claim(view)
     assert table.listed() == []
     assert view.finished == []
+
+
+def test_a_large_claim_takes_several_slots():
+    """Each lists what whoever takes it over can read at once; messages of one row stay together."""
+    table = Table()
+    view = table.view()
+    view.row_bytes = 64  # as it is once some were read
+    sizes = [300, 250, 250, 250, 7]  # the first ones are sent one by one
+    sent = put(table, sizes[0])
+    for number, size in enumerate(sizes[1:]):
+        sent += table.insert(ids.packed((table.time_us + number) * 10, number, size))
+    table.pass_time(1000)
+    taken = table.claim(view, want=2000).taken
+    assert [one.row.id for one in taken] == sent
+    slots = sorted(table.head().slots, key=lambda slot: slot.number)
+    assert [len(slot.ids) for slot in slots] == [300 + 250 + 250, 250 + 7]
+    assert [id_ for slot in slots for id_ in slot.ids] == sent
+    assert MOST_LISTED == 1000
+    view.finished += table.run(ack.ack(taken))
+    put(table)
+    table.claim(view)
+    assert len(table.listed()) == 1
 
 
 def test_a_claim_in_between_makes_the_mutation_fail():

@@ -334,7 +334,7 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
     if not rows:
         return
     size = sum([len(row.body or b"") for row in rows]) // len(rows) + 64
-    view.row_bytes = max(64, (view.row_bytes + size) // 2)
+    view.sizes.saw(size)
     if view.open:  # of others it is known between two boundaries
         span_us = ids.time_us(rows[-1].id) - ids.time_us(rows[0].id)
         view.expect_density(len(rows), ids.rows_of([row.id for row in rows]), span_us)
@@ -342,7 +342,7 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
 
 def _rows_at_once(view: RowView, want: int) -> int:
     """How many of so many rows one read may give, going by how large they were."""
-    return max(1, min(want, READ_BYTES // view.row_bytes))
+    return max(1, min(want, view.sizes.within(READ_BYTES)))
 
 
 # ── open wide rows ──

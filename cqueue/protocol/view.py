@@ -46,6 +46,9 @@ SMALLER = 20
 FEW_MESSAGES = 100
 """What a look-back may cross without a second thought."""
 
+UNKNOWN_SIZE = 8 << 10
+"""Bytes that a message is taken for before any was read."""
+
 FIRST_PASS_GAP_US = 1_000_000
 LONGEST_PASS_GAP_US = 60_000_000
 
@@ -70,6 +73,21 @@ class Ahead(NamedTuple):
     rows: list[MessageRow]
     began_us: int
     whole: bool = False
+
+
+@dataclass(slots=True)
+class Sizes:
+    """How large the messages of a queue are, about, to bound reads by bytes."""
+
+    mean: int = 0  # 0: none was read yet
+
+    def saw(self, size: int) -> None:
+        """Messages were read that are so large, on average. Larger ones are heeded at once."""
+        self.mean = size if size > self.mean or not self.mean else (self.mean + size) // 2
+
+    def within(self, budget: int) -> int:
+        """How many messages that is, about."""
+        return budget // (self.mean or UNKNOWN_SIZE)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +116,7 @@ class RowView:
     densest_us: int = LONGEST_PACE_US  # length of a piece where messages lay densest
     good_pieces: int = 0
     cautious: bool = False  # a pass has failed: take small pieces where nothing is expected as well
-    row_bytes: int = 8 << 10  # running estimate, to bound reads by bytes
+    sizes: Sizes = field(default_factory=Sizes)  # a registry's views share them
     taken: dict[int, deque[Stretch]] = field(default_factory=dict)  # by priority: what we took last, joined
     passed: dict[int, list[Stretch]] = field(default_factory=dict)  # by priority: all that we took, no gap
     pass_to: dict[int, int] = field(default_factory=dict)  # by priority: so far has a pass found nothing

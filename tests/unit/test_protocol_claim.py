@@ -12,11 +12,12 @@ from cqueue.errors import NotDone
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
-from cqueue.protocol.fresh import AHEAD_US
+from cqueue.protocol.fresh import AHEAD_US, READ_BYTES
 from cqueue.protocol.lock import unlock
+from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.spec import SuspectGate
-from cqueue.protocol.view import KNOWN_TOMBSTONES, REMEMBERED_US, RIVALS_US
+from cqueue.protocol.view import KNOWN_TOMBSTONES, REMEMBERED_US, RIVALS_US, UNKNOWN_SIZE, Sizes
 from cqueue.store.operations import Head, Mutate, ReadHead, ReadIds, ReadSlice, Together, wrapped
 from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
 
@@ -177,7 +178,7 @@ def test_a_large_claim_takes_several_slots():
     """Each lists what whoever takes it over can read at once; messages of one row stay together."""
     table = Table()
     view = table.view()
-    view.row_bytes = 64  # as it is once some were read
+    view.sizes.saw(64)
     sizes = [300, 250, 250, 250, 7]  # the first ones are sent one by one
     sent = put(table, sizes[0])
     for number, size in enumerate(sizes[1:]):
@@ -478,3 +479,25 @@ def test_a_look_back_that_is_thrown_away_is_made_again():
     first, *later = asked_together(table, view)
     assert first[:3] == (ReadHead, ReadSlice, ReadIds)
     assert any(ReadIds in group for group in later)
+
+
+def test_how_large_messages_are_is_learned_once_for_all_wide_rows():
+    """The first slice of a wide row that is new is as large as those before it were in others."""
+    table = Table()
+    rows = [table.row, table.row._replace(shard=1)]
+    for row in rows:
+        table.insert(ids.packed(table.time_us * 10, row.shard, 200), row=row)
+    table.pass_time(1000)
+    registry = Registry(0, 0, read_open=False)
+    limits = []
+    for row in rows:
+        table.claim(registry.add(table.spec, row, frozenset({0})), want=4000)
+        limits += [one.limit for one in table.log if type(one) is ReadSlice][-1:]
+    assert limits == [READ_BYTES // UNKNOWN_SIZE, 4000]
+
+
+def test_larger_messages_are_heeded_at_once_and_smaller_ones_bit_by_bit():
+    sizes = Sizes()
+    for size, within in [(1000, 100), (100_000, 1), (1000, 1), (1000, 3)]:
+        sizes.saw(size)
+        assert sizes.within(100_000) == within

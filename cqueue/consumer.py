@@ -601,7 +601,7 @@ class Consumer:
     def extend(self, messages: Messages, duration: timedelta) -> None:
         """Keep messages invisible until `duration` from now (2 s to 12 h); never shortens.
 
-        Messages that were received together share a timeout, which is extended for all of them.
+        Most messages that were received together share a timeout, which is extended for all that share it.
 
         Raises:
             LeaseLost: the timeout passed; the message belongs to somebody else.

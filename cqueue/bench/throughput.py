@@ -120,7 +120,7 @@ def burndown(
     """Send all, then drain all, through the public API.
 
     history: where to record every call, to be judged at the end; recording costs time of its own.
-    pipelined: the next batch is claimed while the acks of the last are stored; not with a history.
+    pipelined: the next batches are claimed while the acks of the last are stored; not with a history.
     ahead: two batches are sent at a time; neither with a history.
     """
     with bench.queue(options) as queue:

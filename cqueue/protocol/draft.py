@@ -144,6 +144,11 @@ class Draft:
         ]
 
     @property
+    def listable(self) -> int:
+        """How many messages may be taken over from slots: as many as a slot lists."""
+        return min(self.left, MOST_LISTED - (self.asked - self.left))
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write: nothing to take, no slot to change, no cursor to move."""
         return not (self.grants or self.changes or self.finished or self.moved or self.retire)

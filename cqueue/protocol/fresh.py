@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
-from cqueue.protocol.draft import Draft, Known, listed_above, within_bytes
+from cqueue.protocol.draft import MOST_LISTED, Draft, Known, listed_above, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, STRETCH, Ahead, RowView, Stretch
 from cqueue.store.operations import (
@@ -286,7 +286,7 @@ def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto
     if not late:
         return upto
     late.sort()
-    wanted = late[: draft.left]
+    wanted = late[: min(draft.left, MOST_LISTED)]
     rows = yield from ReadMessages(draft.view.wide_row, priority, tuple(wanted))
     draft.view.heard.found([row.id for row in rows])
     if rows:
@@ -334,7 +334,7 @@ def _learn(view: RowView, rows: list[MessageRow]) -> None:
     if not rows:
         return
     size = sum([len(row.body or b"") for row in rows]) // len(rows) + 64
-    view.sizes.saw(size)
+    view.sizes.saw(size, len(rows))
     if view.open:  # of others it is known between two boundaries
         span_us = ids.time_us(rows[-1].id) - ids.time_us(rows[0].id)
         view.expect_density(len(rows), ids.rows_of([row.id for row in rows]), span_us)

@@ -195,6 +195,9 @@ class Poll:
         yield from self.let_go(but=view)
         try:
             claimed = yield from claim(view, spec, self.gate, want, stay=stay)
+        except (NotDone, OutcomeUnknown):
+            view.sizes.forget()
+            raise
         finally:
             self.held = view if view.locked else None
         if claimed.taken and view.heard.sending:

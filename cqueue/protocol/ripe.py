@@ -28,7 +28,7 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
     """Take over what is due, the longest due first; a suspect is taken alone."""
     ripe = [slot for slot in draft.in_use() if is_ripe(slot, draft.spec, draft.now_us)]
     for slot in sorted(ripe, key=lambda slot: slot.due_ms):
-        if draft.left <= 0:
+        if draft.listable <= 0:
             draft.more = True
             return
         if is_spent(slot, draft.spec):
@@ -63,7 +63,7 @@ def alone_before(slot: SlotRow, spec: QueueSpec) -> int:
 
 
 def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
-    chunk, rest = slot.ids[: draft.left], slot.ids[draft.left :]
+    chunk, rest = slot.ids[: draft.listable], slot.ids[draft.listable :]
     rows = yield from ReadMessages(draft.view.wide_row, slot.priority, chunk)
     if rows:
         draft.grant(slot.priority, rows, slot.attempt + 1, within=None if rest else slot)

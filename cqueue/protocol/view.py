@@ -49,6 +49,9 @@ FEW_MESSAGES = 100
 UNKNOWN_SIZE = 8 << 10
 """Bytes that a message is taken for before any was read."""
 
+TELLING_MESSAGES = 50
+"""So many messages that are smaller than expected make for a new expectation."""
+
 FIRST_PASS_GAP_US = 1_000_000
 LONGEST_PASS_GAP_US = 60_000_000
 
@@ -79,15 +82,20 @@ class Ahead(NamedTuple):
 class Sizes:
     """How large the messages of a queue are, about, to bound reads by bytes."""
 
-    mean: int = 0  # 0: none was read yet
+    mean: float = UNKNOWN_SIZE
 
-    def saw(self, size: int) -> None:
-        """Messages were read that are so large, on average. Larger ones are heeded at once."""
-        self.mean = size if size > self.mean or not self.mean else (self.mean + size) // 2
+    def saw(self, size: int, messages: int) -> None:
+        """So many were read, and are so large on average. A few small ones say little, a large one much."""
+        weight = 1.0 if size > self.mean else min(1.0, messages / TELLING_MESSAGES)
+        self.mean += (size - self.mean) * weight
+
+    def forget(self) -> None:
+        """A read failed: perhaps it was too large."""
+        self.mean = UNKNOWN_SIZE
 
     def within(self, budget: int) -> int:
         """How many messages that is, about."""
-        return budget // (self.mean or UNKNOWN_SIZE)
+        return int(budget / self.mean)
 
 
 @dataclass(slots=True, eq=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cqueue import ids
+from cqueue.protocol import draft
 from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.flush import Flush
@@ -258,6 +259,8 @@ class Oracle:
         self.applied.add((op.wide_row, row.priority, row.number, row.rev))
         if op.lock is None or row.state is not SlotState.CLAIMED:
             return
+        if len(row.ids) > draft.MOST_LISTED:
+            self.fail(f"slot {row.number} of {op.wide_row} lists {len(row.ids)} messages")
         for id_ in row.ids:
             key = (op.wide_row, row.priority, id_)
             if (row.priority, id_) not in listed and key in self.granted:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
@@ -18,7 +18,16 @@ from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import KNOWN_TOMBSTONES, REMEMBERED_US, RIVALS_US, UNKNOWN_SIZE, Sizes
-from cqueue.store.operations import Head, Mutate, ReadHead, ReadIds, ReadSlice, Together, wrapped
+from cqueue.store.operations import (
+    Head,
+    Mutate,
+    ReadHead,
+    ReadIds,
+    ReadMessages,
+    ReadSlice,
+    Together,
+    wrapped,
+)
 from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
 
 
@@ -178,7 +187,7 @@ def test_a_large_claim_takes_several_slots():
     """Each lists what whoever takes it over can read at once; messages of one row stay together."""
     table = Table()
     view = table.view()
-    view.sizes.saw(64)
+    view.sizes.saw(64, 100)
     sizes = [300, 250, 250, 250, 7]  # the first ones are sent one by one
     sent = put(table, sizes[0])
     for number, size in enumerate(sizes[1:]):
@@ -194,6 +203,30 @@ def test_a_large_claim_takes_several_slots():
     put(table)
     table.claim(view)
     assert len(table.listed()) == 1
+
+
+def test_what_is_taken_over_is_read_a_thousand_at_a_time():
+    """What was deleted is a tombstone in such a read."""
+    table = Table()
+    view = table.view()
+    view.sizes.saw(64, 100)
+    sent = put(table, 2500)
+    table.pass_time(2000)
+    taken = table.claim(view, want=4000).taken
+    assert len(taken) == 2500
+    together = ack.Shared()
+    for lease in {one.lease for one in taken}:
+        table.run(ack.nack(lease, lease.ids, 0, together, count=False))
+    assert len([slot for slot in table.head().slots if slot.ids]) == 1
+    again = []
+    for _ in range(3):
+        table.pass_time(REMEMBERED_US)
+        before = len(table.log)
+        again += ids_of(table.claim(view, want=4000))
+        reads = [one for one in table.log[before:] if type(one) is ReadMessages]
+        assert [len(one.ids) <= MOST_LISTED for one in reads] == [True]
+    assert sorted(again) == sent
+    assert max(len(slot.ids) for slot in table.head().slots) == MOST_LISTED
 
 
 def test_a_claim_in_between_makes_the_mutation_fail():
@@ -498,6 +531,34 @@ def test_how_large_messages_are_is_learned_once_for_all_wide_rows():
 
 def test_larger_messages_are_heeded_at_once_and_smaller_ones_bit_by_bit():
     sizes = Sizes()
-    for size, within in [(1000, 100), (100_000, 1), (1000, 1), (1000, 3)]:
-        sizes.saw(size)
-        assert sizes.within(100_000) == within
+    assert sizes.within(1 << 20) == 128
+    for size, messages, within in [
+        (1 << 10, 50, 1024),
+        (1 << 20, 1, 1),
+        (1 << 10, 25, 1),
+        (1 << 10, 50, 1024),
+    ]:
+        sizes.saw(size, messages)
+        assert sizes.within(1 << 20) == within
+    sizes.forget()
+    assert sizes.within(1 << 20) == 128
+
+
+def test_after_a_read_that_failed_less_is_asked_for():
+    """It may have been too large; what the estimate is, no read would correct any more."""
+    table = Table()
+    poll = table.rounds()
+    table.insert(ids.packed(table.time_us * 10, 1, 200))
+    table.pass_time(1000)
+    assert len(table.receive(poll)) == 10
+    view = poll.registry.views[table.row]
+    assert view.sizes.mean < UNKNOWN_SIZE
+
+    def fail(operation):
+        if isinstance(operation, ReadSlice):
+            raise Unavailable("too large")
+
+    table.pass_time(AHEAD_US)
+    with pytest.raises(NotDone):
+        table.receive(poll, hook=fail)
+    assert view.sizes.mean == UNKNOWN_SIZE

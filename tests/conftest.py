@@ -1,5 +1,6 @@
 """Fixtures come from plugins `fix_*.py`, one a subject, found by their names."""
 
+import signal
 from pathlib import Path
 
 from hypothesis import Phase, settings
@@ -8,5 +9,8 @@ from hypothesis import Phase, settings
 # Hypothesis' own callback of the garbage collector can meet, and then the interpreter never comes back.
 settings.register_profile("cqueue", phases=[phase for phase in Phase if phase is not Phase.explain])
 settings.load_profile("cqueue")
+
+# Who starts a run in the background may have it ignore Ctrl-C, which some tests send to themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]

@@ -260,6 +260,7 @@ class Consumer:
         self._poll: Poll | None = None
         self._deleted_at = 0  # the last purge that is known of
         self._looked_s = 0.0
+        self._alone = False  # the last receive looked for what is never claimed ahead
         self._left_some = False  # the last claim did, of the wide row in which it found something
         self._leases: set[Lease] = set()
         self._recent: set[int] = set()  # ids received lately, and before that
@@ -290,7 +291,7 @@ class Consumer:
         if self._catalog.entry(self.name).row.state == PAUSED:
             self._ahead.drop()
         self._returned()
-        messages = self._ahead.take(max_messages)
+        messages = self._suspect(max_messages) or self._ahead.take(max_messages)
         if not messages:
             messages = self._receive(max(max_messages, self._ahead.size), deadline_s)
             messages, rest = messages[:max_messages], messages[max_messages:]
@@ -323,6 +324,19 @@ class Consumer:
         return messages
 
     # ── claimed ahead ──
+
+    def _suspect(self, want: int) -> list[ReceivedMessage]:
+        """What may have killed its holder: never claimed ahead, and not to wait until nothing else comes.
+
+        Every other receive at most looks for one, and where it is gone takes what it finds.
+        """
+        poll = self._poll
+        with suppress(NotDone, OutcomeUnknown):
+            self._alone = not self._alone and poll is not None and poll.may_take_suspect(self._now_ms())
+            if self._alone:
+                with self._receiving, self._driver.limited():
+                    return self._round(want, self._gate)
+        return []
 
     def _fetch(self, want: int) -> tuple[list[ReceivedMessage], bool]:
         """Messages for the receives to come, and whether there are more of them."""

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
+from cqueue.message import MAX_RECEIVE
+
 T = TypeVar("T")
 
 
@@ -102,7 +104,7 @@ class Prefetch(Generic[T]):
             self._wake()
 
     def _keep(self, messages: list[T], until_s: float, count: int, *, more: bool) -> None:
-        self._last = count if more or 2 * count >= self.size else 0
+        self._last = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
         if messages:
             self._waiting.append((until_s, messages))
         if self._waiting:

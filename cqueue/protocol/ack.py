@@ -15,7 +15,7 @@ from typing import Any
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol.draft import freed
+from cqueue.protocol.draft import MOST_NEW, freed
 from cqueue.protocol.lock import new_owner, next_fence, settle, share
 from cqueue.protocol.spec import Lease, Proto, Taken, Tried
 from cqueue.store.operations import (
@@ -218,14 +218,14 @@ def _placed(like: SlotRow, number: int, ids_: tuple[int, ...], placement: Placem
 
 
 def _free_slot(head: Head, priority: int) -> Proto[tuple[int, SlotRow | None]]:
-    """A free slot, any of them so that holders do not collide, or else the number of a new one."""
+    """A free slot, any of them so that holders do not collide, or else a new one above those of a claim."""
     mine = [slot for slot in head.slots if slot.priority == priority]
     free = [slot for slot in mine if slot.state is SlotState.FREE]
     pick = yield from RandomBits(16)
     if free:
         slot = free[pick % len(free)]
         return slot.number, slot
-    return max((slot.number for slot in mine), default=-1) + 1 + pick % 4, None
+    return max((slot.number for slot in mine), default=-1) + 1 + MOST_NEW + pick % 4, None
 
 
 def _add(change: SlotChange, number: int) -> SlotChange:

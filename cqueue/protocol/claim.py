@@ -59,7 +59,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
     view.finished = list(draft.finished.values())
     try:
         yield from _fill(draft, gate)
-        return (yield from _commit(draft, gate)) or Claim()
+        return (yield from _commit(draft, gate)) or Claim(passed_over=draft.passed_over)
     finally:
         if draft.suspect:
             gate.settle()
@@ -94,7 +94,7 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
     """What is ours now; None if a slot or the lock was changed meanwhile: the next head read tells."""
     view = draft.view
     if not view.locked and draft.is_empty:
-        return Claim()
+        return None
     mutation, read_us = draft.mutation(), view.head_us
     # What the head is like is not known until the mutation is known to be applied.
     view.head_us, view.ahead = 0, None

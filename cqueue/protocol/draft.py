@@ -35,11 +35,14 @@ from cqueue.store.operations import (
 STAY_MS = 250
 """How long a lock is kept between two claims of a holder that is expected back at once."""
 FREED_AT_ONCE = 3
-"""Finished slots that a claim frees on the way, besides the one that it uses again: each takes it longer."""
+"""Finished slots that a claim frees on the way, besides those that it uses again: each takes it longer."""
 MAX_CLAIM_BYTES = 16 << 20
 """Bodies claimed at once, the last one on top."""
 MOST_LISTED = 1000
-"""Messages of one slot: whoever takes over an expired one reads all their rows, the deleted ones as well."""
+"""Messages of one slot that a claim writes: whoever takes over an expired one reads all their rows."""
+
+MOST_NEW = 4
+"""Slots that a claim makes at once, or little more: holders who make one meanwhile stay above."""
 
 
 @dataclass(slots=True)
@@ -50,6 +53,7 @@ class Claim:
     dead: list[Taken] = field(default_factory=list)
     expired: list[Taken] = field(default_factory=list)
     more: bool = False  # whether there is more to take where these came from
+    passed_over: bool = False  # whether there is a suspect that was not taken
 
 
 @dataclass(slots=True)
@@ -263,7 +267,7 @@ class Draft:
 
     def claim(self, gate: SuspectGate, fence: int) -> Claim:
         """What is ours now that the mutation is applied."""
-        claim = Claim(more=self.more and bool(self.grants))
+        claim = Claim(more=self.more and bool(self.grants), passed_over=self.passed_over)
         for grant in self.grants:
             lease = _lease(self.view, grant, fence)
             if grant.suspect:

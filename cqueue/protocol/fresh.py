@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
-from cqueue.protocol.draft import MOST_LISTED, Draft, Known, listed_above, within_bytes
+from cqueue.protocol.draft import MAX_CLAIM_BYTES, MOST_LISTED, Draft, Known, listed_above, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, STRETCH, Ahead, RowView, Stretch
 from cqueue.store.operations import (
@@ -32,6 +32,8 @@ from cqueue.store.operations import (
 )
 
 READ_BYTES = 4 << 20
+UNREAD_SHARE = MAX_CLAIM_BYTES // READ_BYTES
+"""Bodies that no slice holds are loaded once claimed: of those a read shows as many as a claim takes."""
 MAX_IDS = 2000
 LOOK_BACK_GAP_US = 100_000
 SWEEP_GAP_US = 100_000
@@ -154,7 +156,7 @@ def _read(draft: Draft, at: CursorRow) -> Proto[Known]:
     if known is not None:
         pieces = (yield from together(*late.reads)) if late.reads else []
         return Known(at, known, late.upto, pieces, late.looks)
-    limit = _rows_at_once(view, draft.left + len(listed_above(draft.slots.values(), at)))
+    limit = _rows_at_once(view, at.priority, draft.left + len(listed_above(draft.slots.values(), at)))
     slice_ = ReadSlice(view.wide_row, at.priority, at.boundary, ids.highest_at(now_us), limit)
     reads = Reads(at, now_us, limit, slice_, late)
     return reads.known((yield from together(*reads.all)))
@@ -171,7 +173,8 @@ def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
     is_young = draft.now_us - ahead.began_us < AHEAD_US
-    return ahead if is_young and len(ahead.rows) >= _rows_at_once(draft.view, draft.left) else None
+    fills = len(ahead.rows) >= _rows_at_once(draft.view, at.priority, draft.left)
+    return ahead if is_young and fills else None
 
 
 class Reads(NamedTuple):
@@ -212,15 +215,18 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
     if view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary):
         return None
     view.set_out()
-    limit = _rows_at_once(view, want + len(listed_above(head.slots, at)))
+    limit = _rows_at_once(view, priority, want + len(listed_above(head.slots, at)))
     slice_ = ReadSlice(view.wide_row, priority, at.boundary, ids.highest_at(now_us), limit)
     return Reads(at, now_us, limit, slice_, _late(view, spec, at, now_us))
 
 
 def next_slice(draft: Draft) -> ReadSlice | None:
     """What to read while the mutation is on its way, as the next claim will want it at once."""
-    ahead, limit = draft.next, _rows_at_once(draft.view, draft.asked)
-    if ahead is None or not draft.renews or len(ahead.rows) >= limit:
+    ahead = draft.next
+    if ahead is None or not draft.renews:
+        return None
+    limit = _rows_at_once(draft.view, ahead.priority, draft.asked)
+    if len(ahead.rows) >= limit:
         return None
     upto = ids.highest_at(draft.now_us)
     return ReadSlice(draft.view.wide_row, ahead.priority, ahead.after, upto, limit)
@@ -303,7 +309,7 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: b
     fresh = [row for row in rows if row.id not in listed] if listed else rows
     count = min(within_bytes(fresh), max(0, draft.left))
     whole = whole and count == len(fresh)
-    _learn(draft.view, rows)
+    _learn(draft.view, priority, rows)
     if count < len(fresh):
         fresh = fresh[:count]
         rows = fresh
@@ -329,20 +335,20 @@ def _stretches(after: int, ids_: list[int], size: int) -> Iterator[Stretch]:
         after = some[-1]
 
 
-def _learn(view: RowView, rows: list[MessageRow]) -> None:
+def _learn(view: RowView, priority: int, rows: list[MessageRow]) -> None:
     """Adjust the estimates by which the next reads are bounded."""
     if not rows:
         return
-    size = sum([len(row.body or b"") for row in rows]) // len(rows) + 64
-    view.sizes.saw(size, len(rows))
+    sizes = [len(row.body) if row.body is not None else (row.size or 0) // UNREAD_SHARE for row in rows]
+    view.sizes.saw(priority, sum(sizes) // len(rows) + 64, len(rows))
     if view.open:  # of others it is known between two boundaries
         span_us = ids.time_us(rows[-1].id) - ids.time_us(rows[0].id)
         view.expect_density(len(rows), ids.rows_of([row.id for row in rows]), span_us)
 
 
-def _rows_at_once(view: RowView, want: int) -> int:
+def _rows_at_once(view: RowView, priority: int, want: int) -> int:
     """How many of so many rows one read may give, going by how large they were."""
-    return max(1, min(want, view.sizes.within(READ_BYTES)))
+    return max(1, min(want, view.sizes.within(priority, READ_BYTES)))
 
 
 # ── open wide rows ──
@@ -354,7 +360,7 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
     present = ids.highest_at(now_us)
     recent = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
     floor = _floor(draft, priority)
-    limit = _rows_at_once(view, draft.left)
+    limit = _rows_at_once(view, priority, draft.left)
     while floor < present and draft.left > 0:
         upto = min(present, ids.highest_at(ids.time_us(floor) + view.pace_us))
         found = yield from ReadSlice(view.wide_row, priority, floor, upto, limit)

@@ -63,12 +63,13 @@ class Poll:
         self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=self._open)
         self.held: RowView | None = None
         self.finished: deque[Lease] = deque()  # all acked: slots to be freed
-        self.gate = gate  # for the rounds to come
+        self.gate = self._own_gate = gate  # the first one for the rounds to come
         self.early = Early()
         self._promising: dict[WideRow, RowView] = {}  # we were told of, or have left something in
         self._told: dict[WideRow, RowView] = {}  # we were told of since their last claim
         self._found: deque[RowView] = deque()  # by the last search, not claimed from yet
         self._told_next = False  # it is their turn
+        self._passed_over: dict[WideRow, RowView] = {}  # claims ahead have left a suspect there
         self._tell: Tell = tuple
         self._searched_us = 0  # when the last search began
         self._whole_us = 0  # when the last one began that came to its end, or has to be waited for
@@ -173,10 +174,15 @@ class Poll:
             raise failure
         return claimed
 
+    def may_take_suspect(self, now_ms: int) -> bool:
+        """Whether claims ahead have left a suspect, for a round with the gate of the process to take."""
+        return bool(self._passed_over) and not self._own_gate.busy(now_ms)
+
     def _claim_first(self, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim | None]:
         """Claim from one wide row after the other. No lock is kept where the next claim is of another one."""
         failure: CqueueError | None = None
-        while (view := self._next_promising()) is not None:
+        suspected = list(self._passed_over.values()) if self.gate is self._own_gate else []
+        while (view := self._known(suspected.pop()) if suspected else self._next_promising()) is not None:
             try:
                 claimed = yield from self._claim(view, spec, want, stay=stay and not self._found)
             except (NotDone, OutcomeUnknown) as exc:
@@ -196,10 +202,12 @@ class Poll:
         try:
             claimed = yield from claim(view, spec, self.gate, want, stay=stay)
         except (NotDone, OutcomeUnknown):
-            view.sizes.forget()
+            view.sizes.doubt()
             raise
         finally:
             self.held = view if view.locked else None
+        if claimed.passed_over and self.gate is not self._own_gate:
+            self._passed_over[view.wide_row] = view
         if claimed.taken and view.heard.sending:
             yield from self.early.put_by(claimed, view.heard)
         if claimed.more and not view.locked:
@@ -262,6 +270,7 @@ class Poll:
         """The wide row, about to be claimed from: what is known of it by then is news no more."""
         self._promising.pop(view.wide_row, None)
         self._told.pop(view.wide_row, None)
+        self._passed_over.pop(view.wide_row, None)
         if view in self._found:
             self._found.remove(view)
         return view
@@ -293,7 +302,7 @@ class Poll:
         for start in range(0, len(due), PROBED_AT_ONCE):
             part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]
             unknown = [view for view in part if view.wide_row not in self._promising]
-            found = yield from probe(unknown, spec, self.gate)
+            found = yield from probe(unknown, spec, self._own_gate)
             if not start:
                 self._found.clear()  # only now: rounds between the steps of a search go on with it
             self._found += [

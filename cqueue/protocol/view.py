@@ -48,6 +48,8 @@ FEW_MESSAGES = 100
 
 UNKNOWN_SIZE = 8 << 10
 """Bytes that a message is taken for before any was read."""
+LARGE_SIZE = 256 << 10
+"""Bytes that one is taken for at most where reads keep failing."""
 
 TELLING_MESSAGES = 50
 """So many messages that are smaller than expected make for a new expectation."""
@@ -80,22 +82,24 @@ class Ahead(NamedTuple):
 
 @dataclass(slots=True)
 class Sizes:
-    """How large the messages of a queue are, about, to bound reads by bytes."""
+    """How large the messages of a queue are, about, by priority: to bound reads by bytes."""
 
-    mean: float = UNKNOWN_SIZE
+    means: dict[int, float] = field(default_factory=dict)
 
-    def saw(self, size: int, messages: int) -> None:
+    def saw(self, priority: int, size: int, messages: int) -> None:
         """So many were read, and are so large on average. A few small ones say little, a large one much."""
-        weight = 1.0 if size > self.mean else min(1.0, messages / TELLING_MESSAGES)
-        self.mean += (size - self.mean) * weight
+        mean = self.means.get(priority, UNKNOWN_SIZE)
+        weight = 1.0 if size > mean else min(1.0, messages / TELLING_MESSAGES)
+        self.means[priority] = mean + (size - mean) * weight
 
-    def forget(self) -> None:
+    def doubt(self) -> None:
         """A read failed: perhaps it was too large."""
-        self.mean = UNKNOWN_SIZE
+        for priority, mean in self.means.items():
+            self.means[priority] = max(mean, min(2 * mean, LARGE_SIZE), UNKNOWN_SIZE)
 
-    def within(self, budget: int) -> int:
+    def within(self, priority: int, budget: int) -> int:
         """How many messages that is, about."""
-        return int(budget / self.mean)
+        return int(budget / self.means.get(priority, UNKNOWN_SIZE))
 
 
 @dataclass(slots=True, eq=False)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from cqueue.consumer import ShutGate
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim import Simulation
 
 FAILED = (NotDone, OutcomeUnknown)
+SHUT = ShutGate()
 ACTIONS = ("ack", "nack", "snooze", "extend", "bury", "release", "abandon", "both")
 
 
@@ -83,6 +85,8 @@ class Consumer:
 
     def _round(self, poll: Poll) -> Script:
         want, stay = self.sim.rng.randint(1, self.sim.params.want), self.sim.rng.random() < 0.5
+        ahead = self.sim.params.looks_around and self.sim.rng.random() < 0.3
+        poll.gate = SHUT if ahead else self.gate
         yield from poll.begin(self.spec, self._tell)
         while True:
             began = self.sim.world.step

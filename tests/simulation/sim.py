@@ -10,7 +10,7 @@ from random import Random
 from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import draft, news, poll, shards, view
+from cqueue.protocol import draft, fresh, news, poll, shards, view
 from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.spec import QueueSpec, Taken
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
@@ -235,6 +235,7 @@ class Simulation:
         with (
             patch.object(view, "RIVALS_US", for_so_long),
             patch.object(draft, "MOST_LISTED", self.params.most_listed),
+            patch.object(fresh, "MOST_LISTED", self.params.most_listed),
             patch.object(news, "STRANGERS_US", for_so_long),
             patch.object(poll, "EARLY_US", early_us),
         ):

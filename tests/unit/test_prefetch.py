@@ -171,6 +171,31 @@ def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
         assert not any(found.suspect for found in ahead)
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+def test_what_may_have_killed_its_holder_does_not_wait_for_the_end_of_a_backlog(store, shards):
+    """Others are claimed ahead all the time; it still comes, alone, and so does the next one."""
+    with Client(store) as client:
+        queue = client.create_queue("q", QueueConfig(shards=shards, visibility=timedelta(seconds=2)))
+        send(queue, *[b"x"] * 3)
+        with queue.consumer() as consumer:
+            held = [consumer.receive(1, wait=SOON) for _ in range(3)]
+            consumer.close(give_back=False)
+        assert all(held)
+        time.sleep(2.6)
+        suspects = []
+        with queue.consumer(prefetch=40) as consumer:
+            end = time.monotonic() + 20
+            while len(suspects) < 3:
+                assert time.monotonic() < end
+                send(queue, *[b"y"] * 40)
+                messages = consumer.receive(10, wait=SOON)
+                if messages[0].suspect:
+                    assert len(messages) == 1
+                    suspects.append(messages[0].id)
+                consumer.ack(messages)
+        assert sorted(suspects) == sorted(one[0].id for one in held)
+
+
 def test_a_fetch_that_fails_is_no_error_but_of_the_receive_that_fails_as_well(queue, store):
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=20) as consumer:

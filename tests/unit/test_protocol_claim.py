@@ -20,6 +20,7 @@ from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import KNOWN_TOMBSTONES, REMEMBERED_US, RIVALS_US, UNKNOWN_SIZE, Sizes
 from cqueue.store.operations import (
     Head,
+    InsertMessages,
     Mutate,
     ReadHead,
     ReadIds,
@@ -28,7 +29,7 @@ from cqueue.store.operations import (
     Together,
     wrapped,
 )
-from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
+from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of, message
 
 
 def mutations(table: Table) -> int:
@@ -187,7 +188,7 @@ def test_a_large_claim_takes_several_slots():
     """Each lists what whoever takes it over can read at once; messages of one row stay together."""
     table = Table()
     view = table.view()
-    view.sizes.saw(64, 100)
+    view.sizes.saw(0, 64, 100)
     sizes = [300, 250, 250, 250, 7]  # the first ones are sent one by one
     sent = put(table, sizes[0])
     for number, size in enumerate(sizes[1:]):
@@ -209,7 +210,7 @@ def test_what_is_taken_over_is_read_a_thousand_at_a_time():
     """What was deleted is a tombstone in such a read."""
     table = Table()
     view = table.view()
-    view.sizes.saw(64, 100)
+    view.sizes.saw(0, 64, 100)
     sent = put(table, 2500)
     table.pass_time(2000)
     taken = table.claim(view, want=4000).taken
@@ -531,28 +532,76 @@ def test_how_large_messages_are_is_learned_once_for_all_wide_rows():
 
 def test_larger_messages_are_heeded_at_once_and_smaller_ones_bit_by_bit():
     sizes = Sizes()
-    assert sizes.within(1 << 20) == 128
+    assert sizes.within(3, 1 << 20) == 128
     for size, messages, within in [
         (1 << 10, 50, 1024),
         (1 << 20, 1, 1),
         (1 << 10, 25, 1),
         (1 << 10, 50, 1024),
     ]:
-        sizes.saw(size, messages)
-        assert sizes.within(1 << 20) == within
-    sizes.forget()
-    assert sizes.within(1 << 20) == 128
+        sizes.saw(3, size, messages)
+        assert sizes.within(3, 1 << 20) == within
+    assert sizes.within(4, 1 << 20) == 128, "another priority has messages of its own"
 
 
-def test_after_a_read_that_failed_less_is_asked_for():
-    """It may have been too large; what the estimate is, no read would correct any more."""
+@pytest.mark.parametrize("size", [200, 8 << 10, 16 << 10, 1 << 20])
+def test_after_reads_that_failed_less_is_asked_for(size):
+    """Never more than before; and not for ever so little, whatever it was that failed."""
+    sizes = Sizes()
+    sizes.saw(3, size, 1000)
+    limits = [sizes.within(3, READ_BYTES)]
+    for _ in range(12):
+        sizes.doubt()
+        limits.append(sizes.within(3, READ_BYTES))
+    assert limits == sorted(limits, reverse=True)
+    assert limits[1] <= READ_BYTES // UNKNOWN_SIZE
+    assert limits[-1] == min(limits[0], 16)
+    sizes.saw(3, size, 50)
+    assert sizes.within(3, READ_BYTES) == limits[0]
+
+
+def test_of_bodies_that_are_loaded_later_a_read_shows_as_many_as_a_claim_takes():
+    """Rows whose bodies are stored elsewhere are small; a claim that loads those is not."""
+    table = Table()
+    large = 1 << 20
+    some = [table.id_at(table.time_us + number) for number in range(100)]
+    rows = [message(id_)._replace(body=None, size=large) for id_ in some]
+    table.store.execute(InsertMessages(table.row, tuple(rows)))
+    table.pass_time(1000)
+    view = table.view()
+    taken = [len(table.claim(view, want=4000).taken) for _ in range(3)]
+    limits = [one.limit for one in table.log if type(one) is ReadSlice]
+    assert taken == [16] * 3
+    assert limits[0] == READ_BYTES // UNKNOWN_SIZE
+    assert set(limits[1:]) <= set(range(15, 17))
+
+
+def test_of_many_that_landed_below_the_boundary_a_claim_takes_a_part():
+    """Their rows are read by id, as many as a slot may list; the cursor waits for the others."""
+    table = Table()
+    view = table.view()
+    before = table.time_us
+    table.pass_time(3000)
+    put(table)
+    assert len(table.claim(view, want=4000).taken) == 1
+    late = table.put(*range(before, before + 2500))
+    found = []
+    while table.time_us < before + 10 * SECOND_US:
+        taken = ids_of(table.claim(view, want=4000))
+        assert len(taken) <= MOST_LISTED
+        found += taken
+        table.pass_time(200_000)
+    assert sorted(found) == late
+
+
+def test_a_slice_that_failed_makes_the_next_one_smaller():
     table = Table()
     poll = table.rounds()
     table.insert(ids.packed(table.time_us * 10, 1, 200))
     table.pass_time(1000)
     assert len(table.receive(poll)) == 10
     view = poll.registry.views[table.row]
-    assert view.sizes.mean < UNKNOWN_SIZE
+    supposed = view.sizes.means[0]
 
     def fail(operation):
         if isinstance(operation, ReadSlice):
@@ -561,4 +610,4 @@ def test_after_a_read_that_failed_less_is_asked_for():
     table.pass_time(AHEAD_US)
     with pytest.raises(NotDone):
         table.receive(poll, hook=fail)
-    assert view.sizes.mean == UNKNOWN_SIZE
+    assert view.sizes.means[0] > supposed

@@ -53,6 +53,8 @@ STAY_IF_BACK_S = 0.1
 STRIPES = 16
 MAX_LEASES = 10_000
 REMEMBERED = 2000
+PATIENCE_S = 0.1
+"""How long a receive waits for a claim under way, to look for what is never claimed ahead."""
 FORGET_S = 60.0
 HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
@@ -331,11 +333,18 @@ class Consumer:
         Every other receive at most looks for one, and where it is gone takes what it finds.
         """
         poll = self._poll
-        with suppress(NotDone, OutcomeUnknown):
-            self._alone = not self._alone and poll is not None and poll.may_take_suspect(self._now_ms())
-            if self._alone:
-                with self._receiving, self._driver.limited():
-                    return self._round(want, self._gate)
+        self._alone = not self._alone and poll is not None and poll.knows_suspects
+        if poll is None or not self._alone or self._closed or self._gate.busy(self._now_ms()):
+            return []
+        if not self._receiving.acquire(timeout=PATIENCE_S):
+            return []
+        try:
+            with suppress(NotDone, OutcomeUnknown), self._driver.limited():
+                entry = self._catalog.entry(self.name)
+                if poll is self._poll and poll.is_of(entry.row, entry.spec) and entry.row.state != PAUSED:
+                    return self._accept(self._driver.run(poll.claim_suspect(entry.spec, want)), entry.spec)
+        finally:
+            self._receiving.release()
         return []
 
     def _fetch(self, want: int) -> tuple[list[ReceivedMessage], bool]:

@@ -19,7 +19,7 @@ from cqueue.protocol.draft import Claim
 from cqueue.protocol.early import Early
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.news import News
-from cqueue.protocol.probe import probe
+from cqueue.protocol.probe import has_suspect, probe
 from cqueue.protocol.registry import Registry, refresh
 from cqueue.protocol.spec import Lease, Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import RowView
@@ -174,15 +174,10 @@ class Poll:
             raise failure
         return claimed
 
-    def may_take_suspect(self, now_ms: int) -> bool:
-        """Whether claims ahead have left a suspect, for a round with the gate of the process to take."""
-        return bool(self._passed_over) and not self._own_gate.busy(now_ms)
-
     def _claim_first(self, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim | None]:
         """Claim from one wide row after the other. No lock is kept where the next claim is of another one."""
         failure: CqueueError | None = None
-        suspected = list(self._passed_over.values()) if self.gate is self._own_gate else []
-        while (view := self._known(suspected.pop()) if suspected else self._next_promising()) is not None:
+        while (view := self._next_promising()) is not None:
             try:
                 claimed = yield from self._claim(view, spec, want, stay=stay and not self._found)
             except (NotDone, OutcomeUnknown) as exc:
@@ -202,17 +197,40 @@ class Poll:
         try:
             claimed = yield from claim(view, spec, self.gate, want, stay=stay)
         except (NotDone, OutcomeUnknown):
-            view.sizes.doubt()
+            view.sizes.doubt(view.priorities)
             raise
         finally:
             self.held = view if view.locked else None
-        if claimed.passed_over and self.gate is not self._own_gate:
+        if claimed.passed_over and self._claims_ahead:
             self._passed_over[view.wide_row] = view
         if claimed.taken and view.heard.sending:
             yield from self.early.put_by(claimed, view.heard)
         if claimed.more and not view.locked:
             self._promising[view.wide_row] = view
         return claimed
+
+    # ── suspects ──
+
+    @property
+    def _claims_ahead(self) -> bool:
+        """Whether this round is for what is handled later: it takes no suspects."""
+        return self.gate is not self._own_gate
+
+    @property
+    def knows_suspects(self) -> bool:
+        """Whether rounds that claim ahead have left a suspect somewhere."""
+        return bool(self._passed_over)
+
+    def claim_suspect(self, spec: QueueSpec, want: int) -> Proto[Claim]:
+        """Between two rounds: a claim where those that claim ahead have left a suspect.
+
+        It comes alone. Where somebody else has taken it, up to `want` others.
+        """
+        if not self._passed_over:
+            return Claim()
+        self.gate = self._own_gate
+        view = self._known(next(iter(self._passed_over.values())))
+        return (yield from self._claim(view, spec, want, stay=False))
 
     def let_go(self, but: RowView | None = None) -> Proto[None]:
         """Unlock the wide row that is held, if it is another one."""
@@ -302,7 +320,10 @@ class Poll:
         for start in range(0, len(due), PROBED_AT_ONCE):
             part = [view for view in due[start : start + PROBED_AT_ONCE] if view is not self.held]
             unknown = [view for view in part if view.wide_row not in self._promising]
-            found = yield from probe(unknown, spec, self._own_gate)
+            found = yield from probe(unknown, spec, self.gate)
+            if self._claims_ahead:
+                suspected = [view for view in unknown if has_suspect(view, spec, now_us)]
+                self._passed_over |= {view.wide_row: view for view in suspected}
             if not start:
                 self._found.clear()  # only now: rounds between the steps of a search go on with it
             self._found += [

@@ -73,6 +73,13 @@ def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int
     return not used and now_us >= view.retire_at_us(spec)
 
 
+def has_suspect(view: RowView, spec: QueueSpec, now_us: int) -> bool:
+    """Whether the head, as last read, shows what its holder has let expire, and that is to be tried again."""
+    head = view.head or Head()
+    expired = [slot for slot in head.slots if slot.state is SlotState.CLAIMED and is_ripe(slot, spec, now_us)]
+    return not all(is_spent(slot, spec) for slot in expired)
+
+
 def _can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
     if not is_ripe(slot, spec, now_us):
         return False

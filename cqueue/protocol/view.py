@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -92,9 +93,10 @@ class Sizes:
         weight = 1.0 if size > mean else min(1.0, messages / TELLING_MESSAGES)
         self.means[priority] = mean + (size - mean) * weight
 
-    def doubt(self) -> None:
-        """A read failed: perhaps it was too large."""
-        for priority, mean in self.means.items():
+    def doubt(self, priorities: Iterable[int]) -> None:
+        """A read of some of these failed: perhaps it was too large."""
+        for priority in priorities:
+            mean = self.means.get(priority, UNKNOWN_SIZE)
             self.means[priority] = max(mean, min(2 * mean, LARGE_SIZE), UNKNOWN_SIZE)
 
     def within(self, priority: int, budget: int) -> int:

@@ -88,10 +88,14 @@ class Consumer:
         ahead = self.sim.params.looks_around and self.sim.rng.random() < 0.3
         poll.gate = SHUT if ahead else self.gate
         yield from poll.begin(self.spec, self._tell)
+        alone = poll.knows_suspects and self.sim.rng.random() < 0.5
         while True:
             began = self.sim.world.step
             self.sim.oracle.claims.pop(self.client, None)
-            claimed = yield from poll.next_claim(self.spec, want, stay=stay)
+            if alone:
+                claimed, alone = (yield from poll.claim_suspect(self.spec, want)), False
+            else:
+                claimed = yield from poll.next_claim(self.spec, want, stay=stay)
             self.sim.oracle.claim_over(self.client, claimed, poll.early.leases, self.sim.cluster)
             if claimed is None:
                 break

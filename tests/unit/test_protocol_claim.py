@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
+from cqueue.consumer import ShutGate
 from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
@@ -544,14 +545,15 @@ def test_larger_messages_are_heeded_at_once_and_smaller_ones_bit_by_bit():
     assert sizes.within(4, 1 << 20) == 128, "another priority has messages of its own"
 
 
-@pytest.mark.parametrize("size", [200, 8 << 10, 16 << 10, 1 << 20])
+@pytest.mark.parametrize("size", [200, UNKNOWN_SIZE, 16 << 10, 1 << 20])
 def test_after_reads_that_failed_less_is_asked_for(size):
     """Never more than before; and not for ever so little, whatever it was that failed."""
     sizes = Sizes()
-    sizes.saw(3, size, 1000)
+    if size != UNKNOWN_SIZE:
+        sizes.saw(3, size, 1000)
     limits = [sizes.within(3, READ_BYTES)]
     for _ in range(12):
-        sizes.doubt()
+        sizes.doubt([3])
         limits.append(sizes.within(3, READ_BYTES))
     assert limits == sorted(limits, reverse=True)
     assert limits[1] <= READ_BYTES // UNKNOWN_SIZE
@@ -611,3 +613,26 @@ def test_a_slice_that_failed_makes_the_next_one_smaller():
     with pytest.raises(NotDone):
         table.receive(poll, hook=fail)
     assert view.sizes.means[0] > supposed
+
+
+def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
+    """It costs no claim, and keeps no work from being found; a claim of its own takes it, alone."""
+    table = Table()
+    poll = table.rounds()
+    sent = put(table, 2)
+    assert ids_of(table.claim()) == sent
+    table.pass_time(20 * SECOND_US)
+    assert ids_of(table.claim()) == [], "but the sweep is over"
+    table.pass_time(11 * SECOND_US)
+    before = mutations(table)
+    poll.gate = ShutGate()
+    assert table.receive(poll) == []
+    assert (poll.knows_suspects, mutations(table)) == (True, before)
+    suspect = table.run(poll.claim_suspect(table.spec, 10))
+    assert len(suspect.taken) == 1
+    assert not poll.knows_suspects
+    table.pass_time(SECOND_US)
+    poll.gate = ShutGate()
+    assert table.receive(poll) == []
+    assert poll.knows_suspects, "the other one"
+    assert table.run(poll.claim_suspect(table.spec, 10)).taken == [], "while the first is held"

@@ -263,7 +263,7 @@ class Consumer:
         self._deleted_at = 0  # the last purge that is known of
         self._looked_s = 0.0
         self._alone = False  # the last receive looked for what is never claimed ahead
-        self._left_some = False  # the last claim did, of the wide row in which it found something
+        self._left_some = False  # the last claim did, in its wide row or in others that are known
         self._leases: set[Lease] = set()
         self._recent: set[int] = set()  # ids received lately, and before that
         self._older: set[int] = set()
@@ -396,7 +396,7 @@ class Consumer:
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             messages = self._accept(claimed, entry.spec)
             if messages:
-                self._left_some = claimed.more
+                self._left_some = claimed.more or poll.knows_more
                 return messages
         run(poll.tidy())
         return []

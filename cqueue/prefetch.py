@@ -23,8 +23,8 @@ class Prefetch(Generic[T]):
 
     Args:
         size: how many are claimed at once.
-        fetch: claims up to so many, and says whether it left some, as bodies are large; called on the thread
-            of this object. It must not raise.
+        fetch: claims up to so many, and says whether it left some, as bodies are large or others are
+            elsewhere; called on the thread of this object. It must not raise.
         give_back: makes messages available to others again. It must not raise.
         hold_s: for how many seconds messages may wait here from now on.
     """

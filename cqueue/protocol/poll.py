@@ -119,6 +119,11 @@ class Poll:
         """Whether a search has found what no round has been to yet."""
         return bool(self._found)
 
+    @property
+    def knows_more(self) -> bool:
+        """Whether there may be messages in wide rows that it knows of, besides the one it holds."""
+        return bool(self._found or self._promising)
+
     def search_on(self, spec: QueueSpec) -> Proto[None]:
         """Between two rounds: one read of a search, if it is due soon. If that fails a round meets it too.
 

@@ -196,6 +196,22 @@ def test_what_may_have_killed_its_holder_does_not_wait_for_the_end_of_a_backlog(
         assert sorted(suspects) == sorted(one[0].id for one in held)
 
 
+def test_few_in_one_wide_row_are_followed_by_those_of_another(store):
+    """That a claim found but a few says nothing of wide rows that a search has found as well."""
+    with Client(store) as client:
+        queue = client.create_queue("q", QueueConfig(shards=4))
+        for _ in range(16):  # each sender stays with a wide row for a while
+            with Client(store) as sender:
+                sender.queue("q").send(b"x")
+        assert len({row.shard for row in store._partitions}) > 1
+        with queue.consumer(prefetch=100) as consumer:
+            first = consumer.receive(100, wait=SOON)
+            assert 2 * len(first) < 100
+            consumer.ack(first)
+            until(lambda: queue.stats(exact=True).claimed > 0)
+            drained(consumer, 16 - len(first), 10)
+
+
 def test_a_fetch_that_fails_is_no_error_but_of_the_receive_that_fails_as_well(queue, store):
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=20) as consumer:

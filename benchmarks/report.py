@@ -53,8 +53,8 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("log", ("log", "--messages", "200000")),
         Wanted("idle", ("idle",)),
         Wanted("idle queues", ("idle", "--queues", "1000")),
-        Wanted("backlog small", ("backlog", "--large", str(large // 10), "--rounds", "3")),
-        Wanted("backlog", ("backlog", "--large", str(large), "--rounds", "3")),
+        Wanted("backlog small", ("backlog", "--large", str(large // 10), *often)),
+        Wanted("backlog", ("backlog", "--large", str(large), *often)),
     ]
 
 

@@ -18,7 +18,7 @@ And what this process has begun to send since then need not be read at all: see 
 from __future__ import annotations
 
 from cqueue.protocol.draft import Claim, Draft
-from cqueue.protocol.fresh import beside_head, next_slice, take_fresh, take_told
+from cqueue.protocol.fresh import beside_head, next_slice, read_on, take_fresh, take_told
 from cqueue.protocol.lock import acquire, new_owner, read_whole, settle, settle_beside
 from cqueue.protocol.retire import finish_retirement, try_retire
 from cqueue.protocol.ripe import is_ripe, take_ripe
@@ -112,14 +112,18 @@ def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
 
     Of what is kept for that, nothing may be listed now: when it is claimed, its slot may be free again.
     """
-    view, ahead, read = draft.view, draft.next, next_slice(draft)
-    if read is not None and ahead is not None:
-        applied, found = yield from settle_beside(mutation, read)
-        rows = found.rows if found is not None else []
-        view.ahead = draft.without_listed(Ahead(ahead.priority, ahead.after, rows, draft.now_us))
+    view, ahead, coming = draft.view, draft.next, next_slice(draft)
+    if coming is None or ahead is None:
+        view.ahead = draft.without_listed(ahead) if ahead is not None and draft.renews else None
+        return (yield from settle(mutation))
+    applied, found = yield from settle_beside(mutation, coming.read)
+    if not applied or found is None:
         return applied
-    view.ahead = draft.without_listed(ahead) if ahead is not None and draft.renews else None
-    return (yield from settle(mutation))
+    behind = yield from read_on(draft, ahead.priority, coming, found.rows)
+    rows = [row for row in found.rows if row.id not in coming.listed] if coming.listed else found.rows
+    ahead = Ahead(ahead.priority, ahead.after, rows, coming.began_us, coming=behind)
+    view.ahead = draft.without_listed(ahead)
+    return applied
 
 
 def _remember(draft: Draft, mutation: Mutate) -> None:

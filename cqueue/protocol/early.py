@@ -57,6 +57,8 @@ class Early:
         claim = Claim()
         over: list[Taken] = []
         for taken, send in waiting:
+            if taken.row.id not in taken.lease.outstanding:
+                continue  # given back with the rest of its lease
             if taken.lease.due_ms < late_ms or send.failed(taken.row.id):
                 over.append(taken)
             elif send.stored is None:

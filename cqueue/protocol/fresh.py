@@ -16,11 +16,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.draft import MAX_CLAIM_BYTES, MOST_LISTED, Draft, Known, listed_above, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import GENTLE_TOMBSTONES, LONGEST_PASS_GAP_US, STRETCH, Ahead, RowView, Stretch
+from cqueue.protocol.view import (
+    GENTLE_TOMBSTONES,
+    LONGEST_PASS_GAP_US,
+    STRETCH,
+    Ahead,
+    Coming,
+    RowView,
+    Stretch,
+)
 from cqueue.store.operations import (
+    Begin,
     CursorRow,
+    Finish,
     IdSlice,
     MessageRow,
     Operation,
@@ -141,7 +152,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
         draft.sliced.add(priority)
     if boundary and not whole and draft.next is None:
         left = [row for row in rows if row.id > boundary]
-        draft.next = Ahead(priority, boundary, left, began_us)
+        draft.next = Ahead(priority, boundary, left, began_us, coming=slice_.coming)
     moved = draft.cursor(priority)
     goes_on = _sweep_end(draft.view, draft.spec, moved, draft.now_us) > moved.cursor
     if upto > at.cursor and not goes_on:
@@ -173,8 +184,12 @@ def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
     is_young = draft.now_us - ahead.began_us < AHEAD_US
-    fills = len(ahead.rows) >= _rows_at_once(draft.view, at.priority, draft.left)
-    return ahead if is_young and fills else None
+    is_full = ahead.coming is not None and bool(ahead.rows)
+    fills = is_full or len(ahead.rows) >= _rows_at_once(draft.view, at.priority, draft.left)
+    if not (is_young and fills):
+        return None
+    draft.fed = True
+    return ahead
 
 
 class Reads(NamedTuple):
@@ -220,7 +235,7 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
     return Reads(at, now_us, limit, slice_, _late(view, spec, at, now_us))
 
 
-def next_slice(draft: Draft) -> ReadSlice | None:
+def next_slice(draft: Draft) -> Coming | None:
     """What to read while the mutation is on its way, as the next claim will want it at once."""
     ahead = draft.next
     if ahead is None or not draft.renews:
@@ -228,8 +243,30 @@ def next_slice(draft: Draft) -> ReadSlice | None:
     limit = _rows_at_once(draft.view, ahead.priority, draft.asked)
     if len(ahead.rows) >= limit:
         return None
-    upto = ids.highest_at(draft.now_us)
-    return ReadSlice(draft.view.wide_row, ahead.priority, ahead.after, upto, limit)
+    if ahead.coming is not None and not ahead.rows:
+        return ahead.coming
+    read = _slice_on(draft, ahead.priority, ahead.after, limit)
+    return Coming(read, limit, draft.now_us)
+
+
+def read_on(draft: Draft, priority: int, before: Coming, rows: list[MessageRow]) -> Proto[Coming | None]:
+    """Begin to read what stands behind a slice; None where nothing does, or it would not pay.
+
+    Where bytes bound a slice, to read it takes longer than all else that a claim does. Nobody else is to
+    read in vain, though: only where claims follow each other fast enough to use what was read ahead.
+    """
+    limit = _rows_at_once(draft.view, priority, draft.asked)
+    if not draft.fed or len(rows) < before.limit or limit >= draft.asked:
+        return None
+    try:
+        begun = yield from Begin(_slice_on(draft, priority, rows[-1].id, limit))
+    except (NotDone, OutcomeUnknown):
+        return None
+    return Coming(Finish(begun), limit, draft.now_us, draft.listed.get(priority, frozenset()))
+
+
+def _slice_on(draft: Draft, priority: int, after: int, limit: int) -> ReadSlice:
+    return ReadSlice(draft.view.wide_row, priority, after, ids.highest_at(draft.now_us), limit)
 
 
 def _sweep_end(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from cqueue import ids
 from cqueue.protocol import shards
 from cqueue.protocol.news import Heard
 from cqueue.protocol.spec import Lease, QueueSpec
-from cqueue.store.operations import Head, MessageRow, WideRow
+from cqueue.store.operations import Head, MessageRow, Operation, Slice, WideRow
 
 REMEMBERED_US = 250_000
 """A head is read again at least this often, for the sake of what others gave back, or let expire."""
@@ -68,10 +69,23 @@ class Stretch(NamedTuple):
     rows: int
 
 
+class Coming(NamedTuple):
+    """A slice of up to `limit` rows that is to be read, or is being read.
+
+    listed: what slots listed when the read began. It may show them still when none does any more.
+    """
+
+    read: Operation[Slice]
+    limit: int
+    began_us: int
+    listed: AbstractSet[int] = frozenset()
+
+
 class Ahead(NamedTuple):
     """Messages of one priority behind `after` that were read ahead of their claim, by a read of that time.
 
     whole: there are no more of them.
+    coming: what stands behind them is being read already.
     """
 
     priority: int
@@ -79,6 +93,7 @@ class Ahead(NamedTuple):
     rows: list[MessageRow]
     began_us: int
     whole: bool = False
+    coming: Coming | None = None
 
 
 @dataclass(slots=True)

@@ -71,6 +71,8 @@ class CassandraStore:
         self._known = packs.Known()
         self._density = Density()
         self._starters: Final[dict[type[ops.Operation[Any]], Callable[[Any], Pending[Any]]]] = {
+            ops.Begin: self._begin,
+            ops.Finish: lambda op: op.begun,
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
             ReadMessagePage: self._read_page,
@@ -135,6 +137,9 @@ class CassandraStore:
         self._session.shutdown()
 
     # ── Reads of a wide row ──
+
+    def _begin(self, op: ops.Begin[T]) -> ops.Ready[ops.Begun[T]]:
+        return ops.Ready(self._starters[type(op.read)](op.read))
 
     def _read_head(self, op: ops.ReadHead) -> Request[ops.Head]:
         statement = cql.READ_HEAD_SERIAL if op.serial else cql.READ_HEAD

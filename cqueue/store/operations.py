@@ -20,6 +20,7 @@ from enum import IntEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _HALF = 1 << 63
 
 FORMAT = 2
@@ -457,6 +458,40 @@ class Together(Operation[list[Any]]):
 
     operations: tuple[Operation[Any], ...]
     retried: bool = True
+
+
+class Begun(Protocol[T_co]):
+    """A read under way: of each row it shows a moment between its beginning and its end."""
+
+    def result(self) -> T_co:
+        """Wait for it. Raises NotDone or SchemaMismatch."""
+
+
+class Ready(Generic[T]):
+    """What need not be waited for."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def result(self) -> T:
+        """It."""
+        return self._value
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Operation[Begun[T]]):
+    """Send a read, and do not wait for it. One that nobody finishes costs what it costs, and no more."""
+
+    read: Operation[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Operation[T]):
+    """Wait for a read that was begun: once."""
+
+    begun: Begun[T]
 
 
 class Store(Protocol):

@@ -84,8 +84,9 @@ class Consumer:
                 yield Pause(0.1)
 
     def _round(self, poll: Poll) -> Script:
-        want, stay = self.sim.rng.randint(1, self.sim.params.want), self.sim.rng.random() < 0.5
-        ahead = self.sim.params.looks_around and self.sim.rng.random() < 0.3
+        params, rng = self.sim.params, self.sim.rng
+        want, stay = rng.randint(1, params.want), rng.random() < params.stays
+        ahead = params.looks_around and rng.random() < 0.3
         poll.gate = SHUT if ahead else self.gate
         yield from poll.begin(self.spec, self._tell)
         alone = poll.knows_suspects and self.sim.rng.random() < 0.5

@@ -60,7 +60,9 @@ class Params:
     poll_s: float = 0.4
     longest_idle_s: float = 1.2
     want: int = 5
+    stays: float = 0.5  # how likely a consumer keeps the lock for its next claim
     most_listed: int = 1000  # messages of one slot
+    read_bytes: int = 4 << 20  # of one slice
     work_s: float = 3.0
     serial: bool = False  # a consumer handles its messages before it asks for more
     looks_around: bool = False  # and searches between two rounds, a read at a time
@@ -125,8 +127,13 @@ NEWS = Params(
     work_s=0.02, large=0.0, want=20, actions=(90, 4, 2, 0, 0, 2, 0, 2), busy_us=1_500_000,
     looks_around=True, announced=0.7,
 )  # fmt: skip
+BACKLOG = replace(
+    NEWS, profile="backlog", batch=9, gap_s=0.15, read_bytes=150, stays=0.95, faults=0.02, pauses=0.05,
+    torn=0.05, actions=(80, 10, 4, 0, 0, 2, 2, 2), batches=6,
+)  # fmt: skip
 SHARES = {
-    "mixed": (18, None), "news": (2, NEWS), "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
+    "mixed": (18, None), "news": (1, NEWS), "backlog": (1, BACKLOG),
+    "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
     "burials": (2, BURIALS), "slow burials": (2, SLOW_BURIALS), "nacks": (2, NACKS),
     "stolen locks": (2, STOLEN_LOCKS), "derived sends": (3, DERIVED), "node away": (1, AWAY),
     "sleepers": (1, SLEEPERS), "killers": (2, KILLERS),

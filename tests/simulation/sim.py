@@ -236,6 +236,7 @@ class Simulation:
             patch.object(view, "RIVALS_US", for_so_long),
             patch.object(draft, "MOST_LISTED", self.params.most_listed),
             patch.object(fresh, "MOST_LISTED", self.params.most_listed),
+            patch.object(fresh, "READ_BYTES", self.params.read_bytes),
             patch.object(news, "STRANGERS_US", for_so_long),
             patch.object(poll, "EARLY_US", early_us),
         ):

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.operations import (
     AdvanceEpoch,
+    Begin,
     DeleteBodies,
     DeleteMessages,
     DropBodies,
+    Finish,
     InsertBodies,
     InsertMessages,
     Mutate,
@@ -78,6 +80,21 @@ class Process:
         self.looks: dict[int, Look] = {}  # operations that one replica has served already
         self.tries = 0
         self.since_us = 0  # when these operations were made up
+
+
+class Sent:
+    """A read that was begun: made at some moment, or when it is finished at the latest."""
+
+    __slots__ = ("answer", "client", "read")
+
+    def __init__(self, client: Client, read: Operation[Any]) -> None:
+        self.client = client
+        self.read = read
+        self.answer: tuple[Any, Exception | None] | None = None
+
+    def result(self) -> Any:
+        """As a `Begun`: the world asks for `answer`."""
+        raise NotImplementedError
 
 
 class World:
@@ -176,6 +193,8 @@ class World:
                     self.at(self.now_us + self.pause_us(), self._tell_time, (process, operation))
                     return
                 value = self._time(client, operation)
+            elif kind is Begin:
+                value = self._begin(client, operation.read)
             elif kind is Pause:
                 self.at(self.now_us + int(operation.seconds * 1e6) + 1, self._wake, process)
                 return
@@ -279,10 +298,23 @@ class World:
         self.at(self.now_us + 20_000, self._perform, process)
         return True
 
+    def _begin(self, client: Client, read: Operation[Any]) -> Sent:
+        sent = Sent(client, read)
+        self.at(self.now_us + int(self.rng.random() * 3000), self._serve, sent)
+        return sent
+
+    def _serve(self, sent: Sent) -> tuple[Any, Exception | None]:
+        if sent.answer is None:
+            sent.answer = self._try(sent.client, sent.read, None)
+            self.happened["read begun"] += 1
+        return sent.answer
+
     # ── operations and their failures ──
 
     def _try(self, client: Client, operation: Any, look: Look | None) -> tuple[Any, Exception | None]:
         rng = self.rng
+        if type(operation) is Finish:
+            return self._serve(operation.begun)
         if client.dead and rng.random() < 0.5:
             return None, None  # the client died before it sent this
         if not self.faults or rng.random() >= self.faults:

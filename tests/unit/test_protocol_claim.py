@@ -20,6 +20,8 @@ from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import KNOWN_TOMBSTONES, REMEMBERED_US, RIVALS_US, UNKNOWN_SIZE, Sizes
 from cqueue.store.operations import (
+    Begin,
+    Finish,
     Head,
     InsertMessages,
     Mutate,
@@ -285,6 +287,76 @@ def test_what_was_read_ahead_long_ago_is_read_again():
     table.pass_time(AHEAD_US)
     assert ids_of(table.claim(view, want=20)) == some[20:40]
     assert slices(table) == before + 2
+
+
+@pytest.fixture
+def slices_of_five(monkeypatch):
+    """Bytes bound a slice to five messages."""
+    monkeypatch.setattr(Sizes, "within", lambda *_: 5)
+
+
+def begun(table: Table) -> int:
+    return sum(type(operation) is Begin for operation in table.log)
+
+
+def backlog(table: Table, view, count: int = 50) -> tuple[list[int], list[int]]:
+    """So many messages, and what the first two claims gave: the third begins to read ahead."""
+    some = put(table, count)
+    return some, ids_of(table.claim(view, want=20)) + ids_of(table.claim(view, want=20))
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_where_bytes_bound_a_slice_the_one_behind_is_being_read_already():
+    """Each message is read once and given once, in order."""
+    table = Table()
+    view = table.view()
+    some, found = backlog(table, view)
+    assert (begun(table), slices(table)) == (1, 3)
+    for count in range(2, 5):
+        found += ids_of(table.claim(view, want=20))
+        assert (begun(table), slices(table)) == (count, 3)
+    while len(found) < len(some):
+        found += ids_of(table.claim(view, want=20))
+    assert found == some
+    assert begun(table) + slices(table) <= len(some) // 5 + 2  # the end is looked at twice
+
+
+def test_where_bytes_bound_no_slice_none_is_begun():
+    """All else that a claim does takes as long."""
+    table = Table()
+    backlog(table, table.view(), 100)
+    assert begun(table) == 0
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_who_comes_back_slowly_reads_no_more_than_one_slice_in_vain():
+    table = Table()
+    view = table.view()
+    some = put(table, 50)
+    found = []
+    for _ in range(5):
+        found += ids_of(table.claim(view, want=20))
+        table.pass_time(AHEAD_US)
+    assert found == some[:25]
+    assert begun(table) == 0
+
+
+@pytest.mark.usefixtures("slices_of_five")
+@pytest.mark.parametrize("kind", [Begin, Finish])
+def test_a_claim_stands_though_the_read_that_was_begun_failed(kind):
+    table = Table()
+    view = table.view()
+    some, found = backlog(table, view)
+
+    def fail(operation):
+        if type(operation) is kind:
+            raise NotDone("no answer")
+
+    found += ids_of(table.claim(view, want=20, hook=fail))
+    assert found == some[:15]
+    while len(found) < len(some):
+        found += ids_of(table.claim(view, want=20))
+    assert found == some
 
 
 def test_a_claim_stands_though_the_read_beside_it_failed():

@@ -6,8 +6,8 @@ from cqueue.protocol import ack
 from cqueue.protocol.early import HELD_EARLY, PATIENCE_US
 from cqueue.protocol.news import MOST_UNREAD, STRANGERS_US, Heard, News, Underway, moments, news_of
 from cqueue.protocol.poll import Poll
-from cqueue.protocol.view import REMEMBERED_US, RowView
-from cqueue.store.operations import InsertMessages, Mutate, Pause, ReadIds, ReadSlice, SlotState
+from cqueue.protocol.view import REMEMBERED_US, RowView, Sizes
+from cqueue.store.operations import Begin, InsertMessages, Mutate, Pause, ReadIds, ReadSlice, SlotState
 from tests.simulation.hand import Table, ids_of, message
 
 
@@ -104,6 +104,29 @@ def test_the_next_read_passes_what_was_claimed_unread():
     assert table.cursor().boundary == last
     assert not any(view.heard.unread.values())
     assert sum(stretch.rows for stretch in view.passed[0]) == 1 + 5 + 1
+
+
+def test_what_was_claimed_unread_is_not_taken_from_a_read_that_was_begun_before_its_ack(monkeypatch):
+    """That read shows it though it is acked, and its slot is free again, when the read is used."""
+    monkeypatch.setattr(Sizes, "within", lambda *_: 5)
+    table = Table()
+    view = started(table)
+    boundary_us = table.time_us
+    table.pass_time(1000)
+    (mine,) = send(table, view)
+    first = table.claim(view)
+    assert ids_of(first) == [mine]
+    others = table.put(*(boundary_us + number for number in range(18)))
+    others += table.put(*(table.time_us + number for number in range(20)))
+    table.pass_time(1000)
+    found = ids_of(table.claim(view, want=20)) + ids_of(table.claim(view, want=20))
+    assert Begin in kinds(table)
+    (lease,) = table.run(ack.ack(first.taken))
+    assert table.run(ack.free([lease]))
+    table.pass_time(REMEMBERED_US)
+    while len(found) < len(others):
+        found += ids_of(table.claim(view, want=20))
+    assert found == others, "nothing of it comes again"
 
 
 def test_after_many_unread_claims_one_reads():
@@ -249,6 +272,25 @@ def test_what_takes_too_long_is_given_back():
     table.run(poll.begin(table.spec, tuple))
     (taken,) = table.run(poll.next_claim(table.spec, 10)).taken
     assert ({taken.row.id}, taken.lease.attempt) == (news.ids, 1)
+    assert not poll.early.leases
+
+
+def test_what_was_given_back_with_its_lease_is_not_delivered():
+    """One of two is stored; a failure gives back the lease, and with it the other."""
+    table = Table()
+    poll = received_before(table)
+    good, other = one_being_written(table), one_being_written(table)
+    for news, _ in (good, other):
+        table.store.execute(InsertMessages(table.row, news.rows))
+    good[1].stored = good[0].ids
+    table.run(poll.begin(table.spec, lambda: (good[0], other[0])))
+    claimed = table.run(poll.next_claim(table.spec, 10))
+    assert ids_of(claimed) == list(good[0].ids)
+    assert poll.early.leases == {claimed.taken[0].lease}
+    table.run(ack.release(claimed.taken[0].lease))
+    assert ids_of(table.claim()) == [*good[0].ids, *other[0].ids]
+    other[1].stored = other[0].ids
+    assert table.receive(poll) == []
     assert not poll.early.leases
 
 

@@ -30,6 +30,7 @@ from cqueue.store.log_operations import (
 )
 from cqueue.store.message_page import ReadMessagePage
 from cqueue.store.operations import (
+    Begin,
     DeleteBodies,
     DeleteMessages,
     DropBodies,
@@ -146,6 +147,8 @@ class BlockingDriver:
                         value = self._random_bits(bits)
                     case Pause(seconds):
                         self._pause(seconds)
+                    case Begin():
+                        value = self._ask(operation)  # no answer yet
                     case _:
                         value = self._ask(operation)
                         self._renew(value)

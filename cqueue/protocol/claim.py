@@ -119,10 +119,13 @@ def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
     applied, found = yield from settle_beside(mutation, coming.read)
     if not applied or found is None:
         return applied
-    behind = yield from read_on(draft, ahead.priority, coming, found.rows)
-    rows = [row for row in found.rows if row.id not in coming.listed] if coming.listed else found.rows
-    ahead = Ahead(ahead.priority, ahead.after, rows, coming.began_us, coming=behind)
-    view.ahead = draft.without_listed(ahead)
+    rows, began_us = found.rows, coming.began_us
+    if coming is ahead.coming and ahead.rows:  # what the claim left stands before it
+        rows, began_us = [*ahead.rows, *rows], ahead.began_us
+    kept = draft.without_listed(Ahead(ahead.priority, ahead.after, rows, began_us), coming.listed)
+    # Behind the last one that is kept, where the boundary will stand: nothing before that counts as read.
+    behind = (yield from read_on(draft, kept)) if len(found.rows) >= coming.limit else None
+    view.ahead = kept._replace(coming=behind)
     return applied
 
 

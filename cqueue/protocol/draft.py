@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -97,7 +98,7 @@ class Draft:
         self.looked = True  # for what anybody has sent
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
-        self.fed = False  # by a slice that was read ahead
+        self.fed = False  # at least one slice had been read ahead, a moment ago
         self.suspect = False  # one was reserved with the gate
         self.owner = owner
         self.cursors = dict(head.cursors)
@@ -133,12 +134,13 @@ class Draft:
         listed = self.listed.get(priority, set())
         return [id_ for id_ in ids_ if id_ not in listed]
 
-    def without_listed(self, ahead: Ahead) -> Ahead:
-        """Those of these messages that no slot lists."""
-        listed = self.listed.get(ahead.priority)
-        if not listed:
+    def without_listed(self, ahead: Ahead, before: AbstractSet[int] = frozenset()) -> Ahead:
+        """Those of these messages that no slot lists, nor listed `before`."""
+        listed = self.listed.get(ahead.priority, set())
+        if not (listed or before):
             return ahead
-        return ahead._replace(rows=[row for row in ahead.rows if row.id not in listed])
+        rows = [row for row in ahead.rows if row.id not in listed and row.id not in before]
+        return ahead._replace(rows=rows)
 
     def in_use(self) -> list[SlotRow]:
         """Slots that hold messages, our finished ones left out."""

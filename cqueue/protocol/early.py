@@ -57,9 +57,10 @@ class Early:
         claim = Claim()
         over: list[Taken] = []
         for taken, send in waiting:
-            if taken.row.id not in taken.lease.outstanding:
+            lease = taken.lease
+            if taken.row.id not in lease.outstanding:
                 continue  # given back with the rest of its lease
-            if taken.lease.due_ms < late_ms or send.failed(taken.row.id):
+            if lease.tried or lease.due_ms < late_ms or send.failed(taken.row.id):  # tried: or perhaps
                 over.append(taken)
             elif send.stored is None:
                 self._waiting.append((taken, send))

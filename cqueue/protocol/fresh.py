@@ -54,6 +54,8 @@ LOWER_PRIORITIES_SHARE = 10
 MAX_PIECES = 16
 AHEAD_US = 500_000
 """What was read ahead of a claim that came later than this is read again."""
+FOLLOWING_US = 150_000
+"""Claims follow each other at once if what was read ahead of one is no older than this."""
 
 
 class Late(NamedTuple):
@@ -183,12 +185,12 @@ def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
     ahead = draft.view.ahead
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
-    is_young = draft.now_us - ahead.began_us < AHEAD_US
+    age_us = draft.now_us - ahead.began_us
     is_full = ahead.coming is not None and bool(ahead.rows)
     fills = is_full or len(ahead.rows) >= _rows_at_once(draft.view, at.priority, draft.left)
-    if not (is_young and fills):
+    if age_us >= AHEAD_US or not fills:
         return None
-    draft.fed = True
+    draft.fed = draft.fed or age_us < FOLLOWING_US
     return ahead
 
 
@@ -243,26 +245,25 @@ def next_slice(draft: Draft) -> Coming | None:
     limit = _rows_at_once(draft.view, ahead.priority, draft.asked)
     if len(ahead.rows) >= limit:
         return None
-    if ahead.coming is not None and not ahead.rows:
+    if ahead.coming is not None:
         return ahead.coming
-    read = _slice_on(draft, ahead.priority, ahead.after, limit)
-    return Coming(read, limit, draft.now_us)
+    return Coming(_slice_on(draft, ahead.priority, ahead.after, limit), limit, draft.now_us)
 
 
-def read_on(draft: Draft, priority: int, before: Coming, rows: list[MessageRow]) -> Proto[Coming | None]:
-    """Begin to read what stands behind a slice; None where nothing does, or it would not pay.
+def read_on(draft: Draft, ahead: Ahead) -> Proto[Coming | None]:
+    """Begin to read what stands behind a slice that was read in full; None where it would not pay.
 
-    Where bytes bound a slice, to read it takes longer than all else that a claim does. Nobody else is to
-    read in vain, though: only where claims follow each other fast enough to use what was read ahead.
+    Where bytes bound a slice, to read it takes longer than all else that a claim does. Nobody is to read
+    in vain, though: only where claims follow each other fast enough to use what was read ahead.
     """
-    limit = _rows_at_once(draft.view, priority, draft.asked)
-    if not draft.fed or len(rows) < before.limit or limit >= draft.asked:
+    limit = _rows_at_once(draft.view, ahead.priority, draft.asked)
+    if not draft.fed or not ahead.rows or limit >= draft.asked:
         return None
     try:
-        begun = yield from Begin(_slice_on(draft, priority, rows[-1].id, limit))
+        begun = yield from Begin(_slice_on(draft, ahead.priority, ahead.rows[-1].id, limit))
     except (NotDone, OutcomeUnknown):
         return None
-    return Coming(Finish(begun), limit, draft.now_us, draft.listed.get(priority, frozenset()))
+    return Coming(Finish(begun), limit, draft.now_us, frozenset(draft.listed.get(ahead.priority, ())))
 
 
 def _slice_on(draft: Draft, priority: int, after: int, limit: int) -> ReadSlice:

@@ -21,8 +21,9 @@ from cqueue.store import statements as cql
 from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.message_page import MessagePage, ReadMessagePage, parse
+from cqueue.store.operations import Pending
 from cqueue.store.ranges import Density, FirstOf, Ranged, Reader
-from cqueue.store.requests import Answer, Collected, Pending, Request, Requests, Window, settle, start
+from cqueue.store.requests import Answer, Collected, Request, Requests, Window, settle, start
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
 
@@ -138,7 +139,7 @@ class CassandraStore:
 
     # ── Reads of a wide row ──
 
-    def _begin(self, op: ops.Begin[T]) -> ops.Ready[ops.Begun[T]]:
+    def _begin(self, op: ops.Begin[T]) -> ops.Ready[ops.Pending[T]]:
         return ops.Ready(self._starters[type(op.read)](op.read))
 
     def _read_head(self, op: ops.ReadHead) -> Request[ops.Head]:

@@ -460,11 +460,11 @@ class Together(Operation[list[Any]]):
     retried: bool = True
 
 
-class Begun(Protocol[T_co]):
-    """A read under way: of each row it shows a moment between its beginning and its end."""
+class Pending(Protocol[T_co]):
+    """Something under way. Of each row a read shows some moment between its beginning and its end."""
 
     def result(self) -> T_co:
-        """Wait for it. Raises NotDone or SchemaMismatch."""
+        """Wait for it. Raises NotDone, OutcomeUnknown or SchemaMismatch."""
 
 
 class Ready(Generic[T]):
@@ -481,7 +481,7 @@ class Ready(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Begin(Operation[Begun[T]]):
+class Begin(Operation[Pending[T]]):
     """Send a read, and do not wait for it. One that nobody finishes costs what it costs, and no more."""
 
     read: Operation[T]
@@ -491,7 +491,7 @@ class Begin(Operation[Begun[T]]):
 class Finish(Operation[T]):
     """Wait for a read that was begun: once."""
 
-    begun: Begun[T]
+    begun: Pending[T]
 
 
 class Store(Protocol):

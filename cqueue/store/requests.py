@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Session
 from cassandra.policies import FallthroughRetryPolicy, NoSpeculativeExecutionPolicy
@@ -23,10 +23,10 @@ from cassandra.query import (
 
 from cqueue.errors import CqueueError, OutcomeUnknown
 from cqueue.store import cells, limits, outcome, wire
+from cqueue.store.operations import Pending
 from cqueue.store.statements import Kind, Statement
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
 class Answer(NamedTuple):
@@ -37,13 +37,6 @@ class Answer(NamedTuple):
 
 
 Decode = Callable[[Answer], T]
-
-
-class Pending(Protocol[T_co]):
-    """Something under way."""
-
-    def result(self) -> T_co:
-        """Wait for it. Raises NotDone, OutcomeUnknown or SchemaMismatch."""
 
 
 class Request(Generic[T]):

@@ -253,7 +253,13 @@ def unstored_delivered() -> Any:
 
 def listed_kept_ahead() -> Any:
     """What was read ahead is kept although a slot lists it."""
-    return patch.object(Draft, "without_listed", lambda _, ahead: ahead)
+    return patch.object(Draft, "without_listed", lambda _, ahead, before=(): ahead)
+
+
+def begun_read_trusted() -> Any:
+    """What a read shows that was begun is taken, whatever slots listed when it began."""
+    right = Draft.without_listed
+    return patch.object(Draft, "without_listed", lambda self, ahead, before=(): right(self, ahead))
 
 
 def own_claims_forgotten() -> Any:

@@ -128,7 +128,7 @@ NEWS = Params(
     looks_around=True, announced=0.7,
 )  # fmt: skip
 BACKLOG = replace(
-    NEWS, profile="backlog", batch=9, gap_s=0.15, read_bytes=150, stays=0.95, faults=0.02, pauses=0.05,
+    NEWS, profile="backlog", batch=9, gap_s=0.15, read_bytes=300, stays=0.95, faults=0.02, pauses=0.05,
     torn=0.05, actions=(80, 10, 4, 0, 0, 2, 2, 2), batches=6,
 )  # fmt: skip
 SHARES = {

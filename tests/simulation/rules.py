@@ -91,6 +91,8 @@ RULES = (
          broken.unstored_delivered, story.what_is_not_stored_is_not_delivered, 0),
     Rule("listed-kept-ahead", "of what is read ahead of its claim nothing is kept that a slot lists",
          broken.listed_kept_ahead, story.what_is_claimed_is_not_kept_ahead, None),
+    Rule("begun-read-trusted", "of a read that was begun nothing is kept that a slot listed then",
+         broken.begun_read_trusted, story.what_a_begun_read_shows_may_be_acked, None),
     Rule("ahead-as-if-read-now", "what was read ahead counts from when it was read",
          early.ahead_as_if_read_now, story.what_was_read_ahead_is_as_old_as_its_read, None),
     Rule("cursor-without-settle", "the cursor waits for W",

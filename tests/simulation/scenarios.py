@@ -8,8 +8,9 @@ from cqueue.errors import LeaseLost, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.news import Underway, moments
 from cqueue.protocol.spec import SuspectGate
-from cqueue.protocol.view import RIVALS_US
+from cqueue.protocol.view import REMEMBERED_US, RIVALS_US, Sizes
 from cqueue.store.operations import (
+    Begin,
     Head,
     InsertMessages,
     Mutate,
@@ -329,6 +330,33 @@ def what_is_claimed_is_not_kept_ahead() -> None:
         view.finished.extend(table.run(ack.ack(taken)))
     assert claimed[3].row.id not in given
     assert len(set(given)) == len(given) == 8
+
+
+def what_a_begun_read_shows_may_be_acked() -> None:
+    """What a slot listed when a read began, and its holder has acked since, is not taken from that read."""
+    table = Table()
+    view = table.view()
+    table.put(table.time_us)
+    table.claim(view)
+    others_us = table.time_us
+    table.pass_time(1000)
+    began = next(moments)
+    sent = table.put(table.time_us)
+    table.pass_time(100)
+    view.heard.hear(table.news(sent, began))
+    first = table.claim(view)
+    assert ids_of(first) == sent
+    others = table.put(*(others_us + number for number in range(18)))
+    others += table.put(*(table.time_us + number for number in range(20)))
+    table.pass_time(100)
+    with patch.object(Sizes, "within", lambda *_: 5):
+        given = ids_of(table.claim(view, want=20)) + ids_of(table.claim(view, want=20))
+        assert any(type(operation) is Begin for operation in table.log)
+        table.run(ack.free(table.run(ack.ack(first.taken))))
+        table.pass_time(REMEMBERED_US)
+        while len(given) < len(others):
+            given += ids_of(table.claim(view, want=20))
+    assert given == others
 
 
 def what_was_just_sent_is_claimed_unread() -> None:

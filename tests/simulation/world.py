@@ -85,15 +85,16 @@ class Process:
 class Sent:
     """A read that was begun: made at some moment, or when it is finished at the latest."""
 
-    __slots__ = ("answer", "client", "read")
+    __slots__ = ("answer", "client", "look", "read")
 
-    def __init__(self, client: Client, read: Operation[Any]) -> None:
+    def __init__(self, client: Client, read: Operation[Any], look: Look | None) -> None:
         self.client = client
         self.read = read
+        self.look = look
         self.answer: tuple[Any, Exception | None] | None = None
 
     def result(self) -> Any:
-        """As a `Begun`: the world asks for `answer`."""
+        """As of anything `Pending`: the world asks for `answer`."""
         raise NotImplementedError
 
 
@@ -299,13 +300,15 @@ class World:
         return True
 
     def _begin(self, client: Client, read: Operation[Any]) -> Sent:
-        sent = Sent(client, read)
-        self.at(self.now_us + int(self.rng.random() * 3000), self._serve, sent)
+        """A read leaves; it is performed some time until it is awaited, or half of it at once."""
+        look = self.cluster.look(read) if self.torn and self.rng.random() < self.torn else None
+        sent = Sent(client, read, look)
+        self.at(self.now_us + int(self.rng.random() ** 2 * 50_000), self._serve, sent)
         return sent
 
     def _serve(self, sent: Sent) -> tuple[Any, Exception | None]:
         if sent.answer is None:
-            sent.answer = self._try(sent.client, sent.read, None)
+            sent.answer = self._try(sent.client, sent.read, sent.look)
             self.happened["read begun"] += 1
         return sent.answer
 

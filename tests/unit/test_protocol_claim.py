@@ -13,7 +13,7 @@ from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
-from cqueue.protocol.fresh import AHEAD_US, READ_BYTES
+from cqueue.protocol.fresh import AHEAD_US, FOLLOWING_US, READ_BYTES
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
@@ -32,7 +32,7 @@ from cqueue.store.operations import (
     Together,
     wrapped,
 )
-from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of, message
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of, message
 
 
 def mutations(table: Table) -> int:
@@ -329,16 +329,69 @@ def test_where_bytes_bound_no_slice_none_is_begun():
 
 
 @pytest.mark.usefixtures("slices_of_five")
-def test_who_comes_back_slowly_reads_no_more_than_one_slice_in_vain():
+@pytest.mark.parametrize("pause_us", [FOLLOWING_US, AHEAD_US - 1, AHEAD_US])
+def test_who_comes_back_slowly_begins_to_read_nothing(pause_us):
+    """He would come too late for it."""
     table = Table()
     view = table.view()
     some = put(table, 50)
     found = []
     for _ in range(5):
         found += ids_of(table.claim(view, want=20))
-        table.pass_time(AHEAD_US)
+        table.pass_time(pause_us)
     assert found == some[:25]
     assert begun(table) == 0
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_of_slices_that_are_claimed_in_parts_nothing_is_read_twice():
+    """What a claim leaves of one stands before the one that is being read."""
+    table = Table()
+    view = table.view()
+    some, found = backlog(table, view)
+    for want in (20, 3, 20, 20, 4, 20, 20):
+        found += ids_of(table.claim(view, want=want))
+    assert found == some[: len(found)]
+    assert begun(table) + slices(table) <= len(found) // 5 + 3  # which are under way, or read
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_what_was_read_by_a_read_that_was_begun_is_as_old_as_its_beginning():
+    """The cursor passes nothing that landed after it."""
+    table = Table()
+    view = table.view()
+    start_us = table.time_us
+    table.put(*(start_us + number for number in range(15)))
+    table.put(*(start_us + 100_000 * number for number in range(1, 30)))
+    table.pass_time(SETTLE_US + SKEW_US + 10_000)
+    for _ in range(2):
+        table.claim(view, want=20)
+    assert begun(table) == 1
+    (late,) = table.put(start_us + 150_000)
+    for pause_us in (240_000, 10_000):
+        table.pass_time(pause_us)
+        assert late not in ids_of(table.claim(view, want=20))
+    at = table.cursor()
+    assert at.cursor < late < at.boundary
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_what_a_claim_leaves_of_a_slice_keeps_its_age():
+    """Also when what stands behind it has been read since: the cursor passes nothing that landed between."""
+    table = Table()
+    view = table.view()
+    start_us = table.time_us
+    table.put(*(start_us + number for number in range(15)))
+    table.put(*(start_us + 100_000 * number for number in range(1, 30)))
+    table.time_us = start_us + SETTLE_US + SKEW_US + 380_000
+    for _ in range(2):
+        table.claim(view, want=20)
+    (late,) = table.put(start_us + 450_000)  # between what the second of these claims leaves
+    for pause_us, want in (140_000, 20), (1000, 3), (1000, 20):
+        table.pass_time(pause_us)
+        assert late not in ids_of(table.claim(view, want=want))
+    at = table.cursor()
+    assert at.cursor < late < at.boundary
 
 
 @pytest.mark.usefixtures("slices_of_five")

@@ -93,10 +93,6 @@ class Sent:
         self.look = look
         self.answer: tuple[Any, Exception | None] | None = None
 
-    def result(self) -> Any:
-        """As of anything `Pending`: the world asks for `answer`."""
-        raise NotImplementedError
-
 
 class World:
     """Runs processes over a cluster."""

@@ -38,7 +38,7 @@ from cqueue.message import (
 )
 from cqueue.prefetch import Prefetch
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury, dead_headers
+from cqueue.protocol.dead import bury, dead_headers, find_body, without_body
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.news import News
 from cqueue.protocol.poll import Poll, Share
@@ -489,11 +489,11 @@ class Consumer:
         self._remember(everything)
         self._drop(claimed.expired)
         for taken in claimed.dead:
-            self._bury(taken, spec)
+            self._bury(taken, spec, f"not acked in {taken.lease.attempt} attempts")
         if None not in [taken.row.body for taken in claimed.taken]:
             return [ReceivedMessage(self, taken, taken.row.body or b"") for taken in claimed.taken]
         try:
-            return self._with_bodies(claimed.taken)
+            return self._with_bodies(claimed.taken, spec)
         except (NotDone, OutcomeUnknown):
             for lease in {taken.lease for taken in claimed.taken}:
                 self._release(lease)
@@ -516,8 +516,8 @@ class Consumer:
         except (NotDone, OutcomeUnknown, LeaseLost):
             return
 
-    def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
-        """Messages with their bodies; one whose body is gone was acked by somebody, and is left out."""
+    def _with_bodies(self, taken: Sequence[Taken], spec: QueueSpec) -> list[ReceivedMessage]:
+        """Messages with their bodies; one that somebody has acked meanwhile is left out."""
         large: dict[WideRow, dict[int, int]] = {}
         for one in taken:
             if one.row.body is None:
@@ -526,19 +526,37 @@ class Consumer:
         for wide_row, sizes in large.items():
             found = self._driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values())))
             bodies.update(found)
-        return [
-            ReceivedMessage(self, one, bodies[one.row.id] if one.row.body is None else one.row.body)
-            for one in taken
-            if one.row.body is not None or one.row.id in bodies
-        ]
+        messages: list[ReceivedMessage] = []
+        for one in taken:
+            body = one.row.body if one.row.body is not None else bodies.get(one.row.id)
+            if body is not None:
+                messages.append(ReceivedMessage(self, one, body))
+            else:
+                messages += self._without_body(one, spec)
+        return messages
 
-    def _bury(self, taken: Taken, spec: QueueSpec) -> None:
-        """Dead-letter what has no attempt left; should that fail, the next taker does it.
+    def _without_body(self, taken: Taken, spec: QueueSpec) -> list[ReceivedMessage]:
+        """A message whose body a quorum does not have: with that of another replica, or else dead.
 
-        Whatever the reason, messages claimed beside it are delivered all the same.
+        A dead letter cannot die; it is received without its body. Where it is not known whether the body is
+        lost, the message stays until its timeout.
+        """
+        with suppress(NotDone, OutcomeUnknown):
+            body = self._driver.run(find_body(taken))
+            if body is not None:
+                return [ReceivedMessage(self, taken, body)]
+            if spec.is_dead_letter:
+                return [ReceivedMessage(self, Taken(without_body(taken.row), taken.lease), b"")]
+            self._bury(taken, spec, "its body is lost: no replica has it")
+        return []
+
+    def _bury(self, taken: Taken, spec: QueueSpec, reason: str) -> None:
+        """Dead-letter what cannot be delivered; should that fail, the next taker does it.
+
+        Whatever the error, messages claimed beside it are delivered all the same.
         """
         with suppress(CqueueError):
-            self._run_bury(taken, spec, f"not acked in {taken.lease.attempt} attempts")
+            self._run_bury(taken, spec, reason)
 
     def _run_bury(
         self, taken: Taken, spec: QueueSpec, reason: str, headers: Mapping[str, str] | None = None

@@ -24,6 +24,7 @@ from cqueue.store.operations import (
     Now,
     Pause,
     ReadBodies,
+    ReadMessages,
     SlotState,
     WideRow,
 )
@@ -33,6 +34,8 @@ HEADER_QUEUE = "cqueue-dead-queue"
 HEADER_ATTEMPTS = "cqueue-dead-attempts"
 HEADER_ID = "cqueue-dead-id"
 HEADER_TRACEBACK = "cqueue-dead-traceback"
+HEADER_LOST = "cqueue-dead-lost"
+"""How many bytes the body had of which no replica has a copy; the letter's own body is empty."""
 MAX_REASON = 2000
 PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 
@@ -65,7 +68,11 @@ def bury(  # noqa: PLR0917 - all of it makes up one letter
         },
         expires=None,
     )
-    yield from _insert(dead, open_row(dead, died_at_us, source), copy, (yield from _body(lease, row)))
+    body: bytes | None = None
+    if row.size is not None:
+        body = yield from find_body(taken)
+        copy = copy if body is not None else without_body(copy)
+    yield from _insert(dead, open_row(dead, died_at_us, source), copy, body)
     return (yield from ack([Taken(row, lease)]))
 
 
@@ -110,13 +117,28 @@ def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
     )  # fmt: skip
 
 
-def _body(lease: Lease, row: MessageRow) -> Proto[bytes | None]:
-    if row.size is None:
-        return None
-    bodies = yield from ReadBodies(lease.wide_row, (row.id,))
-    if row.id not in bodies:
-        raise NotDone("the body of the message cannot be read; it stays until its timeout")
-    return bodies[row.id]
+def find_body(taken: Taken) -> Proto[bytes | None]:
+    """A body that stands apart; None if it is lost: its message is there, and no replica has the body.
+
+    The message is looked for last. An ack deletes it before its body, so that one that is still there then
+    had not been acked when its body was not found.
+
+    Raises:
+        NotDone: the body cannot be read now, or somebody has acked the message.
+    """
+    wide_row, row = taken.lease.wide_row, taken.row
+    for everywhere in (False, True):
+        bodies = yield from ReadBodies(wide_row, (row.id,), everywhere=everywhere)
+        if row.id in bodies:
+            return bodies[row.id]
+    if not (yield from ReadMessages(wide_row, row.priority, (row.id,))):
+        raise NotDone("the message has been acked by somebody else")
+    return None
+
+
+def without_body(row: MessageRow) -> MessageRow:
+    """The same with an empty body, and a header that says how large the lost one was."""
+    return row._replace(size=None, body=b"", headers={**(row.headers or {}), HEADER_LOST: str(row.size)})
 
 
 def _insert(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:

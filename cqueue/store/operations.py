@@ -255,11 +255,13 @@ class ReadBodies(Operation[dict[int, bytes]]):
     """Bodies that stand apart, by id; missing ones are left out.
 
     sizes: of each, in bytes, where they are known: how many are read at once hangs on them.
+    everywhere: ask all replicas, of every data centre; fails unless each of them answers.
     """
 
     wide_row: WideRow
     ids: tuple[int, ...]
     sizes: tuple[int, ...] = ()
+    everywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Session
 from cassandra.policies import FallthroughRetryPolicy, NoSpeculativeExecutionPolicy
 from cassandra.query import (
@@ -230,11 +231,16 @@ class Requests:
             self._prepared[statement] = prepared
             return prepared
 
+    def _consistency_of(self, statement: Statement) -> int:
+        if statement.everywhere:
+            return int(ConsistencyLevel.ALL)
+        return self._serial_consistency if statement.serial else self._consistency
+
     def _configure(self, prepared: PreparedStatement, statement: Statement) -> None:
         wire.use_ids(prepared)
         if statement.raw:
             wire.leave_raw(prepared)
-        prepared.consistency_level = self._serial_consistency if statement.serial else self._consistency
+        prepared.consistency_level = self._consistency_of(statement)
         prepared.serial_consistency_level = self._serial_consistency
         prepared.is_idempotent = statement.kind is not Kind.CONDITIONAL
         prepared.retry_policy = FallthroughRetryPolicy()

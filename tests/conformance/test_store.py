@@ -256,6 +256,7 @@ def test_large_bodies_come_back(store, wide_row):
     bodies = {id_: bytes([i]) * (MIB - i) for i, id_ in enumerate(some)}
     store.execute(InsertBodies(wide_row, tuple(bodies.items())))
     assert store.execute(ReadBodies(wide_row, (*some, new_id()))) == bodies
+    assert store.execute(ReadBodies(wide_row, tuple(some), everywhere=True)) == bodies
     assert store.execute(ReadBodies(wide_row, ())) == {}
     store.execute(InsertBodies(wide_row, ()))
 

@@ -8,13 +8,14 @@ import cqueue
 from cqueue import ids
 from cqueue.errors import BadInput, QueueNotFound, Unavailable
 from cqueue.message import MessageId
+from cqueue.protocol.flush import INLINE_BODY
 from cqueue.settings import load
 from cqueue.spark import session
 from cqueue.spark.jobs import letters, redrive
 from cqueue.spark.jobs.letters import Redriver
 from cqueue.spark.jobs.redrive import Redrive
 from cqueue.spark.jobs.target import take_derived
-from cqueue.store.operations import DeleteMessages
+from cqueue.store.operations import DeleteBodies, DeleteMessages
 
 SOON = timedelta(seconds=5)
 HOUR_US = 3_600_000_000
@@ -116,6 +117,20 @@ def test_what_cannot_be_sent_or_deleted_stays(spark, client, queue, url, monkeyp
     monkeypatch.undo()
     assert redrive.run(spark, Redrive(queue=queue.name, url=url)).written == 20
     assert queue.stats(exact=True).live == 20
+
+
+def test_a_letter_whose_body_is_lost_stays(spark, client, queue, url):
+    """It is not the message that it was; the others come back."""
+    id_ = queue.send(bytes(INLINE_BODY + 1), headers={"n": "lost"})
+    with queue.consumer() as consumer:
+        (message,) = received(consumer, 1)
+        wide_row, _, key = MessageId(id_).locate()
+        session.session(load(url)).driver.ask(DeleteBodies(wide_row, (key,)))
+        message.dead("Timeout: 30 s")
+    summary = redrive.run(spark, Redrive(queue=queue.name, url=url))
+    assert summary.written == 20
+    assert summary.details["failed"] == {"NotDone: its body is lost": 1}
+    assert bodies(client.queue(queue.dead_letter_name)) == ["lost"]
 
 
 def test_a_letter_that_is_held_stays(spark, client, queue, url):

@@ -10,6 +10,7 @@ import cqueue
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.message import MessageId
 from cqueue.protocol import poll
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.memory import MemoryStore
@@ -18,6 +19,7 @@ from cqueue.store.operations import (
     DeleteMessages,
     DropBodies,
     Mutate,
+    ReadBodies,
     ReadHead,
     ReadSlice,
     RemoveQueue,
@@ -28,14 +30,17 @@ SOON = timedelta(seconds=2)
 
 
 class Troubled(MemoryStore):
-    """A store whose operations fail when `trouble` says how."""
+    """A store whose operations fail when `trouble` says how; `few` hides bodies from a quorum."""
 
     trouble = staticmethod(lambda _: None)
+    few = False
 
     def execute(self, operation):
         error = self.trouble(operation)
         if error is not None:
             raise error
+        if self.few and isinstance(operation, ReadBodies) and not operation.everywhere:
+            return {}
         return super().execute(operation)
 
     def together(self, operations):
@@ -156,6 +161,104 @@ def test_an_ack_whose_body_stays_is_an_ack(store, queue):
         consumer.ack(consumer.receive(wait=SOON))
         assert queue.find(id_) is None
         assert consumer._poll.finished
+
+
+def lose_bodies(store):
+    """As a cluster does that has lost all replicas' files of them."""
+    for partition in store._partitions.values():
+        partition.bodies.live.clear()
+
+
+def letters_of(queue, client):
+    return client.queue(queue.dead_letter_name).peek()
+
+
+def test_a_message_whose_body_is_lost_is_dead_at_once(store, queue, client):
+    """It is accounted for, and its neighbours are delivered; the letter says how much is missing."""
+    id_ = queue.send(bytes(INLINE_BODY + 1), headers={"k": "v"}, priority=3)
+    lose_bodies(store)
+    queue.send(b"small", priority=3)
+    with queue.consumer() as consumer:
+        received = consumer.receive(wait=SOON)
+        received += consumer.receive()
+        assert [message.body for message in received] == [b"small"]
+        consumer.ack(received)
+    (letter,) = letters_of(queue, client)
+    assert (letter.body, letter.priority, letter.headers["k"]) == (b"", 3, "v")
+    assert letter.headers["cqueue-dead-lost"] == str(INLINE_BODY + 1)
+    assert letter.headers["cqueue-dead-reason"] == "its body is lost: no replica has it"
+    assert letter.headers["cqueue-dead-id"] == id_
+    assert queue.stats(exact=True).live == 0
+
+
+def test_a_body_that_is_lost_meanwhile_does_not_keep_its_message_from_dying(store, queue, client):
+    """Whatever the reason that it dies for."""
+    queue.send(bytes(INLINE_BODY + 1))
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        lose_bodies(store)
+        message.dead("no good")
+    (letter,) = letters_of(queue, client)
+    assert letter.headers["cqueue-dead-reason"] == "no good"
+    assert letter.headers["cqueue-dead-lost"] == str(INLINE_BODY + 1)
+
+
+def test_a_body_is_read_from_the_last_replica_that_has_it(store, queue, client):
+    """A quorum without it does not mean that it is lost."""
+    body = bytes(INLINE_BODY + 1)
+    queue.send(body)
+    store.few = True
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        assert message.body == body
+        message.dead("no good")
+    store.few = False
+    (letter,) = letters_of(queue, client)
+    assert letter.body == body
+    assert "cqueue-dead-lost" not in letter.headers
+
+
+def test_while_a_replica_is_away_no_body_is_given_up(store, queue, client):
+    """The message stays until its timeout."""
+    id_ = queue.send(bytes(INLINE_BODY + 1))
+    lose_bodies(store)
+    store.trouble = lambda op: Unavailable("away") if getattr(op, "everywhere", False) else None
+    with queue.consumer() as consumer:
+        assert consumer.receive() == []
+    assert queue.find(id_) is not None
+    assert letters_of(queue, client) == []
+
+
+def test_a_message_acked_while_its_body_is_looked_for_is_not_dead(store, queue, client):
+    """By a consumer whose timeout has passed: its ack counts, and deletes the message before the body."""
+    id_ = queue.send(bytes(INLINE_BODY + 1))
+    wide_row, priority, key = MessageId(id_).locate()
+    store.few = True
+
+    def acks(op):
+        if isinstance(op, ReadBodies) and op.everywhere:
+            store.execute(DeleteMessages(wide_row, priority, (key,)))
+            store.execute(DeleteBodies(wide_row, (key,)))
+
+    store.trouble = acks
+    with queue.consumer() as consumer:
+        assert consumer.receive() == []
+    assert queue.find(id_) is None
+    assert letters_of(queue, client) == []
+
+
+def test_a_letter_whose_body_is_lost_is_received_without_it(store, queue, client):
+    """It cannot die a second time, and must not come again for ever."""
+    queue.send(bytes(INLINE_BODY + 1))
+    with queue.consumer() as consumer:
+        consumer.receive(wait=SOON)[0].dead("no good")
+    lose_bodies(store)
+    with client.queue(queue.dead_letter_name).consumer() as consumer:
+        (letter,) = consumer.receive(wait=SOON)
+        assert (letter.body, letter.headers["cqueue-dead-lost"]) == (b"", str(INLINE_BODY + 1))
+        assert letter.headers["cqueue-dead-reason"] == "no good"
+        letter.ack()
+    assert letters_of(queue, client) == []
 
 
 def test_housekeeping_that_fails_is_not_the_receiver_s_error(store, queue):

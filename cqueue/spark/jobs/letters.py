@@ -20,6 +20,7 @@ from cqueue.message import Message, MessageId, to_datetime
 from cqueue.protocol.dead import (
     HEADER_ATTEMPTS,
     HEADER_ID,
+    HEADER_LOST,
     HEADER_QUEUE,
     HEADER_REASON,
     HEADER_TRACEBACK,
@@ -92,13 +93,16 @@ class Redriver:
         yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
     def _send(self, side: SparkSide, letters: list[Letter], errors: Counter[str]) -> list[Letter]:
-        """Those of them that are stored in the queue."""
-        if not letters:
+        """Those of them that are stored in the queue. One whose body is lost is no longer that message."""
+        whole = [letter for letter in letters if HEADER_LOST not in (letter.row.headers or {})]
+        if len(whole) < len(letters):
+            errors["NotDone: its body is lost"] += len(letters) - len(whole)
+        if not whole:
             return []
-        result = side.producer(self.queue).send_many([self.message(letter) for letter in letters])
+        result = side.producer(self.queue).send_many([self.message(letter) for letter in whole])
         failed = dict(result.failed)
         errors.update(_told(error) for error in failed.values())
-        return [letter for place, letter in enumerate(letters) if place not in failed]
+        return [letter for place, letter in enumerate(whole) if place not in failed]
 
     def message(self, letter: Letter) -> Message:
         """The message that the letter was: without the headers that burying added."""

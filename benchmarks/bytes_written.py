@@ -57,13 +57,16 @@ class Node:
 
 
 def main() -> int:
-    """Print the figures as JSON."""
+    """Print the figures as JSON; 1 where there is no node to ask."""
     parser = argparse.ArgumentParser(prog="benchmarks.bytes_written", description="Bytes a message.")
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--dir", help="the embedded cluster's directory, if it is not the default")
     options = parser.parse_args()
     status = _status(options.dir)
+    if not any(node["pid"] for node in status["nodes"]):
+        print("error: the embedded Cassandra does not run; `cqueue dev start` starts it.", file=sys.stderr)
+        return 1
     settings = load(status["url"])
     node = Node(status["nodes"][0]["pid"], settings.keyspace)
     work = Options(messages=options.messages, size=options.size)

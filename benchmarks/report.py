@@ -52,7 +52,7 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("consumers", ("consumers", *often, "--messages", "600000"), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),
         Wanted("idle", ("idle",)),
-        Wanted("idle queues", ("idle", "--queues", "1000")),
+        Wanted("idle queues", ("idle", "--queues", "1000", "--seconds", "20")),
         Wanted("backlog small", ("backlog", "--large", str(large // 10), *often)),
         Wanted("backlog", ("backlog", "--large", str(large), *often)),
     ]

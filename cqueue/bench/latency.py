@@ -137,8 +137,10 @@ class CountingStore:
         self._store.close()
 
 
-def idle_queues(bench: Bench, options: Options, queues: int, progress: Progress = silent) -> dict[str, Any]:
-    """Statements a second of one dispatcher of many idle queues, from 5 s after its start on."""
+def idle_queues(
+    bench: Bench, options: Options, queues: int, seconds: int = IDLE_SECONDS, progress: Progress = silent
+) -> dict[str, Any]:
+    """Statements a second of one dispatcher of many idle queues, from 5 s after it has looked at each."""
     counting = CountingStore(bench.store)
     names = [f"bench-idle-{time.time_ns():x}-{number}" for number in range(queues)]
     config = QueueConfig(shards=options.shards)
@@ -151,7 +153,7 @@ def idle_queues(bench: Bench, options: Options, queues: int, progress: Progress 
             with Dispatcher(opened, _nothing):
                 time.sleep(SETTLE_SECONDS + queues / 50)  # so that each has been looked at
                 before, begin = counting.statements, time.perf_counter()
-                time.sleep(2 * IDLE_SECONDS)
+                time.sleep(seconds)
                 took_s = time.perf_counter() - begin
                 statements = counting.statements - before
     finally:

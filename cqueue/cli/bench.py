@@ -294,9 +294,7 @@ def idle(
     queues: Annotated[
         int, typer.Option(min=1, max=10_000, help="More than one: a dispatcher of so many queues.")
     ] = 1,
-    seconds: Annotated[
-        int, typer.Option(min=1, max=86_400, help="How long one consumer waits for the next message.")
-    ] = 10,
+    seconds: Annotated[int, typer.Option(min=1, max=86_400, help="How long nothing is sent.")] = 10,
     *,
     json: Json = False,
 ) -> None:
@@ -309,7 +307,7 @@ def idle(
     def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
         if queues == 1:
             return module.idle(bench, options, seconds, progress)
-        return module.idle_queues(bench, options, queues, progress)
+        return module.idle_queues(bench, options, queues, seconds, progress)
 
     _run(ctx, measure, _options(1, 12, 1, 10, shards), json=json)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -527,28 +527,34 @@ class Consumer:
             found = self._driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values())))
             bodies.update(found)
         messages: list[ReceivedMessage] = []
+        missing: list[Taken] = []
         for one in taken:
             body = one.row.body if one.row.body is not None else bodies.get(one.row.id)
             if body is not None:
                 messages.append(ReceivedMessage(self, one, body))
             else:
-                messages += self._without_body(one, spec)
-        return messages
+                missing.append(one)
+        return [*messages, *self._found(missing, spec)]
 
-    def _without_body(self, taken: Taken, spec: QueueSpec) -> list[ReceivedMessage]:
-        """A message whose body a quorum does not have: with that of another replica, or else dead.
+    def _found(self, missing: Sequence[Taken], spec: QueueSpec) -> Iterator[ReceivedMessage]:
+        """Messages whose body a quorum does not have, with that of another replica; if there is none, dead.
 
-        A dead letter cannot die; it is received without its body. Where it is not known whether the body is
-        lost, the message stays until its timeout.
+        A dead letter cannot die; it is received without its body. Where bodies cannot be looked for now, all
+        that are left stay until their timeout: the others of the claim must not wait for each of them.
         """
-        with suppress(NotDone, OutcomeUnknown):
-            body = self._driver.run(find_body(taken))
+        for taken in missing:
+            try:
+                body = self._driver.run(find_body(taken))
+            except LeaseLost:
+                continue
+            except (NotDone, OutcomeUnknown):
+                return
             if body is not None:
-                return [ReceivedMessage(self, taken, body)]
-            if spec.is_dead_letter:
-                return [ReceivedMessage(self, Taken(without_body(taken.row), taken.lease), b"")]
-            self._bury(taken, spec, "its body is lost: no replica has it")
-        return []
+                yield ReceivedMessage(self, taken, body)
+            elif spec.is_dead_letter:
+                yield ReceivedMessage(self, Taken(without_body(taken.row), taken.lease), b"")
+            else:
+                self._bury(taken, spec, "its body is lost: no replica has it")
 
     def _bury(self, taken: Taken, spec: QueueSpec, reason: str) -> None:
         """Dead-letter what cannot be delivered; should that fail, the next taker does it.

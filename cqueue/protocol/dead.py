@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 
 from cqueue import ids
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol.ack import Placement, ack, move, overwrite
 from cqueue.protocol.fresh import together
 from cqueue.protocol.shards import open_in_time as in_time
@@ -124,7 +124,8 @@ def find_body(taken: Taken) -> Proto[bytes | None]:
     had not been acked when its body was not found.
 
     Raises:
-        NotDone: the body cannot be read now, or somebody has acked the message.
+        LeaseLost: somebody has acked the message.
+        NotDone: the body cannot be read now.
     """
     wide_row, row = taken.lease.wide_row, taken.row
     for everywhere in (False, True):
@@ -132,7 +133,7 @@ def find_body(taken: Taken) -> Proto[bytes | None]:
         if row.id in bodies:
             return bodies[row.id]
     if not (yield from ReadMessages(wide_row, row.priority, (row.id,))):
-        raise NotDone("the message has been acked by somebody else")
+        raise LeaseLost("the message has been acked by somebody else")
     return None
 
 

@@ -219,13 +219,23 @@ def test_a_body_is_read_from_the_last_replica_that_has_it(store, queue, client):
 
 
 def test_while_a_replica_is_away_no_body_is_given_up(store, queue, client):
-    """The message stays until its timeout."""
-    id_ = queue.send(bytes(INLINE_BODY + 1))
+    """The messages stay until their timeout, and the others do not wait for each of them."""
+    sent = queue.send_many([cqueue.Message(bytes(INLINE_BODY + 1)) for _ in range(50)])
     lose_bodies(store)
-    store.trouble = lambda op: Unavailable("away") if getattr(op, "everywhere", False) else None
+    looks = []
+
+    def away(op):
+        if isinstance(op, ReadBodies) and op.everywhere:
+            looks.append(op)
+            return Unavailable("away")
+        return None
+
+    store.trouble = away
     with queue.consumer() as consumer:
-        assert consumer.receive() == []
-    assert queue.find(id_) is not None
+        consumer._driver._pause = lambda _: None
+        assert consumer.receive(50) == []
+    assert len({op.ids for op in looks}) == 1
+    assert all(queue.find(id_) is not None for id_ in sent.ids)
     assert letters_of(queue, client) == []
 
 

@@ -55,6 +55,8 @@ MAX_LEASES = 10_000
 REMEMBERED = 2000
 PATIENCE_S = 0.1
 """How long a receive waits for a claim under way, to look for what is never claimed ahead."""
+LOOK_S = 1.0
+"""How long a claim may wait for all replicas, for the sake of a body that a quorum does not have."""
 FORGET_S = 60.0
 HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
@@ -544,7 +546,8 @@ class Consumer:
         """
         for taken in missing:
             try:
-                body = self._driver.run(find_body(taken))
+                with self._driver.limited(LOOK_S):
+                    body = self._driver.run(find_body(taken))
             except LeaseLost:
                 continue
             except (NotDone, OutcomeUnknown):

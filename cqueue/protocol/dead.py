@@ -70,7 +70,8 @@ def bury(  # noqa: PLR0917 - all of it makes up one letter
     )
     body: bytes | None = None
     if row.size is not None:
-        body = yield from find_body(taken)
+        bodies = yield from ReadBodies(lease.wide_row, (row.id,))
+        body = bodies[row.id] if row.id in bodies else (yield from find_body(taken))
         copy = copy if body is not None else without_body(copy)
     yield from _insert(dead, open_row(dead, died_at_us, source), copy, body)
     return (yield from ack([Taken(row, lease)]))
@@ -118,7 +119,7 @@ def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
 
 
 def find_body(taken: Taken) -> Proto[bytes | None]:
-    """A body that stands apart; None if it is lost: its message is there, and no replica has the body.
+    """A body that a quorum does not have; None if it is lost: its message is there, and no replica has it.
 
     The message is looked for last. An ack deletes it before its body, so that one that is still there then
     had not been acked when its body was not found.
@@ -128,10 +129,9 @@ def find_body(taken: Taken) -> Proto[bytes | None]:
         NotDone: the body cannot be read now.
     """
     wide_row, row = taken.lease.wide_row, taken.row
-    for everywhere in (False, True):
-        bodies = yield from ReadBodies(wide_row, (row.id,), everywhere=everywhere)
-        if row.id in bodies:
-            return bodies[row.id]
+    bodies = yield from ReadBodies(wide_row, (row.id,), everywhere=True)
+    if row.id in bodies:
+        return bodies[row.id]
     if not (yield from ReadMessages(wide_row, row.priority, (row.id,))):
         raise LeaseLost("the message has been acked by somebody else")
     return None

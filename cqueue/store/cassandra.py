@@ -222,9 +222,9 @@ class CassandraStore:
 
     def _read_bodies(self, op: ops.ReadBodies) -> Pending[dict[int, bytes]]:
         sizes = op.sizes or (LARGEST_BODY,) * len(op.ids)
-        statement = cql.READ_BODIES_EVERYWHERE if op.everywhere else cql.READ_BODIES
+        send = partial(self._requests.send, cql.READ_BODIES, decode=_rows, everywhere=op.everywhere)
         jobs = (
-            (1, partial(self._requests.send, statement, (*op.wide_row, op.ids[start:end]), _rows))
+            (1, partial(send, (*op.wide_row, op.ids[start:end])))
             for start, end, _ in _portions(sizes, BODY_BYTES_A_READ)
         )
         window = Window(jobs, BODY_READS_IN_FLIGHT)

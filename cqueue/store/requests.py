@@ -153,9 +153,14 @@ class Requests:
             serial_consistency_level=serial_consistency,
         )
 
-    def send(self, statement: Statement, values: Iterable[Any], decode: Decode[T]) -> Request[T]:
-        """Send one statement; None stands for null."""
-        return self._submit(self.prepared(statement).bind(list(values)), statement.kind, decode)
+    def send(
+        self, statement: Statement, values: Iterable[Any], decode: Decode[T], *, everywhere: bool = False
+    ) -> Request[T]:
+        """Send one statement; None stands for null. everywhere: at consistency ALL."""
+        bound = self.prepared(statement).bind(list(values))
+        if everywhere:
+            bound.consistency_level = ConsistencyLevel.ALL
+        return self._submit(bound, statement.kind, decode)
 
     def send_conditional(
         self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
@@ -231,16 +236,11 @@ class Requests:
             self._prepared[statement] = prepared
             return prepared
 
-    def _consistency_of(self, statement: Statement) -> int:
-        if statement.everywhere:
-            return int(ConsistencyLevel.ALL)
-        return self._serial_consistency if statement.serial else self._consistency
-
     def _configure(self, prepared: PreparedStatement, statement: Statement) -> None:
         wire.use_ids(prepared)
         if statement.raw:
             wire.leave_raw(prepared)
-        prepared.consistency_level = self._consistency_of(statement)
+        prepared.consistency_level = self._serial_consistency if statement.serial else self._consistency
         prepared.serial_consistency_level = self._serial_consistency
         prepared.is_idempotent = statement.kind is not Kind.CONDITIONAL
         prepared.retry_policy = FallthroughRetryPolicy()

@@ -26,7 +26,6 @@ class Statement:
     """One CQL statement; `{keyspace}` is filled in when it is prepared.
 
     serial: read at serial consistency, which finishes and shows half-done mutations.
-    everywhere: read at consistency ALL.
     page_rows: rows a page; 0 is everything in one answer (a slice must be one point in time).
     raw: leave the rows of the answer as they came; whoever reads them takes them apart.
     """
@@ -36,7 +35,6 @@ class Statement:
     cql: str
     kind: Kind = Kind.READ
     serial: bool = False
-    everywhere: bool = False
     page_rows: int = 0
     raw: bool = False
 
@@ -97,12 +95,6 @@ READ_BODIES = Statement(
     "read bodies",
     "Bodies that were too large for the messages themselves.",
     f"SELECT id, body FROM {{keyspace}}.bodies WHERE {_WIDE_ROW} AND id IN ?",
-)
-READ_BODIES_EVERYWHERE = Statement(
-    "read bodies everywhere",
-    "Before a body that a quorum does not have is given up.",
-    READ_BODIES.cql,
-    everywhere=True,
 )
 READ_SHARDS = Statement(
     "read shards",

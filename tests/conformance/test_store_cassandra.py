@@ -23,6 +23,7 @@ from cqueue.store.operations import (
     ListQueues,
     LockState,
     Mutate,
+    ReadBodies,
     ReadHead,
     ReadIds,
     ReadShards,
@@ -235,6 +236,23 @@ def test_statements_are_sent_as_their_kind_demands(cassandra_store, statement):
     assert prepared.is_idempotent == (statement.kind is not statements.Kind.CONDITIONAL)
     assert isinstance(prepared.retry_policy, FallthroughRetryPolicy)
     assert prepared.fetch_size == (statement.page_rows or None)
+
+
+def test_bodies_are_asked_of_all_replicas_only_if_wanted(cassandra_store, session, wide_row):
+    """What one read asks for does not stay with the next one of the same statement."""
+    sent = []
+
+    def note(future):
+        sent.append(future.message.consistency_level)
+
+    session.add_request_init_listener(note)
+    try:
+        for everywhere in (False, True, False):
+            cassandra_store.execute(ReadBodies(wide_row, (new_id(),), everywhere=everywhere))
+    finally:
+        session.remove_request_init_listener(note)
+    quorum, everyone = ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.ALL
+    assert sent == [quorum, everyone, quorum]
 
 
 # ── Errors ──

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from cqueue.message import (
 )
 from cqueue.prefetch import Prefetch
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury, dead_headers, find_body, without_body
+from cqueue.protocol.dead import bury, dead_headers, look_everywhere, without_body
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.news import News
 from cqueue.protocol.poll import Poll, Share
@@ -55,8 +55,6 @@ MAX_LEASES = 10_000
 REMEMBERED = 2000
 PATIENCE_S = 0.1
 """How long a receive waits for a claim under way, to look for what is never claimed ahead."""
-LOOK_S = 1.0
-"""How long a claim may wait for all replicas, for the sake of a body that a quorum does not have."""
 FORGET_S = 60.0
 HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
@@ -490,8 +488,7 @@ class Consumer:
         self._leases.update({taken.lease for taken in everything})
         self._remember(everything)
         self._drop(claimed.expired)
-        for taken in claimed.dead:
-            self._bury(taken, spec, f"not acked in {taken.lease.attempt} attempts")
+        self._bury_spent(claimed.dead, spec)
         if None not in [taken.row.body for taken in claimed.taken]:
             return [ReceivedMessage(self, taken, taken.row.body or b"") for taken in claimed.taken]
         try:
@@ -520,52 +517,74 @@ class Consumer:
 
     def _with_bodies(self, taken: Sequence[Taken], spec: QueueSpec) -> list[ReceivedMessage]:
         """Messages with their bodies; one that somebody has acked meanwhile is left out."""
-        large: dict[WideRow, dict[int, int]] = {}
+        large: dict[WideRow, list[Taken]] = {}
         for one in taken:
             if one.row.body is None:
-                large.setdefault(one.lease.wide_row, {})[one.row.id] = one.row.size or 0
+                large.setdefault(one.lease.wide_row, []).append(one)
         bodies: dict[int, bytes] = {}
-        for wide_row, sizes in large.items():
-            found = self._driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values())))
-            bodies.update(found)
-        messages: list[ReceivedMessage] = []
-        missing: list[Taken] = []
-        for one in taken:
-            body = one.row.body if one.row.body is not None else bodies.get(one.row.id)
-            if body is not None:
-                messages.append(ReceivedMessage(self, one, body))
-            else:
-                missing.append(one)
-        return [*messages, *self._found(missing, spec)]
+        for wide_row, some in large.items():
+            sizes = {one.row.id: one.row.size or 0 for one in some}
+            read = self._driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values())))
+            bodies.update(read)
+        messages = [
+            ReceivedMessage(self, one, bodies[one.row.id] if one.row.body is None else one.row.body)
+            for one in taken
+            if one.row.body is not None or one.row.id in bodies
+        ]
+        for some in large.values():
+            missing = [one for one in some if one.row.id not in bodies]
+            if missing:
+                messages += self._found(missing, spec)
+        return messages
 
-    def _found(self, missing: Sequence[Taken], spec: QueueSpec) -> Iterator[ReceivedMessage]:
-        """Messages whose body a quorum does not have, with that of another replica; if there is none, dead.
+    def _found(self, missing: Sequence[Taken], spec: QueueSpec) -> list[ReceivedMessage]:
+        """Messages whose bodies a quorum does not have, with those of other replicas; if none has them, dead.
 
-        A dead letter cannot die; it is received without its body. Where bodies cannot be looked for now, all
-        that are left stay until their timeout: the others of the claim must not wait for each of them.
+        A dead letter cannot die; it is received without its body. What cannot be looked for now is put off,
+        and uses no attempt: nobody has seen it.
         """
-        for taken in missing:
-            try:
-                with self._driver.limited(LOOK_S):
-                    body = self._driver.run(find_body(taken))
-            except LeaseLost:
-                continue
-            except (NotDone, OutcomeUnknown):
-                return
+        try:
+            bodies = self._driver.run(look_everywhere(missing))
+        except (NotDone, OutcomeUnknown):
+            with suppress(NotDone, OutcomeUnknown, LeaseLost):  # its timeout does it
+                unseen = [ReceivedMessage(self, one, b"") for one in missing]
+                self.snooze(unseen, timedelta(milliseconds=spec.visibility_ms))
+            return []
+        found: list[ReceivedMessage] = []
+        for one in missing:
+            body = bodies.get(one.row.id)
+            bare = Taken(without_body(one.row), one.lease)
             if body is not None:
-                yield ReceivedMessage(self, taken, body)
-            elif spec.is_dead_letter:
-                yield ReceivedMessage(self, Taken(without_body(taken.row), taken.lease), b"")
-            else:
-                self._bury(taken, spec, "its body is lost: no replica has it")
+                found.append(ReceivedMessage(self, one, body))
+            elif one.row.id in bodies and spec.is_dead_letter:
+                found.append(ReceivedMessage(self, bare, b""))
+            elif one.row.id in bodies:
+                self._bury(bare, spec, "its body is lost: no replica has it")
+        return found
 
-    def _bury(self, taken: Taken, spec: QueueSpec, reason: str) -> None:
-        """Dead-letter what cannot be delivered; should that fail, the next taker does it.
+    def _bury_spent(self, spent: Sequence[Taken], spec: QueueSpec) -> None:
+        """Dead-letter what has no attempt left.
+
+        Where that fails for a large message, for want of a replica say, it would for the next one, and what
+        was claimed beside them would wait for each.
+        """
+        failed: set[bool] = set()
+        for taken in spent:
+            is_large = taken.row.size is not None
+            reason = f"not acked in {taken.lease.attempt} attempts"
+            if is_large not in failed and not self._bury(taken, spec, reason):
+                failed.add(is_large)
+
+    def _bury(self, taken: Taken, spec: QueueSpec, reason: str) -> bool:
+        """Dead-letter what cannot be delivered; should that fail, the next taker does it, and it is False.
 
         Whatever the error, messages claimed beside it are delivered all the same.
         """
-        with suppress(CqueueError):
+        try:
             self._run_bury(taken, spec, reason)
+        except CqueueError as exc:
+            return not isinstance(exc, NotDone | OutcomeUnknown)
+        return True
 
     def _run_bury(
         self, taken: Taken, spec: QueueSpec, reason: str, headers: Mapping[str, str] | None = None

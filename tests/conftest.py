@@ -10,7 +10,8 @@ from hypothesis import Phase, settings
 settings.register_profile("cqueue", phases=[phase for phase in Phase if phase is not Phase.explain])
 settings.load_profile("cqueue")
 
-# Who starts a run in the background may have it ignore Ctrl-C, which some tests send to themselves.
+# Who starts a run in the background may have it ignore signals that some tests send to what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]

@@ -8,7 +8,7 @@ insert is confirmed is the original deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
@@ -26,6 +26,7 @@ from cqueue.store.operations import (
     ReadBodies,
     ReadMessages,
     SlotState,
+    Together,
     WideRow,
 )
 
@@ -56,8 +57,8 @@ def bury(  # noqa: PLR0917 - all of it makes up one letter
         LeaseLost: the message belongs to somebody else.
         NotDone, OutcomeUnknown: it is still in its queue; whoever takes it over finishes the burial.
     """
+    row, body = yield from _row_and_body(taken)  # first: nothing is changed if it cannot be read
     lease = yield from _die(spec, taken)
-    row = taken.row
     died_at_us = (lease.died_at_ms or 0) * 1000
     source = identity(lease.wide_row, row)
     copy = row._replace(
@@ -68,13 +69,8 @@ def bury(  # noqa: PLR0917 - all of it makes up one letter
         },
         expires=None,
     )
-    body: bytes | None = None
-    if row.size is not None:
-        bodies = yield from ReadBodies(lease.wide_row, (row.id,))
-        body = bodies[row.id] if row.id in bodies else (yield from find_body(taken))
-        copy = copy if body is not None else without_body(copy)
     yield from _insert(dead, open_row(dead, died_at_us, source), copy, body)
-    return (yield from ack([Taken(row, lease)]))
+    return (yield from ack([Taken(taken.row, lease)]))
 
 
 def identity(wide_row: WideRow, row: MessageRow) -> bytes:
@@ -118,23 +114,45 @@ def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
     )  # fmt: skip
 
 
-def find_body(taken: Taken) -> Proto[bytes | None]:
-    """A body that a quorum does not have; None if it is lost: its message is there, and no replica has it.
+def _row_and_body(taken: Taken) -> Proto[tuple[MessageRow, bytes | None]]:
+    """A message as it is to be stored, and its body if that stands apart."""
+    row = taken.row
+    if row.size is None:
+        return row, None
+    bodies: Mapping[int, bytes | None] = yield from ReadBodies(taken.lease.wide_row, (row.id,))
+    if row.id not in bodies:
+        bodies = yield from look_everywhere([taken])
+    if row.id not in bodies:
+        raise LeaseLost("the message has been acked by somebody else")
+    body = bodies[row.id]
+    return (row if body is not None else without_body(row)), body
 
-    The message is looked for last. An ack deletes it before its body, so that one that is still there then
-    had not been acked when its body was not found.
+
+def look_everywhere(missing: Sequence[Taken]) -> Proto[dict[int, bytes | None]]:
+    """Bodies of one wide row that a quorum does not have, by id; None: lost. What was acked is left out.
+
+    A body is lost if its message is there, and no replica has it. Messages are looked for last. An ack
+    deletes them before their bodies, so that one that is still there then had not been acked when its body
+    was not found. Nothing is asked twice: a replica that is away stays so for longer than a claim can wait.
 
     Raises:
-        LeaseLost: somebody has acked the message.
-        NotDone: the body cannot be read now.
+        NotDone: they cannot be read now.
     """
-    wide_row, row = taken.lease.wide_row, taken.row
-    bodies = yield from ReadBodies(wide_row, (row.id,), everywhere=True)
-    if row.id in bodies:
-        return bodies[row.id]
-    if not (yield from ReadMessages(wide_row, row.priority, (row.id,))):
-        raise LeaseLost("the message has been acked by somebody else")
-    return None
+    wide_row = missing[0].lease.wide_row
+    sizes = {one.row.id: one.row.size or 0 for one in missing}
+    read = ReadBodies(wide_row, tuple(sizes), tuple(sizes.values()), everywhere=True)
+    (answer,) = yield from Together((read,), retried=False)
+    if isinstance(answer, Exception):
+        raise answer
+    found: dict[int, bytes | None] = {**answer}
+    left: dict[int, list[int]] = {}
+    for one in missing:
+        if one.row.id not in found:
+            left.setdefault(one.row.priority, []).append(one.row.id)
+    for priority, ids_ in left.items():
+        rows = yield from ReadMessages(wide_row, priority, tuple(ids_))
+        found.update({row.id: None for row in rows})
+    return found
 
 
 def without_body(row: MessageRow) -> MessageRow:

@@ -223,7 +223,7 @@ class _Batches:
             return
         for start, stop in _spans(page):
             batch = self._batch(_Messages(place, page, start, stop, self._fetched(place, page, start, stop)))
-            # One whose body is gone was acked meanwhile.
+            # One whose body is gone was acked meanwhile, or no quorum has it: who receives it will tell.
             yield batch.filter(batch.column("body").is_valid())
 
     def _fetched(self, place: Place, page: MessagePage, start: int, stop: int) -> dict[int, bytes]:

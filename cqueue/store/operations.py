@@ -255,7 +255,7 @@ class ReadBodies(Operation[dict[int, bytes]]):
     """Bodies that stand apart, by id; missing ones are left out.
 
     sizes: of each, in bytes, where they are known: how many are read at once hangs on them.
-    everywhere: ask all replicas, of every data centre; fails unless each of them answers.
+    everywhere: ask all replicas, of every data centre; fails unless each of them answers in a second or so.
     """
 
     wide_row: WideRow

@@ -29,6 +29,9 @@ from cqueue.store.statements import Kind, Statement
 
 T = TypeVar("T")
 
+EVERYWHERE_S = 1.0
+"""How long all replicas may take to answer: one that hangs must not hold up who can do without it."""
+
 
 class Answer(NamedTuple):
     """What came back: rows as tuples, of all pages (of a raw statement perhaps bytes); warnings."""
@@ -156,11 +159,13 @@ class Requests:
     def send(
         self, statement: Statement, values: Iterable[Any], decode: Decode[T], *, everywhere: bool = False
     ) -> Request[T]:
-        """Send one statement; None stands for null. everywhere: at consistency ALL."""
+        """Send one statement; None stands for null. everywhere: at consistency ALL, within `EVERYWHERE_S`."""
         bound = self.prepared(statement).bind(list(values))
-        if everywhere:
-            bound.consistency_level = ConsistencyLevel.ALL
-        return self._submit(bound, statement.kind, decode)
+        if not everywhere:
+            return self._submit(bound, statement.kind, decode)
+        bound.consistency_level = ConsistencyLevel.ALL
+        with limits.within(EVERYWHERE_S):
+            return self._submit(bound, statement.kind, decode)
 
     def send_conditional(
         self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]

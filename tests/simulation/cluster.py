@@ -349,7 +349,7 @@ class Cluster:
 
     def _read_bodies(self, op: ReadBodies, look: Look | None) -> dict[int, bytes]:
         part = self.part(op.wide_row)
-        view = self._view(None)
+        view = self._view(None) if not op.everywhere else View(ALL, None, 0, ALL if self.read_repair else 0)
         view.floor_us = max(part.body_floors)
         return {id_: part.bodies.cells[id_].row for id_ in part.bodies.read(op.ids, view)}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cqueue import ids
 from cqueue.protocol import draft
-from cqueue.protocol.dead import HEADER_ID
+from cqueue.protocol.dead import HEADER_ID, HEADER_LOST
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.flush import Flush
 from cqueue.protocol.spec import Lease, Taken
@@ -94,6 +94,8 @@ class Oracle:
     def _first(self, key: Key, row: MessageRow) -> None:
         if body_of(row) not in self.sent:
             self.fail(f"4: {body_of(row)!r} is stored but was never sent")
+        if HEADER_LOST in (row.headers or {}) and body_of(row) in self.promised:
+            self.fail(f"1: the body of {body_of(row)!r} was given up, and no replica has lost it")
         self.written.add(key)
         original = (row.headers or {}).get(HEADER_ID)
         if original is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.operations import (
     AdvanceEpoch,
     Begin,
@@ -28,10 +28,12 @@ from cqueue.store.operations import (
     Operation,
     Pause,
     RandomBits,
+    ReadBodies,
     RegisterShard,
     Together,
     UnregisterShard,
 )
+from tests.simulation.replica import ALL
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, Look
@@ -316,6 +318,8 @@ class World:
             return self._serve(operation.begun)
         if client.dead and rng.random() < 0.5:
             return None, None  # the client died before it sent this
+        if type(operation) is ReadBodies and operation.everywhere and self.cluster.up != ALL:
+            return None, Unavailable("a replica is away")
         if not self.faults or rng.random() >= self.faults:
             value = self.cluster.execute(operation, look)
             if self.trace is not None:

@@ -218,10 +218,9 @@ def test_a_body_is_read_from_the_last_replica_that_has_it(store, queue, client):
     assert "cqueue-dead-lost" not in letter.headers
 
 
-def test_while_a_replica_is_away_no_body_is_given_up(store, queue, client):
-    """The messages stay until their timeout, and the others do not wait for each of them."""
-    sent = queue.send_many([cqueue.Message(bytes(INLINE_BODY + 1)) for _ in range(50)])
-    lose_bodies(store)
+@pytest.fixture
+def looks(store):
+    """The times that all replicas are asked, one of which is away until `store.trouble` is another."""
     looks = []
 
     def away(op):
@@ -231,12 +230,61 @@ def test_while_a_replica_is_away_no_body_is_given_up(store, queue, client):
         return None
 
     store.trouble = away
+    return looks
+
+
+def large(count):
+    return [cqueue.Message(bytes(INLINE_BODY + 1)) for _ in range(count)]
+
+
+def test_while_a_replica_is_away_no_body_is_given_up(store, client, looks):
+    """They are asked once for all messages of a claim, which come again, and have used no attempt."""
+    queue = client.create_queue("away", QueueConfig(shards=1, visibility=SOON))
+    sent = queue.send_many(large(50))
+    kept = dict(next(iter(store._partitions.values())).bodies.live)
+    lose_bodies(store)
     with queue.consumer() as consumer:
-        consumer._driver._pause = lambda _: None
-        assert consumer.receive(50) == []
-    assert len({op.ids for op in looks}) == 1
-    assert all(queue.find(id_) is not None for id_ in sent.ids)
+        assert consumer.receive(50, wait=2 * SOON) == []
+        assert [len(look.ids) for look in looks] == [50, 50]
+        (partition,) = store._partitions.values()
+        partition.bodies.live.update(kept)  # the replica that has them is back
+        store.trouble = lambda _: None
+        found = consumer.receive(50, wait=2 * SOON)
+        assert {message.id for message in found} == set(sent.ids)
+        assert {message.attempt for message in found} == {1}
     assert letters_of(queue, client) == []
+
+
+def test_large_messages_that_cannot_be_buried_now_hold_up_nobody(store, client, looks):
+    """Of those that are spent one is tried at each claim; a small one beside them dies, others are given."""
+    queue = client.create_queue("spent", QueueConfig(shards=1, visibility=SOON, max_attempts=2))
+    queue.send_many([*large(20), cqueue.Message(b"spent")])
+    for _ in range(2):
+        with queue.consumer() as consumer:
+            assert len(consumer.receive(50, wait=SOON)) == 21
+    lose_bodies(store)
+    queue.send(b"healthy")
+    with queue.consumer() as consumer:
+        found = consumer.receive(50, wait=SOON) + consumer.receive(50, wait=SOON / 4)
+        assert [message.body for message in found] == [b"healthy"]
+    assert len(looks) <= 3
+    assert [letter.body for letter in letters_of(queue, client)] == [b"spent"]
+
+
+def test_an_ack_and_a_purge_delete_messages_before_their_bodies(store, queue):
+    """A message that is still there when its body is not found has not been acked."""
+    queue.send_many(large(2))
+    deletes = []
+
+    def note(op):
+        if isinstance(op, DeleteMessages | DeleteBodies):
+            deletes.append(type(op))
+
+    store.trouble = note
+    with queue.consumer() as consumer:
+        consumer.receive(1, wait=SOON)[0].ack()
+    assert queue.purge() == 1
+    assert deletes == 2 * [DeleteMessages, DeleteBodies]
 
 
 def test_a_message_acked_while_its_body_is_looked_for_is_not_dead(store, queue, client):

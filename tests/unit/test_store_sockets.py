@@ -242,4 +242,4 @@ def test_the_loop_is_woken_for_few_of_many_timeouts(monkeypatch):
         for _ in range(1000):
             Direct.create_timer(10, lambda: None).cancel()
 
-        assert 1 <= len(woken) <= 2 + (time.monotonic() - begun_s) / timeouts.TICK_S
+        assert len(woken) <= 2 + (time.monotonic() - begun_s) / timeouts.TICK_S

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from cqueue import ids
-from cqueue.errors import CqueueError, NotDone
+from cqueue.errors import CqueueError
 from cqueue.message import Message, MessageId, to_datetime
 from cqueue.protocol.dead import (
     HEADER_ATTEMPTS,
@@ -53,7 +53,14 @@ class Letter(NamedTuple):
 
     wide_row: WideRow
     row: MessageRow
-    body: bytes
+    body: bytes | None
+
+    @property
+    def lacks(self) -> str | None:
+        """Why there is no body."""
+        if self.body is None:
+            return "its body cannot be read"
+        return "its body is lost" if HEADER_LOST in (self.row.headers or {}) else None
 
     @property
     def id(self) -> MessageId:
@@ -93,10 +100,9 @@ class Redriver:
         yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
     def _send(self, side: SparkSide, letters: list[Letter], errors: Counter[str]) -> list[Letter]:
-        """Those of them that are stored in the queue. One whose body is lost is no longer that message."""
-        whole = [letter for letter in letters if HEADER_LOST not in (letter.row.headers or {})]
-        if len(whole) < len(letters):
-            errors["NotDone: its body is lost"] += len(letters) - len(whole)
+        """Those of them that are stored in the queue. Without its body a letter is no longer that message."""
+        whole = [letter for letter in letters if not letter.lacks]
+        errors.update(f"NotDone: {letter.lacks}" for letter in letters if letter.lacks)
         if not whole:
             return []
         result = side.producer(self.queue).send_many([self.message(letter) for letter in whole])
@@ -109,7 +115,7 @@ class Redriver:
         row = letter.row
         headers = {name: text for name, text in (row.headers or {}).items() if name not in _DEAD_HEADERS}
         return Message(
-            letter.body,
+            letter.body or b"",
             due=to_datetime(0) + timedelta(microseconds=self.due_us(ids.time_us(row.id))),
             priority=row.priority,
             headers=headers or None,
@@ -137,10 +143,7 @@ def _read(side: SparkSide, wanted: Iterable[str]) -> Iterator[Letter]:
         read = ReadBodies(wide_row, tuple(sizes), tuple(sizes.values()))
         bodies = side.driver.ask(read) if sizes else {}
         for row in rows:
-            body = bodies.get(row.id) if row.size is not None else row.body
-            if body is None:
-                raise NotDone("the body of a dead letter cannot be read; it stays where it is")
-            yield Letter(wide_row, row, body)
+            yield Letter(wide_row, row, bodies.get(row.id) if row.size is not None else row.body)
 
 
 def _delete(side: SparkSide, letters: list[Letter], errors: Counter[str]) -> int:

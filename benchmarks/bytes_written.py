@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cqueue.bench.setup import Options, open_bench
-from cqueue.bench.throughput import Bare, burn_in_two
+from cqueue.bench.setup import Options, open_bench, silent
+from cqueue.bench.throughput import Bare, drain_all, send_all
 from cqueue.dev.jars import complete_jars, jars_directory
 from cqueue.settings import load
 from cqueue.store.connection import open_session
@@ -72,23 +72,19 @@ def main() -> int:
     work = Options(messages=options.messages, size=options.size)
     with open_session(settings) as connection:
         bare = Bare(connection.session, work)
-        floor = _written(node, lambda: bare.insert_all(_silent), lambda: bare.drain_all(_silent))
-    with open_bench(settings) as bench, burn_in_two(bench, work) as (send, drain):
-        ours = _written(node, send, drain)
+        floor = _written(node, lambda: bare.insert_all(silent), lambda: bare.drain_all(silent))
+    with open_bench(settings) as bench, bench.queue(work) as queue:
+        ours = _written(node, lambda: send_all(queue, work), lambda: drain_all(queue, work))
+        circumstances = bench.circumstances(work)
     figures = {
         "bench": "bytes written",
-        "messages": options.messages,
-        "size": options.size,
         "floor_bytes_a_message": round(floor / options.messages, 1),
         "ours_bytes_a_message": round(ours / options.messages, 1),
         "ratio": round(ours / floor, 3),
+        **circumstances,
     }
     print(json.dumps(figures, indent=1))
     return 0
-
-
-def _silent(_done: float) -> None:
-    """Report nothing."""
 
 
 def _status(directory: str | None) -> dict[str, Any]:

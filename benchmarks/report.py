@@ -27,11 +27,13 @@ class Wanted(NamedTuple):
     """One benchmark: its name in the results, and the command behind `cqueue bench`.
 
     one_core: whether the client is kept to one core. Where several processes are the clients they are not.
+    module: what to run instead of `cqueue bench`.
     """
 
     name: str
     command: tuple[str, ...]
     one_core: bool = True
+    module: str = ""
 
 
 def wanted(rounds: int, large: int) -> list[Wanted]:
@@ -53,6 +55,9 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("log", ("log", "--messages", "200000")),
         Wanted("idle", ("idle",)),
         Wanted("idle queues", ("idle", "--queues", "1000", "--seconds", "20")),
+        Wanted("cost", ("cost", "--messages", "100000")),
+        Wanted("cost, sent one by one", ("cost", "--batch", "1")),
+        Wanted("bytes written", ("--messages", "100000"), module="benchmarks.bytes_written"),
         Wanted("backlog small", ("backlog", "--large", str(large // 10), *often)),
         Wanted("backlog", ("backlog", "--large", str(large), *often)),
     ]
@@ -98,7 +103,8 @@ def _measure(benches: list[Wanted], stored: Path, only: str) -> dict[str, Result
 
 def _run(bench: Wanted) -> Result:
     one_core = ("--one-core",) if bench.one_core else ()
-    command = [sys.executable, "-m", "cqueue", "bench", *one_core, *bench.command, "--json"]
+    ours = ["cqueue", "bench", *one_core, *bench.command, "--json"]
+    command = [sys.executable, "-m", *([bench.module, *bench.command] if bench.module else ours)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         print(done.stderr, file=sys.stderr)
@@ -197,6 +203,22 @@ def _idle(result: Result) -> tuple[str, str]:
     return f"{result['statements_per_s']:.1f} statements/s", detail
 
 
+def _cost(result: Result) -> tuple[str, str]:
+    names = ("one_at_a_time", "ahead", "dispatcher")
+    each = ", ".join(f"{result[name]['conditional_per_1000']:.1f}" for name in names)
+    met = result["tombstones_per_read"]
+    return f"{each} conditional mutations per 1,000 messages", (
+        "one batch at a time, four claimed ahead, a dispatcher; reads that met more than 1,000 tombstones: "
+        f"{sum(result[name]['reads_over_1000_tombstones'] for name in names)} (the most in Cassandra's "
+        f"histogram: {met['max']:,}, before {met['before']:,})"
+    )
+
+
+def _bytes_written(result: Result) -> tuple[str, str]:
+    ours, floor = result["ours_bytes_a_message"], result["floor_bytes_a_message"]
+    return f"{result['ratio']:.2f} of the bare rows", f"{ours:,.0f} of {floor:,.0f} bytes a message"
+
+
 def _log(result: Result) -> tuple[str, str]:
     rates = {key[:-6].replace("_", " "): value for key, value in result.items() if key.endswith("_per_s")}
     return ", ".join(f"{name} {value:,.0f}/s" for name, value in rates.items()), ""
@@ -204,7 +226,7 @@ def _log(result: Result) -> tuple[str, str]:
 
 FIGURES = {
     "ratio": _ratio, "dispatch": _dispatch, "sends": _sends, "backlog": _growth, "consumers": _growth,
-    "latency": _latency, "idle": _idle, "log": _log,
+    "latency": _latency, "idle": _idle, "log": _log, "cost": _cost, "bytes written": _bytes_written,
 }  # fmt: skip
 
 

@@ -24,10 +24,11 @@ from cqueue.message import Message
 from cqueue.queue import Queue
 
 PATIENCE: Final = timedelta(minutes=10)
+THREADS: Final = 8
 
 
 def dispatch(
-    bench: Bench, options: Options, rounds: int = 3, threads: int = 8, progress: Progress = silent
+    bench: Bench, options: Options, rounds: int = 3, threads: int = THREADS, progress: Progress = silent
 ) -> dict[str, Any]:
     """Burndown and dispatcher in turn, after one round to warm up; medians, and the median of the ratios."""
     bare: list[dict[str, Any]] = []
@@ -65,7 +66,7 @@ def _dispatched(bench: Bench, options: Options, threads: int) -> dict[str, Any]:
         for batch in bodies(options):
             for _, error in queue.send_many([Message(body) for body in batch]).failed:
                 raise error
-        took_s = _drain(queue, options, threads)
+        took_s = drain(queue, options, threads)
     return {"drained_per_s": round(options.messages / took_s, 1)}
 
 
@@ -83,7 +84,8 @@ class _Acks(Middleware):
             self.all.set()
 
 
-def _drain(queue: Queue, options: Options, threads: int) -> float:
+def drain(queue: Queue, options: Options, threads: int = THREADS) -> float:
+    """The seconds that a dispatcher takes, from its start to the last ack."""
     acks = _Acks(options.messages)
     dispatcher = Dispatcher(
         queue,

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from cqueue.bench.counting import CountingStore
 from cqueue.bench.sends import bare_insert
 from cqueue.bench.setup import Bench, Options, Progress, percentile, silent
 from cqueue.client import Client
@@ -21,7 +22,6 @@ from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.errors import NotDone, QueueNotFound
 from cqueue.queue import DEFAULT_MAX_POLL, Queue
 from cqueue.store.connection import open_session
-from cqueue.store.operations import Operation, Store
 
 RATE_PER_S = 200
 SECONDS = 20
@@ -109,34 +109,6 @@ def _beside_bare_inserts(bench: Bench, options: Options, count: int) -> tuple[li
     return sends_s, inserts_s
 
 
-class CountingStore:
-    """A store that counts the statements that pass through it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.statements = 0
-
-    def execute(self, operation: Operation[Any]) -> Any:
-        """Count one, run it."""
-        self.statements += 1
-        return self._store.execute(operation)
-
-    def together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
-        """Count them, run them."""
-        self.statements += len(operations)
-        return self._store.together(operations)
-
-    def sample_time_us(self) -> list[tuple[int, int]]:
-        """Count one for each coordinator that answers."""
-        answers = self._store.sample_time_us()
-        self.statements += len(answers)
-        return answers
-
-    def close(self) -> None:
-        """Close the store."""
-        self._store.close()
-
-
 def idle_queues(
     bench: Bench, options: Options, queues: int, seconds: int = IDLE_SECONDS, progress: Progress = silent
 ) -> dict[str, Any]:
@@ -152,10 +124,10 @@ def idle_queues(
             opened = [client.queue(name) for name in names]
             with Dispatcher(opened, _nothing):
                 time.sleep(SETTLE_SECONDS + queues / 50)  # so that each has been looked at
-                before, begin = counting.statements, time.perf_counter()
+                before, begin = counting.operations, time.perf_counter()
                 time.sleep(seconds)
                 took_s = time.perf_counter() - begin
-                statements = counting.statements - before
+                statements = counting.operations - before
     finally:
         for number, name in enumerate(names):
             with suppress(QueueNotFound):
@@ -217,10 +189,10 @@ class _Silence:
     def end_by(self, queue: Queue) -> None:
         """Wait, then send a message."""
         time.sleep(SETTLE_SECONDS)
-        before, begin = self._counting.statements, time.perf_counter()
+        before, begin = self._counting.operations, time.perf_counter()
         for second in range(self._seconds):
             time.sleep(1)
             self._progress((second + 1) / self._seconds)
         self.sent_s = time.perf_counter()
-        self.took_s, self.statements = self.sent_s - begin, self._counting.statements - before
+        self.took_s, self.statements = self.sent_s - begin, self._counting.operations - before
         queue.send(b"after a while")

@@ -10,9 +10,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -125,13 +124,13 @@ def burndown(
     """
     with bench.queue(options) as queue:
         if history is None:
-            sends_s = (_send_ahead if ahead else _send_all)(queue, options, progress)
-            drains_s = _drain_all(queue, options, progress, pipelined=pipelined)
+            sends_s = (_send_ahead if ahead else send_all)(queue, options, progress)
+            drains_s = drain_all(queue, options, progress, pipelined=pipelined)
             verdict = {}
         else:
             with recording(queue, history) as recorded:
-                sends_s = _send_all(recorded, options, progress)
-                drains_s = _drain_all(recorded, options, progress)
+                sends_s = send_all(recorded, options, progress)
+                drains_s = drain_all(recorded, options, progress)
                 recorded.left(bench.client.queue(queue.dead_letter_name))
             report = check(history)
             verdict = {"verified": report.clean, "verdict": report.figures()}
@@ -158,17 +157,8 @@ def calm_burndown(
     return result
 
 
-@contextmanager
-def burn_in_two(
-    bench: Bench, options: Options
-) -> Iterator[tuple[Callable[[], list[float]], Callable[[], list[float]]]]:
-    """What sends all to a new queue, and what drains it, to be called one after the other."""
-    with bench.queue(options) as queue:
-        yield partial(_send_all, queue, options, silent), partial(_drain_all, queue, options, silent)
-
-
 def _send_ahead(queue: Queue, options: Options, progress: Progress) -> list[float]:
-    """As `_send_all`, but with two batches under way; all time counts, also what making the bodies takes."""
+    """As `send_all`, but with two batches under way; all time counts, also what making the bodies takes."""
     sends_s: list[float] = []
     under_way = deque[Future[SendResult]]()
     start = time.perf_counter()
@@ -185,7 +175,8 @@ def _send_ahead(queue: Queue, options: Options, progress: Progress) -> list[floa
     return sends_s
 
 
-def _send_all(queue: Queue | Recorder, options: Options, progress: Progress) -> list[float]:
+def send_all(queue: Queue | Recorder, options: Options, progress: Progress = silent) -> list[float]:
+    """The seconds of each send."""
     sends_s: list[float] = []
     for batch in bodies(options):
         start = time.perf_counter()
@@ -197,8 +188,8 @@ def _send_all(queue: Queue | Recorder, options: Options, progress: Progress) -> 
     return sends_s
 
 
-def _drain_all(
-    queue: Queue | Recorder, options: Options, progress: Progress, *, pipelined: bool = False
+def drain_all(
+    queue: Queue | Recorder, options: Options, progress: Progress = silent, *, pipelined: bool = False
 ) -> list[float]:
     """The seconds of each receive with its ack.
 

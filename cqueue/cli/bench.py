@@ -206,6 +206,23 @@ def consumers(
 
 
 @app.command()
+def cost(
+    ctx: typer.Context,
+    messages: Messages = MESSAGES,
+    size: Size = SIZE,
+    batch: Batch = BATCH,
+    receive: Receive = RECEIVE,
+    shards: Shards = SHARDS,
+    *,
+    json: Json = False,
+) -> None:
+    """Conditional mutations, statements and tombstones of three ways to drain a backlog."""
+    from cqueue.bench import cost as module  # noqa: PLC0415 - as above
+
+    _run(ctx, module.cost, _options(messages, size, batch, receive, shards), json=json)
+
+
+@app.command()
 def latency(ctx: typer.Context, size: Size = SIZE, shards: Shards = SHARDS, *, json: Json = False) -> None:
     """Send 200 messages a second for 20 s: from send to handler, through a dispatcher, in ms."""
     from cqueue.bench import latency as module  # noqa: PLC0415 - as above

@@ -23,8 +23,8 @@ from cqueue.protocol.lock import acquire, new_owner, read_whole, settle, settle_
 from cqueue.protocol.retire import finish_retirement, try_retire
 from cqueue.protocol.ripe import is_ripe, take_ripe
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
-from cqueue.protocol.view import Ahead, RowView
-from cqueue.store.operations import Head, Mutate, Now
+from cqueue.protocol.view import Ahead, Coming, RowView
+from cqueue.store.operations import Head, MessageRow, Mutate, Now
 
 
 def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True) -> Proto[Claim]:
@@ -48,6 +48,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
     before, beside = view.head, beside_head(view, spec, now_us, want) if known else None
     head, found = yield from read_whole(view.wide_row, beside.all if beside else ())
     if head.lock is None or head.lock.fence != view.fence:
+        view.rivals.met(head, view.fence)
         view.fence, view.locked = None, False  # somebody else has claimed meanwhile
         view.head, view.rival_us = head, now_us
         return (yield from claim(view, spec, gate, want, stay=stay)) if known else Claim()
@@ -79,6 +80,8 @@ def _claim_on(
         return None
     draft.changed = [lease for lease in view.finished if lease not in draft.finished.values()]
     if not take_told(draft):
+        if not view.is_current(now_us):
+            return None
         yield from take_fresh(draft)
     return (yield from _commit(draft, gate)) if draft.grants else None
 
@@ -117,16 +120,20 @@ def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
         view.ahead = draft.without_listed(ahead) if ahead is not None and draft.renews else None
         return (yield from settle(mutation))
     applied, found = yield from settle_beside(mutation, coming.read)
-    if not applied or found is None:
-        return applied
-    rows, began_us = found.rows, coming.began_us
+    if applied and found is not None:
+        view.ahead = yield from _kept(draft, ahead, coming, found.rows)
+    return applied
+
+
+def _kept(draft: Draft, ahead: Ahead, coming: Coming, rows: list[MessageRow]) -> Proto[Ahead]:
+    """What the next claim will find read; what stands behind that is being read if it will want it."""
+    is_full, began_us = len(rows) >= coming.limit, coming.began_us
     if coming is ahead.coming and ahead.rows:  # what the claim left stands before it
         rows, began_us = [*ahead.rows, *rows], ahead.began_us
     kept = draft.without_listed(Ahead(ahead.priority, ahead.after, rows, began_us), coming.listed)
     # Behind the last one that is kept, where the boundary will stand: nothing before that counts as read.
-    behind = (yield from read_on(draft, kept)) if len(found.rows) >= coming.limit else None
-    view.ahead = kept._replace(coming=behind)
-    return applied
+    behind = (yield from read_on(draft, kept)) if is_full else None
+    return kept._replace(coming=behind)
 
 
 def _remember(draft: Draft, mutation: Mutate) -> None:

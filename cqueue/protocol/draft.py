@@ -98,7 +98,7 @@ class Draft:
         self.looked = True  # for what anybody has sent
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
-        self.fed = False  # at least one slice had been read ahead, a moment ago
+        self.follows = False  # the last claim was a moment ago, and read ahead
         self.suspect = False  # one was reserved with the gate
         self.owner = owner
         self.cursors = dict(head.cursors)

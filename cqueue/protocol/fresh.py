@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import CqueueError
 from cqueue.protocol.draft import MAX_CLAIM_BYTES, MOST_LISTED, Draft, Known, listed_above, within_bytes
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import (
@@ -152,7 +152,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     draft.more = draft.more or not whole
     if whole:
         draft.sliced.add(priority)
-    if boundary and not whole and draft.next is None:
+    if boundary and not whole and (draft.next is None or draft.next.priority == priority):
         left = [row for row in rows if row.id > boundary]
         draft.next = Ahead(priority, boundary, left, began_us, coming=slice_.coming)
     moved = draft.cursor(priority)
@@ -186,11 +186,10 @@ def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
     age_us = draft.now_us - ahead.began_us
-    is_full = ahead.coming is not None and bool(ahead.rows)
-    fills = is_full or len(ahead.rows) >= _rows_at_once(draft.view, at.priority, draft.left)
-    if age_us >= AHEAD_US or not fills:
+    fills = len(ahead.rows) >= _rows_at_once(draft.view, at.priority, draft.left)
+    if age_us >= AHEAD_US or not (fills or ahead.coming is not None):
         return None
-    draft.fed = draft.fed or age_us < FOLLOWING_US
+    draft.follows = age_us < FOLLOWING_US
     return ahead
 
 
@@ -225,7 +224,7 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
     head = view.head
     if head is None or head.lock is None or head.lock.fence != view.fence or not head.is_whole:
         return None
-    if view.open or not view.expects_no_rival(now_us):
+    if view.open or not (view.expects_no_rival(now_us) and view.is_current(now_us)):
         return None
     priority = _order(view)[0]
     at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
@@ -253,15 +252,15 @@ def next_slice(draft: Draft) -> Coming | None:
 def read_on(draft: Draft, ahead: Ahead) -> Proto[Coming | None]:
     """Begin to read what stands behind a slice that was read in full; None where it would not pay.
 
-    Where bytes bound a slice, to read it takes longer than all else that a claim does. Nobody is to read
-    in vain, though: only where claims follow each other fast enough to use what was read ahead.
+    Where bytes bound a slice, to read it takes longer than all else that a claim does. Only where claims
+    follow each other, though, will the next one use it.
     """
     limit = _rows_at_once(draft.view, ahead.priority, draft.asked)
-    if not draft.fed or not ahead.rows or limit >= draft.asked:
+    if not draft.follows or not ahead.rows or limit >= draft.asked:
         return None
     try:
         begun = yield from Begin(_slice_on(draft, ahead.priority, ahead.rows[-1].id, limit))
-    except (NotDone, OutcomeUnknown):
+    except CqueueError:  # the claim stands all the same
         return None
     return Coming(Finish(begun), limit, draft.now_us, frozenset(draft.listed.get(ahead.priority, ())))
 

@@ -90,9 +90,13 @@ class Poll:
         return bool(self.finished) or self._unfreed_us is not None
 
     def distrust(self) -> None:
-        """What this process has sent until now may be deleted again: none of it is claimed unread."""
+        """What this process has sent until now may be deleted again: none of it is claimed unread.
+
+        Nor is what was read ahead.
+        """
         for view in self.registry.views.values():
             view.heard.distrust()
+            view.ahead = None
 
     # ── a round ──
 
@@ -199,6 +203,7 @@ class Poll:
 
     def _claim(self, view: RowView, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim]:
         yield from self.let_go(but=view)
+        view.foreign = self._share is not None and not self._share(view.wide_row)
         try:
             claimed = yield from claim(view, spec, self.gate, want, stay=stay)
         except (NotDone, OutcomeUnknown):

@@ -50,6 +50,7 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
     ask: list[RowView] = []
     for index, (view, head) in enumerate(zip(views, heads, strict=True)):
         if isinstance(head, Head):
+            view.rivals.met(head, view.fence)
             view.head, view.head_us = head, 0  # to lock with; a claim goes by none but its own
             if head.lock is not None and head.lock.state is LockState.RETIRED:
                 view.retired = True

@@ -21,6 +21,9 @@ REMEMBERED_US = 250_000
 RIVALS_US = 1_000_000
 """For so long after somebody else claimed, only a lock that is held makes sure that nobody will."""
 
+CURRENT_US = 50_000
+"""How far others can get in a wide row without crossing too much, in the time that we have not seen it."""
+
 FIRST_PACE_US = 250_000
 LONGEST_PACE_US = 60_000_000
 SHORTEST_PACE_US = 1_000
@@ -119,6 +122,18 @@ class Sizes:
         return int(budget / self.means.get(priority, UNKNOWN_SIZE))
 
 
+@dataclass(slots=True)
+class Rivals:
+    """When somebody else last claimed from a queue, as far as we have seen: in any of its wide rows."""
+
+    seen_us: int = 0
+
+    def met(self, head: Head, fence: int | None) -> None:
+        """A head was read. A fence that is not ours says when somebody else claimed."""
+        if head.lock is not None and head.lock.fence != fence:
+            self.seen_us = max(self.seen_us, head.lock.fence)
+
+
 @dataclass(slots=True, eq=False)
 class RowView:
     """One wide row in a consumer's memory."""
@@ -129,6 +144,7 @@ class RowView:
     fence: int | None = None  # that we wrote last: as long as it stands, nobody else has claimed
     tally: int = 0  # of the lock, as we wrote it with that fence
     locked: bool = False  # and we keep the lock
+    foreign: bool = False  # another worker looks at it first
     head: Head | None = None  # as last read, or left by our last claim
     ahead: Ahead | None = None  # good for as long as our fence stands
     rival_us: int = 0  # when somebody else was last found to have claimed here
@@ -146,6 +162,7 @@ class RowView:
     good_pieces: int = 0
     cautious: bool = False  # a pass has failed: take small pieces where nothing is expected as well
     sizes: Sizes = field(default_factory=Sizes)  # a registry's views share them
+    rivals: Rivals = field(default_factory=Rivals)  # and these
     taken: dict[int, deque[Stretch]] = field(default_factory=dict)  # by priority: what we took last, joined
     passed: dict[int, list[Stretch]] = field(default_factory=dict)  # by priority: all that we took, no gap
     pass_to: dict[int, int] = field(default_factory=dict)  # by priority: so far has a pass found nothing
@@ -180,6 +197,17 @@ class RowView:
     def expects_no_rival(self, now_us: int) -> bool:
         """Whether our fence is likely to stand."""
         return self.locked or now_us - self.rival_us >= RIVALS_US
+
+    def is_current(self, now_us: int) -> bool:
+        """Whether the boundary, as our last claim left it, is likely to be where it is now, or not far away.
+
+        Else a read from there might cross all that others have taken, and acked, since then: of what it left
+        there, or what was sent since.
+        """
+        alone = bool(self.seen_us) and not self.foreign and now_us - self.rivals.seen_us >= RIVALS_US
+        if self.locked or alone:
+            return True
+        return self.fence is not None and now_us - self.fence < CURRENT_US
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """From when on the wide row may be retired: nothing acknowledged can land in it any more."""

@@ -15,10 +15,18 @@ from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
 from cqueue.protocol.fresh import AHEAD_US, FOLLOWING_US, READ_BYTES
 from cqueue.protocol.lock import unlock
+from cqueue.protocol.news import moments
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.spec import SuspectGate
-from cqueue.protocol.view import KNOWN_TOMBSTONES, REMEMBERED_US, RIVALS_US, UNKNOWN_SIZE, Sizes
+from cqueue.protocol.view import (
+    CURRENT_US,
+    KNOWN_TOMBSTONES,
+    REMEMBERED_US,
+    RIVALS_US,
+    UNKNOWN_SIZE,
+    Sizes,
+)
 from cqueue.store.operations import (
     Begin,
     Finish,
@@ -116,6 +124,69 @@ def test_where_others_claim_too_the_head_is_read_first():
     taken, before = put(table), heads(table)
     assert claimed(table, mine) == taken
     assert heads(table) == before
+
+
+@pytest.fixture
+def two_rows():
+    """A table, and a consumer's views of two wide rows of one queue: it has claimed from the first one."""
+    table = Table()
+    registry = Registry(0, 0, read_open=False)
+    here, there = table.row, table.row._replace(shard=1)
+    first, second = (registry.add(table.spec, row, frozenset({0})) for row in (here, there))
+    put(table)
+    assert len(claimed(table, first)) == 1
+    return table, first, second
+
+
+def first_read(table: Table, view) -> list[type]:
+    """What the next claim reads before it reads a slice."""
+    new = put(table)
+    table.log.clear()
+    assert claimed(table, view)[-1:] == new
+    kinds = [type(one) for one in table.log]
+    return kinds[: kinds.index(ReadSlice)]
+
+
+def test_where_others_claim_from_the_queue_a_boundary_is_soon_out_of_date(two_rows):
+    """What they took meanwhile would be crossed from there. That they are about, other wide rows tell."""
+    table, first, second = two_rows
+    table.insert([table.id_at(table.time_us)], row=second.wide_row)
+    table.claim(table.view(second.wide_row))  # somebody else
+    assert table.poll(second).taken == []
+    table.pass_time(CURRENT_US // 2)
+    assert first_read(table, first) == []
+    table.pass_time(CURRENT_US)
+    assert first_read(table, first) == [ReadHead]
+    table.pass_time(REMEMBERED_US)
+    put(table)
+    assert not any(ReadHead in group for group in asked_together(table, first))
+    table.pass_time(RIVALS_US)
+    put(table)
+    assert asked_together(table, first)[0][:2] == (ReadHead, ReadSlice)
+
+
+def test_one_s_own_claims_are_not_taken_for_others(two_rows):
+    """They are what a probe shows, too."""
+    table, first, _ = two_rows
+    assert table.poll(first).taken == []
+    assert first.rivals.seen_us == 0
+
+
+def test_what_another_worker_looks_at_first_is_soon_out_of_date(two_rows):
+    table, first, _ = two_rows
+    first.foreign = True
+    table.pass_time(CURRENT_US)
+    assert first_read(table, first) == [ReadHead]
+
+
+def test_where_more_was_left_a_boundary_is_soon_out_of_date(two_rows):
+    """Whoever comes takes it."""
+    table, first, _ = two_rows
+    put(table, 2)
+    assert table.run(claim(first, table.spec, SuspectGate(), 1, stay=False)).more
+    assert not first.locked
+    table.pass_time(CURRENT_US)
+    assert first_read(table, first)[:1] == [ReadHead]
 
 
 def test_a_head_that_was_just_written_is_not_read():
@@ -349,10 +420,68 @@ def test_of_slices_that_are_claimed_in_parts_nothing_is_read_twice():
     table = Table()
     view = table.view()
     some, found = backlog(table, view)
-    for want in (20, 3, 20, 20, 4, 20, 20):
+    for want in (20, 1, 1, 1, 1, 1, 20, 20):
         found += ids_of(table.claim(view, want=want))
     assert found == some[: len(found)]
-    assert begun(table) + slices(table) <= len(found) // 5 + 3  # which are under way, or read
+    assert (begun(table), slices(table)) == (4, 4)  # one message at a time begins none
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_the_end_of_a_backlog_begins_no_read():
+    """What was read last was no full slice: nothing stands behind it."""
+    table = Table()
+    view = table.view()
+    some, found = backlog(table, view, 18)
+    while len(found) < len(some):
+        found += ids_of(table.claim(view, want=20))
+    assert (found, begun(table)) == (some, 1)
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_nothing_is_read_ahead_of_its_due_time():
+    """Neither beside the mutation, nor by a read that is begun."""
+    table = Table()
+    view = table.view()
+    start_us = table.time_us
+    now = table.put(*(start_us + number for number in range(20)))
+    later = table.put(*(start_us + 60_000 + number for number in range(20)))
+    table.pass_time(1000)
+    found = []
+    for _ in range(7):
+        found += ids_of(table.claim(view, want=20))
+        table.pass_time(1000)
+    assert found == now
+    table.pass_time(60_000)
+    while len(found) < 40:
+        found += ids_of(table.claim(view, want=20))
+    assert found == now + later
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_a_slice_of_which_all_is_listed_begins_no_read():
+    """There is nothing to go on from; the claim that it was read beside stands."""
+    table = Table()
+    view = table.view()
+    put(table)
+    table.claim(view)
+    before_us = table.time_us
+    table.pass_time(1000)
+    others = table.put(*(before_us + number for number in range(10)))
+    mine = []
+    for _ in range(12):
+        began = next(moments)
+        new = put(table)
+        view.heard.hear(table.news(new, began))
+        mine += ids_of(table.claim(view))
+        table.pass_time(1000)
+    assert len(mine) == 12
+    assert table.cursor().boundary < mine[0]
+    others += table.put(*(table.time_us + number for number in range(20)))
+    table.pass_time(1000)
+    found = []
+    while len(found) < len(others):
+        found += ids_of(table.claim(view, want=20))
+    assert found == others
 
 
 @pytest.mark.usefixtures("slices_of_five")

@@ -60,7 +60,8 @@ class Early:
             lease = taken.lease
             if taken.row.id not in lease.outstanding:
                 continue  # given back with the rest of its lease
-            perhaps_given = any(taken.row.id in tried.moving for tried in lease.tried.values())
+            tried = list(lease.tried.values())  # its owner may be trying on another thread
+            perhaps_given = any(taken.row.id in one.moving for one in tried)
             if perhaps_given or lease.due_ms < late_ms or send.failed(taken.row.id):
                 over.append(taken)
             elif send.stored is None:

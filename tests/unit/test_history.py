@@ -627,7 +627,7 @@ def test_a_benchmark_sends_and_drains_ahead(keyspace, capsys, monkeypatch):
     from cqueue.cli.main import main
 
     ways = []
-    for name in ("_send_ahead", "_drain_all"):
+    for name in ("_send_ahead", "drain_all"):
         real = getattr(throughput, name)
         monkeypatch.setattr(
             throughput, name, lambda *args, _real=real, **how: ways.append(how) or _real(*args, **how)

@@ -5,6 +5,8 @@ A caller acts on the second level: it says what is known about the effect of the
     CqueueError
     ├── NotDone                 nothing was stored; calling again is safe
     │   ├── Unavailable         too few replicas, no connection, overloaded
+    │   ├── Refused             Cassandra will refuse it again until somebody changes something
+    │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
     │   ├── PayloadMismatch     the message's arguments do not fit this version of the task
@@ -55,6 +57,20 @@ class NotDone(CqueueError):
 
 class Unavailable(NotDone):
     """Cassandra refused before doing anything: too few replicas, no connection, or overloaded."""
+
+
+class Refused(NotDone):
+    """Cassandra refuses it for good: a missing grant, a guardrail, a column that the schema lacks.
+
+    Nothing was stored. Calling again fails again until an operator changes what the message names.
+    """
+
+
+class DamagedRow(NotDone):
+    """A stored row cannot be read, so nothing was done with it.
+
+    Calling again fails again until the row is mended or dropped; see `cqueue quarantine`.
+    """
 
 
 class Closed(NotDone):

@@ -6,14 +6,13 @@ only uses the dispatcher finds nothing on its standard output.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
+from cqueue import logs
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.delivery import Delivery
@@ -74,17 +73,7 @@ _LEVELS: Final = {
 
 def logger() -> Any:
     """A structlog logger of this package."""
-    if structlog.is_configured():
-        return structlog.get_logger(LOGGER)
-    return structlog.wrap_logger(
-        logging.getLogger(LOGGER),
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
-        ],
-        wrapper_class=structlog.stdlib.BoundLogger,
-    )
+    return logs.logger(LOGGER)
 
 
 class Events:

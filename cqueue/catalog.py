@@ -8,7 +8,8 @@ other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import (
     BadInput,
     ConfigError,
+    DamagedRow,
     NotDone,
     OutcomeUnknown,
     QueueExists,
@@ -26,6 +28,7 @@ from cqueue.errors import (
 from cqueue.message import check_queue_name
 from cqueue.protocol import shards, survey
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
+from cqueue.store import decode
 from cqueue.store.control import ListSchedules, RemoveSchedule
 from cqueue.store.operations import (
     FORMAT,
@@ -41,6 +44,7 @@ from cqueue.store.operations import (
     ReadQueue,
     RemoveQueue,
 )
+from cqueue.store.quarantine import Damage
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 POLL_S = 1.0
@@ -76,6 +80,7 @@ class Catalog:
 
         Raises:
             QueueNotFound: there is none of that name.
+            DamagedRow: its row cannot be read.
             NotDone: it is not known yet, and cannot be read.
         """
         if time.monotonic() - self._polled_s >= POLL_S:
@@ -135,13 +140,26 @@ class Catalog:
         return entry
 
     def _entry_of(self, row: QueueRow) -> Entry:
-        config = QueueConfig.from_json(row.config)
+        config = self._config_of(row)
+        for name in ("oldest_epoch", "oldest_open_epoch"):
+            at_us = shards.epoch_start_ms(getattr(row, name)) * 1000
+            place = _place(row, name)
+            decode.not_ahead(place, at_us, self._driver.clock.now_us(), self._driver.report)
         return Entry(row, config, spec_of(row, config, self.deployment()))
 
+    def _config_of(self, row: QueueRow) -> QueueConfig:
+        report = self._driver.report
+        return decode.parsed(_place(row, "config"), lambda: QueueConfig.from_json(row.config), report)
+
     def all(self) -> list[Entry]:
-        """All queues by name, such as are being deleted left out."""
+        """All queues by name; such as are being deleted, or cannot be read, are left out."""
         rows = self._driver.ask(ListQueues())
-        return [self._entry_of(row) for row in sorted(rows) if row.state != DELETING]
+        return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
+
+    def _readable(self, rows: Iterable[QueueRow]) -> Iterator[Entry]:
+        for row in rows:
+            with suppress(DamagedRow):
+                yield self._entry_of(row)
 
     # ── changes ──
 
@@ -159,7 +177,7 @@ class Catalog:
             self._check_not_deleting(name + DEAD_SUFFIX)
         if not self._insert(name, config):
             row = self._check_not_deleting(name)
-            if row is not None and not (exist_ok and QueueConfig.from_json(row.config) == config):
+            if row is not None and not (exist_ok and self._config_of(row) == config):
                 how = "with another configuration" if exist_ok else "already"
                 raise QueueExists(f"queue {name!r} exists {how}")
         return self.entry(name)
@@ -200,7 +218,7 @@ class Catalog:
         """
 
         def altered(row: QueueRow) -> QueueRow:
-            config = QueueConfig.from_json(row.config).altered(changes)
+            config = self._config_of(row).altered(changes)
             self._check_fit(config)
             if name.endswith(DEAD_SUFFIX) and config.max_attempts:
                 raise ConfigError(
@@ -215,9 +233,9 @@ class Catalog:
         """Pause or resume a queue; all consumers obey within two seconds."""
         self._change(name, lambda row: row._replace(state=state))
 
-    def _change(self, name: str, change: Callable[[QueueRow], QueueRow]) -> None:
+    def _change(self, name: str, change: Callable[[QueueRow], QueueRow], *, as_stored: bool = False) -> None:
         for _ in range(TRIES):
-            row = self._driver.ask(ReadQueue(name))
+            row = self._driver.ask(ReadQueue(name, as_stored))
             if row is None or row.state == DELETING:
                 raise QueueNotFound(f"there is no queue {name!r}")
             wanted = change(row)
@@ -230,7 +248,7 @@ class Catalog:
         try:
             applied: bool = self._driver.ask(operation)
         except OutcomeUnknown:
-            stored = self._driver.ask(ReadQueue(wanted.name))
+            stored = self._driver.ask(ReadQueue(wanted.name, as_stored=True))
             return stored is not None and (stored.config, stored.state) == (wanted.config, wanted.state)
         return applied
 
@@ -238,32 +256,41 @@ class Catalog:
         """Delete a queue, its dead-letter queue, and all their messages; how many those were.
 
         Nobody finds the queue any more once this has begun; called again, it goes on where it stopped.
+        A queue whose row is damaged is deleted as well.
         """
         total = 0
         if name.endswith(DEAD_SUFFIX):
             raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
-        if self._driver.ask(ReadQueue(name)) is None:
+        if self._driver.ask(ReadQueue(name, as_stored=True)) is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         both = (name, name + DEAD_SUFFIX)
         for each in both:  # before anything is deleted: a queue must not do without its dead-letter queue
-            row = self._driver.ask(ReadQueue(each))
+            row = self._driver.ask(ReadQueue(each, as_stored=True))
             if row is not None and row.state != DELETING:
-                self._change(each, lambda row: row._replace(state=DELETING))
+                self._change(each, lambda row: row._replace(state=DELETING), as_stored=True)
         for each in reversed(both):
             total += self._delete_one(each)
         return total
 
     def _delete_one(self, name: str) -> int:
-        row = self._driver.ask(ReadQueue(name))
+        row = self._driver.ask(ReadQueue(name, as_stored=True))
         if row is None:
             return 0
-        spec = self._entry_of(row).spec
+        spec = self._spec_as_stored(row)
         total = self._driver.run(survey.purge(spec))
         self._driver.run(survey.forget(spec))
-        for schedule in self._driver.ask(ListSchedules(spec.partition)):
+        for schedule in self._driver.ask(ListSchedules(spec.partition, as_stored=True)):
             self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
         self._driver.ask(RemoveQueue(name, row.incarnation))
         return total
+
+    def _spec_as_stored(self, row: QueueRow) -> QueueSpec:
+        """What is needed to find a queue's messages; defaults for what its row does not tell any more."""
+        try:
+            config = self._config_of(row)
+        except DamagedRow:
+            config = QueueConfig()
+        return spec_of(row, config, self.deployment())
 
     def _bump(self) -> None:
         """Tell all clients that something changed."""
@@ -278,6 +305,10 @@ class Catalog:
                     return
             except OutcomeUnknown:
                 continue
+
+
+def _place(row: QueueRow, column: str) -> Damage:
+    return Damage("queues", row.name, (row.name,), column)
 
 
 def _new_row(name: str, config: QueueConfig, deployment: DeploymentRow) -> Proto[QueueRow]:

@@ -11,6 +11,7 @@ from typing import Any
 from cqueue.dispatcher import triggers
 from cqueue.dispatcher.triggers import Timetable, Trigger
 from cqueue.errors import BadInput, BodyTooLarge, ConfigError
+from cqueue.store.decode import LAST_MS
 
 MAX_BODY = 64 << 10
 """Bytes. It is part of a row that every firing changes."""
@@ -80,11 +81,18 @@ class Definition:
             values = json.loads(text)
             values["trigger"] = triggers.from_json(json.dumps(values["trigger"]))
             values["body"] = base64.b64decode(values.get("body", ""))
-            return cls(start_ms=values.pop("start"), due_ms=values.pop("due", 0), **values)
+            start_ms, due_ms = _moment_ms(values.pop("start")), _moment_ms(values.pop("due", 0))
+            return cls(start_ms=start_ms, due_ms=due_ms, **values)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise ConfigError(
                 f"this version of cqueue cannot read the schedule {text[:200]!r}: {exc}"
             ) from exc
+
+
+def _moment_ms(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LAST_MS:
+        raise ValueError(f"{value!r} is no time in ms since 1970")
+    return value
 
 
 def check_key(key: str) -> str:

@@ -20,6 +20,7 @@ from cqueue.message import Message, MessageId, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.shards import open_row
 from cqueue.protocol.spec import QueueSpec
+from cqueue.store import decode
 from cqueue.store.control import (
     ChangeSchedule,
     CreateSchedule,
@@ -29,6 +30,7 @@ from cqueue.store.control import (
     ScheduleRow,
 )
 from cqueue.store.operations import ReadMessages
+from cqueue.store.quarantine import Damage
 
 TRIES: Final = 20
 """Conditional changes of one row by one caller, before it gives up for the others."""
@@ -70,27 +72,40 @@ class Ledger:
         rows: list[ScheduleRow] = self._driver.ask(ListSchedules(self.spec.partition))
         return rows
 
-    def read(self, key: str) -> ScheduleRow | None:
-        """One schedule, at serial consistency."""
-        row: ScheduleRow | None = self._driver.ask(ReadSchedule(self.spec.partition, key))
+    def read(self, key: str, *, as_stored: bool = False) -> ScheduleRow | None:
+        """One schedule, at serial consistency. as_stored: also a damaged one, as it is.
+
+        Raises:
+            DamagedRow: its row cannot be read.
+        """
+        row: ScheduleRow | None = self._driver.ask(ReadSchedule(self.spec.partition, key, as_stored))
         return row
+
+    def definition(self, row: ScheduleRow) -> Definition:
+        """What a row's schedule is to do.
+
+        Raises:
+            DamagedRow: it cannot be read.
+        """
+        place = Damage("schedules", row.queue, (row.queue, row.key), "definition")
+        return decode.parsed(place, lambda: Definition.from_json(row.definition), self._driver.report)
 
     def create(self, row: ScheduleRow) -> bool:
         """Store a new row; False if there is one of that key."""
         try:
             created: bool = self._driver.ask(CreateSchedule(row))
         except OutcomeUnknown:
-            stored = self.read(row.key)
+            stored = self.read(row.key, as_stored=True)
             return stored is not None and stored.generation == row.generation
         return created
 
     def change(self, row: ScheduleRow) -> ScheduleRow | None:
         """Store a row in place of the one of its version; as stored now, or None if that had changed."""
-        wanted = row._replace(version=row.version + 1)
+        wanted = row._replace(version=decode.next_version(row.version))
         try:
             applied: bool = self._driver.ask(ChangeSchedule(row, row.version))
         except OutcomeUnknown:
-            applied = self.read(row.key) == wanted
+            applied = self.read(row.key, as_stored=True) == wanted
         return wanted if applied else None
 
     def remove(self, row: ScheduleRow) -> bool:
@@ -98,7 +113,7 @@ class Ledger:
         try:
             removed: bool = self._driver.ask(RemoveSchedule(row.queue, row.key, row.version))
         except OutcomeUnknown:
-            stored = self.read(row.key)
+            stored = self.read(row.key, as_stored=True)
             return stored is None or stored.generation != row.generation
         return removed
 

@@ -22,6 +22,7 @@ from cqueue.errors import CqueueError
 from cqueue.protocol.poll import Share
 from cqueue.rendezvous import Names
 from cqueue.store.control import Heartbeat, ReadWorkers, RemoveWorker, WorkerRow
+from cqueue.store.decode import LAST_MS
 from cqueue.store.operations import WideRow
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ BEAT_EVERY_S: Final = 5.0
 TTL_S: Final = 15
 """Three heartbeats: one may be lost, and one late."""
 STOPPING: Final = "stopping"
+LARGEST_NUMBER: Final = 1 << 53
+"""Of what others say of themselves; what is beyond it, or infinite, counts as 0."""
 REMEMBERED: Final = 10_000
 """Wide rows whose owner need not be found out again."""
 
@@ -125,7 +128,7 @@ def parse(row: WorkerRow) -> Worker:
         queues=tuple(str(queue) for queue in _listed(known.get("queues"))),
         threads=_number(known.get("threads")),
         version=str(known.get("version", "")),
-        started=float(_number(known.get("started"))),
+        started=min(float(max(0, _number(known.get("started")))), LAST_MS / 1000),
         state=str(known.get("state", "")),
         running=_number(known.get("running")),
         waiting=_number(known.get("waiting")),
@@ -142,7 +145,7 @@ def listed(client: Client) -> tuple[list[Worker], float]:
 
 
 def _number(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) else 0
+    return int(value) if isinstance(value, int | float) and abs(value) < LARGEST_NUMBER else 0
 
 
 def _listed(value: Any) -> list[Any]:

@@ -8,7 +8,8 @@ generation, to which what was sent before does not belong.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -20,11 +21,20 @@ from cqueue.dispatcher.ledger import TRIES, Ledger
 from cqueue.dispatcher.ticket import ACTIVE, DONE, PAUSED
 from cqueue.dispatcher.triggers import RunOnce, Trigger
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput, ConfigError, NotDone, OutcomeUnknown, ScheduleExists, ScheduleNotFound
+from cqueue.errors import (
+    BadInput,
+    ConfigError,
+    DamagedRow,
+    NotDone,
+    OutcomeUnknown,
+    ScheduleExists,
+    ScheduleNotFound,
+)
 from cqueue.message import MessageId, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.store.control import ScheduleRow
+from cqueue.store.decode import is_damaged
 
 MAX_UPCOMING: Final = 1000
 
@@ -130,7 +140,7 @@ class Schedules:
         self.ledger.enable()
         row = self._store(fresh, definition, exist_ok=exist_ok, replace=replace)
         self._send(row)
-        return _shown(self.queue, row)
+        return self._shown(row)
 
     def _fresh_row(self, key: str, definition: Definition) -> ScheduleRow:
         first_ms = definition.timetable.first()
@@ -147,12 +157,12 @@ class Schedules:
         self, fresh: ScheduleRow, definition: Definition, *, exist_ok: bool, replace: bool
     ) -> ScheduleRow:
         for _ in range(TRIES):
-            stored = self.ledger.read(fresh.key)
+            stored = self.ledger.read(fresh.key, as_stored=replace)
             if stored is None:
                 if self.ledger.create(fresh):
                     return fresh
                 continue
-            if (exist_ok or replace) and _says_the_same(stored, definition):
+            if (exist_ok or replace) and self._says_the_same(stored, definition):
                 return stored
             if not replace:
                 also = ", with another definition" if exist_ok else ""
@@ -172,19 +182,34 @@ class Schedules:
     # ── look ──
 
     def list(self) -> list[Schedule]:
-        """All of them, by key."""
-        return [_shown(self.queue, row) for row in self.ledger.rows()]
+        """All of them, by key; such as cannot be read are left out."""
+        return list(self._readable(self.ledger.rows()))
+
+    def _readable(self, rows: Iterable[ScheduleRow]) -> Iterator[Schedule]:
+        for row in rows:
+            with suppress(DamagedRow):
+                yield self._shown(row)
 
     def get(self, key: str) -> Schedule:
         """One of them.
 
         Raises:
             ScheduleNotFound: there is none of that key.
+            DamagedRow: its row cannot be read; `add` with `replace` mends it, `remove` removes it.
         """
-        return _shown(self.queue, self._row(key))
+        return self._shown(self._row(key))
 
-    def _row(self, key: str) -> ScheduleRow:
-        row = self.ledger.read(key)
+    def _shown(self, row: ScheduleRow) -> Schedule:
+        return _shown(self.queue, row, self.ledger.definition(row))
+
+    def _says_the_same(self, row: ScheduleRow, definition: Definition) -> bool:
+        try:
+            return self.ledger.definition(row).is_same_as(definition) and not is_damaged(row)
+        except DamagedRow:  # or of a newer version
+            return False
+
+    def _row(self, key: str, *, as_stored: bool = False) -> ScheduleRow:
+        row = self.ledger.read(key, as_stored=as_stored)
         if row is None:
             near = difflib.get_close_matches(key, [row.key for row in self.ledger.rows()], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -239,13 +264,13 @@ class Schedules:
         return self.ledger.send_now(self._row(key))
 
     def remove(self, key: str) -> None:
-        """Remove it. A firing that has begun runs to its end, without a retry.
+        """Remove it, also if its row is damaged. A firing that has begun runs to its end, without a retry.
 
         Raises:
             ScheduleNotFound: there is none of that key.
         """
         for _ in range(TRIES):
-            if self.ledger.remove(self._row(key)):
+            if self.ledger.remove(self._row(key, as_stored=True)):
                 return
         raise NotDone(f"schedule {key!r} is being changed by too many at once; try again")
 
@@ -257,28 +282,20 @@ class Schedules:
             if changed is not None:
                 if changed.generation != row.generation:
                     self._send(changed)
-                return _shown(self.queue, changed)
+                return self._shown(changed)
         raise NotDone(f"schedule {key!r} is being changed by too many at once; try again")
-
-
-def _says_the_same(row: ScheduleRow, definition: Definition) -> bool:
-    try:
-        return Definition.from_json(row.definition).is_same_as(definition)
-    except ConfigError:  # of a newer version
-        return False
 
 
 def _in_place_of(stored: ScheduleRow, fresh: ScheduleRow) -> ScheduleRow:
     """The fresh row, such that nothing sent for the stored one belongs to it."""
     return fresh._replace(
         version=stored.version,
-        generation=max(fresh.generation, stored.generation + 1),
+        generation=max(fresh.generation, 0 if is_damaged(stored) else stored.generation + 1),
         state=PAUSED if stored.state == PAUSED else ACTIVE,
     )
 
 
-def _shown(queue: str, row: ScheduleRow) -> Schedule:
-    definition = Definition.from_json(row.definition)
+def _shown(queue: str, row: ScheduleRow, definition: Definition) -> Schedule:
     return Schedule(
         queue=queue,
         key=row.key,

@@ -16,7 +16,7 @@ from cqueue.dispatcher.definition import Definition
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import Ledger, due_ms
 from cqueue.dispatcher.ticket import ACTIVE, DONE, next_ticket
-from cqueue.errors import BadInput, Closed, CqueueError
+from cqueue.errors import BadInput, Closed, CqueueError, DamagedRow
 from cqueue.store.control import ScheduleRow
 
 INTERVAL_S: Final = 30.0
@@ -30,7 +30,15 @@ def look(ledger: Ledger) -> list[str]:
     Raises:
         NotDone, OutcomeUnknown: Cassandra does not answer; the next look goes on.
     """
-    return [row.key for row in ledger.rows() if is_overdue(ledger, row) and _help(ledger, row.key)]
+    return [row.key for row in ledger.rows() if _got_going(ledger, row)]
+
+
+def _got_going(ledger: Ledger, row: ScheduleRow) -> bool:
+    try:
+        return is_overdue(ledger, row) and _help(ledger, row.key)
+    except (DamagedRow, BadInput) as exc:  # of this one; the others are looked at all the same
+        logger().warning("schedule_unwatched", queue=ledger.queue, schedule=row.key, error=describe(exc))
+        return False
 
 
 def is_overdue(ledger: Ledger, row: ScheduleRow) -> bool:

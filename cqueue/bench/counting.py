@@ -18,6 +18,7 @@ class CountingStore:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.operations = self.mutations = self.crossed = 0
+        self.quarantine = store.quarantine
 
     def execute(self, operation: Operation[Any]) -> Any:
         """Count one, run it."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import tenacity
 
 from cqueue.clock import ClusterClock
-from cqueue.errors import Closed, NotDone, OutcomeUnknown, Unavailable
+from cqueue.errors import Closed, DamagedRow, NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol.spec import Proto
 from cqueue.store import limits
 from cqueue.store.control import ListSchedules, ReadSchedule, ReadWorkers
@@ -20,6 +20,7 @@ from cqueue.store.log_operations import (
     DeleteRecords,
     DropRecords,
     ListLogs,
+    ListLogShards,
     PeekRecords,
     ReadLog,
     ReadLogShards,
@@ -51,6 +52,7 @@ from cqueue.store.operations import (
     Together,
     UnregisterShard,
 )
+from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import CountRecords, ListSubscriptions, ReadSubscription
 
@@ -60,7 +62,7 @@ RETRIED = frozenset({
     ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
     ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
     ReadMessagePage,
-    ReadRecords, ReadRecordIds, ReadRecordPage, PeekRecords, ReadLogShards, ReadLog, ListLogs,
+    ReadRecords, ReadRecordIds, ReadRecordPage, PeekRecords, ReadLogShards, ListLogShards, ReadLog, ListLogs,
     DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
     DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
     ReadSubscription, ListSubscriptions, CountRecords,
@@ -103,6 +105,10 @@ class BlockingDriver:
         self.deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
         self._closed = False
         self._pid = os.getpid()  # connections and their threads do not survive a fork
+
+    def report(self, damage: Damage) -> None:
+        """Set a row aside that cannot be read."""
+        self.store.quarantine.report(damage)
 
     def close(self) -> None:
         """Run nothing from now on."""
@@ -196,7 +202,9 @@ class BlockingDriver:
             return [
                 index
                 for index, result in enumerate(results)
-                if isinstance(result, NotDone | OutcomeUnknown) and type(operations[index]) in RETRIED
+                if isinstance(result, NotDone | OutcomeUnknown)
+                and not isinstance(result, DamagedRow)  # it stays so until somebody mends it
+                and type(operations[index]) in RETRIED
             ]
 
         def again() -> bool:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
 from cqueue.catalog import ACTIVE, DELETING
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import ConfigError, LogExists, LogNotFound, NotDone, OutcomeUnknown
+from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
 from cqueue.message import check_queue_name
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.scan import SHARDS_AT_ONCE
 from cqueue.protocol.spec import Proto
 from cqueue.protocol.subscribe import remove
+from cqueue.store import decode
 from cqueue.store.log_operations import (
     ChangeLog,
     CreateLog,
     DropRecords,
     ListLogs,
+    ListLogShards,
     LogRow,
     LogShard,
     ReadLog,
@@ -30,6 +32,7 @@ from cqueue.store.log_operations import (
     UnregisterLogShard,
 )
 from cqueue.store.operations import DeploymentRow, Now, RandomBits, Together
+from cqueue.store.quarantine import Damage
 from cqueue.store.subscriptions import ListSubscriptions
 
 FRESH_S = 5.0
@@ -60,6 +63,7 @@ class LogCatalog:
 
         Raises:
             LogNotFound: there is none of that name.
+            DamagedRow: its row cannot be read, and it is not known yet.
             NotDone: it is not known yet, and cannot be read.
         """
         known = self._entries.get(name)
@@ -84,7 +88,16 @@ class LogCatalog:
         return entry
 
     def _entry_of(self, row: LogRow) -> LogEntry:
-        config, deployment = LogConfig.from_json(row.config), self._deployment()
+        now_us = self._driver.clock.now_us()
+        decode.not_ahead(_place(row, "created"), row.created * 1000, now_us, self._driver.report)
+        return self._entry_as(row, self._config_of(row))
+
+    def _config_of(self, row: LogRow) -> LogConfig:
+        report = self._driver.report
+        return decode.parsed(_place(row, "config"), lambda: LogConfig.from_json(row.config), report)
+
+    def _entry_as(self, row: LogRow, config: LogConfig) -> LogEntry:
+        deployment = self._deployment()
         spec = LogSpec(
             name=row.name,
             incarnation=row.incarnation,
@@ -98,9 +111,14 @@ class LogCatalog:
         return LogEntry(row, config, spec)
 
     def all(self) -> list[LogEntry]:
-        """All logs by name, such as are being deleted left out."""
+        """All logs by name; such as are being deleted, or cannot be read, are left out."""
         rows = self._driver.ask(ListLogs())
-        return [self._entry_of(row) for row in sorted(rows) if row.state != DELETING]
+        return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
+
+    def _readable(self, rows: Iterable[LogRow]) -> Iterator[LogEntry]:
+        for row in rows:
+            with suppress(DamagedRow):
+                yield self._entry_of(row)
 
     def create(self, name: str, config: LogConfig, *, exist_ok: bool) -> LogEntry:
         """Create a log.
@@ -116,7 +134,7 @@ class LogCatalog:
         row = self._driver.run(_new_row(name, config))
         if not self._insert(row):
             stored = self._driver.ask(ReadLog(name))
-            same = stored is not None and LogConfig.from_json(stored.config) == config
+            same = stored is not None and self._config_of(stored) == config
             if stored is not None and (stored.state == DELETING or not (exist_ok and same)):
                 how = "with another configuration" if exist_ok and not same else "already"
                 how = "no more, but is being deleted" if stored.state == DELETING else how
@@ -141,43 +159,49 @@ class LogCatalog:
         """
 
         def altered(row: LogRow) -> LogRow:
-            return row._replace(config=LogConfig.from_json(row.config).altered(changes).to_json())
+            return row._replace(config=self._config_of(row).altered(changes).to_json())
 
         return self._remember(self._change(name, altered))
 
-    def _change(self, name: str, change: Callable[[LogRow], LogRow]) -> LogRow:
+    def _change(self, name: str, change: Callable[[LogRow], LogRow], *, as_stored: bool = False) -> LogRow:
         for _ in range(TRIES):
-            row = self._driver.ask(ReadLog(name))
+            row = self._driver.ask(ReadLog(name, as_stored))
             if row is None or row.state == DELETING:
                 raise LogNotFound(f"there is no log {name!r}")
             wanted = change(row)
             if self._apply(wanted, row.version):
-                return wanted._replace(version=row.version + 1)
+                return wanted._replace(version=decode.next_version(row.version))
         raise NotDone(f"log {name!r} is being changed by too many at once; try again")
 
     def _apply(self, wanted: LogRow, expect_version: int) -> bool:
         try:
             applied: bool = self._driver.ask(ChangeLog(wanted, expect_version))
         except OutcomeUnknown:
-            stored = self._driver.ask(ReadLog(wanted.name))
+            stored = self._driver.ask(ReadLog(wanted.name, as_stored=True))
             return stored is not None and (stored.config, stored.state) == (wanted.config, wanted.state)
         return applied
 
     def delete(self, name: str) -> None:
         """Delete a log with its records and subscriptions. Called again after a failure, it goes on.
 
+        A log whose row is damaged is deleted as well.
+
         Raises:
             LogNotFound: there is none of that name.
         """
-        row = self._driver.ask(ReadLog(check_queue_name(name)))
+        row = self._driver.ask(ReadLog(check_queue_name(name), as_stored=True))
         if row is None:
             raise LogNotFound(f"there is no log {name!r}")
         if row.state != DELETING:
-            row = self._change(name, lambda row: row._replace(state=DELETING))
+            row = self._change(name, lambda row: row._replace(state=DELETING), as_stored=True)
         with self._mutex:
             self._entries.pop(name, None)
-        spec = self._entry_of(row).spec
-        self._driver.run(_drop_all(spec))
+        try:
+            spec = self._entry_of(row).spec
+            self._driver.run(_drop_all(spec))
+        except DamagedRow:  # where its time shards stand follows from its configuration
+            spec = self._entry_as(row, LogConfig()).spec
+            self._driver.run(_drop_listed(spec))
         self._drop_subscriptions(spec)
         self._driver.ask(RemoveLog(name, row.incarnation))
 
@@ -186,6 +210,10 @@ class LogCatalog:
             if key.log == spec.partition:
                 with suppress(LogNotFound):  # of a deleted one a member may leave a row for a while
                     self._driver.run(remove(key))
+
+
+def _place(row: LogRow, column: str) -> Damage:
+    return Damage("logs", row.name, (row.name,), column)
 
 
 def _new_row(name: str, config: LogConfig) -> Proto[LogRow]:
@@ -203,10 +231,22 @@ def _drop_all(spec: LogSpec) -> Proto[None]:
     step = spec.width_ms * SHARDS_AT_ONCE
     for start in range(first - spec.width_ms, last, step):
         chunk = tuple(range(start, min(last, start + step), spec.width_ms))
-        found = yield from ReadLogShards(spec.partition, chunk)
-        shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
-        for begin in range(0, len(shards), DROPPED_AT_ONCE):
-            yield from _drop(shards[begin : begin + DROPPED_AT_ONCE], now_us)
+        yield from _drop_in(spec, chunk, now_us)
+
+
+def _drop_listed(spec: LogSpec) -> Proto[None]:
+    """The same for a log of which it is not known any more where its time shards begin."""
+    now_us = yield from Now()
+    time_shards = yield from ListLogShards(spec.partition)
+    for start in range(0, len(time_shards), SHARDS_AT_ONCE):
+        yield from _drop_in(spec, tuple(time_shards[start : start + SHARDS_AT_ONCE]), now_us)
+
+
+def _drop_in(spec: LogSpec, time_shards: tuple[int, ...], now_us: int) -> Proto[None]:
+    found = yield from ReadLogShards(spec.partition, time_shards)
+    shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
+    for begin in range(0, len(shards), DROPPED_AT_ONCE):
+        yield from _drop(shards[begin : begin + DROPPED_AT_ONCE], now_us)
 
 
 def _drop(shards: list[LogShard], now_us: int) -> Proto[None]:

@@ -97,7 +97,7 @@ class Member:
             NotDone: it cannot be read.
         """
         began_us, spec = self._driver.clock.now_us(), self._spec()
-        rows: SubscriptionRows = self._driver.ask(ReadSubscription(self._key))
+        rows: SubscriptionRows = self._driver.ask(ReadSubscription(self._key, now_us=began_us))
         alive = tuple(row for row in rows.members if is_alive(spec, row, began_us))
         over_us = [row.seen + EXPIRY_US + spec.skew_us + 1 for row in alive if row.member != self.name]
         self._number += 1

@@ -22,7 +22,17 @@ from cqueue.log.positions import EARLIEST
 from cqueue.log.records import LogRecord
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.scan import Merge, ShardMap
-from cqueue.protocol.subscribe import NOBODY, PAUSED, Origin, assigned, change, changed, taken
+from cqueue.protocol.subscribe import (
+    NOBODY,
+    PAUSED,
+    Origin,
+    assigned,
+    change,
+    changed,
+    definition_of,
+    origin_of,
+    taken,
+)
 from cqueue.store.subscriptions import PositionChange, PositionRow, SubscriptionKey
 
 PAUSED_S: Final = 0.5
@@ -176,17 +186,27 @@ class Reading:
 
     def _follow(self, view: View) -> None:
         """Do what a look shows."""
-        definition = view.rows.definition
+        definition = definition_of(view.rows)
         if definition is None:
             raise LogNotFound(f"subscription {self._key.name!r} has been deleted")
         for partition, row in view.rows.positions.items():
             if partition in self.lanes.by_partition:
                 self._adopt(row)
+        for partition, fence in view.rows.lost.items():
+            self._lose(partition, fence)
         self._paused = definition.state == PAUSED
         mine = self._assigned(view)
         self._release(view, mine)
-        self._acquire(view, mine - self.lanes.by_partition.keys(), Origin.from_json(definition.config))
+        wanted = mine - self.lanes.by_partition.keys() - view.rows.lost.keys()
+        origin = origin_of(self._key, definition, self._now_us(), self._driver.report)
+        self._acquire(view, wanted, origin)
         self._seen = view.number
+
+    def _lose(self, partition: int, fence: int | None) -> None:
+        """A position cannot be read. Where only the position is wrong, the next checkpoint mends it."""
+        lane = self.lanes.by_partition.get(partition)
+        if lane is not None and lane.row.fence != fence:
+            self._drop(lane.row._replace(position=lane.done), "lost")
 
     def _assigned(self, view: View) -> set[int]:
         every = range(self._spec().partitions)

@@ -26,7 +26,19 @@ from cqueue.log.records import LogId, check_partition, check_text
 from cqueue.message import check_duration, check_queue_name
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.scan import ShardMap
-from cqueue.protocol.subscribe import ACTIVE, PAUSED, Origin, behind, define, defined, move, set_state
+from cqueue.protocol.subscribe import (
+    ACTIVE,
+    PAUSED,
+    Origin,
+    behind,
+    define,
+    defined,
+    definition_of,
+    move,
+    origin_of,
+    set_state,
+)
+from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
 
 if TYPE_CHECKING:
@@ -244,15 +256,19 @@ class Subscription:
     def lag(self) -> dict[int, Lag]:
         """For each partition how far it is behind, whoever reads it. Counts records, so it is no quick call.
 
+        A partition whose position cannot be read is left out.
+
         Raises:
+            DamagedRow: the subscription's definition cannot be read.
             NotDone: it cannot be read.
         """
         spec, rows = self._specs(), self._rows()
         known, now_us = ShardMap(), self._driver.clock.now_us()
-        if rows.definition is None:
+        definition = definition_of(rows)
+        if definition is None:
             return {}
-        origin, found = Origin.from_json(rows.definition.config), {}
-        for partition in range(spec.partitions):
+        origin, found = origin_of(self._key, definition, now_us, self._driver.report), {}
+        for partition in sorted(set(range(spec.partitions)) - rows.lost.keys()):
             row = rows.positions.get(partition)
             position = origin.of(partition) if row is None else row.position
             earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
@@ -267,7 +283,7 @@ class Subscription:
         return self._driver.run(defined(self._key)).state == PAUSED
 
     def _rows(self) -> SubscriptionRows:
-        return self._driver.ask(ReadSubscription(self._key))
+        return self._driver.ask(ReadSubscription(self._key, now_us=self._driver.clock.now_us()))
 
     # ── changing ──
 
@@ -282,7 +298,8 @@ class Subscription:
     def seek(self, start: Start, *, on_expired: str = "error") -> None:
         """Move positions, back or on: all of them, or with a mapping those of its partitions.
 
-        Members finish what they have in hand, and go on from there within 2 s.
+        Members finish what they have in hand, and go on from there within 2 s. A position that cannot be
+        read is replaced as well.
 
         Raises:
             BadInput, PositionExpired: as `Log.scan` of its `start`.
@@ -290,7 +307,9 @@ class Subscription:
         """
         spec = self._specs()
         partitions = sorted(start) if isinstance(start, Mapping) else list(range(spec.partitions))
-        targets = starts(spec, start, partitions, self._driver.clock.now_us(), on_expired)
+        now_us = self._driver.clock.now_us()
+        targets = starts(spec, start, partitions, now_us, on_expired)
+        _check_not_ahead(targets.values(), now_us)
         self._driver.run(move(self._key, targets))
 
 
@@ -341,6 +360,20 @@ def _checked_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
 
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:
     """Where a new subscription begins."""
+    origin = _unchecked_origin(spec, start, now_us, on_expired)
+    _check_not_ahead([origin.default or 0, *origin.own.values()], now_us)
+    return origin
+
+
+def _check_not_ahead(positions: Iterable[int], now_us: int) -> None:
+    """A position says up to where all is done: one in the future would be taken for a damaged one."""
+    if any(ids.time_us(position) > now_us + AHEAD_US for position in positions):
+        raise BadInput(
+            "a subscription's position cannot lie in the future; 'latest' is what comes from now on"
+        )
+
+
+def _unchecked_origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:
     if on_expired not in ON_EXPIRED:
         raise BadInput(f"on_expired is {on_expired!r}; it takes 'error' or 'earliest'")
     if isinstance(start, Mapping):

@@ -19,7 +19,6 @@ from cqueue.store.operations import (
     Now,
     Operation,
     ReadQueue,
-    ReadShards,
     ShardRow,
     UnregisterShard,
     WideRow,
@@ -108,7 +107,7 @@ def _read_epochs(
     registry: Registry, kind: _Kind, spec: QueueSpec, epochs: list[int], began_us: int
 ) -> Proto[None]:
     reads: list[Operation[Any]] = [
-        ReadShards(spec.partition, epoch, _read_from(kind, spec, epoch)) for epoch in epochs
+        shards.read_epoch(spec, epoch, _read_from(kind, spec, epoch)) for epoch in epochs
     ]
     answers: list[list[ShardRow]] = yield from together(*reads)
     for epoch, rows in zip(epochs, answers, strict=True):
@@ -144,7 +143,7 @@ def _advance(registry: Registry, kind: _Kind, spec: QueueSpec) -> Proto[None]:
     if shards.epoch_start_ms(epoch) >= shards.epoch_start_ms(kind.next_open):
         return
     while epoch != kind.next_open and not _known(registry, spec, epoch):
-        rows = yield from ReadShards(spec.partition, epoch, 0)  # began after it closed
+        rows = yield from shards.read_epoch(spec, epoch)  # began after it closed
         for row in rows:
             registry.add(spec, WideRow(spec.partition, row.time_shard, row.shard), row.priorities)
         if rows:

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from cqueue import ids
 from cqueue.protocol.spec import QueueSpec
-from cqueue.store.operations import RegisterShard, WideRow
+from cqueue.store.operations import ReadShards, RegisterShard, WideRow
 
 OPEN_WIDTHS = 10
 DAY_MS = 86_400_000
@@ -95,6 +95,18 @@ def registration(spec: QueueSpec, wide_row: WideRow, priority: int) -> tuple[Reg
         RegisterShard(queue, epoch, time_shard, shard, frozenset({priority})),
         RegisterShard(queue, EPOCH_INDEX, epoch_start_ms(epoch), kind, frozenset({0})),
     )
+
+
+def listed_epoch(time_shard: int, shard: int) -> int:
+    """The epoch that a row of the epoch index stands for."""
+    return -1 - time_shard if shard < 0 else time_shard
+
+
+def read_epoch(spec: QueueSpec, epoch: int, from_ms: int = 0) -> ReadShards:
+    """Read the wide rows of an epoch from the time shard `from_ms` on, without those that cannot be in it."""
+    open_ = epoch < 0
+    length_ms, width_ms = (DAY_MS, spec.width_ms * OPEN_WIDTHS) if open_ else (spec.epoch_ms, spec.width_ms)
+    return ReadShards(spec.partition, epoch, from_ms, (epoch_start_ms(epoch), length_ms, width_ms))
 
 
 def _floor(value: int, width: int) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown
@@ -23,8 +23,10 @@ from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.scan import ShardMap
 from cqueue.protocol.spec import Proto
 from cqueue.rendezvous import Names
+from cqueue.store import decode
 from cqueue.store.log_operations import LogShard
 from cqueue.store.operations import Now, Pause
+from cqueue.store.quarantine import Damage
 from cqueue.store.subscriptions import (
     CHANGES_AT_ONCE,
     ChangeDefinition,
@@ -50,6 +52,7 @@ EXPIRY_US = 3_000_000
 """So long one heartbeat lasts: one may be lost."""
 MEMBER_TTL_S = 30
 """Longer than anybody counts a heartbeat: a row must not go before all agree that it is over."""
+LAST_POSITION = ids.lowest_at(decode.LAST_MS * 1000)
 TRIES = 4
 MOVE_TRIES = 20
 
@@ -88,7 +91,8 @@ def assigned(
 def _readable(row: MemberRow) -> frozenset[int] | None:
     """What `member_info` says; everything if it was written by a version that says it otherwise."""
     some = json.loads(row.info).get("partitions")
-    return None if some is None else frozenset(some)
+    is_known = isinstance(some, list) and all(type(each) is int for each in some)
+    return frozenset(some) if is_known else None
 
 
 # ── Where did it begin? ──
@@ -114,16 +118,51 @@ class Origin(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> Origin:
-        """What `to_json` wrote."""
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: this library did not write it.
+        """
         values = json.loads(text)
-        own = {int(partition): position for partition, position in values["own"].items()}
-        return cls(values["partitions"], values["default"], own)
+        own = {int(partition): _position(position) for partition, position in values["own"].items()}
+        default = values["default"]
+        return cls(int(values["partitions"]), None if default is None else _position(default), own)
+
+
+def _position(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LAST_POSITION:
+        raise ValueError(f"{value!r} is no position")
+    return value
+
+
+def origin_of(key: SubscriptionKey, row: DefinitionRow, now_us: int, report: decode.Report) -> Origin:
+    """Where the subscription began.
+
+    Raises:
+        DamagedRow: the definition does not say so any more.
+    """
+    place = Damage("subscriptions", key.log, (*key, decode.DEFINITION, 0, ""), "config")
+    origin = decode.parsed(place, lambda: Origin.from_json(row.config), report)
+    latest = max([origin.default or 0, *origin.own.values()])
+    decode.not_ahead(place, ids.time_us(latest), now_us, report)
+    return origin
+
+
+def definition_of(rows: SubscriptionRows) -> DefinitionRow | None:
+    """The definition, if there is one.
+
+    Raises:
+        DamagedRow: it cannot be read.
+    """
+    if rows.broken is not None:
+        raise decode.error(rows.broken[0])
+    return rows.definition
 
 
 def define(key: SubscriptionKey, origin: Origin) -> Proto[DefinitionRow]:
     """The definition, made now if there is none."""
     for _ in range(TRIES):
-        stored = (yield from ReadSubscription(key, serial=True)).definition
+        stored = definition_of((yield from ReadSubscription(key, serial=True)))
         if stored is not None:
             return stored
         row = DefinitionRow(1, ACTIVE, origin.to_json())
@@ -153,28 +192,41 @@ def defined(key: SubscriptionKey) -> Proto[DefinitionRow]:
 
     Raises:
         LogNotFound: there is no such subscription.
+        DamagedRow: it cannot be read.
     """
-    stored = (yield from ReadSubscription(key, serial=True)).definition
+    stored = definition_of((yield from ReadSubscription(key, serial=True)))
     if stored is None:
-        raise LogNotFound(f"there is no subscription {key.name!r} of log {key.log.partition('@')[0]!r}")
+        raise _no_such(key)
     return stored
+
+
+def _no_such(key: SubscriptionKey) -> LogNotFound:
+    return LogNotFound(f"there is no subscription {key.name!r} of log {key.log.partition('@')[0]!r}")
 
 
 def remove(key: SubscriptionKey) -> Proto[None]:
     """Forget the subscription with all its positions. Members that still run end at their next look.
 
+    One whose definition is damaged goes as well.
+
     Raises:
         LogNotFound: there is no such subscription.
     """
-    stored = yield from defined(key)
+    rows = yield from ReadSubscription(key, serial=True)
+    if rows.definition is None and rows.broken is None:
+        raise _no_such(key)
     for _ in range(MOVE_TRIES):
+        version = rows.broken[1] if rows.broken is not None else _version(rows.definition)
         with suppress(OutcomeUnknown):  # the serial read tells
-            yield from RemoveSubscription(key, stored.version)
-        found = (yield from ReadSubscription(key, serial=True)).definition
-        if found is None:
+            yield from RemoveSubscription(key, version)
+        rows = yield from ReadSubscription(key, serial=True)
+        if rows.definition is None and rows.broken is None:
             return
-        stored = found
     raise NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
+
+
+def _version(row: DefinitionRow | None) -> int | None:
+    return None if row is None else row.version
 
 
 # ── Changing positions ──
@@ -264,9 +316,9 @@ def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
     """
     left = dict(targets)
     for _ in range(MOVE_TRIES):
-        stored = (yield from ReadSubscription(key, serial=True)).positions
         now_us = yield from Now()
-        wanted = [_moved(stored.get(each), each, now_us, at) for each, at in sorted(left.items())]
+        stored = yield from ReadSubscription(key, serial=True, now_us=now_us)
+        wanted = [_moved(stored, each, now_us, at) for each, at in sorted(left.items())]
         found = yield from change(key, wanted)
         for each in wanted:
             if found[each.row.partition] == each.row:
@@ -276,7 +328,14 @@ def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
     raise NotDone("positions are being changed by too many at once; try again")
 
 
-def _moved(row: PositionRow | None, partition: int, now_us: int, position: int) -> PositionChange:
+def _moved(rows: SubscriptionRows, partition: int, now_us: int, position: int) -> PositionChange:
+    """A position in place of the stored one, also of one that cannot be read."""
+    if partition in rows.lost:
+        seen = rows.lost[partition]
+        usable = seen if seen is not None and 0 <= seen < decode.MOST else None
+        mended = PositionRow(partition, position, next_fence(usable, now_us), NOBODY, now_us)
+        return PositionChange(seen, mended)
+    row = rows.positions.get(partition)
     to = taken(row, partition, now_us, position, NOBODY if row is None else row.owner)
     return to._replace(row=to.row._replace(generation=to.row.generation + 1))
 

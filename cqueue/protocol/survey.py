@@ -6,7 +6,7 @@ These walk all wide rows that the registry lists, present and future. Nothing he
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cqueue import ids
@@ -99,18 +99,23 @@ class Walk:
 
 def wide_rows(spec: QueueSpec) -> Proto[list[tuple[WideRow, frozenset[int]]]]:
     """All registered wide rows with their priorities, oldest first."""
+    found = yield from _registered(spec)
+    return sorted((WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for _, row in found)
+
+
+def _registered(spec: QueueSpec, *, beside_grid: bool = False) -> Proto[list[tuple[int, ShardRow]]]:
+    """What the registry lists, with its epoch. beside_grid: also what no consumer takes for a wide row."""
     index: list[ShardRow] = yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)
-    epochs = sorted({shards.epoch_at(spec, row.time_shard, open_=row.shard < 0) for row in index})
-    found: list[tuple[WideRow, frozenset[int]]] = []
+    epochs = sorted({shards.listed_epoch(row.time_shard, row.shard) for row in index})
+    found: list[tuple[int, ShardRow]] = []
     for start in range(0, len(epochs), EPOCHS_AT_ONCE):
         chunk = epochs[start : start + EPOCHS_AT_ONCE]
-        answers = yield from together(*(ReadShards(spec.partition, epoch, 0) for epoch in chunk))
-        found += [
-            (WideRow(spec.partition, row.time_shard, row.shard), row.priorities)
-            for rows in answers
-            for row in rows
-        ]
-    return sorted(found)
+        reads = [shards.read_epoch(spec, epoch) for epoch in chunk]
+        if beside_grid:
+            reads = [replace(read, grid=None) for read in reads]
+        answers = yield from together(*reads)
+        found += [(epoch, row) for epoch, rows in zip(chunk, answers, strict=True) for row in rows]
+    return found
 
 
 def count(spec: QueueSpec, *, exact: bool) -> Proto[Counts]:
@@ -210,8 +215,9 @@ def purge(spec: QueueSpec) -> Proto[int]:
     one up to now would leave what is due later.
     """
     total = 0
-    for wide_row, priorities in (yield from wide_rows(spec)):
-        for priority in sorted(priorities):
+    for _, row in (yield from _registered(spec, beside_grid=True)):
+        wide_row = WideRow(spec.partition, row.time_shard, row.shard)
+        for priority in sorted(row.priorities):
             walk = Walk(spec, wide_row)
             while not walk.done:
                 page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
@@ -232,8 +238,7 @@ def _delete(wide_row: WideRow, priority: int, rows: list[MessageRow]) -> Proto[N
 
 def forget(spec: QueueSpec) -> Proto[None]:
     """Drop all registry rows of a queue that has been purged for good."""
-    for wide_row, _ in (yield from wide_rows(spec)):
-        epoch = shards.epoch_of(spec, wide_row)
-        yield from UnregisterShard(spec.partition, epoch, wide_row.time_shard, wide_row.shard)
+    for epoch, row in (yield from _registered(spec, beside_grid=True)):
+        yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)
     for row in (yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)):
         yield from UnregisterShard(spec.partition, shards.EPOCH_INDEX, row.time_shard, row.shard)

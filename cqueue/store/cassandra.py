@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import Session
 
 from cqueue import ids
 from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
-from cqueue.store import codec, control, packs, tombstones, wire
+from cqueue.store import codec, control, decode, packs, tombstones, wire
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.message_page import MessagePage, ReadMessagePage, parse
 from cqueue.store.operations import Pending
+from cqueue.store.quarantine import Quarantine
 from cqueue.store.ranges import Density, FirstOf, Ranged, Reader
 from cqueue.store.requests import Answer, Collected, Request, Requests, Window, settle, start
 from cqueue.store.statements import Kind
@@ -63,6 +64,7 @@ class CassandraStore:
     ) -> None:
         session.client_protocol_handler = wire.IdProtocolHandler
         tombstones.silence()
+        self.quarantine = Quarantine()
         self._session = session
         self._requests = Requests(
             session,
@@ -105,8 +107,8 @@ class CassandraStore:
             control.Heartbeat: self._heartbeat,
             control.ReadWorkers: self._read_workers,
             control.RemoveWorker: self._remove_worker,
-            **CassandraLogs(self._requests).starters(),
-            **CassandraSubscriptions(self._requests).starters(),
+            **CassandraLogs(self._requests, self.quarantine).starters(),
+            **CassandraSubscriptions(self._requests, self.quarantine).starters(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:
@@ -228,10 +230,15 @@ class CassandraStore:
             for start, end, _ in _portions(sizes, BODY_BYTES_A_READ)
         )
         window = Window(jobs, BODY_READS_IN_FLIGHT)
-        return Collected(window, Kind.READ, lambda parts: dict(row for part in parts for row in part))
+        return Collected(
+            window, Kind.READ, lambda parts: decode.bodies(row for part in parts for row in part)
+        )
 
     def _read_shards(self, op: ops.ReadShards) -> Request[list[ops.ShardRow]]:
-        return self._requests.send(cql.READ_SHARDS, (op.queue, op.epoch, op.from_time_shard), _shards)
+        values = (op.queue, op.epoch, op.from_time_shard)
+        return self._requests.send(
+            cql.READ_SHARDS, values, lambda found: decode.kept(decode.shards(op, found.rows), self.quarantine)
+        )
 
     # ── Plain writes ──
 
@@ -294,17 +301,24 @@ class CassandraStore:
     # ── Queues and deployment ──
 
     def _read_queue(self, op: ops.ReadQueue) -> Request[ops.QueueRow | None]:
-        return self._requests.send(cql.READ_QUEUE, (op.name,), lambda found: next(iter(_queues(found)), None))
+        def decoded(found: Answer) -> ops.QueueRow | None:
+            if op.as_stored:
+                return next(map(ops.QueueRow._make, found.rows), None)
+            return cast("ops.QueueRow | None", decode.single(decode.queues(found.rows), self.quarantine))
+
+        return self._requests.send(cql.READ_QUEUE, (op.name,), decoded)
 
     def _list_queues(self, _op: ops.ListQueues) -> Request[list[ops.QueueRow]]:
-        return self._requests.send(cql.LIST_QUEUES, (), _queues)
+        return self._requests.send(
+            cql.LIST_QUEUES, (), lambda found: decode.kept(decode.queues(found.rows), self.quarantine)
+        )
 
     def _create_queue(self, op: ops.CreateQueue) -> Request[bool]:
         return self._requests.send(cql.CREATE_QUEUE, op.row, _applied)
 
     def _change_queue(self, op: ops.ChangeQueue) -> Request[bool]:
         row, seen = op.row, op.expect_version
-        values = (row.state, row.config, seen + 1, row.name, seen, row.incarnation)
+        values = (row.state, row.config, decode.next_version(seen), row.name, seen, row.incarnation)
         return self._requests.send(cql.CHANGE_QUEUE, values, _applied)
 
     def _remove_queue(self, op: ops.RemoveQueue) -> Request[bool]:
@@ -315,7 +329,7 @@ class CassandraStore:
         return self._requests.send(statement, (op.to, op.name, op.expect, op.incarnation), _applied)
 
     def _read_deployment(self, _op: ops.ReadDeployment) -> Request[ops.DeploymentRow | None]:
-        return self._requests.send(cql.READ_DEPLOYMENT, (), _deployment)
+        return self._requests.send(cql.READ_DEPLOYMENT, (), lambda found: decode.deployment(found.rows))
 
     def _bump_deployment(self, op: ops.BumpDeployment) -> Request[bool]:
         return self._requests.send(cql.BUMP_DEPLOYMENT, (op.expect + 1, op.expect), _applied)
@@ -323,20 +337,28 @@ class CassandraStore:
     # ── Schedules and workers ──
 
     def _read_schedule(self, op: control.ReadSchedule) -> Request[control.ScheduleRow | None]:
-        values = (op.queue, op.key)
-        return self._requests.send(
-            cql.READ_SCHEDULE, values, lambda found: next(iter(_schedules(found)), None)
-        )
+        def decoded(found: Answer) -> control.ScheduleRow | None:
+            if op.as_stored:
+                return next(map(control.ScheduleRow._make, found.rows), None)
+            found_ = decode.single(decode.schedules(found.rows), self.quarantine)
+            return cast("control.ScheduleRow | None", found_)
+
+        return self._requests.send(cql.READ_SCHEDULE, (op.queue, op.key), decoded)
 
     def _list_schedules(self, op: control.ListSchedules) -> Request[list[control.ScheduleRow]]:
-        return self._requests.send(cql.LIST_SCHEDULES, (op.queue,), _schedules)
+        def decoded(found: Answer) -> list[control.ScheduleRow]:
+            if op.as_stored:
+                return [control.ScheduleRow._make(row) for row in found.rows]
+            return decode.kept(decode.schedules(found.rows), self.quarantine)
+
+        return self._requests.send(cql.LIST_SCHEDULES, (op.queue,), decoded)
 
     def _create_schedule(self, op: control.CreateSchedule) -> Request[bool]:
         return self._requests.send(cql.CREATE_SCHEDULE, op.row, _applied)
 
     def _change_schedule(self, op: control.ChangeSchedule) -> Request[bool]:
         row, seen = op.row, op.expect_version
-        values = (seen + 1, *row[3:], row.queue, row.key, seen)
+        values = (decode.next_version(seen), *row[3:], row.queue, row.key, seen)
         return self._requests.send(cql.CHANGE_SCHEDULE, values, _applied)
 
     def _remove_schedule(self, op: control.RemoveSchedule) -> Request[bool]:
@@ -347,7 +369,9 @@ class CassandraStore:
         return self._requests.send(cql.HEARTBEAT, (*op.row, op.ttl_s), _nothing)
 
     def _read_workers(self, _op: control.ReadWorkers) -> Request[list[control.WorkerRow]]:
-        return self._requests.send(cql.READ_WORKERS, (), _workers)
+        return self._requests.send(
+            cql.READ_WORKERS, (), lambda found: decode.kept(decode.workers(found.rows), self.quarantine)
+        )
 
     def _remove_worker(self, op: control.RemoveWorker) -> Request[None]:
         return self._requests.send(cql.REMOVE_WORKER, (op.worker,), _nothing)
@@ -407,23 +431,3 @@ def _applied(found: Answer) -> bool:
 
 def _whole(found: Answer) -> Answer:
     return found
-
-
-def _shards(found: Answer) -> list[ops.ShardRow]:
-    return [ops.ShardRow(time, shard, frozenset(priorities or ())) for time, shard, priorities in found.rows]
-
-
-def _queues(found: Answer) -> list[ops.QueueRow]:
-    return [ops.QueueRow._make(row) for row in found.rows]
-
-
-def _schedules(found: Answer) -> list[control.ScheduleRow]:
-    return [control.ScheduleRow._make(row) for row in found.rows]
-
-
-def _workers(found: Answer) -> list[control.WorkerRow]:
-    return [control.WorkerRow._make(row) for row in found.rows]
-
-
-def _deployment(found: Answer) -> ops.DeploymentRow | None:
-    return next((ops.DeploymentRow._make(row) for row in found.rows), None)

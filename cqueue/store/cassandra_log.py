@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, cast
 
 from cqueue import ids
-from cqueue.store import cells
+from cqueue.store import cells, decode
 from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
-from cqueue.store.operations import Operation
-from cqueue.store.record_page import ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import Answer, Decode, Request, Requests
+from cqueue.store.operations import Operation, Pending
+from cqueue.store.quarantine import Damage, Quarantine
+from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
+from cqueue.store.requests import Answer, Request, Requests
 
 _smallint = struct.Struct(">h").pack
 _int = struct.Struct(">i").pack
@@ -20,31 +22,35 @@ _bigint = struct.Struct(">q").pack
 _id = struct.Struct(">iQQ").pack
 _timestamp = struct.Struct(">iq").pack
 
-T = TypeVar("T")
-Starter = Callable[[Any], Request[Any]]
+Starter = Callable[[Any], Pending[Any]]
+Read = ops.ReadRecords | ReadRecordPage
 
 
 class CassandraLogs:
     """Starts the requests of all log operations."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests, quarantine: Quarantine) -> None:
         self._requests = requests
+        self._quarantine = quarantine
 
     def starters(self) -> dict[type[Operation[Any]], Starter]:
         """By operation."""
         return {
             ops.AppendRecords: self._append,
             ops.DeleteRecords: self._delete,
-            ops.ReadRecords: lambda op: self._read(op, lambda found: list(_page(found).rows())),
-            ReadRecordPage: lambda op: self._read(op, _page),
+            ops.ReadRecords: lambda op: _Rows(_Whole(self._read, op)),
+            ReadRecordPage: lambda op: _Whole(self._read, op),
             ops.ReadRecordIds: self._read_ids,
             ops.PeekRecords: self._peek,
             ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, (op.at_us, *op.shard)),
             ops.RegisterLogShard: lambda op: self._plain(cql.REGISTER_LOG_SHARD, (*op.shard, op.ttl_s)),
             ops.ReadLogShards: self._read_shards,
+            ops.ListLogShards: self._list_shards,
             ops.UnregisterLogShard: lambda op: self._plain(cql.UNREGISTER_LOG_SHARD, op.shard),
             ops.ReadLog: self._read_log,
-            ops.ListLogs: lambda _: self._requests.send(cql.LIST_LOGS, (), _logs),
+            ops.ListLogs: lambda _: self._requests.send(
+                cql.LIST_LOGS, (), lambda found: decode.kept(decode.logs(found.rows), self._quarantine)
+            ),
             ops.CreateLog: lambda op: self._requests.send(cql.CREATE_LOG, op.row, _applied),
             ops.ChangeLog: self._change_log,
             ops.RemoveLog: lambda op: self._requests.send(
@@ -64,9 +70,17 @@ class CassandraLogs:
         at_us = max(map(ids.time_us, op.ids)) + 1
         return self._plain(cql.DELETE_RECORDS, (at_us, *op.shard, op.ids))
 
-    def _read(self, op: ops.ReadRecords | ReadRecordPage, decode: Decode[T]) -> Request[T]:
+    def _read(self, op: Read) -> Request[RecordPage]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
-        return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decode)
+
+        def decoded(found: Answer) -> RecordPage:
+            page = _page(found)
+            for broken in page.broken:
+                key = (*op.shard, broken.id)
+                self._quarantine.report(Damage("log", op.shard.log, key, broken.reason))
+            return page
+
+        return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
 
     def _read_ids(self, op: ops.ReadRecordIds) -> Request[list[int]]:
         values = (*op.shard, op.after, op.upto, op.limit)
@@ -77,14 +91,30 @@ class CassandraLogs:
         return self._requests.send(cql.PEEK_RECORDS, values, lambda found: dict(found.rows))
 
     def _read_shards(self, op: ops.ReadLogShards) -> Request[dict[int, frozenset[int]]]:
-        return self._requests.send(cql.READ_LOG_SHARDS, (op.log, op.time_shards), _shards)
+        def decoded(found: Answer) -> dict[int, frozenset[int]]:
+            shards, damages = decode.log_shards(op.log, found.rows)
+            decode.kept(decode.Found([], damages), self._quarantine)
+            return shards
+
+        return self._requests.send(cql.READ_LOG_SHARDS, (op.log, op.time_shards), decoded)
+
+    def _list_shards(self, op: ops.ListLogShards) -> Request[list[int]]:
+        def decoded(found: Answer) -> list[int]:
+            return sorted(time_shard for log, time_shard in found.rows if log == op.log)
+
+        return self._requests.send(cql.LIST_LOG_SHARDS, (), decoded)
 
     def _read_log(self, op: ops.ReadLog) -> Request[ops.LogRow | None]:
-        return self._requests.send(cql.READ_LOG, (op.name,), lambda found: next(iter(_logs(found)), None))
+        def decoded(found: Answer) -> ops.LogRow | None:
+            if op.as_stored:
+                return next(map(ops.LogRow._make, found.rows), None)
+            return cast("ops.LogRow | None", decode.single(decode.logs(found.rows), self._quarantine))
+
+        return self._requests.send(cql.READ_LOG, (op.name,), decoded)
 
     def _change_log(self, op: ops.ChangeLog) -> Request[bool]:
         row, seen = op.row, op.expect_version
-        values = (row.state, row.config, seen + 1, row.name, seen, row.incarnation)
+        values = (row.state, row.config, decode.next_version(seen), row.name, seen, row.incarnation)
         return self._requests.send(cql.CHANGE_LOG, values, _applied)
 
 
@@ -118,17 +148,50 @@ def _page(found: Answer) -> RecordPage:
     rows: Any = found.rows
     if isinstance(rows, bytes):
         return parse(rows)
-    return RecordPage.of(
-        ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4])) for row in rows
+    broken = tuple(
+        Broken(row[0], "topic is null" if row[1] is None else "body is null")
+        for row in rows
+        if row[1] is None or row[4] is None
     )
+    page = RecordPage.of(
+        ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4]))
+        for row in rows
+        if row[1] is not None and row[4] is not None
+    )
+    return replace(page, broken=broken)
 
 
-def _shards(found: Answer) -> dict[int, frozenset[int]]:
-    shards: dict[int, set[int]] = {}
-    for time_shard, partition in found.rows:
-        shards.setdefault(time_shard, set()).add(partition)
-    return {time_shard: frozenset(partitions) for time_shard, partitions in shards.items()}
+class _Whole:
+    """A read of records of which some may be broken: it goes on until there are as many as were asked for.
+
+    A short answer says that there are no more records, so one must not be short for those left out.
+    """
+
+    def __init__(self, send: Callable[[Read], Pending[RecordPage]], op: Read) -> None:
+        self._send = send
+        self._op = op
+        self._first = send(op)
+
+    def result(self) -> RecordPage:
+        """Wait for it, and for what follows it."""
+        op, page = self._op, self._first.result()
+        if not page.broken:
+            return page
+        rows = list(page.rows())
+        while len(rows) < op.limit and len(page) + len(page.broken) == op.limit:
+            read = [page.id_at(place) for place in range(len(page))] + [each.id for each in page.broken]
+            op = replace(op, upto=min(read) - 1) if op.reverse else replace(op, after=max(read))
+            page = self._send(op).result()
+            rows += page.rows()
+        return RecordPage.of(rows[: op.limit])
 
 
-def _logs(found: Answer) -> list[ops.LogRow]:
-    return [ops.LogRow._make(row) for row in found.rows]
+class _Rows:
+    """A page under way, as rows."""
+
+    def __init__(self, page: Pending[RecordPage]) -> None:
+        self._page = page
+
+    def result(self) -> list[ops.RecordRow]:
+        """Wait for it."""
+        return list(self._page.result().rows())

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cqueue.store import decode
 from cqueue.store import statements as cql
 from cqueue.store import subscriptions as ops
 from cqueue.store.operations import Operation
+from cqueue.store.quarantine import Quarantine
 from cqueue.store.requests import Answer, Request, Requests
-
-_DEFINITION, _POSITION = 0, 1
 
 Starter = Callable[[Any], Request[Any]]
 
@@ -18,15 +18,18 @@ Starter = Callable[[Any], Request[Any]]
 class CassandraSubscriptions:
     """Starts the requests of all operations on subscriptions."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests, quarantine: Quarantine) -> None:
         self._requests = requests
+        self._quarantine = quarantine
 
     def starters(self) -> dict[type[Operation[Any]], Starter]:
         """By operation."""
         send = self._requests.send
         return {
             ops.ReadSubscription: self._read,
-            ops.ListSubscriptions: lambda _: send(cql.LIST_SUBSCRIPTIONS, (), _keys),
+            ops.ListSubscriptions: lambda _: send(
+                cql.LIST_SUBSCRIPTIONS, (), lambda found: decode.subscription_keys(found.rows)
+            ),
             ops.DefineSubscription: lambda op: send(cql.DEFINE_SUBSCRIPTION, (*op.key, *op.row), _applied),
             ops.ChangeDefinition: self._change_definition,
             ops.RemoveSubscription: self._remove,
@@ -38,10 +41,23 @@ class CassandraSubscriptions:
 
     def _read(self, op: ops.ReadSubscription) -> Request[ops.SubscriptionRows]:
         statement = cql.READ_SUBSCRIPTION_SERIAL if op.serial else cql.READ_SUBSCRIPTION
-        return self._requests.send(statement, op.key, _rows)
+
+        def decoded(found: Answer) -> ops.SubscriptionRows:
+            rows, damages = decode.subscription(op, found.rows)
+            for damage in damages:
+                self._quarantine.report(damage)
+            return rows
+
+        return self._requests.send(statement, op.key, decoded)
 
     def _change_definition(self, op: ops.ChangeDefinition) -> Request[bool]:
-        values = (op.row.state, op.row.config, op.expect_version + 1, *op.key, op.expect_version)
+        values = (
+            op.row.state,
+            op.row.config,
+            decode.next_version(op.expect_version),
+            *op.key,
+            op.expect_version,
+        )
         return self._requests.send(cql.CHANGE_DEFINITION, values, _applied)
 
     def _remove(self, op: ops.RemoveSubscription) -> Request[bool]:
@@ -70,25 +86,6 @@ def _applied(found: Answer) -> bool:
     return bool(found.rows[0][0])
 
 
-def _keys(found: Answer) -> list[ops.SubscriptionKey]:
-    return [ops.SubscriptionKey._make(row) for row in found.rows]
-
-
 def _span(found: Answer) -> ops.Span:
     count, first = found.rows[0]
     return ops.Span(count, first if count else None)
-
-
-def _rows(found: Answer) -> ops.SubscriptionRows:
-    definition: ops.DefinitionRow | None = None
-    positions: dict[int, ops.PositionRow] = {}
-    members: list[ops.MemberRow] = []
-    for kind, partition, member, *rest in found.rows:
-        version, state, config, position, fence, owner, generation, info, seen = rest
-        if kind == _DEFINITION:
-            definition = ops.DefinitionRow(version, state, config)
-        elif kind == _POSITION:
-            positions[partition] = ops.PositionRow(partition, position, fence, owner, generation)
-        elif seen is not None:
-            members.append(ops.MemberRow(member, info, seen))
-    return ops.SubscriptionRows(definition, positions, tuple(members))

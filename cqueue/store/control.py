@@ -37,17 +37,22 @@ class WorkerRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadSchedule(Operation["ScheduleRow | None"]):
-    """A schedule, read at serial consistency."""
+    """A schedule, read at serial consistency.
+
+    as_stored: also one that is damaged, whose columns may then hold anything; for who deletes or replaces it.
+    """
 
     queue: str
     key: str
+    as_stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ListSchedules(Operation[list[ScheduleRow]]):
-    """All schedules of a queue, by key."""
+    """All schedules of a queue, by key. as_stored: as for `ReadSchedule`."""
 
     queue: str
+    as_stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class ChangeSchedule(Operation[bool]):
     """Write all of the row, with version = expect_version + 1, IF version is as expected."""
 
     row: ScheduleRow
-    expect_version: int
+    expect_version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class RemoveSchedule(Operation[bool]):
 
     queue: str
     key: str
-    expect_version: int
+    expect_version: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,13 @@ class ReadLogShards(Operation[dict[int, frozenset[int]]]):
 
 
 @dataclass(frozen=True, slots=True)
+class ListLogShards(Operation[list[int]]):
+    """All time shards of a log in which partitions exist. It reads through those of all logs."""
+
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
 class DropRecords(Operation[None]):
     """Delete a whole Cassandra partition of a deleted log, up to `at_us` (never beyond now)."""
 
@@ -124,9 +131,13 @@ class UnregisterLogShard(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadLog(Operation["LogRow | None"]):
-    """A log's row, read at serial consistency."""
+    """A log's row, read at serial consistency.
+
+    as_stored: also one that is damaged, whose columns may then hold anything; for who deletes it.
+    """
 
     name: str
+    as_stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +157,7 @@ class ChangeLog(Operation[bool]):
     """Set state, config and version (= expect_version + 1) IF version and incarnation are as expected."""
 
     row: LogRow
-    expect_version: int
+    expect_version: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ from cqueue.store.operations import (
     UnregisterShard,
     WideRow,
 )
+from cqueue.store.quarantine import Quarantine
 
 TOMBSTONE_WARN = 1000
 """As Cassandra: a read that crosses no more than this says nothing about it."""
@@ -166,6 +167,7 @@ class MemoryStore:
     """A `Store` whose Cassandra is a few dictionaries."""
 
     def __init__(self, clock_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+        self.quarantine = Quarantine()
         self._clock_us = clock_us
         self._ballot_us = 0
         self._mutex = RLock()
@@ -344,7 +346,7 @@ class MemoryStore:
         if stored is None or stored.version != op.expect_version or stored.incarnation != op.row.incarnation:
             return False
         self._queues[op.row.name] = stored._replace(
-            version=op.expect_version + 1, state=op.row.state, config=op.row.config
+            version=stored.version + 1, state=op.row.state, config=op.row.config
         )
         return True
 
@@ -393,7 +395,7 @@ class MemoryStore:
         stored = self._schedules.get(key)
         if stored is None or stored.version != op.expect_version:
             return False
-        self._schedules[key] = op.row._replace(version=op.expect_version + 1)
+        self._schedules[key] = op.row._replace(version=stored.version + 1)
         return True
 
     def _remove_schedule(self, op: RemoveSchedule) -> bool:

@@ -14,6 +14,7 @@ from cqueue.store.log_operations import (
     DeleteRecords,
     DropRecords,
     ListLogs,
+    ListLogShards,
     LogRow,
     LogShard,
     PeekRecords,
@@ -61,6 +62,7 @@ class MemoryLogs:
             PeekRecords: self._peek,
             RegisterLogShard: self._register,
             ReadLogShards: self._read_shards,
+            ListLogShards: lambda op: sorted({at for log, at in self._registry if log == op.log}),
             DropRecords: lambda op: self._shards.pop(op.shard, None) and None,
             UnregisterLogShard: self._unregister,
             ReadLog: lambda op: self._logs.get(op.name),
@@ -135,7 +137,7 @@ class MemoryLogs:
         if stored is None or stored.version != op.expect_version or stored.incarnation != op.row.incarnation:
             return False
         self._logs[op.row.name] = stored._replace(
-            version=op.expect_version + 1, state=op.row.state, config=op.row.config
+            version=stored.version + 1, state=op.row.state, config=op.row.config
         )
         return True
 

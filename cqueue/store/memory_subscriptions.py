@@ -82,7 +82,7 @@ class MemorySubscriptions:
         stored = self._of(op.key)
         if stored.definition is None or stored.definition.version != op.expect_version:
             return False
-        stored.definition = op.row._replace(version=op.expect_version + 1)
+        stored.definition = op.row._replace(version=stored.definition.version + 1)
         return True
 
     def _remove(self, op: RemoveSubscription) -> bool:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from cqueue.store.quarantine import Quarantine
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _HALF = 1 << 63
@@ -266,11 +268,15 @@ class ReadBodies(Operation[dict[int, bytes]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadShards(Operation[list[ShardRow]]):
-    """The registry of one epoch from `from_time_shard` on, in order."""
+    """The registry of one epoch from `from_time_shard` on, in order.
+
+    grid: the epoch's start and length and the width of a time shard, in ms; rows beside it are left out.
+    """
 
     queue: str
     epoch: int
     from_time_shard: int
+    grid: tuple[int, int, int] | None = None
 
 
 # ── Plain writes, idempotent under their derived timestamps ─────────────────────────────────────
@@ -371,9 +377,13 @@ class Mutate(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ReadQueue(Operation["QueueRow | None"]):
-    """A queue's row, read at serial consistency."""
+    """A queue's row, read at serial consistency.
+
+    as_stored: also one that is damaged, whose columns may then hold anything; for who deletes it.
+    """
 
     name: str
+    as_stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +403,7 @@ class ChangeQueue(Operation[bool]):
     """Set state, config and version (= expect_version + 1) IF version and incarnation are as expected."""
 
     row: QueueRow
-    expect_version: int
+    expect_version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +507,9 @@ class Finish(Operation[T]):
 
 
 class Store(Protocol):
-    """What a storage back end offers. Thread-safe."""
+    """What a storage back end offers. Thread-safe. quarantine: the damaged rows that it has met."""
+
+    quarantine: Quarantine
 
     def execute(self, operation: Operation[Any]) -> Any:
         """Run one store operation; its result, or NotDone, OutcomeUnknown or SchemaMismatch."""

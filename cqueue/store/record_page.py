@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.store import cells
@@ -29,17 +30,26 @@ _NULLS_AND_BODY = struct.Struct(">qi")
 _TWO_NULLS = -1
 
 
+class Broken(NamedTuple):
+    """A record that cannot be read, and why."""
+
+    id: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class RecordPage:
     """Records in the order in which they were read.
 
     data: their cells. starts: where each row begins, and where the last one ends.
     bodies: where the body begins, by place, of those that have a key or headers.
+    broken: the records of the answer that are left out, in order.
     """
 
     data: bytes
     starts: list[int]
     bodies: dict[int, int]
+    broken: tuple[Broken, ...] = ()
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -116,22 +126,38 @@ class ReadRecordPage(Operation[RecordPage]):
 
 
 def parse(data: bytes) -> RecordPage:
-    """The rows of an answer as protocol version 5 writes them: their number, then lengths and cells."""
+    """The rows of an answer as protocol version 5 writes them: their number, then lengths and cells.
+
+    A record without a topic or a body is left out.
+    """
     (count,) = cells.COUNT.unpack_from(data)
     starts, bodies = [0] * (count + 1), dict[int, int]()
+    broken = dict[int, Broken]()
     topic_size, rest = _TOPIC.unpack_from, _NULLS_AND_BODY.unpack_from
     at = 4
     for place in range(count):
         starts[place] = at
-        at += TOPIC_AT + topic_size(data, at)[0]
-        nulls, size = rest(data, at)
-        if nulls == _TWO_NULLS:
-            at += NULLS + size
+        (topic,) = topic_size(data, at)
+        nulls, size = rest(data, at + TOPIC_AT + topic)  # without a topic something else, within the row
+        if nulls == _TWO_NULLS and size >= 0 and topic >= 0:
+            at += TOPIC_AT + NULLS + topic + size
         else:
+            _, at = cells.cell(data, at + TOPIC_AT - 4)
             _, at = cells.cell(data, at)  # the key
             _, at = cells.cell(data, at)  # the headers
             (size,) = cells.COUNT.unpack_from(data, at)
             bodies[place] = at + 4
-            at += 4 + size
+            at += 4 + max(0, size)
+            if topic < 0 or size < 0:
+                id_ = ids.from_bytes(data[starts[place] + ID_AT : starts[place] + ID_AT + 16])
+                broken[place] = Broken(id_, "topic is null" if topic < 0 else "body is null")
     starts[count] = at
-    return RecordPage(data, starts, bodies)
+    page = RecordPage(data, starts, bodies)
+    return _without(page, broken) if broken else page
+
+
+def _without(page: RecordPage, broken: dict[int, Broken]) -> RecordPage:
+    """The page with the rows at these places cut out of it."""
+    places = [place for place in range(len(page)) if place not in broken]
+    kept = b"".join(page.data[page.starts[place] : page.starts[place + 1]] for place in places)
+    return replace(parse(cells.COUNT.pack(len(places)) + kept), broken=tuple(broken.values()))

@@ -358,6 +358,12 @@ READ_LOG_SHARDS = Statement(
     "SELECT time_shard, partition FROM {keyspace}.log_shards WHERE log = ? AND time_shard IN ?",
     page_rows=5000,
 )
+LIST_LOG_SHARDS = Statement(
+    "list log shards",
+    "To delete a log whose row does not tell any more how wide its time shards are.",
+    "SELECT DISTINCT log, time_shard FROM {keyspace}.log_shards",
+    page_rows=5000,
+)
 UNREGISTER_LOG_SHARD = Statement(
     "unregister log shard",
     "After its records were dropped.",

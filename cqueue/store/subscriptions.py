@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cqueue.store.log_operations import LogShard
 from cqueue.store.operations import Operation
+from cqueue.store.quarantine import Damage
 
 CHANGES_AT_ONCE = 64
 
@@ -70,19 +71,29 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRows:
-    """Everything about a subscription, at one time."""
+    """Everything about a subscription, at one time.
+
+    broken: a definition that cannot be read, and its version as it is stored.
+    lost: partitions whose position cannot be read, and their fences as they are stored.
+    """
 
     definition: DefinitionRow | None = None
     positions: Mapping[int, PositionRow] = field(default_factory=dict)
     members: tuple[MemberRow, ...] = ()
+    broken: tuple[Damage, int | None] | None = None
+    lost: Mapping[int, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSubscription(Operation[SubscriptionRows]):
-    """All rows; `serial` makes unfinished mutations known first."""
+    """All rows; `serial` makes unfinished mutations known first.
+
+    now_us: the time, to tell positions and heartbeats that lie in the future; None takes them as they are.
+    """
 
     key: SubscriptionKey
     serial: bool = False
+    now_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,7 @@ class ChangeDefinition(Operation[bool]):
 
     key: SubscriptionKey
     row: DefinitionRow
-    expect_version: int
+    expect_version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +123,7 @@ class RemoveSubscription(Operation[bool]):
     """Delete all rows IF the definition's version is as expected."""
 
     key: SubscriptionKey
-    expect_version: int
+    expect_version: int | None
 
 
 @dataclass(frozen=True, slots=True)

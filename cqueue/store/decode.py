@@ -1,0 +1,399 @@
+"""Rows of all tables but `messages`, decoded strictly: values for what can be read, `Damage` for the rest.
+
+The functions that decode are pure: they take the rows of an answer, as tuples in the order of the statement's
+columns, and raise nothing, whatever stands in them. A row that is damaged takes no other one with it. `kept`
+and `single` report what they leave out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from cqueue import ids
+from cqueue.errors import DamagedRow, SchemaMismatch
+from cqueue.store.control import ScheduleRow, WorkerRow
+from cqueue.store.log_operations import LogRow
+from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
+from cqueue.store.quarantine import Damage, Quarantine
+from cqueue.store.subscriptions import (
+    DefinitionRow,
+    MemberRow,
+    PositionRow,
+    ReadSubscription,
+    SubscriptionKey,
+    SubscriptionRows,
+)
+
+T = TypeVar("T")
+Row = Sequence[Any]
+Check = Callable[[Any], bool]
+Report = Callable[[Damage], None]
+
+LAST_MS: Final = 95_617_584_000_000
+"""The year 5000 in ms since 1970: no message may be due so late, and the time of an id ends in 5236."""
+MOST: Final = 1 << 62
+"""Versions, fences and other counters stay below this, so that the next one fits its column."""
+PRIORITIES: Final = frozenset(range(10))
+MOST_SHARDS: Final = 1000
+MOST_OPEN_SHARDS: Final = 64
+AHEAD_US: Final = 60_000_000
+"""What is to lie in the past may lie so far ahead: more than clocks disagree by."""
+WEEK_S: Final = 7 * 86_400
+
+DEFINITION, POSITION, MEMBER = 0, 1, 2  # kinds of rows in `subscriptions`
+FLEET: Final = "cqueue"
+_SHOWN = 60
+
+_REMEDIES: Final = {
+    "queues": "mend it, or delete the queue with `cqueue queue delete`",
+    "logs": "mend it, or delete the log with `cqueue log delete`",
+    "schedules": "add the schedule again with replace, or remove it with `cqueue schedule remove`",
+    "subscriptions": "mend it, or delete the subscription with `cqueue subscription delete`",
+}
+
+
+class Found(NamedTuple):
+    """What an answer holds. values: of a type that the function says; damages: one for each other row."""
+
+    values: list[Any]
+    damages: list[Damage]
+
+
+def kept(found: Found, quarantine: Quarantine) -> list[Any]:
+    """What can be read; the rest is reported."""
+    for damage in found.damages:
+        quarantine.report(damage)
+    return found.values
+
+
+def single(found: Found, quarantine: Quarantine) -> Any:
+    """The only row of an answer, or None.
+
+    Raises:
+        DamagedRow: it cannot be read.
+    """
+    values = kept(found, quarantine)
+    if found.damages:
+        raise error(found.damages[0])
+    return next(iter(values), None)
+
+
+def next_version(seen: int | None) -> int:
+    """The version after this one, which of a damaged row may be anything."""
+    return seen + 1 if seen is not None and _COUNTER(seen) else 1
+
+
+def error(damage: Damage) -> DamagedRow:
+    """The error of a call that needs this very row."""
+    key = ", ".join(map(str, damage.key))
+    remedy = _REMEDIES.get(damage.table, "see `cqueue quarantine list`")
+    return DamagedRow(f"the row ({key}) of table {damage.table} cannot be read: {damage.reason}; {remedy}")
+
+
+def parsed(place: Damage, parse: Callable[[], T], report: Report) -> T:
+    """What `parse` makes of a row's JSON. place: the row, with the column's name for a reason.
+
+    Raises:
+        DamagedRow: it is JSON, and not what belongs there.
+    """
+    try:
+        return parse()
+    except (DamagedRow, ValueError, KeyError, TypeError, AttributeError, OverflowError) as exc:
+        damage = place._replace(reason=f"{place.reason} holds what does not belong there: {exc!r}")
+        report(damage)
+        raise error(damage) from exc
+
+
+def not_ahead(place: Damage, at_us: int, now_us: int, report: Report) -> None:
+    """Check that a column holds a moment that has been. place: as for `parsed`.
+
+    Raises:
+        DamagedRow: it lies in the future, and whoever starts from it would find nothing.
+    """
+    if at_us > now_us + AHEAD_US:
+        damage = place._replace(reason=f"{place.reason} lies in the future: all until then would be missed")
+        report(damage)
+        raise error(damage)
+
+
+# ── What a column may hold ──
+
+
+def number(low: int, high: int) -> Check:
+    """A whole number from `low` to `high`."""
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def one_of(*names: str) -> Check:
+    """One of these texts."""
+    return lambda value: value in names
+
+
+def is_text(value: Any) -> bool:
+    """A text that is not empty."""
+    return isinstance(value, str) and value != ""
+
+
+def is_object(value: Any) -> bool:
+    """A JSON object."""
+    try:
+        return isinstance(value, str) and isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+_COUNTER = number(1, MOST)
+_FROM_ZERO = number(0, MOST)
+_TIME = number(0, LAST_MS)
+_EPOCH = number(-LAST_MS, LAST_MS)
+
+_QUEUE: Final[Mapping[str, Check]] = {
+    "incarnation": is_text,
+    "version": _COUNTER,
+    "state": one_of("active", "paused", "deleting"),
+    "config": is_object,
+    "epoch_ms": number(1000, 30 * 86_400_000),
+    "oldest_epoch": _EPOCH,
+    "oldest_open_epoch": _EPOCH,
+}
+_LOG: Final[Mapping[str, Check]] = {
+    "incarnation": is_text,
+    "version": _COUNTER,
+    "state": one_of("active", "deleting"),
+    "config": is_object,
+    "created": _TIME,
+}
+_SCHEDULE: Final[Mapping[str, Check]] = {
+    "version": _COUNTER,
+    "state": one_of("active", "paused", "done"),
+    "generation": _FROM_ZERO,
+    "definition": is_object,
+    "next_at": _TIME,
+    "previous": _TIME,
+    "fired": _FROM_ZERO,
+}
+_WORKER: Final[Mapping[str, Check]] = {"info": is_object, "seen": _TIME}
+_DEPLOYMENT: Final[Mapping[str, Check]] = {
+    "format": _FROM_ZERO,
+    "serial_consistency": one_of("local_serial", "serial"),
+    "settle_ms": number(1, WEEK_S * 1000),
+    "skew_ms": number(1, WEEK_S * 1000),
+    "gc_grace": number(0, 100 * 365 * 86_400),
+    "changes": _FROM_ZERO,
+}
+_DEFINITION: Final[Mapping[str, Check]] = {
+    "version": _COUNTER,
+    "state": one_of("active", "paused"),
+    "config": is_object,
+}
+_POSITION: Final[Mapping[str, Check]] = {
+    "partition": number(0, 32_767),
+    "position": number(0, ids.lowest_at(LAST_MS * 1000)),
+    "fence": _FROM_ZERO,
+    "generation": _FROM_ZERO,
+}
+_MEMBER: Final[Mapping[str, Check]] = {
+    "member": is_text,
+    "info": is_object,
+    "seen": number(0, LAST_MS * 1000),
+}
+
+
+def wrong(values: Row, checks: Mapping[str, Check]) -> str:
+    """What is wrong with a row whose columns these are, in order; "" if nothing is."""
+    for value, (column, is_right) in zip(values, checks.items(), strict=True):
+        if not is_right(value):
+            return _complaint(column, value)
+    return ""
+
+
+def _complaint(column: str, value: Any) -> str:
+    if value is None:
+        return f"{column} is null"
+    if column == "state":
+        return f"state is {_shown(value)}, which this version does not know; a newer one may have written it"
+    if isinstance(value, str) and column in {"config", "definition", "info"}:
+        return f"{column} is no JSON object"  # what stands in it may be secret
+    return f"{column} is {_shown(value)}, which is out of range"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+# ── Queues, logs, schedules, workers ──
+
+
+def queues(rows: Iterable[Row]) -> Found:
+    """`QueueRow`s."""
+    return _sound(rows, QueueRow._make, lambda row: _damage("queues", row[0], row[:1], row[1:], _QUEUE))
+
+
+def logs(rows: Iterable[Row]) -> Found:
+    """`LogRow`s."""
+    return _sound(rows, LogRow._make, lambda row: _damage("logs", row[0], row[:1], row[1:], _LOG))
+
+
+def schedules(rows: Iterable[Row]) -> Found:
+    """`ScheduleRow`s."""
+    return _sound(
+        rows, ScheduleRow._make, lambda row: _damage("schedules", row[0], row[:2], row[2:], _SCHEDULE)
+    )
+
+
+def is_damaged(row: ScheduleRow) -> bool:
+    """Whether a schedule that was read as it is stored cannot be read otherwise."""
+    return bool(schedules([row]).damages)
+
+
+def workers(rows: Iterable[Row]) -> Found:
+    """`WorkerRow`s."""
+    return _sound(
+        rows, WorkerRow._make, lambda row: _damage("workers", "", (FLEET, row[0]), row[1:], _WORKER)
+    )
+
+
+def _sound(rows: Iterable[Row], make: Callable[[Any], Any], judge: Callable[[Row], Damage | None]) -> Found:
+    found = Found([], [])
+    for row in rows:
+        damage = judge(row)
+        if damage is None:
+            found.values.append(make(row))
+        else:
+            found.damages.append(damage)
+    return found
+
+
+def _damage(table: str, owner: str, key: Row, values: Row, checks: Mapping[str, Check]) -> Damage | None:
+    reason = wrong(values, checks)
+    return Damage(table, owner, tuple(key), reason) if reason else None
+
+
+def deployment(rows: Iterable[Row]) -> DeploymentRow | None:
+    """The deployment's row.
+
+    Raises:
+        SchemaMismatch: it cannot be read: no client may guess what all agree on.
+    """
+    for row in rows:
+        reason = wrong(row, _DEPLOYMENT)
+        if reason:
+            raise SchemaMismatch(
+                f"the row of table deployment cannot be read: {reason}; set it to what it was at bootstrap"
+            )
+        return DeploymentRow._make(row)
+    return None
+
+
+# ── The registry ──
+
+
+def shards(op: ReadShards, rows: Iterable[Row]) -> Found:
+    """`ShardRow`s. A row without priorities may have messages of any."""
+    found = Found([], [])
+    for time_shard, shard, priorities in rows:
+        reason = _misplaced(op, time_shard, shard)
+        if reason:
+            key = (op.queue, op.epoch, time_shard, shard)
+            found.damages.append(Damage("shards", op.queue, key, reason))
+        else:
+            known = PRIORITIES & frozenset(priorities or ()) or PRIORITIES
+            found.values.append(ShardRow(time_shard, shard, known))
+    return found
+
+
+def _misplaced(op: ReadShards, time_shard: Any, shard: Any) -> str:
+    if not _TIME(time_shard):
+        return _complaint("time_shard", time_shard)
+    if not number(-MOST_OPEN_SHARDS, MOST_SHARDS - 1)(shard):
+        return _complaint("shard", shard)
+    if op.grid is None:
+        return ""
+    start_ms, length_ms, width_ms = op.grid
+    if not start_ms <= time_shard < start_ms + length_ms or (shard < 0) != (op.epoch < 0):
+        return f"time_shard {time_shard} with shard {shard} does not belong to epoch {op.epoch}"
+    if time_shard % width_ms:
+        return f"time_shard {time_shard} is no multiple of the queue's, {width_ms} ms"
+    return ""
+
+
+# ── Subscriptions ──
+
+
+def subscription(op: ReadSubscription, rows: Iterable[Row]) -> tuple[SubscriptionRows, list[Damage]]:
+    """Everything about a subscription; `SubscriptionRows` says what cannot be read of it."""
+    definition: DefinitionRow | None = None
+    broken: tuple[Damage, int | None] | None = None
+    positions: dict[int, PositionRow] = {}
+    lost: dict[int, int | None] = {}
+    members: list[MemberRow] = []
+    damages: list[Damage] = []
+    for kind, partition, member, *rest in rows:
+        version, state, config, position, fence, owner, generation, info, seen = rest
+        key = (op.key.log, op.key.name, kind, partition, member)
+        reason = ""
+        if kind == DEFINITION:
+            reason = wrong((version, state, config), _DEFINITION)
+            if reason:
+                broken = (Damage("subscriptions", op.key.log, key, reason), version)
+            else:
+                definition = DefinitionRow(version, state, config)
+        elif kind == POSITION:
+            row = PositionRow(partition, position, fence, owner or "", generation or 0)
+            reason = _wrong_position(op, row)
+            if reason:
+                lost[partition] = fence
+            else:
+                positions[partition] = row
+        elif kind == MEMBER:
+            reason = _wrong_member(op, member, info, seen)
+            if not reason:
+                members.append(MemberRow(member, info, seen))
+        else:
+            reason = f"kind is {kind}, which this version does not know; a newer one may have written it"
+        if reason:
+            damages.append(Damage("subscriptions", op.key.log, key, reason))
+    return SubscriptionRows(definition, positions, tuple(members), broken, lost), damages
+
+
+def _wrong_position(op: ReadSubscription, row: PositionRow) -> str:
+    reason = wrong((row.partition, row.position, row.fence, row.generation), _POSITION)
+    if not reason and op.now_us is not None and row.position > ids.highest_at(op.now_us + AHEAD_US):
+        return "position lies in the future: all that comes until then would be passed over"
+    return reason
+
+
+def _wrong_member(op: ReadSubscription, member: Any, info: Any, seen: Any) -> str:
+    reason = wrong((member, info, seen), _MEMBER)
+    if not reason and op.now_us is not None and seen > op.now_us + AHEAD_US:
+        return "seen lies in the future: its partitions would wait for it"
+    return reason
+
+
+def subscription_keys(rows: Iterable[Row]) -> list[SubscriptionKey]:
+    """All of them; both columns are keys, which are never null."""
+    return [SubscriptionKey._make(row) for row in rows]
+
+
+# ── Logs' registry, bodies ──
+
+
+def log_shards(log: str, rows: Iterable[Row]) -> tuple[dict[int, frozenset[int]], list[Damage]]:
+    """For each time shard the partitions that exist."""
+    found: dict[int, set[int]] = {}
+    damages: list[Damage] = []
+    for time_shard, partition in rows:
+        if number(0, 32_767)(partition):
+            found.setdefault(time_shard, set()).add(partition)
+        else:
+            reason = _complaint("partition", partition)
+            damages.append(Damage("log_shards", log, (log, time_shard, partition), reason))
+    return {time_shard: frozenset(partitions) for time_shard, partitions in found.items()}, damages
+
+
+def bodies(rows: Iterable[tuple[int, bytes | None]]) -> dict[int, bytes]:
+    """By message id; a null body counts as missing."""
+    return {id_: body for id_, body in rows if body is not None}

@@ -29,6 +29,7 @@ from cqueue.senders import Senders
 from cqueue.settings import Settings, load
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Store
+from cqueue.store.quarantine import Quarantine
 from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 
 if TYPE_CHECKING:
@@ -148,6 +149,11 @@ class Client:
     def queues(self) -> list[str]:
         """The names of all queues in order, dead-letter queues among them."""
         return [entry.row.name for entry in self._catalog.all()]
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Used inside: the damaged rows that this process has met."""
+        return self._driver.store.quarantine
 
     # ── logs ──
 

@@ -204,7 +204,7 @@ class Daemon:
         return False
 
     def _work(self, dispatcher: Dispatcher) -> int:
-        self._metrics.watch(dispatcher.stats)
+        self._metrics.watch(dispatcher.stats, dispatcher.quarantined)
         self._pulse = Pulse(dispatcher)
         self._members = Members(
             dispatcher.lanes[0].sender.ask,

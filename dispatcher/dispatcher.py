@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -248,6 +249,15 @@ class Dispatcher:
             waiting_by_queue=self._handover.waiting_by_queue(),
             failing=self._feeders.trouble.subjects,
         )
+
+    def quarantined(self) -> dict[str, int]:
+        """How many damaged rows this process has met, by queue or log; "" for rows that are of neither."""
+        stores = {id(store): store for lane in self.lanes if (store := getattr(lane.sender, "store", None))}
+        found: Counter[str] = Counter()
+        for store in stores.values():
+            for owner, rows in store.quarantine.counts().items():
+                found[owner.partition("@")[0]] += rows
+        return dict(found)
 
     @property
     def lanes(self) -> tuple[Lane, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
@@ -30,7 +30,9 @@ OUTCOMES: Final = (
 FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Seconds: from a handler that does nothing to one that takes minutes."""
-LARGEST: Final = frozenset({"cqueue_lag_seconds", "cqueue_build_info", "process_start_time_seconds"})
+LARGEST: Final = frozenset({
+    "cqueue_lag_seconds", "cqueue_build_info", "cqueue_quarantined_rows", "process_start_time_seconds",
+})  # fmt: skip
 """Of these the largest of several processes counts; all else is added up."""
 
 Families = list[Any]
@@ -53,9 +55,12 @@ class Metrics:
         build.labels(__version__, platform.python_version(), app).set(1)
         ProcessCollector(registry=self.registry)
 
-    def watch(self, stats: Callable[[], Stats]) -> None:
-        """Show what a dispatcher counts as well; asked when somebody wants to know."""
-        self.registry.register(_Counted(stats))
+    def watch(self, stats: Callable[[], Stats], quarantined: Callable[[], Mapping[str, int]]) -> None:
+        """Show what a dispatcher counts as well; asked when somebody wants to know.
+
+        quarantined: how many rows cannot be read, by queue or log.
+        """
+        self.registry.register(_Counted(stats, quarantined))
 
     def families(self) -> Families:
         """All samples as they are now."""
@@ -71,8 +76,9 @@ class Metrics:
 class _Counted(Collector):
     """What the dispatcher counts anyway."""
 
-    def __init__(self, stats: Callable[[], Stats]) -> None:
+    def __init__(self, stats: Callable[[], Stats], quarantined: Callable[[], Mapping[str, int]]) -> None:
         self._stats = stats
+        self._quarantined = quarantined
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
@@ -89,7 +95,12 @@ class _Counted(Collector):
                 messages.add_metric([queue, outcome], getattr(counts, outcome))
             for call, name in FAILURES.items():
                 failures.add_metric([queue, call], getattr(counts, name))
-        yield from (received, messages, failures)
+        damaged = GaugeMetricFamily(
+            "cqueue_quarantined_rows", "Stored rows that this process could not read.", labels=["queue"]
+        )
+        for queue, rows in self._quarantined().items():
+            damaged.add_metric([queue], rows)
+        yield from (received, messages, failures, damaged)
         yield GaugeMetricFamily("cqueue_running", "Handlers that run now.", stats.running)
         yield GaugeMetricFamily("cqueue_waiting", "Messages held here and not yet started.", stats.waiting)
         yield GaugeMetricFamily("cqueue_unsettled", "Decided, and not yet stored.", stats.unsettled)

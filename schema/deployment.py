@@ -12,6 +12,7 @@ from cqueue.errors import SchemaMismatch, Unavailable
 from cqueue.schema.migrations import load_migrations
 from cqueue.schema.statements import SELECT_DEPLOYMENT, SELECT_MIGRATIONS
 from cqueue.settings import SerialConsistency, Settings
+from cqueue.store import decode
 from cqueue.store.connection import DRIVER_ERRORS, SERIAL_READ
 from cqueue.store.operations import FORMAT
 
@@ -80,6 +81,7 @@ def read_deployment(session: Session, keyspace: str) -> Deployment | None:
     if not rows:
         return None
     row = rows[0]
+    _check_row(keyspace, row)
     return Deployment(
         format=row.format,
         serial_consistency=cast("SerialConsistency", row.serial_consistency),
@@ -88,6 +90,17 @@ def read_deployment(session: Session, keyspace: str) -> Deployment | None:
         gc_grace_s=row.gc_grace,
         changes=row.changes,
     )
+
+
+def _check_row(keyspace: str, row: Any) -> None:
+    """No client may guess what all agree on."""
+    values = (getattr(row, name) for name in decode.DEPLOYMENT)
+    reason = decode.wrong(tuple(values), decode.DEPLOYMENT)
+    if reason:
+        raise SchemaMismatch(
+            f"Keyspace {keyspace}: the row of table deployment cannot be read: {reason}. "
+            "Set it to what it was at bootstrap."
+        )
 
 
 def _check_migrations(session: Session, keyspace: str) -> None:

@@ -57,16 +57,25 @@ def cli_url():
 
 
 @pytest.fixture
-def cli(cli_url, capsys, monkeypatch, tmp_path):
-    """Run a command line: `cli("queue", "list", stdin=b"…")`. Standard input is no terminal."""
+def cli_on(capsys, monkeypatch, tmp_path):
+    """Make a function that runs command lines on the cluster of a URL."""
     from cqueue.cli.main import main
 
     monkeypatch.chdir(tmp_path)  # no cqueue.toml of the working tree
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*args, stdin=b""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = main(["--url", cli_url, *map(str, args)])
-        return Said(int(code), *capsys.readouterr())
+    def on(url):
+        def run(*args, stdin=b""):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+            code = main(["--url", url, *map(str, args)])
+            return Said(int(code), *capsys.readouterr())
 
-    return run
+        return run
+
+    return on
+
+
+@pytest.fixture
+def cli(cli_url, cli_on):
+    """Run a command line: `cli("queue", "list", stdin=b"…")`. Standard input is no terminal."""
+    return cli_on(cli_url)

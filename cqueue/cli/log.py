@@ -13,10 +13,10 @@ from cqueue.cli import log_append, log_read
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.log_view import described, listing, sheet, stats_sheet
-from cqueue.cli.opening import find_log, log_not_found, open_client, open_log
+from cqueue.cli.opening import find_log, log_not_found, open_client, open_log, say_left_out
 from cqueue.cli.options import Json, LogName, Yes
 from cqueue.cli.values import parse_duration, show_duration
-from cqueue.errors import BadInput, LogNotFound
+from cqueue.errors import BadInput, DamagedRow, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def list_logs(ctx: typer.Context, *, _json: Json = False) -> None:
     cli: CliContext = ctx.obj
     with open_client(cli) as client:
         rows = [row for name in client.logs() if (row := _described_if_there(client, name)) is not None]
+        say_left_out(cli, client, "logs")
     if rows or cli.json:
         cli.emit(rows, lambda: listing(rows))
     else:
@@ -180,7 +181,7 @@ def _how_long(log: Log) -> str:
 def _described_if_there(client: Client, name: str) -> Mapping[str, Any] | None:
     try:
         return described(find_log(client, name))
-    except LogNotFound:  # deleted since it was listed
+    except (LogNotFound, DamagedRow):  # since it was listed
         return None
 
 

@@ -79,6 +79,18 @@ def log_not_found(client: Client, name: str) -> LogNotFound:
     return LogNotFound(_hint("log", name, client.logs))
 
 
+def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
+    """Say, below a list, how many rows of these tables are not in it because they cannot be read."""
+    left_out = client.quarantine.of(*tables)
+    if left_out:
+        rows = f"{len(left_out)} damaged {'row is' if len(left_out) == 1 else 'rows are'}"
+        cli.err_console.print(
+            f"{rows} left out: {left_out[0].table} {left_out[0].key[-1]}: {left_out[0].reason}"
+            f"{', …' if len(left_out) > 1 else ''}. `cqueue quarantine list` shows all.",
+            style="yellow", soft_wrap=True, markup=False, highlight=False,
+        )  # fmt: skip
+
+
 def _hint(kind: str, name: str, names_of: Callable[[], list[str]]) -> str:
     try:
         names = names_of()

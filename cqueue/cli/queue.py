@@ -9,12 +9,12 @@ import typer
 
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import find_queue, not_found, open_client, open_queue
+from cqueue.cli.opening import find_queue, not_found, open_client, open_queue, say_left_out
 from cqueue.cli.options import Json, QueueName, Yes
 from cqueue.cli.queue_view import described, listing, sheet
 from cqueue.cli.values import counted, parse_duration, show_duration
 from cqueue.config import QueueConfig
-from cqueue.errors import BadInput, QueueNotFound
+from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def list_queues(
     with open_client(cli) as client:
         names = [name for name in client.queues() if all_ or not name.endswith(DEAD_SUFFIX)]
         rows = [row for name in names if (row := _described_if_there(client, name)) is not None]
+        say_left_out(cli, client, "queues")
     if rows or cli.json:
         cli.emit(rows, lambda: listing(rows))
     else:
@@ -242,7 +243,7 @@ def _given(**options: Any) -> dict[str, Any]:
 def _described_if_there(client: Client, name: str) -> dict[str, Any] | None:
     try:
         return described(find_queue(client, name))
-    except QueueNotFound:  # deleted since it was listed
+    except (QueueNotFound, DamagedRow):  # since it was listed
         return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import open_queue
+from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.schedule_view import UPCOMING, described, listing, sheet
 from cqueue.cli.values import parse_duration, parse_headers, parse_moment
@@ -46,8 +46,9 @@ def _schedules(ctx: typer.Context, queue: str) -> Iterator[Schedules]:
 def list_schedules(ctx: typer.Context, queue: QueueName, *, _json: Json = False) -> None:
     """List the schedules of a queue."""
     cli: CliContext = ctx.obj
-    with _schedules(ctx, queue) as schedules:
-        found = schedules.list()
+    with open_client(cli) as client:
+        found = find_queue(client, queue).schedules.list()
+        say_left_out(cli, client, "schedules")
     if found or cli.json:
         cli.emit([described(schedule) for schedule in found], lambda: listing(found))
     else:

@@ -15,7 +15,7 @@ from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.log_read import Partitions, Topics, parse_position
-from cqueue.cli.opening import find_log, open_client
+from cqueue.cli.opening import find_log, open_client, say_left_out
 from cqueue.cli.options import Json, LogName, Yes
 from cqueue.cli.subscription_view import described, sheet
 from cqueue.errors import BadInput, Closed
@@ -49,8 +49,9 @@ def show(ctx: typer.Context, log: LogName, name: Name, *, _json: Json = False) -
 
     The lag counts records, so it is no quick look.
     """
-    with _existing(ctx, log, name) as subscription:
-        _emit(ctx.obj, subscription)
+    with open_client(ctx.obj) as client:
+        _emit(ctx.obj, _opened(client, log, name))
+        say_left_out(ctx.obj, client, "subscriptions")
 
 
 @app.command()
@@ -219,9 +220,13 @@ def _existing(ctx: typer.Context, log: str, name: str) -> Iterator[Subscription]
         BadInput: there is none of that name; the message suggests the nearest.
     """
     with open_client(ctx.obj) as client:
-        find_log(client, log)
-        _check_name(client, log, name)
-        yield client.subscribe(log, name=name, listeners=[_nobody])
+        yield _opened(client, log, name)
+
+
+def _opened(client: Client, log: str, name: str) -> Subscription:
+    find_log(client, log)
+    _check_name(client, log, name)
+    return client.subscribe(log, name=name, listeners=[_nobody])
 
 
 def _check_name(client: Client, log: str, name: str) -> None:

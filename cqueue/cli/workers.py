@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import open_client
+from cqueue.cli.opening import open_client, say_left_out
 from cqueue.cli.options import Json
 from cqueue.cli.values import show_moment
 
@@ -35,6 +35,7 @@ def workers(ctx: typer.Context, *, _json: Json = False) -> None:
     cli: CliContext = ctx.obj
     with open_client(cli) as client:
         found, now_s = listed(client)
+        say_left_out(cli, client, "workers")
     if cli.json:
         cli.emit([_fields(worker, now_s) for worker in found])
     elif found:

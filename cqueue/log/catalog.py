@@ -197,6 +197,7 @@ class LogCatalog:
         with self._mutex:
             self._entries.pop(name, None)
         try:
+            decode.check(decode.logs([row]))
             spec = self._entry_of(row).spec
             self._driver.run(_drop_all(spec))
         except DamagedRow:  # where its time shards stand follows from its configuration

@@ -90,6 +90,7 @@ class CassandraStore:
             ops.DropBodies: self._drop_bodies,
             ops.RegisterShard: self._register_shard,
             ops.UnregisterShard: self._unregister_shard,
+            ops.DropShard: self._drop_shard,
             ops.Mutate: self._mutate,
             ops.ReadQueue: self._read_queue,
             ops.ListQueues: self._list_queues,
@@ -292,6 +293,10 @@ class CassandraStore:
     def _unregister_shard(self, op: ops.UnregisterShard) -> Request[None]:
         values = (op.time_shard * 1000 + 1, op.queue, op.epoch, op.time_shard, op.shard)
         return self._requests.send(cql.UNREGISTER_SHARD, values, _nothing)
+
+    def _drop_shard(self, op: ops.DropShard) -> Request[None]:
+        values = (op.queue, op.epoch, op.time_shard, op.shard)
+        return self._requests.send(cql.DROP_SHARD, values, _nothing)
 
     # ── Conditional mutations ──
 

@@ -43,6 +43,7 @@ class CassandraLogs:
             ops.ReadRecordIds: self._read_ids,
             ops.PeekRecords: self._peek,
             ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, (op.at_us, *op.shard)),
+            ops.DropRecord: lambda op: self._plain(cql.DROP_RECORD, (*op.shard, op.id)),
             ops.RegisterLogShard: lambda op: self._plain(cql.REGISTER_LOG_SHARD, (*op.shard, op.ttl_s)),
             ops.ReadLogShards: self._read_shards,
             ops.ListLogShards: self._list_shards,

@@ -75,9 +75,14 @@ def single(found: Found, quarantine: Quarantine) -> Any:
         DamagedRow: it cannot be read.
     """
     values = kept(found, quarantine)
+    check(found)
+    return next(iter(values), None)
+
+
+def check(found: Found) -> None:
+    """Raise DamagedRow if something cannot be read."""
     if found.damages:
         raise error(found.damages[0])
-    return next(iter(values), None)
 
 
 def next_version(seen: int | None) -> int:
@@ -175,7 +180,7 @@ _SCHEDULE: Final[Mapping[str, Check]] = {
     "fired": _FROM_ZERO,
 }
 _WORKER: Final[Mapping[str, Check]] = {"info": is_object, "seen": _TIME}
-_DEPLOYMENT: Final[Mapping[str, Check]] = {
+DEPLOYMENT: Final[Mapping[str, Check]] = {
     "format": _FROM_ZERO,
     "serial_consistency": one_of("local_serial", "serial"),
     "settle_ms": number(1, WEEK_S * 1000),
@@ -279,7 +284,7 @@ def deployment(rows: Iterable[Row]) -> DeploymentRow | None:
         SchemaMismatch: it cannot be read: no client may guess what all agree on.
     """
     for row in rows:
-        reason = wrong(row, _DEPLOYMENT)
+        reason = wrong(row, DEPLOYMENT)
         if reason:
             raise SchemaMismatch(
                 f"the row of table deployment cannot be read: {reason}; set it to what it was at bootstrap"

@@ -60,6 +60,14 @@ class DeleteRecords(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class DropRecord(Operation[None]):
+    """Delete a record that is damaged, now, whenever it was written."""
+
+    shard: LogShard
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadRecords(Operation[list[RecordRow]]):
     """Records with after < id <= upto, the first `limit` of them. reverse: the last, newest first."""
 

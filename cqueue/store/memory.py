@@ -43,6 +43,7 @@ from cqueue.store.operations import (
     DeleteMessages,
     DeploymentRow,
     DropBodies,
+    DropShard,
     Finish,
     Head,
     IdSlice,
@@ -188,6 +189,7 @@ class MemoryStore:
             ReadMessages: self._read_messages,
             ReadBodies: self._read_bodies,
             ReadShards: self._read_shards,
+            DropShard: self._drop_shard,
             InsertMessages: self._insert_messages,
             DeleteMessages: self._delete_messages,
             InsertBodies: self._insert_bodies,
@@ -335,6 +337,9 @@ class MemoryStore:
 
     def _unregister(self, op: UnregisterShard) -> None:
         self._shards.setdefault((op.queue, op.epoch), {})[op.time_shard, op.shard] = None
+
+    def _drop_shard(self, op: DropShard) -> None:
+        self._shards.get((op.queue, op.epoch), {}).pop((op.time_shard, op.shard), None)
 
     # ── queues and deployment ──
 

@@ -348,6 +348,16 @@ class UnregisterShard(Operation[None]):
     shard: int
 
 
+@dataclass(frozen=True, slots=True)
+class DropShard(Operation[None]):
+    """Delete a registry row that is damaged, now, whenever it was written."""
+
+    queue: str
+    epoch: int
+    time_shard: int
+    shard: int
+
+
 # ── Conditional mutations ───────────────────────────────────────────────────────────────────────
 
 RETIRED_TTL_S = 3600

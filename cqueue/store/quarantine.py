@@ -57,6 +57,12 @@ class Quarantine:
         """What was reported of this row, if anything."""
         return self._met.get((table, key))
 
+    def of(self, *tables: str) -> list[Damage]:
+        """What was reported of these tables' rows, in the order of their keys as text."""
+        with self._mutex:
+            found = [damage for damage in self._met.values() if damage.table in tables]
+        return sorted(found, key=lambda damage: (damage.table, *map(str, damage.key)))
+
     def counts(self) -> Mapping[str, int]:
         """How many damaged rows this process has met, by owner."""
         with self._mutex:

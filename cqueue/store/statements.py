@@ -168,6 +168,13 @@ UNREGISTER_SHARD = Statement(
     Kind.WRITE,
 )
 
+DROP_SHARD = Statement(
+    "drop shard",
+    "One that is damaged: nobody knows at which time it was written.",
+    "DELETE FROM {keyspace}.shards WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?",
+    Kind.WRITE,
+)
+
 # ── Parts of the one conditional mutation of a wide row; a timestamp in it would be ignored ──
 
 SET_LOCK = Statement(
@@ -321,6 +328,12 @@ DELETE_RECORDS = Statement(
     "delete records",
     "Of an append that was answered too late; one µs after the latest of their ids.",
     f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id IN ?",
+    Kind.WRITE,
+)
+DROP_RECORD = Statement(
+    "drop record",
+    "One that is damaged: nobody knows at which time it was written.",
+    f"DELETE FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id = ?",
     Kind.WRITE,
 )
 READ_RECORDS = Statement(

@@ -40,7 +40,9 @@ def test_a_schedule_changes_only_from_the_version_seen(store, queue):
     """Two dispatchers that move a schedule on from the same state: one of them does."""
     row = schedule(queue)
     store.execute(CreateSchedule(row))
-    moved = row._replace(state="done", generation=8, definition='{"a": 1}', next_at=0, previous=1_000, fired=1)
+    moved = row._replace(
+        state="done", generation=8, definition='{"a": 1}', next_at=0, previous=1_000, fired=1
+    )
     assert store.execute(ChangeSchedule(moved, 1)) is True
     assert store.execute(ChangeSchedule(row, 1)) is False
     assert store.execute(ReadSchedule(queue, "k")) == moved._replace(version=2)

@@ -1,0 +1,578 @@
+"""Damaged rows of all tables but `messages` stop nobody: written with CQL, then looked at from outside."""
+
+import functools
+import json
+import threading
+import time
+import uuid
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue import ids, quarantine
+from cqueue.dispatcher.triggers import Repeating
+from cqueue.dispatcher.watcher import look
+from cqueue.errors import DamagedRow, LogNotFound, QueueNotFound, ScheduleNotFound, SchemaMismatch
+from cqueue.log import LogConfig
+from cqueue.protocol import shards
+from cqueue.store.log_operations import ReadRecords
+from cqueue.store.record_page import ReadRecordPage
+
+pytestmark = pytest.mark.cassandra
+
+FAR_MS = 1 << 60
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def client(keyspace):
+    with cqueue.connect(keyspace.url) as client:
+        yield client
+
+
+@pytest.fixture
+def cql(connection, keyspace):
+    """Run a statement as an operator's hand would: `{ks}` is the keyspace."""
+
+    def run(text, *values):
+        return list(connection.session.execute(text.replace("{ks}", keyspace.name), values))
+
+    return run
+
+
+@pytest.fixture
+def cli(keyspace, cli_on):
+    return cli_on(keyspace.url)
+
+
+@pytest.fixture
+def name():
+    return f"n{uuid.uuid4().hex[:12]}"
+
+
+def received(client, queue):
+    """All bodies that a new consumer finds."""
+    found = []
+    with client.queue(queue).consumer() as consumer:
+        while batch := consumer.receive(100, wait=timedelta(seconds=1.5)):
+            found += [message.body for message in batch]
+            consumer.ack(batch)
+    return sorted(found)
+
+
+def update(table, where, **columns):
+    """An UPDATE of those columns."""
+    sets = ", ".join(f"{column} = {value}" for column, value in columns.items())
+    return f"UPDATE {{ks}}.{table} SET {sets} WHERE {where}"  # noqa: S608
+
+
+# ── queues ──
+
+BROKEN_QUEUES = {
+    "config no JSON": {"config": "'{broken'"},
+    "config no object": {"config": "'[]'"},
+    "config null": {"config": "null"},
+    "a setting out of range": {"config": "'{\"shards\": -1}'"},
+    "a setting of another type": {"config": '\'{"visibility_ms": "x"}\''},
+    "a duration beyond all bounds": {"config": "'{\"visibility_ms\": 1e300}'"},
+    "state unknown": {"state": "'melted'"},
+    "state null": {"state": "null"},
+    "version null": {"version": "null"},
+    "version 0": {"version": "0"},
+    "version at its end": {"version": str((1 << 63) - 1)},
+    "epoch width null": {"epoch_ms": "null"},
+    "epoch width 0": {"epoch_ms": "0"},
+    "oldest epoch null": {"oldest_epoch": "null"},
+    "oldest epoch in the future": {"oldest_epoch": str(40_000_000_000_000)},
+    "oldest open epoch absurd": {"oldest_open_epoch": str(-(1 << 62))},
+}
+
+
+@pytest.mark.parametrize("columns", BROKEN_QUEUES.values(), ids=BROKEN_QUEUES.keys())
+def test_a_damaged_queue_fails_alone_and_can_be_deleted(client, cql, name, columns, keyspace):
+    """It raises DamagedRow where it is named; lists and other queues go on; delete takes its messages too."""
+    damaged, other = f"{name}-damaged", f"{name}-other"
+    for each in (damaged, other):
+        client.create_queue(each).send(each.encode())
+    cql(update("queues", f"queue = '{damaged}'", **columns))
+    with cqueue.connect(keyspace.url) as fresh:
+        assert other in fresh.queues()
+        assert damaged not in fresh.queues()
+        with pytest.raises(DamagedRow, match=r"table queues.*delete"):
+            fresh.queue(damaged)
+        assert received(fresh, other) == [other.encode()]
+        assert [each.key for each in fresh.quarantine.of("queues")] == [(damaged,)]
+        assert fresh.delete_queue(damaged) == 1
+        with pytest.raises(QueueNotFound):
+            fresh.queue(damaged)
+        assert fresh.create_queue(damaged).stats().live in {None, 0}
+
+
+def test_a_row_that_an_update_made_out_of_nothing_is_deleted_too(client, cql, name):
+    """Without an incarnation there are no messages to look for: the row goes, and the name is free again."""
+    cql(update("queues", f"queue = '{name}'", oldest_epoch="7"))
+    with pytest.raises(DamagedRow):
+        client.queue(name)
+    assert client.delete_queue(name) == 0
+    client.create_queue(name)
+
+
+def test_schedules_of_a_deleted_queue_go_whatever_stands_in_their_rows(client, cql, name):
+    """Delete does not stop at a schedule that cannot be read."""
+    queue = client.create_queue(name)
+    queue.schedules.add("k", Repeating(HOUR))
+    partition = client._catalog.entry(name).spec.partition
+    cql(update("schedules", f"queue = '{partition}' AND key = 'k'", version="null", definition="'{'"))
+    client.delete_queue(name)
+    assert cql("SELECT key FROM {ks}.schedules WHERE queue = %s", partition) == []
+
+
+# ── the registry ──
+
+INDEX = shards.EPOCH_INDEX
+BROKEN_SHARDS = {
+    "time shard at its end": (None, (1 << 63) - 1, 0),
+    "time shard beyond what ids can hold": (None, 1 << 60, 0),
+    "time shard of another epoch": (None, 0, 0),
+    "shard beyond all": (None, None, 1 << 30),
+    "open shard in a normal epoch": (None, None, -1),
+    "index beyond what epochs can be": (INDEX, (1 << 63) - 1, 0),
+    "index of no kind": (INDEX, None, 1 << 20),
+}
+
+
+def insert_shard(cql, *place):
+    """What a hand might write: with a timestamp of now, unlike a producer's."""
+    cql("INSERT INTO {ks}.shards (queue, epoch, time_shard, shard, priorities) VALUES (%s, %s, %s, %s, {0})",
+        *place)  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BROKEN_SHARDS.values(), ids=BROKEN_SHARDS.keys())
+def test_a_registry_row_beside_all_wide_rows_is_set_aside(client, cql, name, broken):
+    """Messages come, are counted, purged; the row is shown, and dropped for good."""
+    queue = client.create_queue(name)
+    queue.send(b"one")
+    spec = client._catalog.entry(name).spec
+    now = shards.epoch_at(spec, time.time_ns() // 1_000_000)
+    epoch, time_shard, shard = broken
+    place = (
+        spec.partition,
+        now if epoch is None else epoch,
+        now if time_shard is None else time_shard,
+        shard,
+    )
+    insert_shard(cql, *place)
+    assert queue.stats(exact=True).live == 1
+    assert received(client, name) == [b"one"]
+    queue.send(b"two")
+    assert queue.purge() == 1
+    (damage,) = [
+        each for each in quarantine.look(client) if each.table == "shards" and each.owner == place[0]
+    ]
+    assert damage.key == place
+    quarantine.drop(client, damage)
+    assert cql("SELECT * FROM {ks}.shards WHERE queue = %s AND epoch = %s AND time_shard = %s AND shard = %s",
+               *place) == []  # fmt: skip
+    assert client.delete_queue(name) == 0
+
+
+@pytest.mark.parametrize("time_shard", [-1, -(1 << 63), 17])
+def test_an_odd_registry_row_stops_nobody(client, cql, name, time_shard):
+    """Below all times nobody looks; off the grid it is set aside by consumers, and swept up by purge."""
+    queue = client.create_queue(name)
+    queue.send(b"one")
+    spec = client._catalog.entry(name).spec
+    epoch = shards.epoch_at(spec, time.time_ns() // 1_000_000)
+    insert_shard(cql, spec.partition, epoch, epoch + 17 if time_shard == 17 else time_shard, 0)
+    insert_shard(cql, spec.partition, INDEX, time_shard, 0)
+    assert queue.stats(exact=True).live == 1
+    assert received(client, name) == [b"one"]
+    queue.send(b"two")
+    assert queue.purge() == 1
+    assert client.delete_queue(name) == 0
+
+
+@pytest.mark.parametrize("priorities", ["null", "{}", "{-3, 99}"])
+def test_without_priorities_a_wide_row_may_have_messages_of_any(client, cql, name, priorities):
+    """What the registry does not say must not lose a message; what no priority is, is ignored."""
+    queue = client.create_queue(name)
+    queue.send(b"urgent", priority=7)
+    spec = client._catalog.entry(name).spec
+    rows = cql(
+        "SELECT epoch, time_shard, shard FROM {ks}.shards WHERE queue = %s ALLOW FILTERING", spec.partition
+    )
+    for epoch, time_shard, shard in rows:
+        key = f"queue = '{spec.partition}' AND epoch = {epoch} "
+        key += f"AND time_shard = {time_shard} AND shard = {shard}"
+        cql(update("shards", key, priorities=priorities))
+        cql("INSERT INTO {ks}.shards (queue, epoch, time_shard, shard) VALUES (%s, %s, %s, %s)",
+            spec.partition, epoch, time_shard, shard)  # fmt: skip
+    with cqueue.Client(client._driver.store, on_close=lambda: None) as fresh:
+        assert received(fresh, name) == [b"urgent"]
+
+
+def test_a_damaged_registry_row_keeps_no_epoch_back(client, cql, name):
+    """The oldest epoch moves over one that holds nothing but rows which are set aside."""
+    queue = client.create_queue(name)
+    spec = client._catalog.entry(name).spec
+    old = shards.epoch_at(spec, time.time_ns() // 1_000_000 - 7_200_000)
+    cql(update("queues", f"queue = '{name}'", oldest_epoch=str(old)))
+    insert_shard(cql, spec.partition, old, old + 17, 0)
+    with cqueue.Client(client._driver.store, on_close=lambda: None) as fresh:
+        queue = fresh.queue(name)
+        queue.send(b"now")
+        assert received(fresh, name) == [b"now"]
+    assert cql("SELECT oldest_epoch FROM {ks}.queues WHERE queue = %s", name)[0][0] > old
+
+
+def test_a_body_that_is_null_counts_as_missing(client, cql, name):
+    """A large message without its body is dealt with as one whose body never came; the next one flows on."""
+    queue = client.create_queue(name)
+    queue.send(b"x" * 300_000)
+    queue.send(b"small")
+    spec = client._catalog.entry(name).spec
+    (row,) = cql("SELECT queue, time_shard, shard, id FROM {ks}.bodies WHERE queue = %s ALLOW FILTERING",
+                 spec.partition)  # fmt: skip
+    cql("DELETE body FROM {ks}.bodies WHERE queue = %s AND time_shard = %s AND shard = %s AND id = %s", *row)
+    cql("INSERT INTO {ks}.bodies (queue, time_shard, shard, id) VALUES (%s, %s, %s, %s)", *row)
+    assert b"small" in received(client, name)
+
+
+# ── schedules ──
+
+BROKEN_SCHEDULES = {
+    "definition no JSON": {"definition": "'{broken'"},
+    "definition null": {"definition": "null"},
+    "definition of no schedule": {"definition": "'{\"a\": 1}'"},
+    "a start of another type": {"definition": '\'{"start": "x", "trigger": {}}\''},
+    "version null": {"version": "null"},
+    "version negative": {"version": "-3"},
+    "state unknown": {"state": "'resting'"},
+    "generation null": {"generation": "null"},
+    "next time null": {"next_at": "null"},
+    "next time absurd": {"next_at": str(FAR_MS)},
+    "previous null": {"previous": "null"},
+    "previous absurd": {"previous": str(FAR_MS)},
+    "fired null": {"fired": "null"},
+}
+
+
+@pytest.mark.parametrize("columns", BROKEN_SCHEDULES.values(), ids=BROKEN_SCHEDULES.keys())
+def test_a_damaged_schedule_fails_alone(client, cql, name, columns):
+    """The list and the watcher go on with the others; it is replaced, or removed, as it stands."""
+    queue = client.create_queue(name)
+    for key in ("damaged", "other"):
+        queue.schedules.add(key, Repeating(HOUR))
+    partition = client._catalog.entry(name).spec.partition
+    where = f"queue = '{partition}' AND key = 'damaged'"
+    cql(update("schedules", where, **columns))
+    past = int(time.time() * 1000) - 3_600_000
+    cql(update("schedules", f"queue = '{partition}' AND key = 'other'", next_at=str(past)))
+    assert [each.key for each in queue.schedules.list()] == ["other"]
+    with pytest.raises(DamagedRow, match=r"table schedules.*remove"):
+        queue.schedules.get("damaged")
+    assert look(queue.schedules.ledger) == ["other"]
+    assert client.quarantine.find("schedules", (partition, "damaged")) is not None
+    assert queue.schedules.add("damaged", Repeating(HOUR), replace=True).state in {"active", "paused"}
+    cql(update("schedules", where, **columns))
+    queue.schedules.remove("damaged")
+    with pytest.raises(ScheduleNotFound):
+        queue.schedules.get("damaged")
+
+
+def test_a_damaged_schedule_can_be_dropped(client, cql, name):
+    """As the operator's command does it."""
+    queue = client.create_queue(name)
+    queue.schedules.add("k", Repeating(HOUR))
+    partition = client._catalog.entry(name).spec.partition
+    cql(update("schedules", f"queue = '{partition}' AND key = 'k'", fired="null"))
+    (damage,) = [each for each in quarantine.look(client) if each.key == (partition, "k")]
+    quarantine.drop(client, damage)
+    assert queue.schedules.list() == []
+
+
+# ── workers ──
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [("null", "1"), ("'{'", "1"), ("'[]'", "1"), ("'{}'", "null"), ("'{}'", str(FAR_MS))],
+)
+def test_a_damaged_worker_is_left_out(client, cql, cli, name, broken):
+    """The others are shown, with a word on the one that is not; it can be dropped."""
+    ms, (info, seen) = time.time_ns() // 1_000_000, broken
+    cql(update("workers", f"fleet = 'cqueue' AND worker = '{name}-b'", info=info, seen=seen))
+    cql(update("workers", f"fleet = 'cqueue' AND worker = '{name}-g'", info="'{\"pid\": 7}'", seen=str(ms)))
+    said = cli("workers", "--json")
+    assert said.code == 0
+    assert [row["name"] for row in said.json] == [f"{name}-g"]
+    assert "left out" in said.err
+    assert f"{name}-b" in said.err
+    for damage in quarantine.look(client):
+        if damage.table == "workers":
+            quarantine.drop(client, damage)
+    cql("DELETE FROM {ks}.workers WHERE fleet = 'cqueue' AND worker = %s", f"{name}-g")
+    assert cql("SELECT worker FROM {ks}.workers WHERE fleet = 'cqueue'") == []
+
+
+def test_numbers_of_a_worker_that_no_clock_knows_are_shown_as_none(cql, cli, name):
+    """`workers` does not fail for what another process says of itself."""
+    info = json.dumps(
+        {"pid": float("inf"), "started": 1e300, "threads": float("nan"), "counters": {"x": -1e308}}
+    )
+    cql(update("workers", f"fleet = 'cqueue' AND worker = '{name}'", info=f"'{info}'", seen="1"))
+    assert cli("workers").code == 0
+    cql("DELETE FROM {ks}.workers WHERE fleet = 'cqueue' AND worker = %s", name)
+
+
+# ── logs ──
+
+BROKEN_LOGS = {
+    "config no JSON": {"config": "'{broken'"},
+    "config null": {"config": "null"},
+    "config without a width": {"config": "'{\"partitions\": 2}'"},
+    "state unknown": {"state": "'melted'"},
+    "version null": {"version": "null"},
+    "created null": {"created": "null"},
+    "created in the future": {"created": str(40_000_000_000_000)},
+    "created absurd": {"created": str(-FAR_MS)},
+}
+
+
+@pytest.mark.parametrize("columns", BROKEN_LOGS.values(), ids=BROKEN_LOGS.keys())
+def test_a_damaged_log_fails_alone_and_can_be_deleted(client, cql, name, columns, keyspace):
+    """Named it raises DamagedRow; others go on; delete takes its records and its subscriptions."""
+    damaged, other = f"{name}-damaged", f"{name}-other"
+    for each in (damaged, other):
+        client.create_log(each, LogConfig(partitions=2, time_shard=timedelta(seconds=30))).append("t", b"x")
+    client.subscribe(damaged, name="s", listeners=[print])
+    partition = client._logs.entry(damaged).spec.partition
+    cql(update("logs", f"log = '{damaged}'", **columns))
+    with cqueue.connect(keyspace.url) as fresh:
+        assert other in fresh.logs()
+        assert damaged not in fresh.logs()
+        with pytest.raises(DamagedRow, match=r"table logs.*delete"):
+            fresh.log(damaged)
+        fresh.delete_log(damaged)
+        with pytest.raises(LogNotFound):
+            fresh.log(damaged)
+    for table in ("log", "subscriptions"):
+        assert cql(f"SELECT log FROM {{ks}}.{table} WHERE log = %s ALLOW FILTERING", partition) == []  # noqa: S608
+
+
+def _later(now_us, **options):
+    """Past the time for which a scan holds back what was just acknowledged."""
+    return now_us(**options) + 5_000_000
+
+
+@pytest.fixture
+def damaged_log(client, cql, name):
+    """A log of one partition with nine records, of which some are damaged: [(body, or None), …]."""
+
+    def make(damaged, column):
+        log = client.create_log(name, LogConfig(partitions=1, time_shard=HOUR))
+        for n in range(9):
+            log.append("t", b"%d" % n, key="k" if n % 2 else None)
+        rows = cql("SELECT log, partition, time_shard, id FROM {ks}.log WHERE log = %s ALLOW FILTERING",
+                   client._logs.entry(name).spec.partition)  # fmt: skip
+        for place, row in enumerate(rows):
+            if place in damaged:
+                cql(f"DELETE {column} FROM {{ks}}.log WHERE log = %s AND partition = %s AND time_shard = %s "
+                    "AND id = %s", *row)  # fmt: skip
+        clock = client._driver.clock
+        clock.now_us = functools.partial(_later, clock.now_us)
+        return log
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [("body", {4}), ("topic", {4}), ("topic", {0, 1, 2}), ("body", {6, 7, 8}), ("topic", set(range(9))),
+     ("body", set(range(8)))],
+)  # fmt: skip
+def test_a_damaged_record_is_left_out_of_a_scan(client, cql, damaged_log, name, broken):
+    """The rest of its page flows on, in rows and in Arrow; it is told once, and can be dropped."""
+    column, damaged = broken
+    log = damaged_log(damaged, column)
+    expected = [b"%d" % n for n in range(9) if n not in damaged]
+    with log.scan() as scanner:
+        assert [record.body for record in scanner] == expected
+    with log.scan(reverse=True) as scanner:
+        assert [record.body for record in scanner] == expected[::-1]
+    with log.scan() as scanner:
+        assert [body for batch in scanner.to_arrow() for body in batch.column("body").to_pylist()] == expected
+    partition = client._logs.entry(name).spec.partition
+    assert client.quarantine.counts() == {partition: len(damaged)}
+    for damage in quarantine.look_at_log(client, name):
+        quarantine.drop(client, damage)
+    left = cql("SELECT topic, body FROM {ks}.log WHERE log = %s ALLOW FILTERING", partition)
+    assert len(left) == len(expected)
+    assert None not in {cell for row in left for cell in row}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("limit", [1, 2, 3, 9])
+def test_as_many_records_are_read_as_were_asked_for(client, damaged_log, name, limit, reverse):
+    """A short answer means that there are no more: one must not be short for the records left out of it."""
+    damaged_log({0, 1, 2, 4, 5, 7}, "body")
+    spec = client._logs.entry(name).spec
+    for operation in (ReadRecords, ReadRecordPage):
+        shard = spec.shard_at(0, client._driver.clock.now_us())
+        found = client._driver.ask(operation(shard, ids.START, 1 << 123, limit, reverse))
+        rows = found if operation is ReadRecords else list(found.rows())
+        assert [row.body for row in rows] == sorted([b"3", b"6", b"8"], reverse=reverse)[:limit]
+
+
+def test_a_member_goes_on_behind_a_damaged_record(client, damaged_log, name):
+    """A subscription does as a scan does: whatever page the record stands in, the next ones come."""
+    damaged_log({0, 3, 8}, "topic")
+    assert read_all(client, name, 6) == [b"1", b"2", b"4", b"5", b"6", b"7"]
+
+
+# ── subscriptions ──
+
+
+@pytest.fixture
+def subscribed(client, name):
+    """A log of two partitions with a record in each, and a subscription that has read both."""
+    log = client.create_log(name, LogConfig(partitions=2, time_shard=HOUR))
+    for partition in range(2):
+        log.append("t", b"first", partition=partition)
+    assert read_all(client, name, 2) == [b"first", b"first"]
+    return log
+
+
+def read_all(client, log, count, timeout_s=15.0):
+    """What a member gets until there are so many records; fewer when the time is over."""
+    found, enough = [], threading.Event()
+
+    def listen(record):
+        found.append(record.body)
+        if len(found) >= count:
+            enough.set()
+
+    subscription = client.subscribe(log, name="s", listeners=[listen])
+    subscription.start()
+    enough.wait(timeout_s)
+    subscription.stop(timedelta(seconds=10))
+    return sorted(found)
+
+
+FUTURE = json.dumps({"partitions": 2, "default": ids.lowest_at(40_000_000_000_000_000), "own": {}})
+BROKEN_DEFINITIONS = {
+    "config no JSON": {"config": "'{'"},
+    "config null": {"config": "null"},
+    "config of another kind": {"config": "'{\"partitions\": 1}'"},
+    "an origin in the future": {"config": f"'{FUTURE}'"},
+    "state unknown": {"state": "'resting'"},
+    "version null": {"version": "null"},
+}
+
+
+@pytest.mark.parametrize("columns", BROKEN_DEFINITIONS.values(), ids=BROKEN_DEFINITIONS.keys())
+@pytest.mark.usefixtures("subscribed")
+def test_a_subscription_with_a_damaged_definition_is_told_and_deleted(client, cql, name, columns):
+    """No member takes it for deleted; it goes with all its positions, and begins anew."""
+    partition = client._logs.entry(name).spec.partition
+    where = f"log = '{partition}' AND subscription = 's' AND kind = 0 AND partition = 0 AND member = ''"
+    cql(update("subscriptions", where, **columns))
+    assert client.subscriptions(name) == ["s"]
+    with pytest.raises(DamagedRow, match=r"table subscriptions.*delete"):
+        client.subscribe(name, name="s", listeners=[print]).lag()
+    assert [each.key[:2] for each in quarantine.look(client) if each.owner == partition] == [(partition, "s")]
+    client.delete_subscription(name, "s")
+    assert read_all(client, name, 2) == [b"first", b"first"]
+
+
+BROKEN_POSITIONS = {
+    "position null": {"position": "null"},
+    "position in the future": {"position": "maxTimeuuid('2090-01-01')"},
+    "fence null": {"fence": "null"},
+    "fence at its end": {"fence": str((1 << 63) - 1)},
+    "fence negative": {"fence": "-1"},
+    "generation negative": {"generation": "-1"},
+}
+
+
+@pytest.mark.parametrize("columns", BROKEN_POSITIONS.values(), ids=BROKEN_POSITIONS.keys())
+def test_a_damaged_position_stops_its_partition_only(client, cql, name, columns, subscribed):
+    """No record of it is passed over: it waits until `seek` sets it anew; the others flow on."""
+    partition = client._logs.entry(name).spec.partition
+    where = f"log = '{partition}' AND subscription = 's' AND kind = 1 AND partition = 1 AND member = ''"
+    cql(update("subscriptions", where, **columns))
+    for each in range(2):
+        subscribed.append("t", b"of %d" % each, partition=each)
+    assert read_all(client, name, 2, timeout_s=6) == [b"of 0"]
+    subscription = client.subscribe(name, name="s", listeners=[print])
+    assert list(subscription.lag()) == [0]
+    assert list(subscription.positions()) == [0]
+    subscription.seek({1: "earliest"})
+    assert read_all(client, name, 2) == [b"first", b"of 1"]
+
+
+BROKEN_MEMBERS = [("null", "1"), ("'{'", "1"), ("'[]'", "1"), ("'{}'", str((1 << 63) - 1)), ("'{}'", "null")]
+
+
+@pytest.mark.parametrize("broken", [*BROKEN_MEMBERS, ("'{\"partitions\": 5}'", "1")])
+def test_a_damaged_member_keeps_nobody_from_its_partitions(client, cql, name, broken, subscribed):
+    """Whatever stands in a member's row, the living ones share the partitions; it can be dropped."""
+    partition = client._logs.entry(name).spec.partition
+    where = f"log = '{partition}' AND subscription = 's' AND kind = 2 AND partition = 0 AND member = 'ghost'"
+    cql(update("subscriptions", where, info=broken[0], seen=broken[1]))
+    for each in range(2):
+        subscribed.append("t", b"of %d" % each, partition=each)
+    assert read_all(client, name, 2) == [b"of 0", b"of 1"]
+    for damage in quarantine.look(client):
+        if damage.owner == partition:
+            quarantine.drop(client, damage)
+            assert cql(f"SELECT member FROM {{ks}}.subscriptions WHERE {where}") == []  # noqa: S608
+
+
+# ── deployment ──
+
+
+def test_a_damaged_deployment_row_is_told(new_keyspace, connection):
+    """Those who connect, and those who are connected, are told which column is wrong."""
+    own = new_keyspace()
+    stored = connection.session.execute(f"SELECT * FROM {own.name}.deployment").one()._asdict()  # noqa: S608
+    session = connection.session
+    for column in ("format", "serial_consistency", "settle_ms", "skew_ms", "gc_grace", "changes"):
+        for value in (None, "x" if column == "serial_consistency" else -1):
+            set_ = f"UPDATE {own.name}.deployment SET {column} = %s WHERE name = 'cqueue'"  # noqa: S608
+            with cqueue.connect(own.url) as client:
+                session.execute(set_, (value,))
+                with pytest.raises(SchemaMismatch, match=column):
+                    client.queue("q")
+                with pytest.raises(SchemaMismatch, match=column):
+                    cqueue.connect(own.url)
+                session.execute(set_, (stored[column],))
+
+
+# ── lists ──
+
+
+def test_lists_show_what_can_be_read_and_say_what_is_left_out(client, cql, cli, name):
+    """On standard error, so that no pipe meets it; a row that is named is an error of its own."""
+    for each in ("a", "b"):
+        client.create_queue(f"{name}-{each}").schedules.add("k", Repeating(HOUR))
+        client.create_log(f"{name}-{each}")
+    partition = client._catalog.entry(f"{name}-a").spec.partition
+    cql(update("schedules", f"queue = '{partition}' AND key = 'k'", fired="null"))
+    cql(update("queues", f"queue = '{name}-b'", config="'{'"))
+    cql(update("logs", f"log = '{name}-b'", config="'{'"))
+    for command, expected in ((("queue", "list"), f"{name}-b"), (("log", "list"), f"{name}-b"),
+                              (("schedule", "list", f"{name}-a"), "k")):  # fmt: skip
+        said = cli(*command, "--json")
+        assert said.code == 0
+        assert "left out" in said.err
+        assert expected in said.err
+        assert expected not in {row.get("queue") if command[0] == "queue" else row.get("log", row.get("key"))
+                                for row in said.json}  # fmt: skip
+    said = cli("queue", "show", f"{name}-b")
+    assert said.code != 0
+    assert "table queues" in said.err
+    assert cli("queue", "delete", f"{name}-b", "--yes").code == 0
+    assert cli("log", "delete", f"{name}-b", "--yes").code == 0
+    assert cli("queue", "list", "--json").err == ""

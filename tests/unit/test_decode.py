@@ -1,0 +1,209 @@
+"""Rows of all tables but `messages`: whatever stands in them, there is a value or a damage, and no error."""
+
+import json
+import struct
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cqueue import ids
+from cqueue.errors import DamagedRow, SchemaMismatch
+from cqueue.log.config import LogConfig
+from cqueue.protocol.subscribe import Origin, assigned
+from cqueue.store import cells, decode
+from cqueue.store.operations import DeploymentRow, ReadShards
+from cqueue.store.quarantine import Damage, Quarantine
+from cqueue.store.record_page import RecordPage, parse
+from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
+
+BIGINT = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-2, 5), st.just(1 << 40))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=5,
+)
+TEXT = st.one_of(
+    st.none(),
+    st.text(max_size=10),
+    st.sampled_from(["active", "paused", "done", "deleting", "", "{", "[]", "{}", "local_serial"]),
+    JSON.map(json.dumps),
+)
+ID = st.one_of(st.none(), st.integers(0, (1 << 124) - 1))
+KEY = st.text(min_size=1, max_size=5)
+SHARDS = ReadShards("q@1", 3_600_000, 0, (3_600_000, 3_600_000, 30_000))
+READ = ReadSubscription(SubscriptionKey("l@1", "s"), now_us=1_700_000_000_000_000)
+
+
+def columns(*strategies):
+    """Rows with such columns."""
+    return st.lists(st.tuples(*strategies), max_size=4)
+
+
+def judged(rows, found):
+    """Each row is a value or a damage, which says what is wrong, and where."""
+    assert len(found.values) + len(found.damages) == len(rows)
+    for damage in found.damages:
+        assert damage.reason
+        assert str(decode.error(damage))
+
+
+@given(columns(KEY, TEXT, BIGINT, TEXT, TEXT, BIGINT, BIGINT, BIGINT))
+def test_any_row_of_queues(rows):
+    """A value has what the client computes with; the rest is a damage."""
+    found = decode.queues(rows)
+    judged(rows, found)
+    for row in found.values:
+        assert row.version + 1 < 1 << 63
+        assert isinstance(json.loads(row.config), dict)
+        assert row.epoch_ms >= 1000
+
+
+@given(columns(KEY, TEXT, BIGINT, TEXT, TEXT, BIGINT))
+def test_any_row_of_logs(rows):
+    """And a configuration that is JSON and no log's is a DamagedRow."""
+    found = decode.logs(rows)
+    judged(rows, found)
+    for row in found.values:
+        _parsed(lambda row=row: LogConfig.from_json(row.config))
+
+
+@given(columns(KEY, KEY, BIGINT, TEXT, BIGINT, TEXT, BIGINT, BIGINT, BIGINT))
+def test_any_row_of_schedules(rows):
+    """And a definition that is JSON and no schedule's is a DamagedRow."""
+    from cqueue.dispatcher.definition import Definition
+
+    found = decode.schedules(rows)
+    judged(rows, found)
+    for row in found.values:
+        _parsed(lambda row=row: Definition.from_json(row.definition))
+
+
+@given(columns(KEY, TEXT, BIGINT))
+def test_any_row_of_workers(rows):
+    """What a worker says of itself may be anything, too."""
+    from cqueue.dispatcher.members import parse as worker_of
+
+    found = decode.workers(rows)
+    judged(rows, found)
+    for row in found.values:
+        assert worker_of(row).name == row.worker
+
+
+@given(
+    columns(BIGINT, st.integers(-(1 << 31), (1 << 31) - 1), st.none() | st.frozensets(st.integers(-128, 127)))
+)
+def test_any_row_of_the_registry(rows):
+    """What is left is a wide row of the epoch, with some priority."""
+    found = decode.shards(SHARDS, rows)
+    judged(rows, found)
+    for row in found.values:
+        assert 3_600_000 <= row.time_shard < 7_200_000
+        assert row.time_shard % 30_000 == 0
+        assert 0 <= row.shard < 1000
+        assert row.priorities
+        assert row.priorities <= frozenset(range(10))
+    judged(rows, decode.shards(ReadShards("q@1", 0, 0), rows))
+
+
+_SUBSCRIPTION_ROW = (
+    st.integers(-128, 127) | st.sampled_from([0, 1, 2]), st.integers(-32_768, 32_767), st.text(max_size=3),
+    BIGINT, TEXT, TEXT, ID, BIGINT, st.none() | st.text(max_size=3), BIGINT, TEXT, BIGINT,
+)  # fmt: skip
+
+
+@given(columns(*_SUBSCRIPTION_ROW))
+def test_any_row_of_subscriptions(rows):
+    """Positions and heartbeats lie in the past, fences can grow, and members can be told apart."""
+    found, damages = decode.subscription(READ, rows)
+    for row in found.positions.values():
+        assert ids.time_us(row.position) <= READ.now_us + decode.AHEAD_US
+        assert row.fence + 1 < 1 << 63
+        assert row.owner is not None
+    assert all(row.seen <= READ.now_us + decode.AHEAD_US for row in found.members)
+    assigned(READ.key, "me", found.members, range(2))
+    if found.definition is not None:
+        _parsed(lambda: Origin.from_json(found.definition.config))
+    assert all(damage.reason for damage in damages)
+
+
+@given(st.lists(st.tuples(BIGINT, st.integers(-32_768, 32_767))))
+def test_any_row_of_log_shards(rows):
+    """Partitions that no log has are left out."""
+    found, damages = decode.log_shards("l@1", rows)
+    assert all(0 <= each <= 32_767 for partitions in found.values() for each in partitions)
+    assert {damage.key[2] for damage in damages} == {partition for _, partition in rows if partition < 0}
+
+
+@given(st.tuples(BIGINT, TEXT, BIGINT, BIGINT, BIGINT, BIGINT))
+def test_any_deployment_row(row):
+    """It is read, or the schema does not fit: never another error."""
+    try:
+        assert decode.deployment([row]) == DeploymentRow._make(row)
+    except SchemaMismatch:
+        return
+
+
+@given(st.lists(st.tuples(ID.filter(bool), st.none() | st.binary(max_size=3))))
+def test_a_null_body_is_missing(rows):
+    """As if it had never been stored."""
+    assert None not in decode.bodies(rows).values()
+
+
+def _parsed(parse):
+    with suppress(DamagedRow):
+        decode.parsed(Damage("t", "o", ("k",), "column"), parse, Quarantine().report)
+
+
+# ── records, as bytes ──
+
+CELL = st.none() | st.binary(max_size=6)
+RECORD = st.tuples(
+    st.integers(ids.lowest_at(1), ids.lowest_at(10**15)),
+    st.none() | st.text(max_size=5).map(str.encode),
+    st.none() | st.text(max_size=5).map(str.encode),
+    st.none() | st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2).map(cells.text_map),
+    CELL,
+)
+
+
+@given(st.lists(RECORD, max_size=8))
+def test_records_without_topic_or_body_are_cut_out_of_a_page(records):
+    """The others stand in it as if they had come alone, in the same order."""
+    page = parse(_page(records))
+    kept = [each for each in records if each[1] is not None and each[4] is not None]
+    assert [each.id for each in page.broken] == [each[0] for each in records if each not in kept]
+    alone = parse(_page(kept))
+    assert (page.data, page.starts, page.bodies) == (alone.data, alone.starts, alone.bodies)
+    found = [(row.id, row.topic.encode(), row.body) for row in page.rows()]
+    assert found == [(each[0], each[1], each[4]) for each in kept]
+
+
+def _page(records):
+    rows = [b"".join(map(cells.of, (ids.to_bytes(id_), *rest))) for id_, *rest in records]
+    return struct.pack(">i", len(rows)) + b"".join(rows)
+
+
+def test_a_page_without_broken_records_is_as_it_came():
+    """No byte of it is moved: reading costs what it did."""
+    data = _page([(ids.lowest_at(at), b"t", None, None, b"body") for at in range(1, 100)])
+    page = parse(data)
+    assert page.data is data
+    assert isinstance(page, RecordPage)
+    assert page.broken == ()
+
+
+# ── the register ──
+
+
+def test_a_row_is_counted_and_logged_once(caplog):
+    """Whoever reads it a thousand times does not fill the log."""
+    quarantine = Quarantine()
+    row = ("k", *[None] * 7)
+    for _ in range(3):
+        with pytest.raises(DamagedRow):
+            decode.single(decode.queues([row]), quarantine)
+    assert quarantine.counts() == {"k": 1}
+    assert [each.key for each in quarantine.of("queues")] == [("k",)]
+    assert sum("row_quarantined" in record.getMessage() for record in caplog.records) == 1

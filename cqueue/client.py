@@ -151,7 +151,7 @@ class Client:
         return [entry.row.name for entry in self._catalog.all()]
 
     @property
-    def quarantine(self) -> Quarantine:
+    def _quarantine(self) -> Quarantine:
         """Used inside: the damaged rows that this process has met."""
         return self._driver.store.quarantine
 

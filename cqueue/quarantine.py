@@ -46,7 +46,7 @@ def look(client: Client) -> list[Damage]:
     driver.ask(ReadWorkers())
     for key in driver.ask(ListSubscriptions()):
         _look_at_subscription(driver, key)
-    return client.quarantine.of(*TABLES)
+    return client._quarantine.of(*TABLES)  # noqa: SLF001 - as above
 
 
 def _look_at_subscription(driver: BlockingDriver, key: SubscriptionKey) -> None:
@@ -71,7 +71,8 @@ def look_at_log(
         for _ in records.batches():
             pass
     prefix = f"{log}@"
-    return [each for each in client.quarantine.of("log", "log_shards") if each.owner.startswith(prefix)]
+    found = client._quarantine.of("log", "log_shards")  # noqa: SLF001 - the library's own
+    return [each for each in found if each.owner.startswith(prefix)]
 
 
 def drop(client: Client, damage: Damage) -> None:

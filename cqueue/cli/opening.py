@@ -81,7 +81,7 @@ def log_not_found(client: Client, name: str) -> LogNotFound:
 
 def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
     """Say, below a list, how many rows of these tables are not in it because they cannot be read."""
-    left_out = client.quarantine.of(*tables)
+    left_out = client._quarantine.of(*tables)  # noqa: SLF001 - the library's own
     if left_out:
         rows = f"{len(left_out)} damaged {'row is' if len(left_out) == 1 else 'rows are'}"
         cli.err_console.print(

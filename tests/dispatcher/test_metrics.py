@@ -27,7 +27,7 @@ def samples(families):
 
 def metrics_of(**counts):
     metrics = Metrics("shop:app")
-    metrics.watch(lambda: stats(**counts))
+    metrics.watch(lambda: stats(**counts), lambda: {"mail": 3, "": 1})
     return metrics
 
 
@@ -37,6 +37,14 @@ def test_counters_and_gauges_of_the_dispatcher_are_shown():
     assert found["cqueue_messages_total", ("outcome", "succeeded"), ("queue", "mail")] == 5
     assert found["cqueue_messages_total", ("outcome", "lost"), ("queue", "mail")] == 1
     assert (found["cqueue_running",], found["cqueue_waiting",], found["cqueue_unsettled",]) == (2, 3, 1)
+
+
+def test_damaged_rows_are_shown_by_queue_and_not_added_up_over_processes():
+    """Each process meets the same rows: the one that met most knows best how many there are."""
+    one, other = metrics_of().families(), metrics_of().families()
+    for found in (samples(one), samples(added([one, other]))):
+        assert found["cqueue_quarantined_rows", ("queue", "mail")] == 3
+        assert found["cqueue_quarantined_rows", ("queue", "")] == 1
 
 
 @pytest.mark.parametrize(

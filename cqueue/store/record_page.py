@@ -136,21 +136,24 @@ def parse(data: bytes) -> RecordPage:
     topic_size, rest = _TOPIC.unpack_from, _NULLS_AND_BODY.unpack_from
     at = 4
     for place in range(count):
-        starts[place] = at
+        starts[place] = start = at
         (topic,) = topic_size(data, at)
-        nulls, size = rest(data, at + TOPIC_AT + topic)  # without a topic something else, within the row
-        if nulls == _TWO_NULLS and size >= 0 and topic >= 0:
-            at += TOPIC_AT + NULLS + topic + size
+        at += TOPIC_AT + topic if topic >= 0 else TOPIC_AT
+        nulls, size = rest(data, at)
+        if nulls == _TWO_NULLS:
+            at += NULLS
         else:
-            _, at = cells.cell(data, at + TOPIC_AT - 4)
             _, at = cells.cell(data, at)  # the key
             _, at = cells.cell(data, at)  # the headers
             (size,) = cells.COUNT.unpack_from(data, at)
-            bodies[place] = at + 4
-            at += 4 + max(0, size)
-            if topic < 0 or size < 0:
-                id_ = ids.from_bytes(data[starts[place] + ID_AT : starts[place] + ID_AT + 16])
-                broken[place] = Broken(id_, "topic is null" if topic < 0 else "body is null")
+            at += 4
+            bodies[place] = at
+        if topic | size >= 0:  # neither is null
+            at += size
+        else:
+            at += max(0, size)
+            id_ = ids.from_bytes(data[start + ID_AT : start + ID_AT + 16])
+            broken[place] = Broken(id_, "topic is null" if topic < 0 else "body is null")
     starts[count] = at
     page = RecordPage(data, starts, bodies)
     return _without(page, broken) if broken else page

@@ -67,6 +67,11 @@ def share_row(one: int, other: int) -> bool:
     return one & other & _PACKED != 0 and one >> 8 == other >> 8
 
 
+def is_any_of_row(id_: int, some: Iterable[int]) -> bool:
+    """Whether a message stands in the same row as one of these."""
+    return any(id_ == one or share_row(id_, one) for one in some)
+
+
 def rows_of(some: Iterable[int]) -> int:
     """In how many rows these messages stand."""
     return len({id_ >> 8 for id_ in some})  # of ids that are not packed, too, these bits differ

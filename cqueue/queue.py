@@ -60,6 +60,9 @@ class QueueStats:
         delayed: due later.
         live: all of them.
         oldest: due time of the oldest that is ready.
+        quarantined: stored rows that cannot be read. Without `exact` only rows that say which messages are
+            held; with it also rows of messages, but not those of which only the body is damaged, unless this
+            client has met them. `cqueue quarantine list` finds all of them.
     """
 
     wide_rows: int
@@ -70,6 +73,7 @@ class QueueStats:
     delayed: int | None
     live: int | None
     oldest: datetime | None
+    quarantined: int = 0
 
 
 class Queue:
@@ -202,11 +206,14 @@ class Queue:
         Raises:
             InvalidMessageId: the text is no message id.
             BadInput: it is the id of another queue's message.
+            DamagedRow: it cannot be read.
         """
         wide_row, priority, id_ = MessageId(message_id).locate()
         if wide_row.queue != self._catalog.entry(self.name).spec.partition:
             raise BadInput(f"the message is not one of queue {self.name!r}")
         rows = self._driver.ask(ReadMessages(wide_row, priority, (id_,)))
+        if not rows:
+            self._driver.store.quarantine.check_message(wide_row, priority, id_)
         if not rows or self._is_expired(rows[0]):
             return None
         return self._stored(wide_row, rows[0])
@@ -250,6 +257,7 @@ class Queue:
             delayed=counts.delayed,
             live=counts.live,
             oldest=None if counts.oldest_us is None else to_datetime(counts.oldest_us // 1000),
+            quarantined=counts.quarantined,
         )
 
     # ── change ──

@@ -77,7 +77,7 @@ def message(id_: int, body: bytes | None = b"body", *, priority: int = 0, **colu
         trigger=None,
         sent_at=1_700_000_000_000,
         expires=None,
-        format=1,
+        format=0,
     )
     return row._replace(**columns)
 

@@ -35,6 +35,8 @@ from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
     DropBodies,
+    DropMessages,
+    DumpRow,
     ListQueues,
     Now,
     Operation,
@@ -61,9 +63,9 @@ T = TypeVar("T")
 RETRIED = frozenset({
     ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
     ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
-    ReadMessagePage,
+    ReadMessagePage, DumpRow,
     ReadRecords, ReadRecordIds, ReadRecordPage, PeekRecords, ReadLogShards, ListLogShards, ReadLog, ListLogs,
-    DeleteMessages, DeleteBodies, DropBodies, UnregisterShard,
+    DeleteMessages, DeleteBodies, DropBodies, DropMessages, UnregisterShard,
     DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
     ReadSubscription, ListSubscriptions, CountRecords,
 })  # fmt: skip

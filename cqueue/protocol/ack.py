@@ -16,7 +16,8 @@ from typing import Any
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol.draft import MOST_NEW, freed
-from cqueue.protocol.lock import new_owner, next_fence, settle, share
+from cqueue.protocol.lock import new_owner, settle, share
+from cqueue.protocol.sanity import next_fence
 from cqueue.protocol.spec import Lease, Proto, Taken, Tried
 from cqueue.store.operations import (
     DeleteBodies,

@@ -15,7 +15,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from cqueue import ids
-from cqueue.protocol.lock import next_fence, share
+from cqueue.protocol.lock import share
+from cqueue.protocol.sanity import is_lost, next_fence, restarted
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.protocol.view import Ahead, RowView, Stretch
 from cqueue.store.operations import (
@@ -113,6 +114,9 @@ class Draft:
         self.changed: list[Lease] = []  # finished, but not as the slot is known: to be looked at again
         self.listed: dict[int, set[int]] = {}
         self.skip_listed(head)
+        for at in head.cursors.values():
+            if is_lost(at, now_us):
+                self._place(restarted(at, now_us))
 
     def _finished(self) -> dict[tuple[int, int], Lease]:
         """Slots of ours whose messages are all acked, unless somebody else has changed them since."""
@@ -144,11 +148,7 @@ class Draft:
 
     def in_use(self) -> list[SlotRow]:
         """Slots that hold messages, our finished ones left out."""
-        return [
-            slot
-            for key, slot in self.slots.items()
-            if slot.state is not SlotState.FREE and key not in self.finished
-        ]
+        return [slot for key, slot in self.slots.items() if slot.in_use and key not in self.finished]
 
     @property
     def listable(self) -> int:
@@ -233,9 +233,12 @@ class Draft:
         old = self.cursor(priority)
         new = old._replace(cursor=max(cursor, old.cursor), boundary=max(boundary, old.boundary))
         if new != old:
-            stored = self.cursors.get(priority)
-            tally = wrapped((stored.tally if stored else 0) + share(self.owner))
-            self.moved[priority] = new._replace(tally=tally)
+            self._place(new)
+
+    def _place(self, at: CursorRow) -> None:
+        stored = self.cursors.get(at.priority)
+        tally = wrapped((stored.tally if stored else 0) + share(self.owner))
+        self.moved[at.priority] = at._replace(tally=tally)
 
     # ── the mutation ──
 

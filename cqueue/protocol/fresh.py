@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 from cqueue import ids
 from cqueue.errors import CqueueError
 from cqueue.protocol.draft import MAX_CLAIM_BYTES, MOST_LISTED, Draft, Known, listed_above, within_bytes
+from cqueue.protocol.sanity import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import (
     GENTLE_TOMBSTONES,
@@ -142,8 +143,8 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     upto = yield from _take_late(draft, priority, draft.unlisted(priority, late), upto)
     boundary, whole = _take_slice(draft, priority, rows, whole=slice_.whole)
     unread = sorted(id_ for id_ in draft.view.heard.unread.get(priority, ()) if id_ > at.boundary)
-    if whole and unread:
-        boundary = max(boundary, unread[-1])
+    if whole:
+        boundary = max(boundary, slice_.damaged_to, *unread[-1:])
     passed = [row.id for row in rows]
     _note_taken(draft, at, boundary, sorted({*unread, *passed}) if unread else passed)
     if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
@@ -209,9 +210,10 @@ class Reads(NamedTuple):
 
     def known(self, answers: Sequence[Any]) -> Known:
         """What they gave."""
-        found, *pieces = answers
-        rows = cast("Slice", found).rows
-        slice_ = Ahead(self.at.priority, self.at.boundary, rows, self.now_us, len(rows) < self.limit)
+        found, pieces = cast("Slice", answers[0]), list(answers[1:])
+        rows = found.rows
+        whole, damaged_to = len(rows) < self.limit, max(found.damaged, default=0)
+        slice_ = Ahead(self.at.priority, self.at.boundary, rows, self.now_us, whole, damaged_to=damaged_to)
         return Known(self.at, slice_, self.late.upto, pieces, self.late.looks)
 
 
@@ -228,7 +230,7 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
         return None
     priority = _order(view)[0]
     at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
-    if view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary):
+    if is_lost(at, now_us) or (view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary)):
         return None
     view.set_out()
     limit = _rows_at_once(view, priority, want + len(listed_above(head.slots, at)))

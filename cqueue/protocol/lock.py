@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol.sanity import is_held, next_fence
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
@@ -31,16 +32,6 @@ READS = 8
 """How often a head is read until it is whole; each time somebody must have changed it meanwhile."""
 
 
-def next_fence(stored: int | None, now_us: int) -> int:
-    """Grows with every change, and never restarts, even after the wide row was dropped."""
-    return max((stored or 0) + 1, now_us)
-
-
-def is_held(lock: LockRow | None, now_us: int) -> bool:
-    """Whether somebody holds the lock within its lease."""
-    return lock is not None and lock.state is LockState.LOCKED and now_us < lock.until_ms * 1000
-
-
 def new_owner() -> Proto[bytes]:
     """A random token, new for every attempt."""
     bits = yield from RandomBits(128)
@@ -55,7 +46,7 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     if head.lock is not None and head.lock.state is LockState.RETIRED:
         view.retired = True
         return False
-    if is_held(head.lock, now_us):
+    if is_held(head.lock, spec, now_us):
         return False
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
     fence = next_fence(stored, now_us)

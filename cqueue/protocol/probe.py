@@ -12,9 +12,9 @@ from typing import Any
 from cqueue import ids
 from cqueue.protocol.draft import listed_above
 from cqueue.protocol.fresh import look_back
-from cqueue.protocol.lock import is_held
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, is_spent, ripe_at_us
+from cqueue.protocol.sanity import is_held, is_lost
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
@@ -55,7 +55,7 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
             if head.lock is not None and head.lock.state is LockState.RETIRED:
                 view.retired = True
                 yield from finish_retirement(view, spec)
-            elif not is_held(head.lock, now_us):
+            elif not is_held(head.lock, spec, now_us):
                 (busy.add(index) if head_has_work(view, spec, gate, now_us) else ask.append(view))
     asked = yield from _with_fresh(ask, spec, now_us)
     return [view for index, view in enumerate(views) if index in busy or view in asked]
@@ -64,12 +64,12 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
 def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
     """Whether cursors and slots alone say that there is something to do."""
     head = view.head or Head()
-    used = [slot for slot in head.slots if slot.state is not SlotState.FREE]
+    used = [slot for slot in head.slots if slot.in_use]
     if any(_can_take(slot, spec, gate, now_us) for slot in used):
         return True
     if view.open:
         return now_us >= view.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
-    if any(_sweep_is_due(row, spec, now_us) for row in head.cursors.values()):
+    if any(is_lost(at, now_us) or _sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
         return True
     return not used and now_us >= view.retire_at_us(spec)
 
@@ -150,7 +150,7 @@ def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
     """A row that is over cannot get new messages: look again when a timeout is due, or soon anyway."""
     if now_us < view.end_us + spec.settle_us + spec.skew_us:
         return 0
-    used = [slot for slot in (view.head or Head()).slots if slot.state is not SlotState.FREE]
+    used = [slot for slot in (view.head or Head()).slots if slot.in_use]
     if any(is_ripe(slot, spec, now_us) for slot in used):
         return 0  # a suspect that waits for another one: it may be taken any moment
     wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]

@@ -17,12 +17,15 @@ from cqueue.store.operations import (
     DropBodies,
     IdSlice,
     ReadIds,
-    ReadMessages,
+    ReadSlice,
+    SlotState,
     UnregisterShard,
 )
 
 PRIORITIES = range(10)
 SIDE_BY_SIDE = 4
+QUARANTINE_REST_US = 60_000_000
+"""A wide row that only rows in quarantine keep from being retired is looked at again after this time."""
 READS_AT_ONCE = 60
 """A claim makes no more of them for a pass: messages of other wide rows wait meanwhile."""
 Found = dict[int, list[int]]
@@ -135,15 +138,33 @@ def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[Found, int]]:
 
 
 def _take_strays(draft: Draft, found: Found) -> Proto[None]:
-    """Messages behind a cursor: sent late, so never acknowledged. Delivering them is the safe answer."""
+    """Messages behind a cursor: sent late, so never acknowledged. Delivering them is the safe answer.
+
+    What is in quarantine stays, and with it the wide row: it is looked at again after a while.
+    """
+    view, quarantined = draft.view, False
     for priority, strays in found.items():
-        draft.view.priorities.add(priority)
-        wanted = tuple(draft.unlisted(priority, strays)[: max(0, draft.left)])
+        view.priorities.add(priority)
+        wanted = draft.unlisted(priority, sorted(strays))[: max(0, draft.left)]
+        quarantined |= not _set_aside(draft, priority).isdisjoint(strays)
         if wanted:
-            rows = yield from ReadMessages(draft.view.wide_row, priority, wanted)
+            read = ReadSlice(view.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
+            rows, _, damaged = yield from read
+            rows = [row for row in rows if row.id in wanted]
             if rows:
                 draft.grant(priority, rows, 1)
-            yield from _delete_phantoms(draft, priority, set(wanted) - {row.id for row in rows})
+            quarantined |= bool(damaged)
+            gone = set(wanted) - {row.id for row in rows}
+            phantoms = {id_ for id_ in gone if not ids.is_any_of_row(id_, damaged)}
+            yield from _delete_phantoms(draft, priority, phantoms)
+    if quarantined and not draft.grants:
+        view.rest_until_us = draft.now_us + QUARANTINE_REST_US
+
+
+def _set_aside(draft: Draft, priority: int) -> set[int]:
+    """What slots in quarantine list."""
+    slots = [slot for slot in draft.slots.values() if slot.state is SlotState.QUARANTINED]
+    return {id_ for slot in slots if slot.priority == priority for id_ in slot.ids}
 
 
 def _delete_phantoms(draft: Draft, priority: int, phantoms: set[int]) -> Proto[None]:

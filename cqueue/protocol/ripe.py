@@ -8,6 +8,7 @@ them at a time: one that kills its worker cannot burn the attempts of its neighb
 from __future__ import annotations
 
 from cqueue.protocol.draft import Draft
+from cqueue.protocol.sanity import AHEAD_US, is_overdue
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.store.operations import ReadMessages, SlotRow, SlotState
 
@@ -16,7 +17,7 @@ BURIED_AT_ONCE = 10
 
 def is_ripe(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
     """Whether a slot's messages may be taken."""
-    return slot.state is not SlotState.FREE and now_us >= ripe_at_us(slot, spec)
+    return slot.in_use and (now_us >= ripe_at_us(slot, spec) or is_overdue(slot, now_us))
 
 
 def ripe_at_us(slot: SlotRow, spec: QueueSpec) -> int:
@@ -105,7 +106,8 @@ def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
 
 
 def kept_time_of_death(slot: SlotRow, spec: QueueSpec, now_ms: int) -> int:
-    """The slot's own time of death, or now if it has none or one older than half of gc_grace."""
-    if slot.died_at_ms is None or now_ms - slot.died_at_ms > spec.gc_grace_us // 2000:
+    """The slot's own time of death; now if it has none, one older than half of gc_grace, or one ahead."""
+    died_at_ms = slot.died_at_ms
+    if died_at_ms is None or not -AHEAD_US // 1000 <= now_ms - died_at_ms <= spec.gc_grace_us // 2000:
         return now_ms
-    return slot.died_at_ms
+    return died_at_ms

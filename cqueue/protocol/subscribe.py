@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown
-from cqueue.protocol.lock import OUTCOME_PAUSES_S, next_fence
+from cqueue.protocol.lock import OUTCOME_PAUSES_S
 from cqueue.protocol.logs import LogSpec
+from cqueue.protocol.sanity import next_fence
 from cqueue.protocol.scan import ShardMap
 from cqueue.protocol.spec import Proto
 from cqueue.rendezvous import Names

@@ -17,6 +17,7 @@ from cqueue.protocol.view import GENTLE_TOMBSTONES
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
+    DropMessages,
     Head,
     MessageRow,
     Now,
@@ -50,6 +51,7 @@ class Counts:
     future_wide_rows: int = 0  # their time shards have not begun
     claimed: int = 0
     waiting: int = 0
+    quarantined: int = 0  # rows that cannot be read: slots, and as far as ids show it messages
     ready: int | None = None
     delayed: int | None = None
     live: int | None = None
@@ -129,6 +131,7 @@ def count(spec: QueueSpec, *, exact: bool) -> Proto[Counts]:
         if wide_row.time_shard * 1000 > now_us:
             counts.future_wide_rows += 1
         head = yield from ReadHead(wide_row)
+        counts.quarantined += sum(slot.state is SlotState.QUARANTINED for slot in head.slots)
         if exact:
             yield from _count_exactly(spec, counts, wide_row, priorities, head)
         else:
@@ -147,8 +150,10 @@ def _count_exactly(
         walk = Walk(spec, wide_row)
         while not walk.done:
             page = yield from ReadIds(wide_row, priority, walk.after, walk.upto, PAGE)
+            counts.quarantined += len(page.damaged)
             for id_ in page.ids:
-                _count_one(counts, states.get(id_), ids.time_us(id_), now_us)
+                if not ids.is_any_of_row(id_, page.damaged):
+                    _count_one(counts, states.get(id_), ids.time_us(id_), now_us)
             walk.passed(page.ids[-1] if len(page.ids) == PAGE else None, page.tombstones)
 
 
@@ -158,6 +163,8 @@ def _count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int
         counts.claimed += 1
     elif state is SlotState.WAITING:
         counts.waiting += 1
+    elif state is SlotState.QUARANTINED:
+        pass  # nobody may claim it
     elif due_us > now_us:
         counts.delayed = (counts.delayed or 0) + 1
     else:
@@ -209,12 +216,13 @@ def _state_name(states: dict[int, SlotState], row: MessageRow, now_us: int) -> s
 
 
 def purge(spec: QueueSpec) -> Proto[int]:
-    """Delete all messages, row by row; how many there were.
+    """Delete all messages, row by row, and rows that cannot be read; how many messages there were.
 
     Never by a partition or range delete: one beyond now would swallow later conditional writes, and
     one up to now would leave what is due later.
     """
     total = 0
+    now_us = yield from Now()
     for _, row in (yield from _registered(spec, beside_grid=True)):
         wide_row = WideRow(spec.partition, row.time_shard, row.shard)
         for priority in sorted(row.priorities):
@@ -223,9 +231,23 @@ def purge(spec: QueueSpec) -> Proto[int]:
                 page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
                 total += len(page.rows)
                 yield from _delete(wide_row, priority, page.rows)
+                if page.damaged:
+                    yield from DropMessages(wide_row, priority, page.damaged, now_us)
                 full = len(page.rows) == PURGED_AT_ONCE
                 walk.passed(page.rows[-1].id if full else None, page.tombstones)
     return total
+
+
+def examine(spec: QueueSpec) -> Proto[None]:
+    """Read every row of a queue, so that the store reports all that are damaged."""
+    for wide_row, priorities in (yield from wide_rows(spec)):
+        yield from ReadHead(wide_row)
+        for priority in sorted(priorities):
+            walk = Walk(spec, wide_row)
+            while not walk.done:
+                page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
+                full = len(page.rows) == PURGED_AT_ONCE
+                walk.passed(page.rows[-1].id if full else None, page.tombstones)
 
 
 def _delete(wide_row: WideRow, priority: int, rows: list[MessageRow]) -> Proto[None]:

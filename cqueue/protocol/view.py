@@ -89,6 +89,7 @@ class Ahead(NamedTuple):
 
     whole: there are no more of them.
     coming: what stands behind them is being read already.
+    damaged_to: the end of the last row among them that cannot be read; 0 if there is none.
     """
 
     priority: int
@@ -97,6 +98,7 @@ class Ahead(NamedTuple):
     began_us: int
     whole: bool = False
     coming: Coming | None = None
+    damaged_to: int = 0
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.message_page import MessagePage, ReadMessagePage, parse
 from cqueue.store.operations import Pending
-from cqueue.store.quarantine import Quarantine
+from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
 from cqueue.store.ranges import Density, FirstOf, Ranged, Reader
 from cqueue.store.requests import Answer, Collected, Request, Requests, Window, settle, start
 from cqueue.store.statements import Kind
@@ -42,6 +42,8 @@ BODY_READS_IN_FLIGHT: Final = 4
 REAPED_AT_ONCE: Final = 500
 PACKS_AT_ONCE: Final = 64
 """Rows of one read by ids; each may have 32 KiB, for one message that is asked for."""
+SINGLES_AT_ONCE: Final = 250
+"""The same where the first few of many single messages are asked for."""
 PACK_READS_IN_FLIGHT: Final = 2
 
 
@@ -85,6 +87,7 @@ class CassandraStore:
             ops.ReadShards: self._read_shards,
             ops.InsertMessages: self._insert_messages,
             ops.DeleteMessages: self._delete_messages,
+            ops.DropMessages: self._drop_messages,
             ops.InsertBodies: self._insert_bodies,
             ops.DeleteBodies: self._delete_bodies,
             ops.DropBodies: self._drop_bodies,
@@ -92,6 +95,8 @@ class CassandraStore:
             ops.UnregisterShard: self._unregister_shard,
             ops.DropShard: self._drop_shard,
             ops.Mutate: self._mutate,
+            ops.DropSlot: self._drop_slot,
+            ops.DumpRow: self._dump_row,
             ops.ReadQueue: self._read_queue,
             ops.ListQueues: self._list_queues,
             ops.CreateQueue: self._create_queue,
@@ -147,21 +152,49 @@ class CassandraStore:
 
     def _read_head(self, op: ops.ReadHead) -> Request[ops.Head]:
         statement = cql.READ_HEAD_SERIAL if op.serial else cql.READ_HEAD
-        return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.rows))
+        report = partial(self._set_aside, op.wide_row)
+        return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.rows, report))
 
     def _read_slice(self, op: ops.ReadSlice) -> Pending[ops.Slice]:
+        damaged = list[int]()
+
         def take(rows: list[packs.Row]) -> tuple[list[int], list[ops.MessageRow]]:
             self._reap(op, packs.wholly_gone((row[1], row[11], row[12]) for row in rows))
-            return [row[1] for row in rows], self._live(op.wide_row, op.priority, rows, op.after, op.upto)
+            found = self._live(op.wide_row, op.priority, rows, op.after, op.upto)
+            damaged.extend(map(packs.last_in, found.damaged))
+            return [row[1] for row in rows], found.messages
 
-        return self._ranged(cql.READ_SLICE, op, Reader(take, ops.Slice))
+        return self._ranged(
+            cql.READ_SLICE, op, Reader(take, lambda rows, crossed: ops.Slice(rows, crossed, tuple(damaged)))
+        )
 
     def _read_ids(self, op: ops.ReadIds) -> Pending[ops.IdSlice]:
+        damaged = list[int]()
+
         def take(rows: list[packs.IdRow]) -> tuple[list[int], Iterator[int]]:
             self._reap(op, packs.wholly_gone(rows))
+            damaged.extend(self._damaged_ids(op, rows))
             return [row[0] for row in rows], packs.live_ids(rows, op.after, op.upto)
 
-        return self._ranged(cql.READ_IDS, op, Reader(take, ops.IdSlice, small=True))
+        return self._ranged(
+            cql.READ_IDS,
+            op,
+            Reader(take, lambda found, crossed: ops.IdSlice(found, crossed, tuple(damaged)), small=True),
+        )
+
+    def _damaged_ids(self, op: ops.ReadIds, rows: Iterable[packs.IdRow]) -> Iterator[int]:
+        for row in rows:
+            if row[1] is None:
+                continue
+            place, reason = (MESSAGE_KIND, op.priority, row[0]), packs.id_damage(row)
+            if reason is not None:
+                self._set_aside(op.wide_row, place, reason)
+            if reason is not None or self.quarantine.find(MESSAGES, (*op.wide_row, *place)) is not None:
+                yield packs.last_in(row[0])
+
+    def _set_aside(self, wide_row: ops.WideRow, place: tuple[int, int, int], reason: str) -> None:
+        """Report a row of `messages` that cannot be read. place: its kind, priority and id."""
+        self.quarantine.report(Damage(MESSAGES, wide_row.queue, (*wide_row, *place), reason))
 
     def _reap(self, op: ops.ReadIds | ops.ReadSlice, rows: list[int]) -> None:
         """Delete rows whose messages were all deleted by several, none of whom knew of the others.
@@ -176,6 +209,8 @@ class CassandraStore:
     def _read_page(self, op: ReadMessagePage) -> Pending[MessagePage]:
         def take(rows: Any) -> tuple[list[int], Iterator[bytes]]:
             page = parse(rows) if isinstance(rows, bytes) else MessagePage.stored(codec.rows(rows))
+            for place, reason in page.damaged.items():
+                self._set_aside(op.wide_row, (MESSAGE_KIND, op.priority, page.id_at(place)), reason)
             return page.ids(), page.messages(op.after, op.upto)
 
         return self._ranged(cql.READ_PAGE, op, Reader(take, MessagePage.joined))
@@ -197,17 +232,17 @@ class CassandraStore:
         place = (*op.wide_row, op.priority)
 
         def decode(found: Answer) -> list[ops.MessageRow]:
-            return [row for row in self._live(op.wide_row, op.priority, found.rows) if row.id in wanted]
+            live = self._live(op.wide_row, op.priority, found.rows).messages
+            return [row for row in live if row.id in wanted]
 
         def send(start_: int, end: int) -> Request[list[ops.MessageRow]]:
             return self._requests.send(cql.READ_MESSAGES, (*place, row_ids[start_:end]), decode)
 
-        if not any(map(ids.is_packed, row_ids)):
-            if op.limit:
-                return self._requests.send(cql.READ_SOME_MESSAGES, (*place, row_ids, op.limit), decode)
+        packed = any(map(ids.is_packed, row_ids))
+        if not packed and not op.limit:
             return send(0, len(row_ids))
-        parts = range(0, len(row_ids), PACKS_AT_ONCE)
-        jobs = [(1, partial(send, at, at + PACKS_AT_ONCE)) for at in parts]
+        rows = PACKS_AT_ONCE if packed else SINGLES_AT_ONCE
+        jobs = [(1, partial(send, at, at + rows)) for at in range(0, len(row_ids), rows)]
         return FirstOf(jobs, PACK_READS_IN_FLIGHT, op.limit)
 
     def _live(
@@ -217,11 +252,14 @@ class CassandraStore:
         rows: Sequence[packs.Row],
         after: int = ids.START,
         upto: int = packs.EVERY,
-    ) -> list[ops.MessageRow]:
+    ) -> packs.Read:
         for row in rows:
             if row[12]:
                 self._known.learn(wide_row, priority, row[1], packs.gone_mask(row[12]))
-        return packs.messages(codec.rows(rows), after, upto)
+        found = packs.messages(codec.rows(rows), after, upto)
+        for id_, reason in found.damaged.items():
+            self._set_aside(wide_row, (MESSAGE_KIND, priority, id_), reason)
+        return found
 
     def _read_bodies(self, op: ops.ReadBodies) -> Pending[dict[int, bytes]]:
         sizes = op.sizes or (LARGEST_BODY,) * len(op.ids)
@@ -269,6 +307,11 @@ class CassandraStore:
             return self._requests.send(*parts[0], deleted)
         return self._requests.send_together(parts, deleted)
 
+    def _drop_messages(self, op: ops.DropMessages) -> Request[None]:
+        rows = packs.row_ids(op.ids)
+        values = (max(op.at_us, _delete_us(rows)), *op.wide_row, op.priority, rows)
+        return self._requests.send(cql.DELETE_MESSAGES, values, _nothing)
+
     def _insert_bodies(self, op: ops.InsertBodies) -> Pending[None]:
         partition = codec.partition(op.wide_row)
 
@@ -302,6 +345,16 @@ class CassandraStore:
 
     def _mutate(self, op: ops.Mutate) -> Request[bool]:
         return self._requests.send_conditional(_mutation(op), _applied)
+
+    # ── Rows in quarantine ──
+
+    def _drop_slot(self, op: ops.DropSlot) -> Request[bool]:
+        return self._requests.send(cql.DROP_SLOT, (*op.wide_row, op.priority, op.id), _applied)
+
+    def _dump_row(self, op: ops.DumpRow) -> Request[str | None]:
+        return self._requests.send(
+            cql.DUMP_ROW[op.table], op.key, lambda found: next((row[0] for row in found.rows), None)
+        )
 
     # ── Queues and deployment ──
 

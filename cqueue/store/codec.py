@@ -7,7 +7,7 @@ driver's own binding costs many times as much, most of it for looking up what ne
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from cqueue import ids
@@ -24,6 +24,14 @@ from cqueue.store.operations import (
 )
 
 _CURSOR, _LOCK, _SLOT = 0, 1, 2
+_MOST_SLOTS = 1 << 20
+"""Slot numbers lie below: nobody makes as many."""
+NOWHERE = 1 << 124
+"""A cursor beyond every id. A TimeUUID cannot hold it, so that it is never stored."""
+_LOCK_STATES = frozenset(LockState)
+_SLOT_STATES = frozenset({SlotState.FREE, SlotState.CLAIMED, SlotState.WAITING})
+Report = Callable[[tuple[int, int, int], str], None]
+"""Takes kind, priority and id of a row that cannot be read, and why."""
 
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
@@ -96,35 +104,74 @@ def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     return (row if row[4] is None else (*row[:4], dict(row[4]), *row[5:]) for row in found)
 
 
-def head(rows: Iterable[tuple[Any, ...]]) -> Head:
-    """The head of a wide row out of its rows with kind < 3."""
+def head(rows: Iterable[tuple[Any, ...]], report: Report) -> Head:
+    """The head of a wide row out of its rows with kind < 3.
+
+    A lock or cursor that cannot be read is taken for one that the next claim overwrites: a lock that nobody
+    holds, a cursor that is past every message (cqueue.protocol.sanity). A slot that cannot be read is in
+    quarantine.
+    """
     lock: LockRow | None = None
     cursors: dict[int, CursorRow] = {}
     slots: list[SlotRow] = []
     for kind, priority, id_, cursor, boundary, state, owner, until, fence, *slot in rows:
+        reason: str | None = None
         if kind == _SLOT:
-            slots.append(_slot(priority, id_, state, owner, slot))
+            row, reason = _slot((priority, id_, state, owner), slot, -1 - len(slots))
+            slots.append(row)
         elif kind == _LOCK:
-            lock = LockRow(LockState(state), owner, until, fence, slot[-1] or 0)
+            lock, reason = _lock(state, owner, until, (fence, slot[-1]))
         elif kind == _CURSOR:
-            cursors[priority] = CursorRow(priority, cursor, boundary, slot[-1] or 0)
+            cursors[priority], reason = _cursor(priority, cursor, boundary, slot[-1])
+        if reason is not None:
+            report((kind, priority, id_), reason)
     return Head(lock, cursors, tuple(slots))
 
 
-def _slot(priority: int, id_: int, state: int, owner: bytes, slot: Sequence[Any]) -> SlotRow:
+def _lock(state: Any, owner: Any, until: Any, last: tuple[Any, Any]) -> tuple[LockRow | None, str | None]:
+    fence, tally = last
+    if fence is None:
+        return None, "the lock has no fence"
+    if state not in _LOCK_STATES or until is None:
+        return LockRow(LockState.FREE, owner or b"", 0, fence, tally or 0), (
+            f"the lock has the state {state}, until {until}"
+        )
+    return LockRow(LockState(state), owner or b"", until, fence, tally or 0), None
+
+
+def _cursor(priority: int, cursor: Any, boundary: Any, tally: Any) -> tuple[CursorRow, str | None]:
+    if cursor is None or boundary is None:
+        return CursorRow(priority, NOWHERE, NOWHERE, tally or 0), "the cursor is not whole"
+    return CursorRow(priority, cursor, boundary, tally or 0), None
+
+
+def _slot(place: tuple[int, int, Any, Any], slot: Sequence[Any], spare: int) -> tuple[SlotRow, str | None]:
+    """The slot, and why it is in quarantine, if it is. spare: its number if it is stored under none."""
+    priority, id_, state, owner = place
     listed, due, attempt, rev, died_at, tally = slot
-    return SlotRow(
+    number = ids.slot_number(id_)
+    reason: str | None = None
+    if id_ != ids.slot_id(number) or number >= _MOST_SLOTS:
+        number, reason = spare, "the slot has no number"
+    elif state not in _SLOT_STATES:
+        reason = f"the slot has the state {state}; perhaps a newer version of cqueue wrote it"
+    elif due is None or rev is None or attempt is None or attempt < 0:
+        reason = f"the slot has due {due}, revision {rev}, attempt {attempt}"
+    elif listed is None and state != SlotState.FREE:
+        reason = "the slot does not say which messages it holds"
+    row = SlotRow(
         priority=priority,
-        number=ids.slot_number(id_),
-        state=SlotState(state),
+        number=number,
+        state=SlotState(state) if reason is None else SlotState.QUARANTINED,
         ids=listed or (),
-        due_ms=due,
-        attempt=attempt,
-        owner=owner,
-        rev=rev,
+        due_ms=due or 0,
+        attempt=attempt or 0,
+        owner=owner or b"",
+        rev=rev or 0,
         died_at_ms=died_at or None,
         tally=tally or 0,
     )
+    return row, reason
 
 
 def slot_values(wide_row: WideRow, row: SlotRow, expect_rev: int | None) -> tuple[Any, ...]:

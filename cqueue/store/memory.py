@@ -43,7 +43,10 @@ from cqueue.store.operations import (
     DeleteMessages,
     DeploymentRow,
     DropBodies,
+    DropMessages,
     DropShard,
+    DropSlot,
+    DumpRow,
     Finish,
     Head,
     IdSlice,
@@ -182,7 +185,7 @@ class MemoryStore:
         self._handlers: dict[type[Operation[Any]], Callable[[Any], Any]] = {
             ReadHead: self._read_head,
             ReadSlice: self._read_slice,
-            ReadMessagePage: lambda op: MessagePage.of(*self._read_slice(op)),
+            ReadMessagePage: lambda op: MessagePage.of(*self._read_slice(op)[:2]),
             ReadIds: self._read_ids,
             Begin: lambda op: Ready(self._handlers[type(op.read)](op.read)),
             Finish: lambda op: op.begun.result(),
@@ -192,9 +195,12 @@ class MemoryStore:
             DropShard: self._drop_shard,
             InsertMessages: self._insert_messages,
             DeleteMessages: self._delete_messages,
+            DropMessages: self._delete_messages,
             InsertBodies: self._insert_bodies,
             DeleteBodies: self._delete_bodies,
             DropBodies: self._drop_bodies,
+            DropSlot: lambda _: False,
+            DumpRow: lambda _: None,
             RegisterShard: self._register,
             UnregisterShard: self._unregister,
             Mutate: self._mutate,
@@ -259,7 +265,7 @@ class MemoryStore:
         for row in op.rows:
             partition.of(row.priority).insert(row.id, row, partition.floor_us)
 
-    def _delete_messages(self, op: DeleteMessages) -> None:
+    def _delete_messages(self, op: DeleteMessages | DropMessages) -> None:
         at_us = max(map(ids.time_us, op.ids)) + 1
         for id_ in op.ids:
             self._partition(op.wide_row).of(op.priority).delete(id_, at_us)

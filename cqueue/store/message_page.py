@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from cqueue import ids
 from cqueue.store import cells
 from cqueue.store.operations import MessageRow, Operation, WideRow
-from cqueue.store.packs import bodies_of, gone_mask
+from cqueue.store.packs import LAST_MS, SINGLE, bodies_of, damage, gone_mask, is_partial
 
 ID_AT: Final = 9
 """Where in a row its id begins, behind the priority and its own length."""
@@ -29,8 +29,8 @@ _HEAD = struct.Struct(">17xB7xi")
 _PACKED: Final = 0x40  # of the ninth byte of an id, see cqueue.ids
 _SINGLE: Final = b"\0\0\0\1\0\xff\xff\xff\xff"  # format 0, and no `gone`
 # Six nulls, most often: size, headers, codec, task, key, trigger. Then the length of `sent_at`, that of
-# `expires`, and the format. Of a row that a read repair has brought in part anything may be null.
-_TAIL = struct.Struct(">24si8xi4xb")
+# `expires`, the format, and the length of `gone`. Of a damaged row anything may be null.
+_TAIL = struct.Struct(">24siqi4xbi")
 _SIX_NULLS: Final = b"\xff" * 24
 _MARK = struct.Struct(">4xi")
 _LONG = struct.Struct(">q")
@@ -50,7 +50,7 @@ class Rest(NamedTuple):
     task: bytes | None
     key: bytes | None
     trigger: bytes | None
-    sent_at: int
+    sent_at: int | None
     expires: int | None
     shared_stop: int  # where that ends which all messages of a pack have in common
 
@@ -61,7 +61,7 @@ class MessagePage:
 
     data: their cells. starts: where each row begins, and where the last one ends. rest: by place, of messages
     that have any. tombstones: as in `Slice`. packs: of a page as it is stored, by place, what is gone of each
-    pack, as a mask; None for a row without messages.
+    pack, as a mask; None for a row without messages. damaged: by place, why a row cannot be read.
     """
 
     data: bytes
@@ -69,6 +69,7 @@ class MessagePage:
     rest: dict[int, Rest]
     tombstones: int = 0
     packs: dict[int, int | None] = field(default_factory=dict)
+    damaged: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -142,7 +143,7 @@ class ReadMessagePage(Operation[MessagePage]):
 def parse(data: bytes, tombstones: int = 0) -> MessagePage:
     """The rows of READ_PAGE's answer as protocol version 5 writes them."""
     (count,) = cells.COUNT.unpack_from(data)
-    starts, rest, packs = [0] * (count + 1), dict[int, Rest](), dict[int, int | None]()
+    starts, rest, packs, damaged = [0] * (count + 1), dict[int, Rest](), dict[int, int | None](), {}
     head, tail, end = _HEAD.unpack_from, _TAIL.unpack_from, len(data)
     at = 4
     for place in range(count):
@@ -150,15 +151,29 @@ def parse(data: bytes, tombstones: int = 0) -> MessagePage:
         lead, size = head(data, at)
         at += BODY_AT + max(size, 0)
         if end - at >= TAIL:
-            nulls, sent_at, expires, format_ = tail(data, at)
-            if nulls == _SIX_NULLS and sent_at == 8 and expires < 0 and not format_:
+            nulls, *sent, expires, format_, marks = tail(data, at)
+            is_plain = nulls == _SIX_NULLS and expires < 0 and format_ == SINGLE and marks < 0 <= size
+            if is_plain and sent[0] == 8 and 0 <= sent[1] <= LAST_MS:
                 at += TAIL
                 continue
         rest[place], at, format_, gone = _rest(data, at)
-        if lead & _PACKED and format_ != 0:
-            packs[place] = None if format_ is None or size < 0 else gone_mask(gone)
+        body = data[starts[place] + BODY_AT : rest[place].body_stop] if size >= 0 else None
+        if lead & _PACKED and format_ == SINGLE:
+            continue  # a member of a pack, taken out of it
+        id_ = ids.from_bytes(data[starts[place] + ID_AT : starts[place] + ID_AT + 16])
+        partial, reason = is_partial(id_, body, format_), None
+        if not partial:
+            own = rest[place]
+            texts = (None,) * 5
+            reason = damage((0, id_, body, own.size, *texts, own.sent_at, own.expires, format_, gone))
+        if reason is not None:
+            damaged[place] = reason
+        if partial or reason is not None:
+            packs[place] = None
+        elif lead & _PACKED:
+            packs[place] = gone_mask(gone)
     starts[count] = at
-    return MessagePage(data, starts, rest, tombstones, packs)
+    return MessagePage(data, starts, rest, tombstones, packs, damaged)
 
 
 def _rest(data: bytes, body_stop: int) -> tuple[Rest, int, int | None, list[int]]:
@@ -180,12 +195,12 @@ def _rest(data: bytes, body_stop: int) -> tuple[Rest, int, int | None, list[int]
         task,
         key,
         trigger,
-        0 if sent_at is None else _LONG.unpack(sent_at)[0],
+        None if sent_at is None else _LONG.unpack(sent_at)[0],
         None if expires is None else _LONG.unpack(expires)[0],
         shared_stop,
     )
     marks = [] if gone is None else [value for (value,) in _MARK.iter_unpack(gone[4:])]
-    return rest, at, None if format_ is None else format_[0], marks
+    return rest, at, None if format_ is None else _TINY.unpack(format_)[0], marks
 
 
 def _cells(row: tuple[Any, ...]) -> Iterable[bytes | None]:

@@ -95,15 +95,19 @@ class LockRow(NamedTuple):
 
 
 class SlotState(IntEnum):
-    """State of a timeout slot."""
+    """State of a timeout slot, as stored; QUARANTINED is made by whoever reads it."""
 
+    QUARANTINED = -1  # cannot be read: nobody holds what it lists, and nobody may claim it
     FREE = 0
     CLAIMED = 1  # delivered to `owner` until `due`
     WAITING = 2  # nacked, snoozed or released: anybody may take it at `due`
 
 
 class SlotRow(NamedTuple):
-    """A timeout slot: "these ids of one priority are claimed until due"."""
+    """A timeout slot: "these ids of one priority are claimed until due".
+
+    number: 0 and up; below 0 for a slot in quarantine that is stored under no such number.
+    """
 
     priority: int
     number: int
@@ -115,6 +119,11 @@ class SlotRow(NamedTuple):
     rev: int
     died_at_ms: int | None = None
     tally: int = 0
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it holds messages that somebody has claimed, or may claim when it is due."""
+        return self.state > SlotState.FREE
 
 
 class CursorRow(NamedTuple):
@@ -172,17 +181,26 @@ class ShardRow(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Live rows in id order. tombstones: how many were crossed, as far as the store noticed (else 0)."""
+    """Live messages in id order.
+
+    tombstones: how many were crossed, as far as the store noticed (else 0).
+    damaged: of each stored row that cannot be read the id of its last message; such rows hold no messages.
+    """
 
     rows: list[MessageRow]
     tombstones: int
+    damaged: tuple[int, ...] = ()
 
 
 class IdSlice(NamedTuple):
-    """Ids of live rows in order. tombstones: as in `Slice`."""
+    """Ids of live messages in order, those of damaged rows among them. tombstones: as in `Slice`.
+
+    damaged: as in `Slice`, as far as it shows without bodies, or this process has met them before.
+    """
 
     ids: list[int]
     tombstones: int
+    damaged: tuple[int, ...] = ()
 
 
 class QueueRow(NamedTuple):
@@ -301,6 +319,19 @@ class DeleteMessages(Operation[None]):
     wide_row: WideRow
     priority: int
     ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropMessages(Operation[None]):
+    """Delete the whole rows in which these messages stand, whoever wrote them, at `at_us` or later.
+
+    For rows in quarantine: their write times need not follow from their ids.
+    """
+
+    wide_row: WideRow
+    priority: int
+    ids: tuple[int, ...]
+    at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,6 +476,29 @@ class BumpDeployment(Operation[bool]):
     """Raise `changes` from `expect` by one, conditionally."""
 
     expect: int
+
+
+# ── Rows in quarantine ──
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRow(Operation["str | None"]):
+    """Whatever stands in a row, as JSON, blobs in hexadecimal; None: there is no such row.
+
+    key: as `Damage.key`.
+    """
+
+    table: str
+    key: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropSlot(Operation[bool]):
+    """Delete a timeout slot that is stored under no number. id: that it is stored under."""
+
+    wide_row: WideRow
+    priority: int
+    id: int
 
 
 # ── Questions that are not for the store ────────────────────────────────────────────────────────

@@ -30,8 +30,14 @@ from typing import Any, Final, NamedTuple
 from cqueue import ids
 from cqueue.store.operations import MessageRow, WideRow
 
+SINGLE: Final = 0
+"""The format of a row that is one message."""
 PACK: Final = 1
-"""The format of a row that is a pack, for those who look at the table; 0 is a single message."""
+"""The format of a row that is a pack."""
+LARGEST_BODY: Final = 1 << 20
+"""Bytes of one body, as far as a message's row may claim."""
+LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999 in ms since 1970: later times are no times."""
 REMEMBERED: Final = 20_000
 """Packs of which a process knows what is gone."""
 
@@ -77,7 +83,7 @@ def _pack(members: Sequence[MessageRow]) -> MessageRow:
 
 
 def bodies_of(id_: int, body: bytes) -> list[bytes]:
-    """The bodies of a pack's messages, by their places."""
+    """The bodies of a pack's messages, by their places; of a body that `damage` finds nothing wrong with."""
     lengths = _LENGTHS[ids.pack_size(id_)]
     ends = accumulate(lengths.unpack_from(body), initial=lengths.size)
     return [body[start:end] for start, end in pairwise(ends)]
@@ -88,7 +94,7 @@ def gone_mask(marks: Iterable[int] | None) -> int:
     mask = 0
     for mark in marks or ():
         first, last = divmod(mark, _STRETCH)
-        mask |= (1 << last + 1) - (1 << first) if first <= last else 0
+        mask |= (1 << last + 1) - (1 << first) if 0 <= first <= last else 0
     return mask
 
 
@@ -127,20 +133,80 @@ def row_ids(some: Iterable[int]) -> list[int]:
     return sorted({ids.pack_of(id_) if ids.is_packed(id_) else id_ for id_ in some})
 
 
-def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> list[MessageRow]:
-    """The live messages of stored rows, with after < id <= upto.
+def is_partial(id_: int, body: bytes | None, format_: int | None) -> bool:
+    """Whether a row is no message until the rest of it comes, if it ever does.
 
-    The row of a pack that has no body is none: it has nothing but `gone`, marks that came after its tombstone
-    was forgotten; or it was never acknowledged, and a read repair brought its other columns.
+    It has nothing but `gone`: marks that came after its tombstone was forgotten. Or it was never
+    acknowledged, and a read repair brought some of its columns.
     """
-    found: list[MessageRow] = []
+    return format_ is None or (body is None and ids.is_packed(id_))
+
+
+def damage(row: Row) -> str | None:
+    """What keeps a row that is not partial from being read; None if nothing does."""
+    _, id_, body, size, _, _, _, _, _, sent_at, expires, _, _ = row
+    mark = id_damage((id_, row[11], row[12]))
+    if mark is not None:
+        return mark
+    if (body is None) == (size is None):
+        return "it has neither a body nor the size of one" if body is None else "it has a body and a size"
+    if size is not None and not 0 < size <= LARGEST_BODY:
+        return f"the size of its body is {size}"
+    if sent_at is None or not 0 <= sent_at <= LAST_MS:
+        return f"sent_at is {sent_at}"
+    if expires is not None and not 0 <= expires <= LAST_MS:
+        return f"expires is {expires}"
+    return _length_damage(id_, body) if body is not None and ids.is_packed(id_) else None
+
+
+def _length_damage(id_: int, body: bytes) -> str | None:
+    lengths = _LENGTHS[ids.pack_size(id_)]
+    if len(body) < lengths.size:
+        return "its body is too short for the lengths of its messages"
+    if lengths.size + sum(lengths.unpack_from(body)) != len(body):
+        return "the lengths of its messages do not add up to its body"
+    return None
+
+
+def id_damage(row: IdRow) -> str | None:
+    """The part of `damage` that shows without the body and the other columns."""
+    id_, format_, gone = row
+    if format_ not in {SINGLE, PACK}:
+        return f"its format is {format_}; perhaps a newer version of cqueue wrote it"
+    packed = ids.is_packed(id_)
+    if packed != (format_ == PACK):
+        return "its format is not that of its id"
+    if not gone:
+        return None
+    size = ids.pack_size(id_) if packed else 0
+    if any(mark < 0 or not mark // _STRETCH <= mark % _STRETCH < size for mark in gone):
+        return "it marks messages as gone that it does not have"
+    return None
+
+
+class Read(NamedTuple):
+    """Live messages, and the rows that could not be read: why, by the id of the row."""
+
+    messages: list[MessageRow]
+    damaged: dict[int, str]
+
+
+def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> Read:
+    """The live messages of stored rows, with after < id <= upto."""
+    found, damaged = list[MessageRow](), dict[int, str]()
     for row in rows:
-        if not ids.is_packed(row[1]):
-            if after < row[1] <= upto:
+        id_ = row[1]
+        if is_partial(id_, row[2], row[11]):
+            continue
+        reason = damage(row)
+        if reason is not None:
+            damaged[id_] = reason
+        elif not ids.is_packed(id_):
+            if after < id_ <= upto:
                 found.append(MessageRow._make(row[:12]))
-        elif row[2] is not None and row[11] is not None:
+        else:
             found += _members(row, after, upto)
-    return found
+    return Read(found, damaged)
 
 
 def _members(row: Row, after: int, upto: int) -> Iterator[MessageRow]:
@@ -161,10 +227,11 @@ IdRow = tuple[int, int | None, Any]
 
 
 def live_ids(rows: Iterable[IdRow], after: int, upto: int) -> Iterator[int]:
-    """The ids of live messages of stored rows, with after < id <= upto."""
-    for id_, format_, gone in rows:
+    """The ids of live messages of stored rows, with after < id <= upto; of a damaged row all of its ids."""
+    for row in rows:
+        id_, format_, gone = row
         if format_ is not None:
-            dead, last = gone_mask(gone), last_in(id_)
+            dead, last = 0 if gone and id_damage(row) else gone_mask(gone), last_in(id_)
             if after < id_ and last <= upto and not dead:
                 yield from range(id_, last + 1)
                 continue
@@ -175,7 +242,14 @@ def live_ids(rows: Iterable[IdRow], after: int, upto: int) -> Iterator[int]:
 
 def wholly_gone(rows: Iterable[IdRow]) -> list[int]:
     """The ids of rows of which no message is left."""
-    return [id_ for id_, _, gone in rows if gone and gone_mask(gone) & full_mask(id_) == full_mask(id_)]
+    return [row[0] for row in rows if row[2] and _is_wholly_gone(row)]
+
+
+def _is_wholly_gone(row: IdRow) -> bool:
+    id_, format_, gone = row
+    if format_ is not None and id_damage(row):
+        return False
+    return ids.is_packed(id_) and gone_mask(gone) & full_mask(id_) == full_mask(id_)
 
 
 class Deletion(NamedTuple):

@@ -10,12 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+from uuid import UUID
 
-from cqueue import logs
+from cqueue import ids, logs
+from cqueue.errors import BadInput, DamagedRow
+from cqueue.store.statements import KEY_COLUMNS
 
+MESSAGES: Final = "messages"
+SLOT_KIND: Final = 2
+MESSAGE_KIND: Final = 3
+"""Of rows of `messages`: timeout slots, and messages."""
 REMEMBERED: Final = 10_000
 """Rows that a process remembers, to log each of them once; beyond that it only counts."""
 
+_TEXTS: Final = frozenset({"queue", "key", "fleet", "worker", "log", "subscription", "member"})
 LOGGER: Final = "cqueue.quarantine"
 
 
@@ -33,6 +42,38 @@ class Damage(NamedTuple):
     owner: str
     key: tuple[Any, ...]
     reason: str
+
+    @property
+    def address(self) -> str:
+        """Table and key as one text, which `parse_address` reads."""
+        columns = zip(KEY_COLUMNS[self.table], self.key, strict=True)
+        return "/".join([self.table, *(_written(*each) for each in columns)])
+
+
+def _written(column: str, value: Any) -> str:
+    text = str(ids.to_uuid(value)) if column == "id" else str(value)
+    return quote(text, safe="@:+")
+
+
+def parse_address(text: str) -> tuple[str, tuple[Any, ...]]:
+    """The table and the key that `Damage.address` gave.
+
+    Raises:
+        BadInput: it is no such text.
+    """
+    table, *parts = text.split("/")
+    try:
+        return table, tuple(_read(*each) for each in zip(KEY_COLUMNS[table], parts, strict=True))
+    except (KeyError, ValueError) as exc:
+        raise BadInput(
+            f"{text!r} is the address of no row; `cqueue quarantine list` shows the addresses"
+        ) from exc
+
+
+def _read(column: str, part: str) -> Any:
+    if column == "id":
+        return ids.from_uuid(UUID(part))
+    return unquote(part) if column in _TEXTS else int(part)
 
 
 class Quarantine:
@@ -57,11 +98,26 @@ class Quarantine:
         """What was reported of this row, if anything."""
         return self._met.get((table, key))
 
+    def check_message(self, wide_row: tuple[Any, ...], priority: int, id_: int) -> None:
+        """Raise DamagedRow if the row in which a message stands was reported."""
+        row = ids.pack_of(id_) if ids.is_packed(id_) else id_
+        damage = self.find(MESSAGES, (*wide_row, MESSAGE_KIND, priority, row))
+        if damage is not None:
+            raise DamagedRow(
+                f"the message's row cannot be read: {damage.reason}; `cqueue quarantine dump` shows it"
+            )
+
     def of(self, *tables: str) -> list[Damage]:
         """What was reported of these tables' rows, in the order of their keys as text."""
         with self._mutex:
             found = [damage for damage in self._met.values() if damage.table in tables]
         return sorted(found, key=lambda damage: (damage.table, *map(str, damage.key)))
+
+    def forget(self, damage: Damage) -> None:
+        """The row is gone."""
+        with self._mutex:
+            if self._met.pop((damage.table, damage.key), None) is not None:
+                self._counts[damage.owner] -= 1
 
     def counts(self) -> Mapping[str, int]:
         """How many damaged rows this process has met, by owner."""

@@ -50,10 +50,6 @@ _HEAD_COLUMNS = (
 )
 _HEAD_CQL = f"SELECT {_HEAD_COLUMNS} FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind < 3"
 _SLICE_WHERE = f"{_WIDE_ROW} AND kind = 3 AND priority = ? AND id > ? AND id <= ? LIMIT ?"
-_MESSAGES_CQL = (
-    f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages "
-    f"WHERE {_WIDE_ROW} AND kind = 3 AND priority = ? AND id IN ?"
-)
 _LOCK_SET = (
     f"SET state = ?, owner = ?, until = ?, fence = ?, tally = ? "
     f"WHERE {_WIDE_ROW} AND kind = 1 AND priority = 0 AND id = ? IF fence = ?"
@@ -87,9 +83,11 @@ READ_IDS = Statement(
     "As a slice, for sweeps.",
     f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
 )
-READ_MESSAGES = Statement("read messages", "Which of these are live still.", _MESSAGES_CQL)
-READ_SOME_MESSAGES = Statement(
-    "read some messages", "The first of these that are live still.", f"{_MESSAGES_CQL} LIMIT ?"
+READ_MESSAGES = Statement(
+    "read messages",
+    "Which of these are live still.",
+    f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages "
+    f"WHERE {_WIDE_ROW} AND kind = 3 AND priority = ? AND id IN ?",
 )
 READ_BODIES = Statement(
     "read bodies",
@@ -509,4 +507,37 @@ READ_TIME = Statement(
     "SELECT to_unix_timestamp(now()) FROM system.local",
 )
 
-ALL = tuple(value for value in list(globals().values()) if isinstance(value, Statement))
+# ── Damaged rows ──
+
+KEY_COLUMNS = {
+    "messages": ("queue", "time_shard", "shard", "kind", "priority", "id"),
+    "queues": ("queue",),
+    "shards": ("queue", "epoch", "time_shard", "shard"),
+    "schedules": ("queue", "key"),
+    "workers": ("fleet", "worker"),
+    "logs": ("log",),
+    "log": ("log", "partition", "time_shard", "id"),
+    "log_shards": ("log", "time_shard", "partition"),
+    "subscriptions": ("log", "subscription", "kind", "partition", "member"),
+}
+"""The primary keys of the tables whose rows may be in quarantine."""
+
+DUMP_ROW = {
+    table: Statement(
+        f"dump row of {table}",
+        "Whatever stands in it, as JSON: for people, who look at a row that nobody can read.",
+        f"SELECT JSON * FROM {{keyspace}}.{table} WHERE {' AND '.join(f'{name} = ?' for name in columns)}",
+    )
+    for table, columns in KEY_COLUMNS.items()
+}
+DROP_SLOT = Statement(
+    "drop slot",
+    "A timeout slot that is stored under no number, so that it can only be deleted.",
+    f"DELETE FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF EXISTS",
+    Kind.CONDITIONAL,
+)
+
+ALL = (
+    *(value for value in list(globals().values()) if isinstance(value, Statement)),
+    *DUMP_ROW.values(),
+)

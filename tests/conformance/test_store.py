@@ -12,6 +12,7 @@ from cqueue.store.operations import (
     DeleteMessages,
     DropBodies,
     Finish,
+    IdSlice,
     InsertBodies,
     InsertMessages,
     MessageRow,
@@ -20,6 +21,7 @@ from cqueue.store.operations import (
     ReadIds,
     ReadMessages,
     ReadSlice,
+    Slice,
 )
 from tests.fix_store import message, new_id, new_ids, now_us
 
@@ -38,13 +40,14 @@ def insert(store, wide_row, *some, **columns):
 # ── Columns ──
 
 
-def test_every_column_comes_back(store, wide_row):
-    """A message is read as it was written, whatever its values are."""
+@pytest.mark.parametrize("apart", [False, True])
+def test_every_column_comes_back(store, wide_row, apart):
+    """A message is read as it was written, whatever its values are, and wherever its body stands."""
     row = MessageRow(
         priority=9,
         id=new_id(),
-        body=bytes(range(256)),
-        size=1_048_576,
+        body=None if apart else bytes(range(256)),
+        size=1_048_576 if apart else None,
         headers={"z": "last", "a": "first", "ключ": "naïve \U0001f600", "empty": ""},
         codec="json",
         task="shop.mail.send",
@@ -52,7 +55,7 @@ def test_every_column_comes_back(store, wide_row):
         trigger="cron:nightly",
         sent_at=1_700_000_000_123,
         expires=1_800_000_000_456,
-        format=1,
+        format=0,
     )
     store.execute(InsertMessages(wide_row, (row,)))
     assert store.execute(ReadSlice(wide_row, 9, ids.START, END, 10)).rows == [row]
@@ -64,7 +67,7 @@ def test_every_column_comes_back(store, wide_row):
 def test_missing_values_stay_missing(store, wide_row):
     """None is read as None: a body elsewhere differs from an empty body, no headers from empty ones."""
     first, second, third = new_ids(3)
-    rows = [message(first, None), message(second, b""), message(third, headers={})]
+    rows = [message(first, None, size=5), message(second, b""), message(third, headers={})]
     store.execute(InsertMessages(wide_row, tuple(rows)))
     assert store.execute(ReadSlice(wide_row, 0, ids.START, END, 10)).rows == rows
     assert store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 10)) == MessagePage.of(rows)
@@ -151,10 +154,10 @@ def test_a_slice_ends_at_its_limit(store, wide_row):
 
 def test_an_empty_slice_is_no_error(store, wide_row):
     """Nothing there, or bounds that contain nothing: an empty answer."""
-    assert store.execute(ReadSlice(wide_row, 0, ids.START, END, 10)) == ([], 0)
+    assert store.execute(ReadSlice(wide_row, 0, ids.START, END, 10)) == Slice([], 0)
     insert(store, wide_row, id_ := new_id())
-    assert store.execute(ReadIds(wide_row, 0, id_, id_, 10)) == ([], 0)
-    assert store.execute(ReadIds(wide_row, 0, END, ids.START, 10)) == ([], 0)
+    assert store.execute(ReadIds(wide_row, 0, id_, id_, 10)) == IdSlice([], 0)
+    assert store.execute(ReadIds(wide_row, 0, END, ids.START, 10)) == IdSlice([], 0)
 
 
 def test_bounds_of_a_microsecond_hold_all_its_ids(store, wide_row):
@@ -306,7 +309,7 @@ def test_together_answers_in_order(store, wide_row):
             ReadIds(wide_row, 0, some[0], END, 10),
         )
     )
-    assert results == [([some[0]], 0), {some[0]: b"body"}, None, (some[1:], 0)]
+    assert results == [IdSlice([some[0]], 0), {some[0]: b"body"}, None, IdSlice(some[1:], 0)]
     assert store.together(()) == []
 
 

@@ -18,6 +18,7 @@ from cqueue.store.message_page import ReadMessagePage
 from cqueue.store.operations import (
     RETIRED_TTL_S,
     DeleteMessages,
+    IdSlice,
     InsertBodies,
     InsertMessages,
     ListQueues,
@@ -30,6 +31,7 @@ from cqueue.store.operations import (
     ReadSlice,
     RegisterShard,
     ShardRow,
+    Slice,
     SlotChange,
     SlotRow,
     SlotState,
@@ -128,7 +130,7 @@ def test_missing_values_leave_no_tombstones(cassandra_store, wide_row):
     some = new_ids(1500)
     cassandra_store.execute(InsertMessages(wide_row, tuple(message(id_) for id_ in some)))
     assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 5000)).tombstones == 0
-    assert cassandra_store.execute(ReadIds(wide_row, 0, ids.START, END, 5000)) == (some, 0)
+    assert cassandra_store.execute(ReadIds(wide_row, 0, ids.START, END, 5000)) == IdSlice(some, 0)
 
 
 def test_tombstones_are_counted_and_not_logged(cassandra_store, wide_row, caplog):
@@ -138,8 +140,8 @@ def test_tombstones_are_counted_and_not_logged(cassandra_store, wide_row, caplog
         cassandra_store.execute(InsertMessages(wide_row, tuple(message(id_) for id_ in part)))
         cassandra_store.execute(DeleteMessages(wide_row, 0, tuple(part)))
     with caplog.at_level(logging.WARNING):
-        assert cassandra_store.execute(ReadIds(wide_row, 0, ids.START, END, 5000)) == ([], 1200)
-        assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 5000)) == ([], 1200)
+        assert cassandra_store.execute(ReadIds(wide_row, 0, ids.START, END, 5000)) == IdSlice([], 1200)
+        assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 5000)) == Slice([], 1200)
         assert cassandra_store.execute(ReadIds(wide_row, 0, some[300], END, 5000)).tombstones == 0
     assert caplog.messages == []
 

@@ -372,6 +372,7 @@ def test_stats_count_exactly_when_asked(cli):
         "ready": 1,
         "delayed": 1,
         "live": 3,
+        "quarantined": 0,
     }
     (cheap,) = cli("--json", "stats", "q").json
     assert (cheap["claimed"], cheap["ready"], cheap["live"]) == (1, None, None)

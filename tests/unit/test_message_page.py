@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.store import wire
+from cqueue.store import packs, wire
 from cqueue.store.cells import pairs
 from cqueue.store.message_page import MessagePage, parse
 from cqueue.store.operations import MessageRow
@@ -91,27 +91,62 @@ def test_a_page_holds_what_was_written(rows):
         assert (None if rest.headers is None else dict(pairs(rest.headers))) == row.headers
 
 
-rows_in_part = st.builds(
-    lambda row, keep: tuple(
-        value if column < 2 or column in keep else None for column, value in enumerate((*row, None))
-    ),
+numbers = st.none() | st.integers(-5, 5) | st.integers(-(2**31), 2**31 - 1)
+times = st.none() | st.integers(-5, 2**45) | st.integers(-(2**63), 2**63 - 1)
+marks = st.none() | st.sets(st.integers(-300, 2000) | st.integers(0, 4).map(lambda at: at * 257), max_size=3)
+
+
+def stored_row(row, packed, values):
+    """Columns as a damaged row may have them: any of them null, or a value that nobody writes."""
+    body, size, sent_at, expires, format_, gone, keep = values
+    id_ = ids.packed(ids.ticks_of(row.id), row.id, 3)[0] if packed else row.id
+    columns = (0, id_, body, size, *row[4:9], sent_at, expires, format_, gone or None)
+    return tuple(value if at < 2 or at in keep else None for at, value in enumerate(columns))
+
+
+bodies = st.none() | st.binary(max_size=12) | st.just(struct.pack(">3H", 1, 0, 2) + b"abc")
+damaged_rows = st.builds(
+    stored_row,
     full,
-    st.sets(st.integers(2, 11)),
+    st.booleans(),
+    st.tuples(
+        bodies,
+        st.none() | numbers,
+        st.just(7) | times,
+        st.none() | times,
+        st.sampled_from([0, 1]) | st.none() | st.integers(-128, 127),
+        st.none() | marks,
+        st.just(set(range(2, 13))) | st.sets(st.integers(2, 12)),
+    ),
 )
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(rows_in_part, st.booleans()), max_size=8))
-def test_rows_that_a_read_repair_brought_in_part_disturb_no_others(some):
-    """Any columns may be missing, wherever in the page such a row stands, of packs as well."""
-    rows = [
-        (row[0], ids.packed(ids.ticks_of(row[1]), row[1], 3)[0], None, *row[3:]) if is_packed else row
-        for row, is_packed in some
-    ]
+@given(st.lists(damaged_rows, max_size=8, unique_by=lambda row: row[1]))
+def test_damaged_rows_disturb_no_others(rows):
+    """Whatever stands in a row, no error is raised, and both ways to read it agree on what it holds."""
     data = struct.pack(">i", len(rows)) + b"".join(b"".join(map(cell, TYPES, row)) for row in rows)
-    page = parse(data)
-    assert page.ids() == [row[1] for row in rows]
+    page, found = parse(data), packs.messages(rows)
     assert page.starts[-1] == len(data)
-    alone = [row[1] for row, (_, is_packed) in zip(rows, some, strict=True) if not is_packed]
+    assert {page.id_at(place): why for place, why in page.damaged.items()} == {
+        id_: why for id_, why in found.damaged.items() if not (ids.is_packed(id_) and "format is not" in why)
+    }
     kept = MessagePage.joined(list(page.messages(ids.START, 1 << 128)))
-    assert [id_ for id_ in kept.ids() if id_ in alone] == alone
+    read = {row.id: row for row in found.messages}
+    assert [id_ for id_ in kept.ids() if id_ in read] == [row.id for row in found.messages]
+    for place, id_ in enumerate(kept.ids()):
+        if id_ in read:
+            assert kept.body_at(place) == (read[id_].body or b"")
+
+
+@settings(deadline=None)
+@given(st.lists(damaged_rows, max_size=8, unique_by=lambda row: row[1]))
+def test_ids_of_damaged_rows_are_listed(rows):
+    """A reader of ids alone passes over no row that another one may have to quarantine, or deliver."""
+    short = [(row[1], row[11], row[12]) for row in rows]
+    listed = set(packs.live_ids(short, ids.START, packs.EVERY))
+    found = packs.messages(rows)
+    assert {row.id for row in found.messages} <= listed
+    gone = set(packs.wholly_gone(short))
+    assert not gone & {row.id for row in found.messages}
+    assert all(any(ids.is_any_of_row(id_, [one]) for one in listed) for id_ in set(found.damaged) - gone)

@@ -1,0 +1,231 @@
+"""Times that nobody can have written, and rows in quarantine, stop no wide row."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cqueue import ids
+from cqueue.protocol.retire import QUARANTINE_REST_US
+from cqueue.protocol.sanity import AHEAD_US, LAST_FENCE, is_lost, next_fence, restarted
+from cqueue.store import codec
+from cqueue.store.operations import (
+    CursorRow,
+    IdSlice,
+    LockRow,
+    LockState,
+    Mutate,
+    ReadIds,
+    ReadSlice,
+    Slice,
+    SlotRow,
+    SlotState,
+)
+from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of
+
+YEARS_31_US = 31 * 365 * 86_400 * SECOND_US
+END = (1 << 124) - 1
+
+
+def write(table, *, lock=None, cursors=(), slots=()):
+    """Put rows into the head, whatever stands there."""
+    partition = table.store._partition(table.row)
+    partition.lock = lock or partition.lock
+    partition.cursors.update({row.priority: row for row in cursors})
+    partition.slots.update({(row.priority, row.number): row for row in slots})
+
+
+def slot(state, some, number=0, due_ms=0):
+    return SlotRow(0, number, state, tuple(some), due_ms, 1, b"x", 7)
+
+
+@pytest.mark.parametrize("fence", [5, NOON_US, 2**63 - 1])
+def test_a_lease_that_nobody_can_have_is_no_lease(fence):
+    """Until in 31 years: a claim takes the lock, and writes a fence that can be stored."""
+    table = Table()
+    some = table.put(NOON_US)
+    write(table, lock=LockRow(LockState.LOCKED, b"x", (NOON_US + YEARS_31_US) // 1000, fence))
+    assert ids_of(table.poll(table.view())) == some
+    assert 0 < table.head().lock.fence < LAST_FENCE
+
+
+def test_a_lease_that_somebody_may_have_is_kept():
+    """A lock within its lease is left alone, then taken."""
+    table = Table()
+    some = table.put(NOON_US)
+    write(table, lock=LockRow(LockState.LOCKED, b"x", NOON_US // 1000 + table.spec.lease_ms, 5))
+    assert ids_of(table.poll(table.view())) == []
+    table.pass_time(table.spec.lease_ms * 1000)
+    assert ids_of(table.poll(table.view())) == some
+
+
+@given(st.none() | st.integers(-(2**63), 2**63 - 1), st.integers(1, LAST_FENCE - 1))
+def test_a_fence_can_be_stored_and_grows_where_it_was_sane(stored, now_us):
+    """Whatever stands there."""
+    fence = next_fence(stored, now_us)
+    assert now_us <= fence <= LAST_FENCE
+    assert stored is None or not 0 <= stored < LAST_FENCE or fence > stored
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        CursorRow(0, END, END),
+        CursorRow(0, codec.NOWHERE, codec.NOWHERE),
+        CursorRow(0, 0, ids.highest_at(NOON_US + YEARS_31_US)),
+        CursorRow(0, ids.highest_at(NOON_US), ids.lowest_at(NOON_US - SECOND_US)),
+    ],
+)
+def test_a_lost_cursor_hides_no_message(lost):
+    """What stands below it is found by a sweep, what comes after it at once; and it is written anew."""
+    table = Table()
+    old = table.put(NOON_US - 20 * SECOND_US, NOON_US - 10 * SECOND_US)
+    write(table, cursors=(lost,))
+    view = table.view()
+    found = ids_of(table.poll(view))
+    new = table.put(table.time_us + SECOND_US)
+    table.pass_time(2 * SECOND_US)
+    while set(found) < {*old, *new}:
+        table.pass_time(SECOND_US)
+        assert table.time_us < NOON_US + 30 * SECOND_US
+        found += ids_of(table.poll(view))
+    assert sorted(found) == sorted([*old, *new])
+    assert not is_lost(table.cursor(), table.time_us)
+
+
+def test_another_clock_a_little_ahead_loses_no_cursor():
+    """Only what no clock of a deployment shows is taken for damage."""
+    at = CursorRow(0, 0, ids.highest_at(NOON_US + AHEAD_US))
+    assert not is_lost(at, NOON_US)
+    assert not is_lost(restarted(at, NOON_US), NOON_US)
+
+
+def test_a_timeout_in_31_years_is_over():
+    """Its messages come again."""
+    table = Table()
+    some = table.put(NOON_US)
+    write(table, slots=(slot(SlotState.CLAIMED, some, due_ms=(NOON_US + YEARS_31_US) // 1000),))
+    assert ids_of(table.poll(table.view())) == some
+
+
+def test_what_a_quarantined_slot_lists_is_not_claimed():
+    """Nor is the slot overwritten, and the next messages get slots of their own."""
+    table = Table()
+    held = table.put(NOON_US - SECOND_US)
+    aside = slot(SlotState.QUARANTINED, held)
+    write(table, slots=(aside, slot(SlotState.QUARANTINED, (), number=-1)))
+    other = table.put(NOON_US)
+    assert ids_of(table.poll(table.view())) == other
+    stored = {row.number: row for row in table.head().slots}
+    assert stored[0] == aside
+    assert stored[1].ids == tuple(other)
+
+
+def test_a_wide_row_with_a_quarantined_slot_is_retired_once_nothing_lives_in_it():
+    """A slot that lists nothing alive keeps nothing."""
+    table = Table()
+    write(table, slots=(slot(SlotState.QUARANTINED, [table.id_at(NOON_US)]),))
+    table.time_us = table.end_us + 10 * SECOND_US
+    table.poll(table.view())
+    assert table.head().lock.state is LockState.RETIRED
+
+
+def test_a_wide_row_with_a_quarantined_message_stays_and_rests():
+    """It is not dropped with what an operator has to see, and is looked at seldom."""
+    table = Table()
+    held = table.put(NOON_US)
+    write(table, slots=(slot(SlotState.QUARANTINED, held),))
+    table.time_us = table.end_us + 10 * SECOND_US
+    view = table.view()
+    assert ids_of(table.poll(view)) == []
+    assert view.rest_until_us == table.time_us + QUARANTINE_REST_US
+    assert table.head().lock is None or table.head().lock.state is not LockState.RETIRED
+
+
+class Damaged:
+    """A store in which the rows of some messages cannot be read."""
+
+    def __init__(self, store, some):
+        self._store, self._some = store, frozenset(some)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def execute(self, operation):
+        found = self._store.execute(operation)
+        if isinstance(operation, ReadSlice):
+            rows = [row for row in found.rows if row.id not in self._some]
+            damaged = tuple(row.id for row in found.rows if row.id in self._some)
+            return Slice(rows, found.tombstones, damaged)
+        if isinstance(operation, ReadIds):
+            return IdSlice(found.ids, found.tombstones, tuple(self._some & set(found.ids)))
+        return found
+
+
+def test_a_damaged_message_is_passed_over_once():
+    """The boundary moves past it, so that it is not found again by every poll."""
+    table = Table()
+    first, damaged, last = table.put(NOON_US - 3, NOON_US - 2, NOON_US - 1)
+    table.store = Damaged(table.store, [damaged, *table.put(NOON_US)])
+    view = table.view()
+    assert ids_of(table.poll(view)) == [first, last]
+    table.pass_time(10 * SECOND_US)  # beyond look-back and sweep
+    for _ in range(3):
+        table.poll(view)
+        table.pass_time(SECOND_US)
+    before = sum(isinstance(op, Mutate | ReadSlice) for op in table.log)
+    for _ in range(5):
+        assert ids_of(table.poll(view)) == []
+        table.pass_time(SECOND_US)
+    assert sum(isinstance(op, Mutate | ReadSlice) for op in table.log) == before
+
+
+def test_a_wide_row_with_a_damaged_message_is_kept():
+    """Nor is it deleted as a pack that only seems to live."""
+    table = Table()
+    pack = list(ids.packed(ids.ticks_of(table.id_at(NOON_US)), 1, 3))
+    table.insert(pack)
+    table.store = Damaged(table.store, pack)
+    table.time_us = table.end_us + 10 * SECOND_US
+    view = table.view()
+    for _ in range(3):
+        assert ids_of(table.poll(view)) == []
+        table.pass_time(QUARANTINE_REST_US)
+    assert table.store._store.execute(ReadIds(table.row, 0, 0, END, 10)).ids == pack
+    assert table.head().lock.state is not LockState.RETIRED
+
+
+def rows_of_a_head():
+    number = st.none() | st.integers(-(2**63), 2**63 - 1)
+    small = st.none() | st.integers(-128, 127)
+    id_ = st.none() | st.integers(0, END)
+    return st.lists(
+        st.tuples(
+            st.integers(-1, 2), st.integers(0, 9), st.integers(0, END) | st.integers(0, 4).map(ids.slot_id),
+            id_, id_, small, st.none() | st.binary(max_size=4), number, number,
+            st.none() | st.lists(st.integers(0, END), max_size=3).map(tuple), number,
+            st.none() | st.integers(-(2**31), 2**31 - 1), number, number, number,
+        ),
+        max_size=6,
+    )  # fmt: skip
+
+
+@given(rows_of_a_head())
+def test_whatever_stands_in_a_head_a_claim_goes_on(rows):
+    """Any column null or absurd: a message that no slot lists is delivered within two minutes."""
+    table = Table()
+    told = []
+    head = codec.head(rows, lambda place, reason: told.append((place, reason)))
+    partition = table.store._partition(table.row)
+    partition.lock = head.lock
+    partition.cursors.update(head.cursors)
+    partition.slots.update({(row.priority, row.number): row for row in head.slots})
+    (wanted,) = table.put(NOON_US)
+    listed = {id_ for row in head.slots for id_ in row.ids}
+    view, found = table.view(), []
+    deadline_us = NOON_US + 120 * SECOND_US
+    while wanted not in found and table.time_us < deadline_us and wanted not in listed:
+        if head.lock is not None and head.lock.state is LockState.RETIRED:
+            return  # its partition was dropped
+        found += ids_of(table.poll(view))
+        table.pass_time(SECOND_US)
+    assert wanted in found or wanted in listed

@@ -1,25 +1,50 @@
-"""Looking for damaged rows and dropping them, for operators: of all tables but `messages`.
+"""Looking for damaged rows and dropping them, for operators.
 
 Rows are found by reading them again, as everybody else reads them. Which rows of a queue's registry and of a
 log are read follows from the queue and the log: Cassandra cannot be asked for all that is damaged.
+
+A message's row that is dropped is gone. A timeout slot that is dropped gives back the messages that it lists:
+nobody could claim them while it was in quarantine.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
+from cqueue import ids
 from cqueue.client import Client
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, DamagedRow
 from cqueue.log.positions import Point, Start
 from cqueue.protocol import survey
+from cqueue.protocol.lock import settle
+from cqueue.protocol.sanity import next_fence
+from cqueue.protocol.spec import Proto
 from cqueue.protocol.subscribe import definition_of, origin_of
 from cqueue.store import decode
 from cqueue.store.control import ReadSchedule, ReadWorkers, RemoveSchedule, RemoveWorker
 from cqueue.store.log_operations import DropRecord, LogShard, UnregisterLogShard
-from cqueue.store.operations import DropShard
-from cqueue.store.quarantine import Damage
+from cqueue.store.operations import (
+    DeleteBodies,
+    DropMessages,
+    DropShard,
+    DropSlot,
+    DumpRow,
+    Mutate,
+    Now,
+    RandomBits,
+    ReadHead,
+    ReadIds,
+    ReadSlice,
+    SlotChange,
+    SlotRow,
+    SlotState,
+    WideRow,
+)
+from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, SLOT_KIND, Damage, parse_address
 from cqueue.store.subscriptions import ListSubscriptions, ReadSubscription, RemoveMember, SubscriptionKey
 
 _INSTEAD: Final = {
@@ -58,6 +83,19 @@ def _look_at_subscription(driver: BlockingDriver, key: SubscriptionKey) -> None:
             origin_of(key, definition, now_us, driver.report)
 
 
+def look_at_queue(client: Client, name: str) -> list[Damage]:
+    """Read a queue whole, bodies as well; its damaged rows in the registry and among messages and slots.
+
+    Raises:
+        QueueNotFound, DamagedRow: there is no such queue, or it cannot be read itself.
+        NotDone: something could not be read.
+    """
+    spec = client._catalog.entry(name).spec  # noqa: SLF001 - the library's own
+    client._driver.run(survey.examine(spec))  # noqa: SLF001 - as above
+    found = client._quarantine.of(MESSAGES, "shards")  # noqa: SLF001 - as above
+    return [each for each in found if each.owner == spec.partition]
+
+
 def look_at_log(
     client: Client, log: str, start: Start = "earliest", end: Point | None = None
 ) -> list[Damage]:
@@ -75,6 +113,47 @@ def look_at_log(
     return [each for each in found if each.owner.startswith(prefix)]
 
 
+def find(client: Client, address: str) -> Damage:
+    """The damaged row at this address, which is read again to see that it is.
+
+    Raises:
+        BadInput: it is no address, there is no such row, or it can be read.
+    """
+    table, key = parse_address(address)
+    if dump(client, address) is None:
+        raise BadInput(f"there is no row at {address}")
+    if table == MESSAGES:
+        _read_again(client, key)
+    elif table == "log":
+        look_at_log(client, str(key[0]).partition("@")[0])
+    else:
+        look(client)
+    damage = client._quarantine.find(table, key)  # noqa: SLF001 - the library's own
+    if damage is None:
+        raise BadInput(f"the row at {address} is not damaged, so it stays")
+    return damage
+
+
+def _read_again(client: Client, key: Sequence[Any]) -> None:
+    driver, (queue, time_shard, shard, kind, priority, id_) = client._driver, key  # noqa: SLF001 - own
+    wide_row = WideRow(queue, time_shard, shard)
+    if kind == MESSAGE_KIND:
+        driver.ask(ReadIds(wide_row, priority, id_ - 1, id_, 1))
+        driver.ask(ReadSlice(wide_row, priority, id_ - 1, id_, 1))
+    else:
+        driver.ask(ReadHead(wide_row))
+
+
+def dump(client: Client, address: str) -> dict[str, Any] | None:
+    """All columns of a row by name, blobs in hexadecimal; None: there is no such row.
+
+    Raises:
+        BadInput: it is no address.
+    """
+    found = client._driver.ask(DumpRow(*parse_address(address)))  # noqa: SLF001 - the library's own
+    return None if found is None else dict(json.loads(found))
+
+
 def drop(client: Client, damage: Damage) -> None:
     """Delete one damaged row.
 
@@ -84,6 +163,8 @@ def drop(client: Client, damage: Damage) -> None:
     """
     driver, (table, _, key, _) = client._driver, damage  # noqa: SLF001 - the library's own
     match table:
+        case "messages":
+            _drop_of_wide_row(client, damage)
         case "schedules":
             _drop_schedule(driver, *key)
         case "subscriptions":
@@ -99,6 +180,49 @@ def drop(client: Client, damage: Damage) -> None:
             driver.ask(UnregisterLogShard(LogShard(log, partition, time_shard)))
         case _:
             raise _refusal(damage)
+    client._quarantine.forget(damage)  # noqa: SLF001 - as above
+
+
+def _drop_of_wide_row(client: Client, damage: Damage) -> None:
+    driver, (queue, time_shard, shard, kind, priority, id_) = client._driver, damage.key  # noqa: SLF001 - own
+    wide_row = WideRow(queue, time_shard, shard)
+    if kind == MESSAGE_KIND:
+        driver.run(_drop_message(wide_row, priority, id_))
+    elif kind != SLOT_KIND:
+        raise BadInput("the next claim writes this row anew; there is nothing to drop")
+    elif not driver.run(_give_back(wide_row, priority, id_, dump(client, damage.address) or {})):
+        raise BadInput("the slot has been changed meanwhile; look again")
+
+
+def _drop_message(wide_row: WideRow, priority: int, id_: int) -> Proto[None]:
+    now_us = yield from Now()
+    yield from DropMessages(wide_row, priority, (id_,), now_us)
+    yield from DeleteBodies(wide_row, (id_,))
+
+
+def _give_back(wide_row: WideRow, priority: int, id_: int, stored: dict[str, Any]) -> Proto[bool]:
+    """Let what a slot lists be delivered again, at once; what it does not list is found without it."""
+    number = ids.slot_number(id_)
+    if id_ != ids.slot_id(number):
+        return (yield from DropSlot(wide_row, priority, id_))
+    now_us = yield from Now()
+    owner = yield from RandomBits(128)
+    head = yield from ReadHead(wide_row)
+    aside = next((slot for slot in head.slots if (slot.priority, slot.number) == (priority, number)), None)
+    if aside is None:  # its number is beyond all that are used
+        return (yield from DropSlot(wide_row, priority, id_))
+    row = SlotRow(
+        priority=priority,
+        number=number,
+        state=SlotState.WAITING if aside.ids else SlotState.FREE,
+        ids=aside.ids,
+        due_ms=now_us // 1000,
+        attempt=max(0, aside.attempt - 1),
+        owner=owner.to_bytes(16, "big"),
+        rev=next_fence(stored.get("rev"), now_us),
+        tally=aside.tally,
+    )
+    return (yield from settle(Mutate(wide_row, slots=(SlotChange(stored.get("rev"), row),))))
 
 
 def _refusal(damage: Damage) -> BadInput:

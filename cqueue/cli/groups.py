@@ -39,6 +39,7 @@ ENTRIES: Final = (
         "subscription", "cqueue.cli.subscription", "Look at and move subscriptions to logs; run listeners."
     ),
     Entry("spark", "cqueue.cli.spark", "Files, reports, archives and streams, by Spark (extra `spark`)."),
+    Entry("quarantine", "cqueue.cli.quarantine", "List, show and drop rows that cannot be read."),
     Entry("demo", "cqueue.cli.demo", "Send and consume 10,000 messages, and account for each."),
     Entry("bench", "cqueue.cli.bench", "Measure throughput, latency and idle cost."),
 )

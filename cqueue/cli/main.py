@@ -73,6 +73,7 @@ def _globals(
 ) -> None:
     obj = context.ensure_object(CliContext)
     obj.url, obj.json, obj.verbose = url, json, verbose
+    logging.getLogger("cqueue").addHandler(logging.NullHandler())  # a command says itself what matters
     if verbose:
         # The command is an application: what libraries may not do, it may.
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

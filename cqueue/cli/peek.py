@@ -8,7 +8,7 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.message_view import print_stored
-from cqueue.cli.opening import open_queue
+from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import Json, QueueName
 
 app = typer.Typer()
@@ -27,8 +27,11 @@ def peek(
     Messages that consumers hold are shown too; their state is `claimed`. With --json an object a line.
     """
     cli: CliContext = ctx.obj
-    with open_queue(cli, name) as queue, cli.status("Looking…"):
-        messages = queue.peek(limit)
-    print_stored(cli, messages)
+    with open_client(cli) as client:
+        queue = find_queue(client, name)
+        with cli.status("Looking…"):
+            messages = queue.peek(limit)
+        print_stored(cli, messages)
+        say_left_out(cli, client, "messages")
     if not messages:
         cli.remark(f"Queue {name} is empty.")

@@ -15,7 +15,7 @@ import typer
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import Interrupts, after_ctrl_c, held_back
 from cqueue.cli.message_view import Printer
-from cqueue.cli.opening import open_queue
+from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.values import counted, parse_duration
 from cqueue.errors import BadInput, CqueueError
@@ -95,7 +95,8 @@ def receive(
     limit = max_ or (None if follow else DEFAULT_MAX)
     cli: CliContext = ctx.obj
     account = Account(how)
-    with open_queue(cli, name) as queue:
+    with open_client(cli) as client:
+        queue = find_queue(client, name)
         try:
             with held_back() as interrupts, _consumer(queue, how) as consumer:
                 _loop(consumer, Printer(cli), account, interrupts, limit, wait, follow=follow)
@@ -104,6 +105,7 @@ def receive(
                 after_ctrl_c(cli.err_console)
             _say(cli, account)
             raise
+        say_left_out(cli, client, "messages")
     if not account.printed:
         cli.remark(f"Queue {name} has nothing that is due.")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import find_queue, open_client
+from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import Json
 from cqueue.cli.values import show_moment
 from cqueue.errors import QueueNotFound
@@ -43,6 +43,7 @@ def stats(
     cli: CliContext = ctx.obj
     with open_client(cli) as client:
         rows = _all(cli, client, names or [], exact=exact)
+        say_left_out(cli, client, "messages")
     if cli.json:
         cli.emit(rows)
     elif rows:

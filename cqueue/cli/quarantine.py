@@ -1,0 +1,123 @@
+"""`cqueue quarantine`: rows that cannot be read: list them, look at one, drop them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cqueue.cli.confirm import confirm
+from cqueue.cli.context import CliContext
+from cqueue.cli.opening import find_log, find_queue, open_client
+from cqueue.cli.options import Json, Yes
+from cqueue.cli.values import counted
+from cqueue.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cqueue.client import Client
+    from cqueue.store.quarantine import Damage
+
+app = typer.Typer(help="List, show and drop rows that cannot be read.", no_args_is_help=True)
+
+Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="A row, as `quarantine list` names it.")]
+
+
+@app.command(name="list")
+def list_damaged(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE]…", help="Which queues; all if none is named.")
+    ] = None,
+    *,
+    log: Annotated[
+        list[str] | None, typer.Option("--log", metavar="LOG", help="Read the records of this log instead.")
+    ] = None,
+    _json: Json = False,
+) -> None:
+    """List the rows that cannot be read, with their addresses and what is wrong with them.
+
+    Every message of the queues is read, bodies as well, so it takes long where there are many. Without
+    names the small tables are read too: queues, logs, schedules, subscriptions, workers. Exits with 1 if
+    there are any.
+    """
+    from cqueue.cli.failures import ExitCode  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+    cli: CliContext = ctx.obj
+    with open_client(cli) as client, cli.status("Reading…") as show:
+        found = _found(client, names or [], log or [], show)
+    cli.emit([_described(damage) for damage in found], lambda: _table(found) if found else "")
+    if found:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+    cli.remark("No row is damaged.")
+
+
+def _found(client: Client, names: list[str], logs: list[str], show: Any) -> list[Damage]:
+    from cqueue import quarantine  # noqa: PLC0415 - as above
+
+    for name in names:
+        find_queue(client, name)  # a mistyped name fails before anything long begins
+    found = [] if names or logs else quarantine.look(client)
+    for name in names or ([] if logs else client.queues()):
+        show(f"Reading queue {name}…")
+        found += [one for one in quarantine.look_at_queue(client, name) if one not in found]
+    for name in logs:
+        find_log(client, name)
+        show(f"Reading log {name}…")
+        found += quarantine.look_at_log(client, name)
+    return found
+
+
+def _described(damage: Damage) -> dict[str, Any]:
+    return {"address": damage.address, "table": damage.table, "owner": damage.owner, "reason": damage.reason}
+
+
+def _table(found: list[Damage]) -> Table:
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("address", overflow="fold")
+    table.add_column("reason", overflow="fold")
+    for damage in found:
+        table.add_row(damage.address, damage.reason)
+    return table
+
+
+@app.command()
+def dump(ctx: typer.Context, address: Address, *, _json: Json = False) -> None:
+    """Print all that stands in a row, as JSON; blobs, such as bodies, in hexadecimal."""
+    import json  # noqa: PLC0415 - as above
+
+    from cqueue import quarantine  # noqa: PLC0415 - as above
+
+    cli: CliContext = ctx.obj
+    with open_client(cli) as client:
+        row = quarantine.dump(client, address)
+    if row is None:
+        raise BadInput(f"There is no row at {address}.")
+    cli.emit(row, lambda: json.dumps(row, indent=2, ensure_ascii=False))
+
+
+@app.command()
+def drop(
+    ctx: typer.Context,
+    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="Rows, as `list` names them.")],
+    *,
+    yes: Yes = False,
+    _json: Json = False,
+) -> None:
+    """Delete rows that cannot be read; a row that can be read stays.
+
+    With the row of a message its messages are gone for good: `dump` shows them before. A timeout slot gives
+    back the messages that it lists; they are delivered again.
+    """
+    from cqueue import quarantine  # noqa: PLC0415 - as above
+
+    cli: CliContext = ctx.obj
+    with open_client(cli) as client:
+        found = [quarantine.find(client, address) for address in addresses]
+        confirm(cli, f"Drop {counted(len(found), 'row')} for good?", yes=yes)
+        for damage in found:
+            quarantine.drop(client, damage)
+    cli.emit([_described(damage) for damage in found], f"Dropped {counted(len(found), 'row')}.")

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue import cores, garbage
@@ -54,6 +55,7 @@ class Settings:
 
     Attributes:
         target: `module:name`.
+        app_dir: the folder that it is looked for in; empty: the current one.
         queues: of an application all if empty; for a handler function at least one.
         options: of the dispatcher: threads, consumers, batch_size.
         grace_s: how long running handlers are waited for at the end.
@@ -69,6 +71,7 @@ class Settings:
     core: int | None = None
     log: str = logs.Format.CONSOLE.value
     verbose: bool = False
+    app_dir: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As a child gets it."""
@@ -170,7 +173,8 @@ class Daemon:
         self._log.info(
             logs.Event.STARTING, target=self._settings.target, version=__version__, pid=os.getpid()
         )
-        found = target.load(self._settings.target)
+        app_dir = self._settings.app_dir
+        found = target.load(self._settings.target, Path(app_dir) if app_dir else None)
         pause_s = FIRST_RETRY_S
         while True:
             try:

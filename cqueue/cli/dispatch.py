@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.options import AppDir
 from cqueue.cli.values import parse_duration
 from cqueue.errors import BadInput
 
@@ -44,6 +45,7 @@ def dispatch(
         ),
     ],
     *,
+    app_dir: AppDir = None,
     queues: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Only these queues; by default all that the tasks have."),
@@ -129,6 +131,7 @@ def dispatch(
         core=cores.any_number() if one_core else None,
         log=_log_of(cli, log).value,
         verbose=cli.verbose,
+        app_dir="" if app_dir is None else str(app_dir),
     )
     address = None if health_port is None else (health_host, health_port)
     code = _run(settings, processes or (1 if watch else None), watch, address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,3 +23,13 @@ Json = Annotated[
 ]
 """`--json` behind the command as well, where people write it. The callback does all."""
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AppDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        resolve_path=True,
+        help="Look for MODULE there; by default in the current directory.",
+    ),
+]

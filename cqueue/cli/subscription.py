@@ -16,7 +16,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import find_log, open_client
-from cqueue.cli.options import Json, LogName, Yes
+from cqueue.cli.options import AppDir, Json, LogName, Yes
 from cqueue.cli.subscription_view import described, sheet
 from cqueue.errors import BadInput, Closed
 
@@ -125,6 +125,7 @@ def run(
         ),
     ],
     *,
+    app_dir: AppDir = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -152,7 +153,7 @@ def run(
     from cqueue.dispatcher.target import load  # noqa: PLC0415 - not for --help
 
     cli: CliContext = ctx.obj
-    listeners = [_listener(target, load(target)) for target in targets]
+    listeners = [_listener(target, load(target, app_dir)) for target in targets]
     with open_client(cli) as client:
         find_log(client, log)
         subscription = client.subscribe(

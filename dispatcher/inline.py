@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cqueue.consumer import Consumer, ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
@@ -21,7 +21,7 @@ from cqueue.dispatcher.events import logger
 from cqueue.dispatcher.firing import Begun, FiringStage
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.retry import DEFAULT_POLICY, answered, attempt_limit, decide
-from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, is_answer
+from cqueue.dispatcher.verdicts import Dead, Retry, Snooze, slip
 from cqueue.message import MessageId
 from cqueue.protocol.dead import HEADER_TRACEBACK
 from cqueue.queue import Queue
@@ -51,7 +51,7 @@ class InlineRun:
     task: str
     message_id: MessageId
     attempt: int
-    answer: Answer
+    answer: Any
     error: Exception | None
 
 
@@ -108,7 +108,7 @@ def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
 def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | None) -> InlineRun:
     first_seen_s = max(0.0, (datetime.now(UTC) - message.due).total_seconds())
     limits = {"attempt": message.attempt, "max_attempts": queue.config.max_attempts}
-    answer: Answer = None
+    answer: Any = None
     error: Exception | None = None
     policy = DEFAULT_POLICY
     try:
@@ -127,9 +127,9 @@ def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | 
 
 def _call(
     middleware: Sequence[Middleware], binding: Binding, message: ReceivedMessage, context: Context
-) -> Answer:
+) -> Any:
     """Run the task between the hooks."""
-    answer: Answer = None
+    answer: Any = None
     error: Exception | None = None
     try:
         for each in middleware:
@@ -145,14 +145,13 @@ def _call(
     return answer
 
 
-def _answer(binding: Binding, message: ReceivedMessage, context: Context) -> Answer:
+def _answer(binding: Binding, message: ReceivedMessage, context: Context) -> Any:
     value = binding.call(message, context)
     if binding.is_async:
         value = asyncio.run(value)
-    if not is_answer(value):
-        raise TypeError(f"task {binding.name!r} returned {value!r}; it takes None, a bool, Retry, Dead, …")
-    answer: Answer = value
-    return answer
+    if what := slip(value):
+        raise TypeError(f"task {binding.name!r} returned {what}")
+    return value
 
 
 @contextlib.contextmanager
@@ -171,7 +170,7 @@ def _context(queue: Queue, binding: Binding, message: ReceivedMessage) -> Contex
 
 
 def _settle(
-    middleware: Sequence[Middleware], message: ReceivedMessage, answer: Answer, error: Exception | None
+    middleware: Sequence[Middleware], message: ReceivedMessage, answer: Any, error: Exception | None
 ) -> None:
     if isinstance(answer, Retry):
         message.nack(answer.delay or timedelta())
@@ -180,7 +179,7 @@ def _settle(
     elif isinstance(answer, Dead):
         trace = {HEADER_TRACEBACK: "".join(traceback.format_exception(error))} if error else None
         message.dead(answer.reason, trace)
-    elif answer is None or answer is True or isinstance(answer, Cancel):
+    elif answer is not False:
         for each in middleware:
             with _logged("before_ack"):
                 each.before_ack([message])

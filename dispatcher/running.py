@@ -20,7 +20,7 @@ from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement
 from cqueue.dispatcher.events import Event, Events, MessageLog
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import Tally
-from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, is_answer
+from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, slip
 
 NEVER_DIES: Final = timedelta(minutes=10)
 """When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""
@@ -29,6 +29,7 @@ INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher
 _TRACE: Final = "\nTraceback (most recent call last)"
 _HERE: Final = str(Path(__file__).parent) + os.sep
 _MS: Final = timedelta(milliseconds=1)
+_VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
 
 
 class Step(Protocol):
@@ -146,15 +147,13 @@ class Runner:
         if delivery.early is not None:
             return self._counted(delivery, self._of_verdict(delivery, delivery.early), None, tally)
         error = error or delivery.error
-        if error is None and answer is not None and answer is not True and not is_answer(answer):
-            error = TypeError(
-                f"handler {delivery.name!r} returned {type(answer).__name__}; it returns None or True, "
-                "False, Retry, Snooze, Cancel, or Dead"
-            )
+        is_verdict = answer is not None and isinstance(answer, _VERDICTS)
+        if not is_verdict and answer is not None and (what := slip(answer)):
+            error = TypeError(f"handler {delivery.name!r} returned {what}")
         if self._after:
             self._hooks(delivery, context, answer, error)
         settlement = SUCCEEDED
-        if error is not None or not (answer is None or answer is True):
+        if error is not None or is_verdict or answer is False:
             settlement, error = self._decide(delivery, answer, error)
         for step in reversed(delivery.steps):
             try:
@@ -169,9 +168,7 @@ class Runner:
         self._hooks(delivery, context, None, error)
         return self._counted(delivery, INTERRUPTED, None, tally)
 
-    def _hooks(
-        self, delivery: Delivery, context: Context, answer: Answer, error: BaseException | None
-    ) -> None:
+    def _hooks(self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None) -> None:
         for after in self._after:
             try:
                 after(delivery.message, context, answer, error)

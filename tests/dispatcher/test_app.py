@@ -420,8 +420,8 @@ def test_false_leaves_the_message_to_its_timeout(app):
     assert [run.answer for run in app.run_inline()] == [False]
 
 
-def test_a_value_that_is_no_answer_fails(app):
-    """It may be a `Retry` without its brackets, and must not pass for success."""
+def test_a_task_that_returns_a_value_has_done_its_work(app):
+    """It runs once, and its message is gone."""
 
     @app.task
     def count() -> int:
@@ -429,8 +429,23 @@ def test_a_value_that_is_no_answer_fails(app):
 
     app.setup()
     count.enqueue()
-    with pytest.raises(TypeError, match="returned 5"):
+    (run,) = app.run_inline()
+    assert (run.answer, run.error) == (5, None)
+    assert app.client.queue("default").stats(exact=True).live == 0
+
+
+def test_a_verdict_without_its_brackets_does_not_pass_for_a_value(app):
+    """`return Retry` is a slip, and the message is still there."""
+
+    @app.task
+    def again() -> type[cqueue.Retry]:
+        return cqueue.Retry
+
+    app.setup()
+    again.enqueue()
+    with pytest.raises(TypeError, match="the class Retry"):
         app.run_inline()
+    assert app.client.queue("default").stats(exact=True).live == 1
 
 
 def test_it_stops_after_so_many_runs(app):

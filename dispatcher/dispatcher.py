@@ -60,7 +60,7 @@ class Dispatcher:
         steps: see `Step`.
         on_event: called with each log event's name and fields, on whatever thread; to return at once.
         options: the fields of `Options`: batch_size, consumers, threads, coroutines, poll_interval,
-            max_poll_interval, ack_interval, ack_batch, backlog.
+            max_poll_interval, ack_interval, ack_batch, backlog, unknown_task_wait.
 
     Raises:
         ConfigError: something is out of its range or does not fit; nothing has been started.
@@ -97,7 +97,13 @@ class Dispatcher:
         self._handover = Handover(self._call_loop, self._feed)
         ledgers = [queue_of(source).schedules.ledger for source in self._sources]
         # Last: a step that keeps a handler from being called keeps its schedule from moving on as well.
-        runner = Runner(events, middleware, (*steps, ScheduleStep(ledgers)), self._stopping)
+        runner = Runner(
+            events,
+            middleware,
+            (*steps, ScheduleStep(ledgers)),
+            self._stopping,
+            unknown_task_wait=self.options.unknown_task_wait,
+        )
         self._watcher = Watcher(ledgers)
         shared: dict[str, Any] = {
             "settle": self._settler.settle,

@@ -49,6 +49,9 @@ class Event(StrEnum):
     EXTEND_RESUMED = "extend_resumed"
     LOOP_BLOCKED = "loop_blocked"
     LOOP_RESUMED = "loop_resumed"
+    UNKNOWN = "task_unknown"
+    MISMATCH = "arguments_unknown"
+    UNFIRED = "schedule_unfired"
     HOOK_FAILED = "middleware_failed"
     BROKEN = "dispatcher_error"
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue.consumer import Consumer, ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
+from cqueue.dispatcher.deployment import is_too_new, pause_for, waiting_schedule
 from cqueue.dispatcher.events import logger
 from cqueue.dispatcher.firing import Begun, FiringStage
 from cqueue.dispatcher.middleware import Middleware
@@ -94,7 +95,7 @@ def _receive(queue: Queue, consumer: Consumer) -> list[ReceivedMessage]:
 def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
     """Run a message; that of a schedule moves it on, or is dropped where it has moved on already."""
     stage = FiringStage(queue.schedules.ledger)
-    begun = stage.begin(message)
+    begun = stage.begin(message) if message.task in app.tasks else stage.unfired(message)
     if begun is None or isinstance(begun, Begun):
         run = _run_task(app, queue, message, begun)
         if begun is not None:
@@ -106,11 +107,12 @@ def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
 
 
 def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | None) -> InlineRun:
-    first_seen_s = max(0.0, (datetime.now(UTC) - message.due).total_seconds())
+    waited = max(timedelta(), datetime.now(UTC) - message.due)
+    first_seen_s = waited.total_seconds()
     limits = {"attempt": message.attempt, "max_attempts": queue.config.max_attempts}
     answer: Any = None
     error: Exception | None = None
-    policy = DEFAULT_POLICY
+    policy, binding = DEFAULT_POLICY, None
     try:
         binding = app.resolve(message)
         policy = binding.retry
@@ -119,7 +121,10 @@ def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | 
         answer = _call(app.middleware, binding, message, context)
     except Exception as exc:  # noqa: BLE001 - that a task may fail with anything is what its policy is for
         error = exc
-        answer = decide(policy, first_seen_s=first_seen_s, error=exc, **limits)
+        if is_too_new(message, exc, binding):
+            is_firing = waiting_schedule(message, binding) is not None
+            answer = pause_for(timedelta.max if is_firing else app.unknown_task_wait, waited)
+        answer = answer or decide(policy, first_seen_s=first_seen_s, error=exc, **limits)
     if isinstance(answer, Retry) and error is None:
         answer = answered(policy, answer, first_seen_s=first_seen_s, **limits)
     return InlineRun(message.task or "", message.id, message.attempt, answer, error)

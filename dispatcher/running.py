@@ -17,6 +17,7 @@ from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher import retry
 from cqueue.dispatcher.context import Context, Signal
 from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.deployment import Waiting
 from cqueue.dispatcher.events import Event, Events, MessageLog
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import Tally
@@ -99,12 +100,15 @@ class Runner:
         middleware: Sequence[Middleware],
         steps: Sequence[Step],
         stopping: threading.Event,
+        *,
+        unknown_task_wait: timedelta = retry.UNKNOWN_TASK_WAIT,
     ) -> None:
         self._events = events
         self._before: Final = _overriding(middleware, "before_run")
         self._after: Final = _overriding(middleware, "after_run")[::-1]
         self._steps = steps
         self._stopping = stopping
+        self._waiting = Waiting(unknown_task_wait, events)
 
     # ── before ──
 
@@ -201,6 +205,8 @@ class Runner:
     def _after_error(self, delivery: Delivery, error: BaseException) -> Settlement:
         """What the policy says about an error; what it cannot say, the default one does."""
         binding = delivery.binding
+        if (snooze := self._waiting.verdict(delivery, error)) is not None:
+            return self._of_verdict(delivery, snooze)
         for policy in (binding.retry if binding is not None else retry.DEFAULT_POLICY, retry.DEFAULT_POLICY):
             try:
                 verdict = retry.decide(

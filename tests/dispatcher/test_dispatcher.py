@@ -265,26 +265,6 @@ def test_handlers_by_task_name_of_every_kind(work):
     assert len({id(one) for one in instances}) == 2
 
 
-def test_an_unknown_task_is_retried_and_dead_lettered_at_the_limit(shop, work, clock, dispatch):
-    """Never lost, and the letter says which task nobody knew."""
-    work.send(b"x", headers={})
-    work.send_many([cqueue.Message(b"x", task="resize"), cqueue.Message(b"x", task="known")])
-    dispatcher = dispatch(work, {"known": lambda *_: None, None: lambda *_: None})
-
-    def tick():
-        stats = dispatcher.stats()
-        if not (stats.waiting or stats.running or stats.unsettled):
-            clock.advance(0.1)  # only its back-off passes, and no lease
-        return stats.total.dead == 1 and not stats.unsettled
-
-    until(tick)
-    dispatcher.stop()
-    assert dispatcher.stats().total.succeeded == 2
-    assert dispatcher.stats().total.retried == 2
-    (letter,) = dead_letters(shop, work)
-    assert "resize" in letter.headers["cqueue-dead-reason"]
-
-
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_resolver_that_fails_costs_no_message(work, raises):
     """Its error is as one of the handler, and what came beside it is handled."""

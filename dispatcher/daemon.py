@@ -315,6 +315,7 @@ class Daemon:
             pid=os.getpid(),
             app=self._settings.target,
             queues=_queues(dispatcher),
+            tasks=members.told(dispatcher.tasks),
             threads=dispatcher.options.threads,
             version=__version__,
             started=self._started_s,

@@ -21,7 +21,7 @@ from cqueue.dispatcher.delivery import Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Event, Events, OnEvent
 from cqueue.dispatcher.feeder import Feeders
 from cqueue.dispatcher.firing import ScheduleStep
-from cqueue.dispatcher.handlers import One, resolver_of
+from cqueue.dispatcher.handlers import One, known_tasks, resolver_of
 from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.keeper import Keeper
 from cqueue.dispatcher.lanes import QUIET_S, Lane, Roster, Source, queue_of
@@ -83,6 +83,7 @@ class Dispatcher:
         self._sources = _checked(queues)
         self.options = _options(options)
         resolver = resolver_of(handler)
+        self.tasks = known_tasks(resolver)
         self._kinds = {resolver.binding.is_async} if isinstance(resolver, One) else set()
         self._state = "new"
         self._mutex = threading.Lock()

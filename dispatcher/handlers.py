@@ -57,6 +57,12 @@ def unknown_task(task: str | None, known: Mapping[str | None, Any]) -> str:
     return f"no handler for {what} is known to this process; it knows {names}. Deploy it, or stop sending it"
 
 
+def known_tasks(resolver: Resolver) -> tuple[str | None, ...] | None:
+    """The tasks that a resolver has, None for messages that name none; None: any, or it does not say."""
+    tasks = resolver.bindings if isinstance(resolver, ByTask) else getattr(resolver, "tasks", None)
+    return tuple(tasks) if isinstance(tasks, Mapping) else None
+
+
 def resolver_of(handler: Any) -> Resolver:
     """A resolver of whatever a dispatcher is given as its handler.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import open_queue
+from cqueue.cli.opening import find_queue, open_client, open_queue
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.schedule_view import UPCOMING, described, listing, sheet
 from cqueue.cli.values import parse_duration, parse_headers, parse_moment
@@ -44,12 +44,22 @@ def _schedules(ctx: typer.Context, queue: str) -> Iterator[Schedules]:
 
 @app.command("list")
 def list_schedules(ctx: typer.Context, queue: QueueName, *, _json: Json = False) -> None:
-    """List the schedules of a queue."""
+    """List the schedules of a queue.
+
+    One is an orphan if none of the processes that run handlers of the queue knows its task: it fires nothing
+    until one does.
+    """
+    from cqueue.dispatcher.members import is_orphan, listed  # noqa: PLC0415 - not for --help
+
     cli: CliContext = ctx.obj
-    with _schedules(ctx, queue) as schedules:
-        found = schedules.list()
+    with open_client(cli) as client:
+        found = find_queue(client, queue).schedules.list()
+        workers, _ = listed(client)
+    shown = [
+        {**described(schedule), "orphan": is_orphan(schedule.task, queue, workers)} for schedule in found
+    ]
     if found or cli.json:
-        cli.emit([described(schedule) for schedule in found], lambda: listing(found))
+        cli.emit(shown, lambda: listing(found, orphans={row["key"] for row in shown if row["orphan"]}))
     else:
         cli.remark(f"Queue {queue} has no schedule yet. `cqueue schedule add {queue} KEY …` makes one.")
 

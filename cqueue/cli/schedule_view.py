@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,8 @@ def _trigger(schedule: Schedule) -> dict[str, Any]:
     return values
 
 
-def listing(schedules: list[Schedule]) -> Table:
-    """All schedules: a line each."""
+def listing(schedules: list[Schedule], orphans: Container[str] = ()) -> Table:
+    """All schedules: a line each; those whose task no worker knows are marked."""
     from rich.table import Table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False)
@@ -75,7 +76,7 @@ def listing(schedules: list[Schedule]) -> Table:
         times = (show_moment(schedule.next_at), show_moment(schedule.previous))
         texts = (
             schedule.key,
-            schedule.state,
+            "orphan" if schedule.key in orphans and schedule.state == "active" else schedule.state,
             when(schedule),
             schedule.task or "–",
             *times,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from cqueue.queue import Queue
 if TYPE_CHECKING:
     from cqueue.dispatcher.app import App
 
-_log = logging.getLogger("cqueue.dispatcher")
 LOOK = timedelta(milliseconds=20)
 """A retry without delay is due in the next millisecond."""
 WAIT = timedelta(seconds=2)
@@ -165,7 +163,7 @@ def _logged(hook: str) -> Iterator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001 - whatever it is, it is the hook's
-        _log.exception("middleware_failed in %s", hook)
+        logger().exception("middleware_failed", hook=hook)
 
 
 def _context(queue: Queue, binding: Binding, message: ReceivedMessage) -> Context:

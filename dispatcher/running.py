@@ -5,12 +5,10 @@ Threads and the event loop share all of it but the call itself.
 
 from __future__ import annotations
 
-import os
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cqueue.consumer import ReceivedMessage
@@ -22,13 +20,13 @@ from cqueue.dispatcher.events import Event, Events, MessageLog
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import Tally
 from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, slip
+from cqueue.logs import own_frames
 
 NEVER_DIES: Final = timedelta(minutes=10)
 """When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""
 INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
 """Ended at a stop: due again at once, and the attempt counts."""
 _TRACE: Final = "\nTraceback (most recent call last)"
-_HERE: Final = str(Path(__file__).parent) + os.sep
 _MS: Final = timedelta(milliseconds=1)
 _VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
 
@@ -277,10 +275,7 @@ def released(tally: Tally, deliveries: Sequence[Delivery]) -> Settlement:
 
 def trace_of(error: BaseException) -> str:
     """The traceback, from where the dispatcher called the handler on."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    return "".join(traceback.format_exception(type(error), error, own_frames(error)))
 
 
 _EVENTS: Final = {

@@ -82,8 +82,9 @@ class Definition:
             values["body"] = base64.b64decode(values.get("body", ""))
             return cls(start_ms=values.pop("start"), due_ms=values.pop("due", 0), **values)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            # Without the text, which has the messages' body: this is logged
             raise ConfigError(
-                f"this version of cqueue cannot read the schedule {text[:200]!r}: {exc}"
+                f"this version of cqueue cannot read the schedule's definition: {type(exc).__name__}: {exc}"
             ) from exc
 
 

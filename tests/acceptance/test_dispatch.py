@@ -29,7 +29,7 @@ def site(tmp_path, keyspace):
 
 
 def test_a_handler_that_kills_its_process_ends_as_a_dead_letter_and_its_neighbours_finish(site):
-    """After max_attempts, with processes that are replaced each time; the log names what each was handling."""
+    """After max_attempts, with processes that are replaced; the log names what each was handling."""
     site.send("deadly", 20)
     daemon = site.start("--processes", 2, "--queues", "deadly", "--threads", 4)
     dead = site.client.queue("deadly.dead")

@@ -65,7 +65,7 @@ def _launch_app(app: App, settings: Settings, make_hooks: MakeHooks) -> Launched
 
 
 def _launch_dispatcher(dispatcher: Dispatcher, settings: Settings) -> Launched:
-    """As it was made: nothing times its handlers, but its counters are shown."""
+    """As it was made: nothing times its handlers or writes down what runs, but its counters are shown."""
     if settings.queues or settings.options:
         raise ConfigError(f"{settings.target} is a dispatcher, which has its queues and options already.")
     return Launched(dispatcher, lambda: None)

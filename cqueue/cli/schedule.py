@@ -55,11 +55,10 @@ def list_schedules(ctx: typer.Context, queue: QueueName, *, _json: Json = False)
     with open_client(cli) as client:
         found = find_queue(client, queue).schedules.list()
         workers, _ = listed(client)
-    shown = [
-        {**described(schedule), "orphan": is_orphan(schedule.task, queue, workers)} for schedule in found
-    ]
+    orphans = {(one.queue, one.key) for one in found if is_orphan(one.task, one.queue, workers)}
     if found or cli.json:
-        cli.emit(shown, lambda: listing(found, orphans={row["key"] for row in shown if row["orphan"]}))
+        shown = [{**described(one), "orphan": (one.queue, one.key) in orphans} for one in found]
+        cli.emit(shown, lambda: listing(found, orphans=orphans))
     else:
         cli.remark(f"Queue {queue} has no schedule yet. `cqueue schedule add {queue} KEY …` makes one.")
 

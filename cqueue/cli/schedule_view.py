@@ -65,7 +65,7 @@ def _trigger(schedule: Schedule) -> dict[str, Any]:
     return values
 
 
-def listing(schedules: list[Schedule], orphans: Container[str] = ()) -> Table:
+def listing(schedules: list[Schedule], orphans: Container[tuple[str, str]] = ()) -> Table:
     """All schedules: a line each; those whose task no worker knows are marked."""
     from rich.table import Table  # noqa: PLC0415 - as above
 
@@ -73,10 +73,11 @@ def listing(schedules: list[Schedule], orphans: Container[str] = ()) -> Table:
     for column in _COLUMNS:
         table.add_column(column, overflow="fold", justify="right" if column == "fired" else "left")
     for schedule in schedules:
+        is_orphan = schedule.state == "active" and (schedule.queue, schedule.key) in orphans
         times = (show_moment(schedule.next_at), show_moment(schedule.previous))
         texts = (
             schedule.key,
-            "orphan" if schedule.key in orphans and schedule.state == "active" else schedule.state,
+            "orphan" if is_orphan else schedule.state,
             when(schedule),
             schedule.task or "–",
             *times,

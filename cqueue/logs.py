@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
 
 import structlog
+
+TRACEBACKS: Final = "cqueue.tracebacks"
+"""Where this logger's level is DEBUG, every failure is logged with its traceback; else only what is final."""
+_HERE: Final = str(Path(__file__).parent) + os.sep
 
 
 def logger(name: str) -> Any:
@@ -21,3 +28,21 @@ def logger(name: str) -> Any:
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+
+
+def trace(error: BaseException, *, is_final: bool) -> dict[str, Any]:
+    """The field with an error's traceback, where it is to be logged; no field where it is not.
+
+    is_final: it is not tried again, so that there will be no better time to tell it.
+    """
+    if not is_final and not logging.getLogger(TRACEBACKS).isEnabledFor(logging.DEBUG):
+        return {}
+    return {"exc_info": (type(error), error, own_frames(error))}
+
+
+def own_frames(error: BaseException) -> TracebackType | None:
+    """Its traceback, from where this package called the application's code."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_HERE):
+        frames = frames.tb_next
+    return frames or error.__traceback__

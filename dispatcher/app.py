@@ -21,13 +21,13 @@ from cqueue.dispatcher.payload import DEFAULT_CODEC
 from cqueue.dispatcher.periodic import Declared, PeriodicTask, declare, trigger_of
 from cqueue.dispatcher.provision import provision
 from cqueue.dispatcher.registry import Registry, task_name
-from cqueue.dispatcher.retry import DEFAULT_POLICY
+from cqueue.dispatcher.retry import DEFAULT_POLICY, UNKNOWN_TASK_WAIT
 from cqueue.dispatcher.sending import Outbox
 from cqueue.dispatcher.tasks import Definition, Task
 from cqueue.dispatcher.triggers import Trigger
-from cqueue.dispatcher.verdicts import Retry
+from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry
 from cqueue.errors import BadInput, Closed
-from cqueue.message import Message, MessageId
+from cqueue.message import Message, MessageId, check_duration
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
 
@@ -62,6 +62,8 @@ class App:
         retry: the policy of tasks that have none; by default waits of 1 s to 10 min, and as many attempts as
             the queue allows.
         codec: of tasks that name none: `json` or `msgpack`.
+        unknown_task_wait: how long a message waits, without using an attempt, for a version of the
+            application that has its task or takes its arguments; 0 to 10 years, by default an hour.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class App:
         queue: str = DEFAULT_QUEUE,
         retry: Retry = DEFAULT_POLICY,
         codec: str = DEFAULT_CODEC,
+        unknown_task_wait: timedelta = UNKNOWN_TASK_WAIT,
     ) -> None:
         if target is not None and not isinstance(target, str | Client):
             raise BadInput(f"an App takes a URL or a Client, not {type(target).__name__}")
@@ -84,6 +87,8 @@ class App:
         self._declared: list[Declared] = []
         self._outbox = Outbox(lambda: self.client, middleware)
         self._defaults = (queue, retry, codec)
+        check_duration("unknown_task_wait", unknown_task_wait, timedelta(), LONGEST_DELAY)
+        self.unknown_task_wait = unknown_task_wait
         self.middleware = tuple(middleware)
 
     # ── Tasks ──
@@ -286,6 +291,7 @@ class App:
         """
         from cqueue.dispatcher.dispatcher import Dispatcher  # noqa: PLC0415 - enqueueing needs no threads
 
+        options.setdefault("unknown_task_wait", self.unknown_task_wait)
         opened = self.setup()
         names = [queues] if isinstance(queues, str) else queues
         wanted = opened if names is None else [self.client.queue(name) for name in names]

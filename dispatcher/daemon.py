@@ -18,10 +18,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue import cores, garbage
@@ -30,9 +31,11 @@ from cqueue.dispatcher import health, logs, members, target
 from cqueue.dispatcher.health import Health, HealthServer
 from cqueue.dispatcher.members import Members, Worker
 from cqueue.dispatcher.metrics import Meter, Metrics, exposition
+from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.notify import Notifier
 from cqueue.dispatcher.processes import TICK_S, Exit, Signalled
 from cqueue.dispatcher.pulse import Pulse
+from cqueue.dispatcher.recorder import Recorder
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class Settings:
 
     Attributes:
         target: `module:name`.
+        app_dir: the folder that it is looked for in; empty: the current one.
         queues: of an application all if empty; for a handler function at least one.
         options: of the dispatcher: threads, consumers, batch_size.
         grace_s: how long running handlers are waited for at the end.
@@ -69,6 +73,7 @@ class Settings:
     core: int | None = None
     log: str = logs.Format.CONSOLE.value
     verbose: bool = False
+    app_dir: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As a child gets it."""
@@ -114,6 +119,7 @@ class Daemon:
         notifier: to systemd.
         tell: to a parent, once a second.
         health_address: where to answer probes; None for nowhere.
+        hooks: middleware beside the application's.
     """
 
     def __init__(
@@ -124,7 +130,9 @@ class Daemon:
         notifier: Notifier | None = None,
         tell: Tell | None = None,
         health_address: tuple[str, int] | None = None,
+        hooks: Sequence[Middleware] = (),
     ) -> None:
+        self._hooks = hooks
         self._settings = settings
         self._inbox = inbox
         self._notifier = notifier or Notifier()
@@ -170,7 +178,8 @@ class Daemon:
         self._log.info(
             logs.Event.STARTING, target=self._settings.target, version=__version__, pid=os.getpid()
         )
-        found = target.load(self._settings.target)
+        app_dir = self._settings.app_dir
+        found = target.load(self._settings.target, Path(app_dir) if app_dir else None)
         pause_s = FIRST_RETRY_S
         while True:
             try:
@@ -185,14 +194,14 @@ class Daemon:
         """The parent is told before: the first message may kill this process, which has come up then."""
         from cqueue.dispatcher import launch  # noqa: PLC0415 - the health server answers while this imports
 
-        launched = launch.launch(found, self._settings, self._meter)
+        launched = launch.launch(found, self._settings, self._middleware)
         self._report(launched=True)
         garbage.settle()  # all that it needs is imported
         launched.dispatcher.start()
         return launched
 
-    def _meter(self, now_us: Callable[[], int]) -> Meter:
-        return Meter(self._metrics, now_us)
+    def _middleware(self, now_us: Callable[[], int]) -> list[Middleware]:
+        return [Meter(self._metrics, now_us), *self._hooks]
 
     def _is_told_to_stop(self, seconds: float) -> bool:
         """Wait so long for a reason not to start at all."""
@@ -311,6 +320,7 @@ class Daemon:
             pid=os.getpid(),
             app=self._settings.target,
             queues=_queues(dispatcher),
+            tasks=members.told(dispatcher.tasks),
             threads=dispatcher.options.threads,
             version=__version__,
             started=self._started_s,
@@ -394,8 +404,13 @@ class Parent:
             self._socket.sendall(json.dumps(report).encode() + b"\n")
 
 
-def child(fd: int) -> int:
-    """The life of a child process; its exit code."""
+def child(fd: int, memory: int) -> int:
+    """The life of a child process; its exit code.
+
+    Args:
+        fd: the number of its end of the socket to its parent.
+        memory: the number of the file where it writes down what runs.
+    """
     inbox: Inbox = queue.SimpleQueue()
     parent = Parent(fd, inbox)
     settings = parent.settings()
@@ -406,7 +421,7 @@ def child(fd: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
     parent.listen()
     try:
-        return Daemon(settings, inbox, tell=parent.tell).run()
+        return Daemon(settings, inbox, tell=parent.tell, hooks=[Recorder(memory)]).run()
     except CqueueError as exc:
         parent.tell({"failed": str(exc)})
         return Exit.USAGE
@@ -423,4 +438,4 @@ def leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    leave(child(int(sys.argv[1])))
+    leave(child(*map(int, sys.argv[1:3])))

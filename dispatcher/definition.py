@@ -84,8 +84,9 @@ class Definition:
             start_ms, due_ms = _moment_ms(values.pop("start")), _moment_ms(values.pop("due", 0))
             return cls(start_ms=start_ms, due_ms=due_ms, **values)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            # Without the text, which has the messages' body: this is logged
             raise ConfigError(
-                f"this version of cqueue cannot read the schedule {text[:200]!r}: {exc}"
+                f"this version of cqueue cannot read the schedule's definition: {type(exc).__name__}: {exc}"
             ) from exc
 
 

@@ -22,7 +22,7 @@ from cqueue.dispatcher.delivery import Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Event, Events, OnEvent
 from cqueue.dispatcher.feeder import Feeders
 from cqueue.dispatcher.firing import ScheduleStep
-from cqueue.dispatcher.handlers import One, resolver_of
+from cqueue.dispatcher.handlers import One, known_tasks, resolver_of
 from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.keeper import Keeper
 from cqueue.dispatcher.lanes import QUIET_S, Lane, Roster, Source, queue_of
@@ -61,7 +61,7 @@ class Dispatcher:
         steps: see `Step`.
         on_event: called with each log event's name and fields, on whatever thread; to return at once.
         options: the fields of `Options`: batch_size, consumers, threads, coroutines, poll_interval,
-            max_poll_interval, ack_interval, ack_batch, backlog.
+            max_poll_interval, ack_interval, ack_batch, backlog, unknown_task_wait.
 
     Raises:
         ConfigError: something is out of its range or does not fit; nothing has been started.
@@ -84,6 +84,7 @@ class Dispatcher:
         self._sources = _checked(queues)
         self.options = _options(options)
         resolver = resolver_of(handler)
+        self.tasks = known_tasks(resolver)
         self._kinds = {resolver.binding.is_async} if isinstance(resolver, One) else set()
         self._state = "new"
         self._mutex = threading.Lock()
@@ -98,7 +99,13 @@ class Dispatcher:
         self._handover = Handover(self._call_loop, self._feed)
         ledgers = [queue_of(source).schedules.ledger for source in self._sources]
         # Last: a step that keeps a handler from being called keeps its schedule from moving on as well.
-        runner = Runner(events, middleware, (*steps, ScheduleStep(ledgers)), self._stopping)
+        runner = Runner(
+            events,
+            middleware,
+            (*steps, ScheduleStep(ledgers)),
+            self._stopping,
+            unknown_task_wait=self.options.unknown_task_wait,
+        )
         self._watcher = Watcher(ledgers)
         shared: dict[str, Any] = {
             "settle": self._settler.settle,

@@ -49,6 +49,9 @@ class Event(StrEnum):
     EXTEND_RESUMED = "extend_resumed"
     LOOP_BLOCKED = "loop_blocked"
     LOOP_RESUMED = "loop_resumed"
+    UNKNOWN = "task_unknown"
+    MISMATCH = "arguments_unknown"
+    UNFIRED = "schedule_unfired"
     HOOK_FAILED = "middleware_failed"
     BROKEN = "dispatcher_error"
 
@@ -70,6 +73,9 @@ _LEVELS: Final = {
     Event.BROKEN: "error",
 }
 
+_FINAL: Final = {Event.DEAD, Event.BROKEN, Event.HOOK_FAILED}
+_TRACED: Final = {Event.RETRIED, Event.SNOOZED}
+
 
 def logger() -> Any:
     """A structlog logger of this package."""
@@ -84,11 +90,13 @@ class Events:
         self._on_event = on_event
 
     def say(self, event: Event, *, error: BaseException | None = None, **fields: Any) -> None:
-        """Log one event. error: with its traceback where that is an error of this code."""
+        """Log one event. error: with its traceback where that is final, or where it is asked for."""
         level = _LEVELS.get(event, "warning")
+        trace: dict[str, Any] = {}
         if error is not None:
             fields["error"] = describe(error)
-        trace = {"exc_info": error} if event in {Event.BROKEN, Event.HOOK_FAILED} and error else {}
+            if event in _TRACED or event in _FINAL:
+                trace = logs.trace(error, is_final=event in _FINAL)
         with suppress(Exception):  # a full disk under the log must not lose a message
             getattr(self.log, level)(event.value, **fields, **trace)
         if self._on_event is not None:

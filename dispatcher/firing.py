@@ -71,12 +71,24 @@ class FiringStage:
             row = self._ledger.read(ticket.key)
             if ticket.is_manual:
                 return _beside(ticket, row)
-            return Cancel("its schedule is gone") if row is None else self._judge(ticket, row)
+            return self._over(row) if row is None else self._judge(ticket, row)
         except (NotDone, OutcomeUnknown, BadInput) as exc:
             self._log.warning(
                 "schedule_unavailable", queue=self._ledger.queue, schedule=ticket.key, error=describe(exc)
             )
             return Snooze(AGAIN)
+
+    def unfired(self, message: ReceivedMessage) -> Cancel | None:
+        """Why a firing whose task is not known here need not wait for it; None: it waits, or is no firing."""
+        ticket = Ticket.parse(message.trigger)
+        if ticket is None or ticket.is_manual or self._ledger.queue.endswith(DEAD_SUFFIX):
+            return None
+        try:
+            row = self._ledger.read(ticket.key)
+            is_over = row is None or standing(ticket, row) is Standing.OVER
+            return self._over(row) if is_over else None
+        except (NotDone, OutcomeUnknown, BadInput):
+            return None
 
     def commit(self, firing: Begun) -> None:
         """Move the schedule on and send its next firing; before the present one is settled.
@@ -91,13 +103,18 @@ class FiringStage:
         found = standing(ticket, row)
         if found is Standing.CURRENT:
             return self._current(ticket, row)
-        # Whoever moved the row past this firing may have died before he sent the next one.
         if found is Standing.OVER:
-            self._ledger.send_next(row)
-            return Cancel("its schedule has moved on without this firing")
-        if ticket.number == row.fired:
+            return self._over(row)
+        if ticket.number == row.fired:  # whoever moved the row may have died before he sent the next one
             self._ledger.send_next(row)
         return _repeat(ticket, row)
+
+    def _over(self, row: ScheduleRow | None) -> Cancel:
+        """Drop a firing; whoever moved the row past it may have died before he sent the next one."""
+        if row is None:
+            return Cancel("its schedule is gone")
+        self._ledger.send_next(row)
+        return Cancel("its schedule has moved on without this firing")
 
     def _current(self, ticket: Ticket, row: ScheduleRow) -> Begun | Cancel:
         definition = Definition.from_json(row.definition)
@@ -195,9 +212,10 @@ class ScheduleStep:
 
     def after(self, message: ReceivedMessage, context: Context, settlement: Settlement) -> Settlement:
         """Move the schedule on. Where that fails the firing comes again, whatever its handler said."""
-        if not isinstance(context.firing, Begun):
-            return settlement
         stage = self._stages[context.queue]
+        if not isinstance(context.firing, Begun):  # it has not begun: its task is not known here
+            over = stage.unfired(message) if settlement.verb is Verb.SNOOZE else None
+            return settlement if over is None else Settlement(Verb.ACK, "cancelled", reason=over.reason)
         try:
             stage.commit(context.firing)
         except (NotDone, OutcomeUnknown) as exc:

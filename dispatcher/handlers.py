@@ -57,6 +57,12 @@ def unknown_task(task: str | None, known: Mapping[str | None, Any]) -> str:
     return f"no handler for {what} is known to this process; it knows {names}. Deploy it, or stop sending it"
 
 
+def known_tasks(resolver: Resolver) -> tuple[str | None, ...] | None:
+    """The tasks that a resolver has, None for messages that name none; None: any, or it does not say."""
+    tasks = resolver.bindings if isinstance(resolver, ByTask) else getattr(resolver, "tasks", None)
+    return tuple(tasks) if isinstance(tasks, Mapping) else None
+
+
 def resolver_of(handler: Any) -> Resolver:
     """A resolver of whatever a dispatcher is given as its handler.
 
@@ -79,7 +85,7 @@ def bind(handler: Any, name: str | None = None) -> Binding:
     """A function, coroutine function, callable object, or class as a `Binding` with the default policy.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it is none of these, or a generator function.
     """
     if isinstance(handler, Binding):
         return handler
@@ -88,6 +94,7 @@ def bind(handler: Any, name: str | None = None) -> Binding:
     name = name or str(getattr(handler, "__name__", type(handler).__name__))
     if inspect.isclass(handler):
         return _bind_class(handler, name)
+    check_runs(handler, name)
     return Binding(name, handler, DEFAULT_POLICY, is_async=is_async(handler))
 
 
@@ -98,6 +105,7 @@ def _bind_class(cls: Any, name: str) -> Binding:
         raise ConfigError(
             f"{cls!r} has neither `handle` nor `__call__`; one of them takes (message, context)"
         )
+    check_runs(method, name)
     return Binding(name, _instance_call(cls), DEFAULT_POLICY, is_async=is_async(method))
 
 
@@ -115,7 +123,23 @@ def _inherited_call(cls: Any) -> Any:
     return next((base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__), None)
 
 
+def check_runs(function: Any, name: str) -> None:
+    """See whether calling it runs it: a generator function would only make a generator.
+
+    Raises:
+        ConfigError: it is a generator function.
+    """
+    is_generator = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_one(each) for is_one in is_generator for each in (function, _call_of(function))):
+        raise ConfigError(
+            f"{name} is a generator function: calling it runs nothing. Take the yield out of it"
+        )
+
+
 def is_async(function: Any) -> bool:
-    """Whether calling it gives a coroutine."""
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    """Whether calling it gives a coroutine; an object may have a coroutine function as its `__call__`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function))
+
+
+def _call_of(function: Any) -> Any:
+    return getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cqueue.consumer import Consumer, ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
+from cqueue.dispatcher.deployment import is_too_new, pause_for, waiting_schedule
 from cqueue.dispatcher.events import logger
 from cqueue.dispatcher.firing import Begun, FiringStage
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.retry import DEFAULT_POLICY, answered, attempt_limit, decide
-from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, is_answer
+from cqueue.dispatcher.verdicts import Dead, Retry, Snooze, slip
 from cqueue.message import MessageId
 from cqueue.protocol.dead import HEADER_TRACEBACK
 from cqueue.queue import Queue
@@ -29,7 +29,6 @@ from cqueue.queue import Queue
 if TYPE_CHECKING:
     from cqueue.dispatcher.app import App
 
-_log = logging.getLogger("cqueue.dispatcher")
 LOOK = timedelta(milliseconds=20)
 """A retry without delay is due in the next millisecond."""
 WAIT = timedelta(seconds=2)
@@ -51,7 +50,7 @@ class InlineRun:
     task: str
     message_id: MessageId
     attempt: int
-    answer: Answer
+    answer: Any
     error: Exception | None
 
 
@@ -94,7 +93,7 @@ def _receive(queue: Queue, consumer: Consumer) -> list[ReceivedMessage]:
 def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
     """Run a message; that of a schedule moves it on, or is dropped where it has moved on already."""
     stage = FiringStage(queue.schedules.ledger)
-    begun = stage.begin(message)
+    begun = stage.begin(message) if message.task in app.tasks else stage.unfired(message)
     if begun is None or isinstance(begun, Begun):
         run = _run_task(app, queue, message, begun)
         if begun is not None:
@@ -106,11 +105,12 @@ def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
 
 
 def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | None) -> InlineRun:
-    first_seen_s = max(0.0, (datetime.now(UTC) - message.due).total_seconds())
+    waited = max(timedelta(), datetime.now(UTC) - message.due)
+    first_seen_s = waited.total_seconds()
     limits = {"attempt": message.attempt, "max_attempts": queue.config.max_attempts}
-    answer: Answer = None
+    answer: Any = None
     error: Exception | None = None
-    policy = DEFAULT_POLICY
+    policy, binding = DEFAULT_POLICY, None
     try:
         binding = app.resolve(message)
         policy = binding.retry
@@ -119,7 +119,10 @@ def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | 
         answer = _call(app.middleware, binding, message, context)
     except Exception as exc:  # noqa: BLE001 - that a task may fail with anything is what its policy is for
         error = exc
-        answer = decide(policy, first_seen_s=first_seen_s, error=exc, **limits)
+        if is_too_new(message, exc, binding):
+            is_firing = waiting_schedule(message, binding) is not None
+            answer = pause_for(timedelta.max if is_firing else app.unknown_task_wait, waited)
+        answer = answer or decide(policy, first_seen_s=first_seen_s, error=exc, **limits)
     if isinstance(answer, Retry) and error is None:
         answer = answered(policy, answer, first_seen_s=first_seen_s, **limits)
     return InlineRun(message.task or "", message.id, message.attempt, answer, error)
@@ -127,9 +130,9 @@ def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | 
 
 def _call(
     middleware: Sequence[Middleware], binding: Binding, message: ReceivedMessage, context: Context
-) -> Answer:
+) -> Any:
     """Run the task between the hooks."""
-    answer: Answer = None
+    answer: Any = None
     error: Exception | None = None
     try:
         for each in middleware:
@@ -145,14 +148,13 @@ def _call(
     return answer
 
 
-def _answer(binding: Binding, message: ReceivedMessage, context: Context) -> Answer:
+def _answer(binding: Binding, message: ReceivedMessage, context: Context) -> Any:
     value = binding.call(message, context)
     if binding.is_async:
         value = asyncio.run(value)
-    if not is_answer(value):
-        raise TypeError(f"task {binding.name!r} returned {value!r}; it takes None, a bool, Retry, Dead, …")
-    answer: Answer = value
-    return answer
+    if what := slip(value):
+        raise TypeError(f"task {binding.name!r} returned {what}")
+    return value
 
 
 @contextlib.contextmanager
@@ -161,7 +163,7 @@ def _logged(hook: str) -> Iterator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001 - whatever it is, it is the hook's
-        _log.exception("middleware_failed in %s", hook)
+        logger().exception("middleware_failed", hook=hook)
 
 
 def _context(queue: Queue, binding: Binding, message: ReceivedMessage) -> Context:
@@ -171,7 +173,7 @@ def _context(queue: Queue, binding: Binding, message: ReceivedMessage) -> Contex
 
 
 def _settle(
-    middleware: Sequence[Middleware], message: ReceivedMessage, answer: Answer, error: Exception | None
+    middleware: Sequence[Middleware], message: ReceivedMessage, answer: Any, error: Exception | None
 ) -> None:
     if isinstance(answer, Retry):
         message.nack(answer.delay or timedelta())
@@ -180,7 +182,7 @@ def _settle(
     elif isinstance(answer, Dead):
         trace = {HEADER_TRACEBACK: "".join(traceback.format_exception(error))} if error else None
         message.dead(answer.reason, trace)
-    elif answer is None or answer is True or isinstance(answer, Cancel):
+    elif answer is not False:
         for each in middleware:
             with _logged("before_ack"):
                 each.before_ack([message])

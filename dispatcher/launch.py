@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cqueue import client as clients
 from cqueue.dispatcher.app import App
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.metrics import Meter
+from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.target import TargetError
 from cqueue.errors import ConfigError, QueueNotFound
 from cqueue.urls import suggest
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.dispatcher.daemon import Settings
 
-MakeMeter = Callable[[Callable[[], int]], Meter]
-"""Given the cluster's time in µs."""
+MakeHooks = Callable[[Callable[[], int]], Sequence[Middleware]]
+"""The daemon's own middleware, given the cluster's time in µs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Launched:
     close: Callable[[], None]
 
 
-def launch(found: Any, settings: Settings, make_meter: MakeMeter) -> Launched:
+def launch(found: Any, settings: Settings, make_hooks: MakeHooks) -> Launched:
     """A dispatcher of what was found.
 
     Raises:
@@ -40,43 +40,43 @@ def launch(found: Any, settings: Settings, make_meter: MakeMeter) -> Launched:
         NotDone, OutcomeUnknown: Cassandra did not answer; it can be tried again.
     """
     if isinstance(found, App):
-        return _launch_app(found, settings, make_meter)
+        return _launch_app(found, settings, make_hooks)
     if isinstance(found, Dispatcher):
         return _launch_dispatcher(found, settings)
     if callable(found) and settings.queues:
-        return _launch_handler(found, settings, make_meter)
+        return _launch_handler(found, settings, make_hooks)
     if callable(found) and not _needs_arguments(found):
         made = found()
         if isinstance(made, App | Dispatcher):
-            return launch(made, settings, make_meter)
+            return launch(made, settings, make_hooks)
     raise TargetError(_unsuitable(found, settings))
 
 
-def _launch_app(app: App, settings: Settings, make_meter: MakeMeter) -> Launched:
+def _launch_app(app: App, settings: Settings, make_hooks: MakeHooks) -> Launched:
     known = list(dict.fromkeys(task.queue for task in app.tasks.values()))
     for name in settings.queues:
         if name not in known:
             raise QueueNotFound(f"No task of {settings.target} has the queue {name!r}.{suggest(name, known)}")
     if not known:
         raise TargetError(f"{settings.target} has no tasks; are the modules that define them imported?")
-    meter = make_meter(_clock_of(app.client))
-    dispatcher = app.dispatcher(settings.queues or None, middleware=[meter], **settings.options)
+    hooks = make_hooks(_clock_of(app.client))
+    dispatcher = app.dispatcher(settings.queues or None, middleware=hooks, **settings.options)
     return Launched(dispatcher, app.close)
 
 
 def _launch_dispatcher(dispatcher: Dispatcher, settings: Settings) -> Launched:
-    """As it was made: nothing times its handlers, but its counters are shown."""
+    """As it was made: nothing times its handlers or writes down what runs, but its counters are shown."""
     if settings.queues or settings.options:
         raise ConfigError(f"{settings.target} is a dispatcher, which has its queues and options already.")
     return Launched(dispatcher, lambda: None)
 
 
-def _launch_handler(handler: Any, settings: Settings, make_meter: MakeMeter) -> Launched:
+def _launch_handler(handler: Any, settings: Settings, make_hooks: MakeHooks) -> Launched:
     client = clients.connect()
     try:
         queues = [client.queue(name) for name in settings.queues]
         options: dict[str, Any] = dict(settings.options)
-        dispatcher = Dispatcher(queues, handler, middleware=[make_meter(_clock_of(client))], **options)
+        dispatcher = Dispatcher(queues, handler, middleware=make_hooks(_clock_of(client)), **options)
     except BaseException:
         client.close()
         raise

@@ -13,6 +13,8 @@ from typing import Any, Final, TextIO
 
 import structlog
 
+from cqueue.logs import TRACEBACKS
+
 LOGGER: Final = "cqueue.dispatcher"
 DRIVER: Final = "cassandra"
 
@@ -51,7 +53,8 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
 
     Args:
         style: one line of JSON each, or for people.
-        verbose: DEBUG of this library, INFO of the driver; otherwise INFO and WARNING.
+            People see the traceback of every failure; in JSON it is in the line of the last one only.
+        verbose: DEBUG of this library with every traceback, INFO of the driver; otherwise INFO and WARNING.
         stream: instead of standard error.
     """
     out = stream or sys.stderr
@@ -71,6 +74,8 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
     logging.getLogger("cqueue").setLevel(logging.DEBUG if verbose else logging.INFO)
+    shown = logging.DEBUG if style is Format.CONSOLE else logging.NOTSET
+    logging.getLogger(TRACEBACKS).setLevel(shown)
     logging.getLogger(DRIVER).setLevel(logging.INFO if verbose else logging.WARNING)
     logging.captureWarnings(capture=True)
 
@@ -99,7 +104,9 @@ def _formatter(style: Format, *, colors: bool) -> logging.Formatter:
             structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
         ]
     else:
-        last = [structlog.dev.ConsoleRenderer(colors=colors)]
+        # The usual formatter prints the values of local variables, which are arguments and secrets
+        plain = structlog.dev.plain_traceback
+        last = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*_shared(), structlog.stdlib.ExtraAdder()],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],

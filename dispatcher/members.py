@@ -34,6 +34,8 @@ TTL_S: Final = 15
 STOPPING: Final = "stopping"
 LARGEST_NUMBER: Final = 1 << 53
 """Of what others say of themselves; what is beyond it, or infinite, counts as 0."""
+MAX_NAMES: Final = 32 << 10
+"""Characters of all names of tasks in a heartbeat, which is written every 5 s."""
 REMEMBERED: Final = 10_000
 """Wide rows whose owner need not be found out again."""
 
@@ -74,6 +76,8 @@ class Worker:
     Attributes:
         name: unique; host, process id and a random part.
         queues: which it receives from.
+        tasks: the names of those that it can run, None for messages that name none; None: it does not say,
+            because its handlers take any, or there are too many to be told every few seconds.
         started, seen: seconds since 1970: its start, and its last heartbeat.
         counters: messages by outcome since its start.
     """
@@ -90,6 +94,7 @@ class Worker:
     running: int = 0
     waiting: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
+    tasks: tuple[str | None, ...] | None = None
     seen: float = 0.0
 
     def polls(self, queue: str) -> bool:
@@ -113,6 +118,18 @@ def host_name() -> str:
     return socket.gethostname()
 
 
+def told(tasks: Iterable[str | None] | None) -> tuple[str | None, ...] | None:
+    """The tasks as a worker tells them; None if they are too many."""
+    names = None if tasks is None else tuple(tasks)
+    return names if names is not None and len(json.dumps(names)) <= MAX_NAMES else None
+
+
+def is_orphan(task: str | None, queue: str, workers: Iterable[Worker]) -> bool:
+    """Whether workers serve the queue, all say which tasks they know, and none of them knows this one."""
+    serving = [each for each in workers if each.polls(queue)]
+    return bool(serving) and all(each.tasks is not None and task not in each.tasks for each in serving)
+
+
 def parse(row: WorkerRow) -> Worker:
     """What a row says; what it does not say, or says in a form of another version, is left empty."""
     try:
@@ -133,6 +150,7 @@ def parse(row: WorkerRow) -> Worker:
         running=_number(known.get("running")),
         waiting=_number(known.get("waiting")),
         counters=_counts(known.get("counters")),
+        tasks=tuple(known["tasks"]) if isinstance(known.get("tasks"), list) else None,
         seen=row.seen / 1000,
     )
 

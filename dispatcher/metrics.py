@@ -21,7 +21,6 @@ from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import Stats
-from cqueue.dispatcher.verdicts import Answer
 
 OUTCOMES: Final = (
     "succeeded", "retried", "snoozed", "cancelled", "dead", "lost", "left", "released", "interrupted",
@@ -134,7 +133,7 @@ class Meter(Middleware):
         self._began[id(context)] = self._clock()
 
     def after_run(
-        self, message: ReceivedMessage, context: Context, answer: Answer, error: BaseException | None
+        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
     ) -> None:
         """Note how long it took."""
         began = self._began.pop(id(context), None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Context
-    from cqueue.dispatcher.verdicts import Answer
     from cqueue.message import Message, MessageId
 
 
@@ -31,9 +30,9 @@ class Middleware:
         """The handler is about to be called, on this thread or event loop."""
 
     def after_run(
-        self, message: ReceivedMessage, context: Context, answer: Answer, error: BaseException | None
+        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
     ) -> None:
-        """The handler has returned, or failed with `error`."""
+        """The handler has returned `answer`, a verdict or any other value, or failed with `error`."""
 
     def before_ack(self, messages: Sequence[ReceivedMessage]) -> None:
         """These are about to be acked together. An exception here is logged; they are acked all the same."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from cqueue.dispatcher.retry import UNKNOWN_TASK_WAIT
+from cqueue.dispatcher.verdicts import LONGEST_DELAY
 from cqueue.errors import ConfigError
 from cqueue.message import MAX_RECEIVE
 
@@ -28,6 +30,7 @@ _NUMBERS: Final = (
 _DURATIONS: Final = (
     ("poll_interval", MS, 60 * SECOND),
     ("ack_interval", timedelta(), 10 * SECOND),
+    ("unknown_task_wait", timedelta(), LONGEST_DELAY),
 )
 
 
@@ -57,6 +60,9 @@ class Options:
     ack_batch: int = 500
     # Messages that wait in this process to be started, 1 to 100,000; fewer where handlers are slow.
     backlog: int = 1000
+    # How long a message waits, without using an attempt, for a version of the application that has its task
+    # or takes its arguments, 0 to 10 years. 0: it fails at once, and is retried as after any other failure.
+    unknown_task_wait: timedelta = UNKNOWN_TASK_WAIT
 
     def __post_init__(self) -> None:
         """Check every field, then how they fit together."""

@@ -7,7 +7,6 @@ the process that starts may be an old version, or one of several applications of
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar
@@ -24,8 +23,6 @@ from cqueue.queue import Queue
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_log = logging.getLogger("cqueue.dispatcher")
 
 FIRED_AT: Final = "fired_at"
 """The parameter by which a periodic task is told the time that is fired."""
@@ -124,4 +121,6 @@ def declare(queues: Iterable[Queue], declared: Sequence[Declared]) -> None:
             each.put(queue)
         left = [row.key for row in queue.schedules.list() if HEADER in row.headers and row.key not in own]
         if left:
-            _log.warning("schedules_undeclared queue=%r schedules=%r", queue.name, left)
+            from cqueue.dispatcher.events import logger  # noqa: PLC0415 - it takes structlog
+
+            logger().warning("schedules_undeclared", queue=queue.name, schedules=left)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import socket
@@ -20,13 +21,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Thread
 from typing import Any, Final, Protocol
 
-from cqueue.dispatcher import logs
+from cqueue.dispatcher import logs, recorder
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
@@ -46,6 +47,8 @@ SETTLED_AFTER_S: Final = 30.0
 TICK_S: Final = 1.0
 LAST_WORDS_S: Final = 1.0
 """How long the last reports of a child that has ended are waited for: what it forked may hold the socket."""
+MOST_TOLD: Final = 20
+"""Messages that the line about a dead child names."""
 JUMP_S: Final = 5.0
 """If the parent itself was held up for so long, no child is to blame for its silence."""
 
@@ -78,10 +81,11 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A child has ended; below 0: by that signal."""
+    """A child has ended; below 0: by that signal. running: what it was handling, as fields for the log."""
 
     child: int
     code: int
+    running: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +294,8 @@ class Supervisor:
         if slot is None:
             return
         say = self._log.info if news.code == 0 else self._log.error
-        say(logs.Event.CHILD_ENDED, child=slot.index, pid=news.child, code=news.code)
+        fields = {"running": news.running[:MOST_TOLD], "handlers": len(news.running)} if news.running else {}
+        say(logs.Event.CHILD_ENDED, child=slot.index, pid=news.child, code=news.code, **fields)
         slot.end()
         self.on_end(slot.index)
         replaced, slot.replaced = slot.replaced, False
@@ -400,7 +405,7 @@ class Process:
     """A child interpreter, with the threads that listen to it and wait for its end.
 
     Args:
-        module: what it runs; it is given the number of its end of the socket.
+        module: what it runs; it is given the numbers of its end of the socket and of the file for its runs.
         options: its first line.
         inbox: where its news go.
     """
@@ -408,8 +413,9 @@ class Process:
     def __init__(self, module: str, options: dict[str, Any], inbox: Inbox) -> None:
         self._inbox = inbox
         self._ours, theirs = socket.socketpair()
+        self._memory = recorder.shared_file()
         with theirs:
-            self._process = _spawn(module, theirs.fileno())
+            self._process = _spawn(module, theirs.fileno(), self._memory)
         self._write(options)
         self._listener = Thread(target=self._listen, name=f"cqueue-child-{self.pid}", daemon=True)
         self._listener.start()
@@ -440,11 +446,12 @@ class Process:
     def _wait(self) -> None:
         code = self._process.wait()
         self._listener.join(LAST_WORDS_S)  # its end comes after all that it said
-        self._inbox.put(Ended(self.pid, code))
+        self._inbox.put(Ended(self.pid, code, recorder.running(self._memory)))
+        os.close(self._memory)
         self._ours.close()
 
 
-def _spawn(module: str, keep: int) -> subprocess.Popen[bytes]:
-    """Start it with one more file descriptor than usual. -P: no file here hides one of the library."""
-    args = [sys.executable, "-P", "-m", module, str(keep)]
-    return subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=[keep])
+def _spawn(module: str, *keep: int) -> subprocess.Popen[bytes]:
+    """Start it with more file descriptors than usual. -P: no file here hides one of the library."""
+    args = [sys.executable, "-P", "-m", module, *map(str, keep)]
+    return subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=keep)

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def task_name(function: Callable[..., Any]) -> str:
-    """`module:qualified.name`, the same whether the module is run or imported.
-
-    A file inside a package that is run by its path counts as a module of its own; give such tasks a name.
-    """
+    """`module:qualified.name`, the same whether the module is run or imported."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{_module_name(function.__module__)}:{name}"
 
@@ -35,7 +32,18 @@ def _module_name(module: str) -> str:
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:  # python -m package.module
         return str(spec.name)
-    return Path(file).stem if file else module
+    return place_of(Path(file).absolute())[1] if file else module
+
+
+def place_of(file: Path) -> tuple[Path, str]:
+    """Where a module's name begins, and that name: the same from whichever folder the file is loaded.
+
+    It begins at the outermost package. A folder without an `__init__.py` is no package.
+    """
+    folder, names = file.parent, [] if file.stem == "__init__" else [file.stem]
+    while (folder / "__init__.py").is_file():
+        folder, names = folder.parent, [folder.name, *names]
+    return folder, ".".join(names)
 
 
 def check_task_name(name: str) -> str:

@@ -26,6 +26,8 @@ DEFAULT_WAIT: Final = wait_random_exponential(multiplier=1, min=1, max=600)
 `wait_exponential_jitter` would not spread much: it adds one second at most, however long the wait.
 """
 DEFAULT_POLICY: Final = Retry(wait=DEFAULT_WAIT)
+UNKNOWN_TASK_WAIT: Final = timedelta(hours=1)
+"""How long a message waits, by default, for a version of the application that can run it: a deployment."""
 MAX_WORDS = 500
 """Characters of an error's own text in a reason."""
 

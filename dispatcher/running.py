@@ -5,30 +5,30 @@ Threads and the event loop share all of it but the call itself.
 
 from __future__ import annotations
 
-import os
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher import retry
 from cqueue.dispatcher.context import Context, Signal
 from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.deployment import Waiting
 from cqueue.dispatcher.events import Event, Events, MessageLog
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import Tally
-from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, is_answer
+from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, slip
+from cqueue.logs import own_frames
 
 NEVER_DIES: Final = timedelta(minutes=10)
 """When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""
 INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
 """Ended at a stop: due again at once, and the attempt counts."""
 _TRACE: Final = "\nTraceback (most recent call last)"
-_HERE: Final = str(Path(__file__).parent) + os.sep
 _MS: Final = timedelta(milliseconds=1)
+_VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
 
 
 class Step(Protocol):
@@ -98,12 +98,15 @@ class Runner:
         middleware: Sequence[Middleware],
         steps: Sequence[Step],
         stopping: threading.Event,
+        *,
+        unknown_task_wait: timedelta = retry.UNKNOWN_TASK_WAIT,
     ) -> None:
         self._events = events
         self._before: Final = _overriding(middleware, "before_run")
         self._after: Final = _overriding(middleware, "after_run")[::-1]
         self._steps = steps
         self._stopping = stopping
+        self._waiting = Waiting(unknown_task_wait, events)
 
     # ── before ──
 
@@ -146,15 +149,13 @@ class Runner:
         if delivery.early is not None:
             return self._counted(delivery, self._of_verdict(delivery, delivery.early), None, tally)
         error = error or delivery.error
-        if error is None and answer is not None and answer is not True and not is_answer(answer):
-            error = TypeError(
-                f"handler {delivery.name!r} returned {type(answer).__name__}; it returns None or True, "
-                "False, Retry, Snooze, Cancel, or Dead"
-            )
+        is_verdict = answer is not None and isinstance(answer, _VERDICTS)
+        if not is_verdict and answer is not None and (what := slip(answer)):
+            error = TypeError(f"handler {delivery.name!r} returned {what}")
         if self._after:
             self._hooks(delivery, context, answer, error)
         settlement = SUCCEEDED
-        if error is not None or not (answer is None or answer is True):
+        if error is not None or is_verdict or answer is False:
             settlement, error = self._decide(delivery, answer, error)
         for step in reversed(delivery.steps):
             try:
@@ -169,9 +170,7 @@ class Runner:
         self._hooks(delivery, context, None, error)
         return self._counted(delivery, INTERRUPTED, None, tally)
 
-    def _hooks(
-        self, delivery: Delivery, context: Context, answer: Answer, error: BaseException | None
-    ) -> None:
+    def _hooks(self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None) -> None:
         for after in self._after:
             try:
                 after(delivery.message, context, answer, error)
@@ -204,6 +203,8 @@ class Runner:
     def _after_error(self, delivery: Delivery, error: BaseException) -> Settlement:
         """What the policy says about an error; what it cannot say, the default one does."""
         binding = delivery.binding
+        if (snooze := self._waiting.verdict(delivery, error)) is not None:
+            return self._of_verdict(delivery, snooze)
         for policy in (binding.retry if binding is not None else retry.DEFAULT_POLICY, retry.DEFAULT_POLICY):
             try:
                 verdict = retry.decide(
@@ -274,10 +275,7 @@ def released(tally: Tally, deliveries: Sequence[Delivery]) -> Settlement:
 
 def trace_of(error: BaseException) -> str:
     """The traceback, from where the dispatcher called the handler on."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    return "".join(traceback.format_exception(type(error), error, own_frames(error)))
 
 
 _EVENTS: Final = {

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import pkgutil
+import shlex
 import sys
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from cqueue.dispatcher.registry import place_of
 from cqueue.errors import BadInput
 
 DEFAULT_NAME = "app"
@@ -25,10 +27,11 @@ class TargetError(BadInput):
     """`module:name` cannot be loaded; the message says why, and what may have been meant."""
 
 
-def load(target: str) -> Any:
+def load(target: str, app_dir: Path | None = None) -> Any:
     """The object that `module:name` names; the name may have dots, and is `app` if it is left out.
 
-    The current directory comes first on the path, as for `python -m`.
+    app_dir: comes first on the path, as the current directory does where it is not given. Where it is not
+    given, a module must have the same name from wherever it is loaded, because tasks are named after it.
 
     Raises:
         TargetError: there is no such module or name, or importing the module failed.
@@ -36,10 +39,48 @@ def load(target: str) -> Any:
     module_name, colon, name = target.partition(":")
     if not module_name or (colon and not name) or ":" in name or "/" in module_name:
         raise TargetError(_malformed(target))
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    return _attribute(_module(module_name), name or DEFAULT_NAME)
+    if app_dir is None:
+        _check_place(module_name, name)
+    folder = str(app_dir or Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return _attribute(_module(module_name, folder), name or DEFAULT_NAME)
+
+
+# ── Folders ──
+
+
+def _check_place(module: str, name: str) -> None:
+    """Refuse a module that would have another name if the command were given in another folder."""
+    file = _file_of(module)
+    folder, real_name = place_of(file) if file is not None else (Path.cwd(), module)
+    if file is None or real_name == module:
+        return
+    raise TargetError(
+        f"The tasks of {file.name} would be called {module}:… when loaded from here, and {real_name}:… when "
+        f"loaded from {_shown(folder)}. Did you mean {_command(folder, real_name, name)}? "
+        f"To name them {module}:… everywhere, write --app-dir . {module}:{name or DEFAULT_NAME}"
+    )
+
+
+def _file_of(module: str) -> Path | None:
+    """The module's file, if it lies below the current directory."""
+    path = Path.cwd().joinpath(*module.split("."))
+    candidates = (path / "__init__.py", path.parent / f"{path.name}.py")
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _command(folder: Path, module: str, name: str) -> str:
+    """What to write on the command line, for a module that lies in this folder."""
+    option = "" if folder == Path.cwd() else f"--app-dir {shlex.quote(_shown(folder))} "
+    return f"{option}{module}:{name or DEFAULT_NAME}"
+
+
+def _shown(folder: Path) -> str:
+    return os.path.relpath(folder)
+
+
+# ── Modules ──
 
 
 def _malformed(target: str) -> str:
@@ -47,17 +88,17 @@ def _malformed(target: str) -> str:
     path, _, name = target.partition(":")
     if "/" not in path and not path.endswith(".py"):
         return text
-    module = path.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
-    return f"{text} Did you mean {module}:{name or DEFAULT_NAME}?"
+    folder, module = place_of(Path.cwd() / f"{path.removesuffix('.py')}.py")
+    return f"{text} Did you mean {_command(folder, module, name)}?"
 
 
-def _module(name: str) -> ModuleType:
+def _module(name: str, folder: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:
         if not _is_part(exc.name, name):
             raise TargetError(_failed(name, exc)) from exc
-        raise TargetError(_no_module(name, exc.name or name)) from exc
+        raise TargetError(_no_module(name, exc.name or name, folder)) from exc
     except (Exception, SystemExit) as exc:
         raise TargetError(_failed(name, exc)) from exc
 
@@ -67,18 +108,33 @@ def _is_part(missing: str | None, name: str) -> bool:
     return missing is not None and (name + ".").startswith(missing + ".")
 
 
-def _no_module(name: str, missing: str) -> str:
+def _no_module(name: str, missing: str, folder: str) -> str:
     if missing.endswith(".py") or name.endswith(".py"):
         return _malformed(name)
     parent, _, last = missing.rpartition(".")
-    hint = _meant([f"{parent}.{one}" if parent else one for one in _modules_in(parent)], missing)
-    where = f"the package {parent}" if parent else f"{Path.cwd()} or on the Python path"
-    return f"There is no module {missing!r} in {where}.{hint or ''}" if last else _malformed(name)
+    if not last:
+        return _malformed(name)
+    holder = sys.modules.get(parent)
+    if holder is not None and not hasattr(holder, "__path__"):
+        return f"{parent!r} is a module, and holds no other.{_colon(holder, last) or _apps_in(holder)}"
+    near = difflib.get_close_matches(missing, _modules_in(parent, folder), n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    if hasattr(holder, last):
+        hint = _colon(holder, last)
+    where = f"the package {parent}" if parent else f"{folder} or on the Python path"
+    return f"There is no module {missing!r} in {where}.{hint}"
 
 
-def _modules_in(parent: str) -> list[str]:
-    paths = list(sys.modules[parent].__path__) if parent in sys.modules else [str(Path.cwd())]
-    return [module.name for module in pkgutil.iter_modules(paths)]
+def _colon(module: ModuleType | None, name: str) -> str:
+    """What to say to somebody who wrote a dot where a colon belongs."""
+    near = [name] if hasattr(module, name) else difflib.get_close_matches(name, _names_in(module), n=1)
+    return f" Did you mean {module.__name__}:{near[0]}?" if module is not None and near else ""
+
+
+def _modules_in(parent: str, folder: str) -> list[str]:
+    paths = list(sys.modules[parent].__path__) if parent else [folder]
+    names = [module.name for module in pkgutil.iter_modules(paths)]
+    return [f"{parent}.{one}" for one in names] if parent else names
 
 
 def _attribute(module: ModuleType, name: str) -> Any:
@@ -87,17 +143,14 @@ def _attribute(module: ModuleType, name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError as exc:
-            names = (
-                [one for one in vars(found) if not one.startswith("_")] if hasattr(found, "__dict__") else []
-            )
-            hint = _meant(names, part) or _apps_in(module)
+            near = difflib.get_close_matches(part, _names_in(found), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else _apps_in(module)
             raise TargetError(f"The module {module.__name__} has no {name!r}.{hint}") from exc
     return found
 
 
-def _meant(names: Iterable[str], given: str) -> str:
-    near = difflib.get_close_matches(given, list(names), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def _names_in(found: Any) -> list[str]:
+    return [name for name in getattr(found, "__dict__", {}) if not name.startswith("_")]
 
 
 def _apps_in(module: ModuleType) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
 from cqueue.dispatcher.current import running
+from cqueue.dispatcher.handlers import check_runs, is_async
 from cqueue.dispatcher.payload import Arguments, codec, decode, encode
 from cqueue.dispatcher.registry import check_task_name
 from cqueue.dispatcher.retry import DEFAULT_POLICY
@@ -109,7 +110,7 @@ class Task(Generic[P, R]):
         self.queue = definition.queue
         self.retry = definition.retry
         self.timeout = definition.timeout
-        self.is_async = _is_async(function)
+        self.is_async = is_async(function)
         self._sender = sender
         self._options = SendOptions()
         self._codec = codec(definition.codec)
@@ -233,16 +234,8 @@ class Task(Generic[P, R]):
             ) from exc
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine; an object may have a coroutine function as its `__call__`."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
-    )
-
-
 def _check_function(function: Callable[..., Any]) -> None:
-    """A generator function would only make a generator, and run nothing."""
+    """A task is a function whose call runs it."""
     if not callable(function):
         raise ConfigError(f"a task is a function, not {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{function.__qualname__} is a generator function; a task returns or awaits")
+    check_runs(function, getattr(function, "__qualname__", type(function).__qualname__))

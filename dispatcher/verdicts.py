@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -79,9 +80,15 @@ class Retry:
 
 Verdict = Retry | Snooze | Cancel | Dead
 Answer = Verdict | bool | None
-"""What a handler may return."""
+"""What a handler may say about its message. Any other value that it returns is a result: it did its work."""
 
 
-def is_answer(value: Any) -> bool:
-    """Whether a handler may return this."""
-    return value is None or isinstance(value, bool | Retry | Snooze | Cancel | Dead)
+def slip(value: Any) -> str:
+    """What is wrong with a value whose handler cannot have done its work; empty for every other value."""
+    if isinstance(value, type) and issubclass(value, Retry | Snooze | Cancel | Dead):
+        return f"the class {value.__name__}; return an object: {value.__name__}(…)"
+    if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+        if inspect.iscoroutine(value):
+            value.close()  # nobody will await it, and Python need not warn of that as well
+        return f"a {type(value).__name__} that has not run; run it, and return what comes of it"
+    return ""

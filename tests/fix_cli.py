@@ -35,7 +35,7 @@ class Said:
 @pytest.fixture(autouse=True)
 def logging_as_before():
     """A daemon that was run in this process must not go on logging, to a stream that is gone."""
-    names = ("", "cqueue", "cassandra")
+    names = ("", "cqueue", "cassandra", "cqueue.tracebacks")
     levels = [logging.getLogger(name).level for name in names]
     yield
     root = logging.getLogger()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import queue
-import sys
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.options import AppDir, LogFormat, log_format
 from cqueue.cli.values import parse_duration
 from cqueue.errors import BadInput
 
@@ -23,13 +22,6 @@ app = typer.Typer()
 
 DEFAULT_GRACE = timedelta(seconds=30)
 LOOPBACK = "127.0.0.1"
-
-
-class Log(Enum):
-    """How log lines look."""
-
-    CONSOLE = "console"
-    JSON = "json"
 
 
 @app.command()
@@ -44,6 +36,7 @@ def dispatch(
         ),
     ],
     *,
+    app_dir: AppDir = None,
     queues: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Only these queues; by default all that the tasks have."),
@@ -100,9 +93,7 @@ def dispatch(
     health_host: Annotated[
         str, typer.Option(metavar="HOST", help="The address for that; other machines reach only another one.")
     ] = LOOPBACK,
-    log: Annotated[
-        Log | None, typer.Option(help="By default console on a terminal, json elsewhere.", show_default=False)
-    ] = None,
+    log: LogFormat = None,
 ) -> None:
     """Run the handlers of an application until a signal comes.
 
@@ -127,8 +118,9 @@ def dispatch(
         grace_s=(DEFAULT_GRACE if grace is None else grace).total_seconds(),
         drain=drain,
         core=cores.any_number() if one_core else None,
-        log=_log_of(cli, log).value,
+        log=log_format(cli, log).value,
         verbose=cli.verbose,
+        app_dir="" if app_dir is None else str(app_dir),
     )
     address = None if health_port is None else (health_host, health_port)
     code = _run(settings, processes or (1 if watch else None), watch, address)
@@ -142,12 +134,6 @@ def _names(text: str | None) -> tuple[str, ...]:
     if not names:
         raise BadInput("--queues names no queue. Write --queues mail,invoices, or leave it out.")
     return names
-
-
-def _log_of(cli: CliContext, log: Log | None) -> Log:
-    if log is not None:
-        return log
-    return Log.CONSOLE if sys.stderr.isatty() and not cli.json else Log.JSON
 
 
 def _run(

@@ -44,13 +44,22 @@ def _schedules(ctx: typer.Context, queue: str) -> Iterator[Schedules]:
 
 @app.command("list")
 def list_schedules(ctx: typer.Context, queue: QueueName, *, _json: Json = False) -> None:
-    """List the schedules of a queue."""
+    """List the schedules of a queue.
+
+    One is an orphan if none of the processes that run handlers of the queue knows its task: it fires nothing
+    until one does.
+    """
+    from cqueue.dispatcher.members import is_orphan, listed  # noqa: PLC0415 - not for --help
+
     cli: CliContext = ctx.obj
     with open_client(cli) as client:
         found = find_queue(client, queue).schedules.list()
+        workers, _ = listed(client)
         say_left_out(cli, client, "schedules")
+    orphans = {(one.queue, one.key) for one in found if is_orphan(one.task, one.queue, workers)}
     if found or cli.json:
-        cli.emit([described(schedule) for schedule in found], lambda: listing(found))
+        shown = [{**described(one), "orphan": (one.queue, one.key) in orphans} for one in found]
+        cli.emit(shown, lambda: listing(found, orphans=orphans))
     else:
         cli.remark(f"Queue {queue} has no schedule yet. `cqueue schedule add {queue} KEY …` makes one.")
 

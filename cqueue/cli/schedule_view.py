@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -64,18 +65,19 @@ def _trigger(schedule: Schedule) -> dict[str, Any]:
     return values
 
 
-def listing(schedules: list[Schedule]) -> Table:
-    """All schedules: a line each."""
+def listing(schedules: list[Schedule], orphans: Container[tuple[str, str]] = ()) -> Table:
+    """All schedules: a line each; those whose task no worker knows are marked."""
     from rich.table import Table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False)
     for column in _COLUMNS:
         table.add_column(column, overflow="fold", justify="right" if column == "fired" else "left")
     for schedule in schedules:
+        is_orphan = schedule.state == "active" and (schedule.queue, schedule.key) in orphans
         times = (show_moment(schedule.next_at), show_moment(schedule.previous))
         texts = (
             schedule.key,
-            schedule.state,
+            "orphan" if is_orphan else schedule.state,
             when(schedule),
             schedule.task or "–",
             *times,

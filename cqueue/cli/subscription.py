@@ -16,7 +16,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import find_log, open_client, say_left_out
-from cqueue.cli.options import Json, LogName, Yes
+from cqueue.cli.options import AppDir, Json, LogFormat, LogName, Yes, log_format
 from cqueue.cli.subscription_view import described, sheet
 from cqueue.errors import BadInput, Closed
 
@@ -126,6 +126,7 @@ def run(
         ),
     ],
     *,
+    app_dir: AppDir = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -144,16 +145,19 @@ def run(
     or_earliest: Annotated[
         bool, typer.Option("--or-earliest", help="Go on at earliest if the log has forgotten a position.")
     ] = False,
+    log_lines: LogFormat = None,
 ) -> None:
     """Be a member of a subscription, which is made if it does not exist, until Ctrl-C or SIGTERM.
 
     Either ends it after the call under way: positions are written down, and other members go on at once.
     A second one ends the process; what was done since the last checkpoint is then done again.
     """
-    from cqueue.dispatcher.target import load  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher import logs  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.target import load  # noqa: PLC0415 - as above
 
     cli: CliContext = ctx.obj
-    listeners = [_listener(target, load(target)) for target in targets]
+    logs.configure(logs.Format(log_format(cli, log_lines).value), verbose=cli.verbose)
+    listeners = [_listener(target, load(target, app_dir)) for target in targets]
     with open_client(cli) as client:
         find_log(client, log)
         subscription = client.subscribe(

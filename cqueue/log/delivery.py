@@ -6,7 +6,6 @@ record knows how many listeners are done with it.
 
 from __future__ import annotations
 
-import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +40,8 @@ Listener = Callable[[Any], object]
 """Called with a `LogRecord`; with an attribute `batch_size`, with a list of up to so many of a partition."""
 
 _RETRYING = Retrying()
-_log = logging.getLogger("cqueue.log")
+LOGGER: Final = "cqueue.log"
+RECORD_DEAD: Final = "record_dead"
 
 
 class Batched:
@@ -106,15 +106,30 @@ class RetryPolicy:
         return isinstance(error, RecordRejected) or bool(self.max_attempts and attempts >= self.max_attempts)
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a listener raised, and the first record that it was not done with."""
+
+    error: Exception
+    listener: Listener
+    at: Waiting
+
+
 class Delivery:
     """Hands records of one subscription to its listeners."""
 
     def __init__(
-        self, listeners: Sequence[Listener], policy: RetryPolicy, bury: Callable[[LogRecord, int, str], None]
+        self,
+        listeners: Sequence[Listener],
+        policy: RetryPolicy,
+        bury: Callable[[LogRecord, int, str], None],
+        *,
+        about: Mapping[str, str],
     ) -> None:
         self._listeners = checked_listeners(listeners)
         self._policy = policy
         self._bury = bury
+        self._about = about  # in lines of the log: which subscription it is
         self.chunk_size = max(getattr(each, "batch_size", 1) for each in self._listeners)
 
     def deliver(self, lane: Lane, chunk: list[Waiting], now_s: float) -> None:
@@ -124,33 +139,54 @@ class Delivery:
             CqueueError: a dead letter could not be stored; the record waits.
         """
         if not chunk[0].reason:
-            error = self._call_all(chunk)
-            if error is not None and not self._is_dead(lane, chunk, error, now_s):
+            failure = self._call_all(chunk)
+            if failure is not None and not self._is_dead(lane, chunk, failure, now_s):
                 return
         self._bury_dead(lane, chunk[0], now_s)
         lane.finish(chunk)
 
-    def _call_all(self, chunk: list[Waiting]) -> Exception | None:
+    def _call_all(self, chunk: list[Waiting]) -> Failure | None:
         for stage, listener in enumerate(self._listeners):
             try:
                 _call(listener, [one for one in chunk if one.stage == stage])
             except Exception as exc:  # noqa: BLE001 - whatever a listener raises is a failure of this record
-                return exc
+                return Failure(exc, listener, next((one for one in chunk if one.stage == stage), chunk[0]))
         return None
 
-    def _is_dead(self, lane: Lane, chunk: list[Waiting], error: Exception, now_s: float) -> bool:
+    def _is_dead(self, lane: Lane, chunk: list[Waiting], failure: Failure, now_s: float) -> bool:
         """Whether that was the last attempt; else again later, one by one, to see which of them it is."""
         lane.alone_upto = chunk[-1].id
         if len(chunk) > 1:
+            self._tell("listener_batch_failed", failure, records=len(chunk))
             return False
-        one = chunk[0]
+        one, error = chunk[0], failure.error
         one.attempts += 1
-        if self._policy.is_over(one.attempts, error):
+        is_last = self._policy.is_over(one.attempts, error)
+        self._tell(RECORD_DEAD if is_last else "listener_failed", failure, attempt=one.attempts)
+        if is_last:
             one.reason = _words(error)
             return True
         lane.until_s = now_s + self._policy.after_s(one.attempts, error)
-        _log.info("listener_failed", extra={"partition": lane.partition, "attempts": one.attempts})
         return False
+
+    def _tell(self, event: str, failure: Failure, **fields: int) -> None:
+        """Log one failure. Of a record nothing but its id is told."""
+        from cqueue import logs  # noqa: PLC0415 - it takes structlog, and may never be needed
+
+        record, listener, error = failure.at.record, failure.listener, failure.error
+        if record is not None:
+            fields |= {"partition": record.partition}
+        log = logs.logger(LOGGER)
+        say = log.error if event == RECORD_DEAD else log.warning
+        say(
+            event,
+            **self._about,
+            record=None if record is None else str(record.id),
+            listener=getattr(listener, "__qualname__", type(listener).__qualname__),
+            **fields,
+            error=_words(error).partition("\n")[0],
+            **logs.trace(error, is_final=event == RECORD_DEAD),
+        )
 
     def _bury_dead(self, lane: Lane, one: Waiting, now_s: float) -> None:
         if not one.reason or one.record is None:

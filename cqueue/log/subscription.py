@@ -96,7 +96,12 @@ class Subscription:
         self._key = SubscriptionKey(spec.partition, name)
         self._on_event = on_event
         readable = _checked_partitions(partitions, spec)
-        delivery = Delivery(listeners, policy, DeadLetters(catalog, driver, log, name).bury)
+        delivery = Delivery(
+            listeners,
+            policy,
+            DeadLetters(catalog, driver, log, name).bury,
+            about={"log": log, "subscription": name},
+        )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
         self._member = Member(driver, self._key, _member_name(), self._specs, readable)
         self._reading = Reading(

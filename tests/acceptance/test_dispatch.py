@@ -29,7 +29,7 @@ def site(tmp_path, keyspace):
 
 
 def test_a_handler_that_kills_its_process_ends_as_a_dead_letter_and_its_neighbours_finish(site):
-    """After max_attempts, with processes that are replaced each time."""
+    """After max_attempts, with processes that are replaced; the log names what each was handling."""
     site.send("deadly", 20)
     daemon = site.start("--processes", 2, "--queues", "deadly", "--threads", 4)
     dead = site.client.queue("deadly.dead")
@@ -41,6 +41,10 @@ def test_a_handler_that_kills_its_process_ends_as_a_dead_letter_and_its_neighbou
     site.wait(lambda: site.client.queue("deadly").stats(exact=True).live == 0)
     daemon.signal()
     assert daemon.end() == 0
+    deaths = [line["running"] for line in daemon.lines("child_ended") if line["code"] != 0]
+    assert len(deaths) == 3
+    named = set.intersection(*({(run["task"], run["message_id"]) for run in runs} for runs in deaths))
+    assert [task for task, _ in named] == ["deadly"]  # the one message that all of them had begun
 
 
 def test_a_killed_child_is_replaced_within_two_seconds(site):

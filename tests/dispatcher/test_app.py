@@ -420,8 +420,8 @@ def test_false_leaves_the_message_to_its_timeout(app):
     assert [run.answer for run in app.run_inline()] == [False]
 
 
-def test_a_value_that_is_no_answer_fails(app):
-    """It may be a `Retry` without its brackets, and must not pass for success."""
+def test_a_task_that_returns_a_value_has_done_its_work(app):
+    """It runs once, and its message is gone."""
 
     @app.task
     def count() -> int:
@@ -429,8 +429,23 @@ def test_a_value_that_is_no_answer_fails(app):
 
     app.setup()
     count.enqueue()
-    with pytest.raises(TypeError, match="returned 5"):
+    (run,) = app.run_inline()
+    assert (run.answer, run.error) == (5, None)
+    assert app.client.queue("default").stats(exact=True).live == 0
+
+
+def test_a_verdict_without_its_brackets_does_not_pass_for_a_value(app):
+    """`return Retry` is a slip, and the message is still there."""
+
+    @app.task
+    def again() -> type[cqueue.Retry]:
+        return cqueue.Retry
+
+    app.setup()
+    again.enqueue()
+    with pytest.raises(TypeError, match="the class Retry"):
         app.run_inline()
+    assert app.client.queue("default").stats(exact=True).live == 1
 
 
 def test_it_stops_after_so_many_runs(app):
@@ -452,13 +467,33 @@ def _enqueue_raw(app, **fields):
     return run
 
 
-def test_an_unknown_task_is_retried(app):
-    """The next deployment may have it."""
+def test_an_unknown_task_waits(app):
+    """The next deployment may have it; no attempt is used."""
     app.task(name="send")(send)
     run = _enqueue_raw(app, task="snd")
     assert isinstance(run.error, cqueue.UnknownTask)
-    assert isinstance(run.answer, cqueue.Retry)
-    assert run.answer.delay == timedelta(seconds=1)
+    assert run.answer == cqueue.Snooze(timedelta(seconds=1))
+
+
+def test_an_application_says_how_long_unknown_tasks_wait():
+    """And so does whoever makes its dispatcher; 0 retries at once."""
+    with cqueue.App("memory://", unknown_task_wait=timedelta()) as app:
+        app.task(name="send")(send)
+        assert isinstance(_enqueue_raw(app, task="snd").answer, cqueue.Retry)
+        assert app.dispatcher().options.unknown_task_wait == timedelta()
+        assert app.dispatcher(unknown_task_wait=MINUTE).options.unknown_task_wait == MINUTE
+    with pytest.raises(cqueue.BadInput, match="unknown_task_wait"):
+        cqueue.App(unknown_task_wait=-MINUTE)
+
+
+def test_inline_a_firing_of_an_unknown_task_leaves_its_schedule_alone(app):
+    app.task(name="send")(send)
+    (queue,) = app.setup()
+    queue.schedules.add("k", cqueue.RunOnce(timedelta()), task="snd")
+    before = queue.schedules.ledger.read("k")
+    (run,) = app.run_inline(reraise=False)
+    assert isinstance(run.answer, cqueue.Snooze)
+    assert queue.schedules.ledger.read("k") == before
 
 
 @pytest.mark.parametrize(
@@ -470,13 +505,13 @@ def test_an_unknown_task_is_retried(app):
         ({"codec": "pickle"}, "cannot be read as pickle"),
     ],
 )
-def test_arguments_of_another_version_are_retried_whatever_the_policy(app, fields, why):
+def test_arguments_of_another_version_wait_whatever_the_policy(app, fields, why):
     """They are no failure of the task: neither its rules nor its limit count."""
     policy = cqueue.Retry(max_attempts=1, rules={Exception: cqueue.Cancel()})
     app.task(name="send", retry=policy)(send)
     run = _enqueue_raw(app, task="send", **fields)
     assert isinstance(run.error, cqueue.PayloadMismatch)
-    assert isinstance(run.answer, cqueue.Retry)
+    assert run.answer == cqueue.Snooze(timedelta(seconds=1))
     assert why in str(run.error)
 
 
@@ -584,14 +619,21 @@ def test_a_dispatcher_starts_with_queues_that_are_right(app):
         app.dispatcher(["mail"])
 
 
-@pytest.mark.parametrize("fields", [{"task": "snd"}, {"task": "send", "body": b"{"}, {}])
-def test_a_dispatcher_loses_nothing_that_it_does_not_know(app, fields):
-    """Unknown tasks and arguments come again later, and are dead-lettered at the queue's limit."""
+@pytest.mark.parametrize(
+    ("fields", "event"),
+    [
+        ({"task": "snd"}, "message_snoozed"),
+        ({"task": "send", "body": b"{"}, "message_snoozed"),
+        ({}, "message_retried"),
+    ],
+)
+def test_a_dispatcher_loses_nothing_that_it_does_not_know(app, fields, event):
+    """Unknown tasks and arguments wait for the next deployment; what names no task is retried."""
     app.task(name="send", retry=cqueue.Retry(max_attempts=1))(send)
     events = []
     dispatcher = app.dispatcher(on_event=lambda name, more: events.append((name, more.get("attempt"))))
     with dispatcher:
         app.send("default", cqueue.Message(fields.get("body", b"{}"), task=fields.get("task")))
         assert dispatcher.drain(MINUTE)
-    assert ("message_retried", 1) in events
+    assert (event, 1) in events
     assert app.client.queue("default").stats(exact=True).waiting == 1

@@ -14,6 +14,7 @@ import urllib.request
 import pytest
 import structlog
 
+import cqueue
 from cqueue import client as clients
 from cqueue import garbage
 from cqueue.dispatcher import daemon, members, pulse
@@ -422,13 +423,23 @@ def seeded(tmp_path, monkeypatch):
 
 
 def test_children_are_real_processes_that_are_replaced_and_drained(seeded):
-    """One is killed by its own message; another takes its place, and all end by themselves."""
+    """One is killed by its own message; another takes its place, and all end by themselves.
+
+    The line about the dead one names the message that it was handling, though it had no time to say so.
+    """
     inbox = queue.SimpleQueue()
-    settings = Settings(target="seeded_shop:app", drain=True, log="json", options={"threads": 2})
-    fleet = Fleet(settings, 2, inbox)
-    assert fleet.run() == 0
-    lines = (seeded / "journal").read_text().split("\n")[:-1]
-    assert len({line.split()[0] for line in lines}) == 3
+    options = {"threads": 1, "consumers": 1}
+    fleet = Fleet(Settings(target="seeded_shop:app", drain=True, log="json", options=options), 2, inbox)
+    with structlog.testing.capture_logs() as lines:
+        assert fleet.run() == 0
+    said = [line for line in lines if line["event"] == "child_ended"]
+    (killed,) = [line for line in said if line["code"] != 0]
+    (run,) = killed["running"]
+    assert (run["task"], run["queue"], run["attempt"], killed["handlers"]) == ("send", "mail", 1, 1)
+    assert cqueue.MessageId(run["message_id"]).locate()
+    assert not any("running" in line for line in said if line is not killed)
+    journal = (seeded / "journal").read_text().split("\n")[:-1]
+    assert len({line.split()[0] for line in journal}) == 3
     assert b"cqueue_restarts_total" in fleet.exposition()
 
 

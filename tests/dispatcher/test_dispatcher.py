@@ -141,11 +141,77 @@ def test_no_handler_ends_a_worker(work, error, is_async):
     assert (total.retried, total.succeeded) == (1, 1)
 
 
-def test_an_answer_that_is_none_is_an_error(work):
-    """A handler that returns something else is told what it may return, and its message is not acked."""
+class Result:
+    """Whatever a handler returns."""
+
+
+@pytest.mark.parametrize(
+    "result", [42, 0, "", "done", [], {"a": 1}, Result(), Result, ValueError("not raised")]
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_returns_a_value_has_done_its_work(work, result, is_async):
+    """The message is acked, and run once; hooks are told the value."""
+    seen = []
+
+    class Seen(Middleware):
+        def after_run(self, message, context, answer, error):
+            seen.append((answer, error))
+
+    async def handle_async(_message, _context):
+        return result
+
     work.send(b"x")
-    total = run_all(work, {None: cqueue.Binding("task", lambda *_: 42, cqueue.Retry(HOUR))})
+    handler = handle_async if is_async else lambda *_: result
+    total = run_all(work, handler, middleware=[Seen()])
+    assert (total.started, total.succeeded, total.acked) == (1, 1, 1)
+    assert seen == [(result, None)]
+    assert work.peek() == []
+
+
+async def _coroutine():
+    raise AssertionError("this never runs")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: cqueue.Retry, "the class Retry; return an object"),
+        (lambda: cqueue.Dead, "the class Dead; return an object"),
+        (_coroutine, "a coroutine that has not run"),
+        (lambda: (number for number in ()), "a generator that has not run"),
+    ],
+)
+def test_a_value_that_shows_that_nothing_was_done_is_an_error(work, make, said):
+    """The work is not taken for done, and the line of the log says what was returned."""
+    lines = []
+    work.send(b"x")
+    bound = cqueue.Binding("task", lambda *_: make(), cqueue.Retry(HOUR))
+    total = run_all(work, {None: bound}, on_event=lambda event, fields: lines.append((event, fields)))
     assert (total.retried, total.succeeded) == (1, 0)
+    (fields,) = [fields for event, fields in lines if event == "message_retried"]
+    assert said in fields["error"]
+
+
+def _yields(_message, _context):
+    yield
+
+
+async def _yields_async(_message, _context):
+    yield
+
+
+class Yields:
+    """An object, or a class, whose call only makes a generator."""
+
+    def __call__(self, _message, _context):
+        yield
+
+
+@pytest.mark.parametrize("handler", [_yields, _yields_async, Yields, Yields(), {"a": _yields}])
+def test_a_generator_function_is_refused_before_anything_runs(work, handler):
+    """Its call would do nothing, and would now pass for success."""
+    with pytest.raises(cqueue.ConfigError, match="is a generator function"):
+        Dispatcher(work, handler)
 
 
 def test_a_retry_that_no_attempt_is_left_for_is_a_death(shop, work):
@@ -197,26 +263,6 @@ def test_handlers_by_task_name_of_every_kind(work):
     expected = ["plain", "coroutine", "handle", "call", "call", "handle", "plain"]
     assert sorted(done, key=str) == sorted(zip(expected, tasks, strict=True), key=str)
     assert len({id(one) for one in instances}) == 2
-
-
-def test_an_unknown_task_is_retried_and_dead_lettered_at_the_limit(shop, work, clock, dispatch):
-    """Never lost, and the letter says which task nobody knew."""
-    work.send(b"x", headers={})
-    work.send_many([cqueue.Message(b"x", task="resize"), cqueue.Message(b"x", task="known")])
-    dispatcher = dispatch(work, {"known": lambda *_: None, None: lambda *_: None})
-
-    def tick():
-        stats = dispatcher.stats()
-        if not (stats.waiting or stats.running or stats.unsettled):
-            clock.advance(0.1)  # only its back-off passes, and no lease
-        return stats.total.dead == 1 and not stats.unsettled
-
-    until(tick)
-    dispatcher.stop()
-    assert dispatcher.stats().total.succeeded == 2
-    assert dispatcher.stats().total.retried == 2
-    (letter,) = dead_letters(shop, work)
-    assert "resize" in letter.headers["cqueue-dead-reason"]
 
 
 @pytest.mark.parametrize("raises", [True, False])

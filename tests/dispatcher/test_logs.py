@@ -4,18 +4,24 @@ import io
 import json
 import logging
 import warnings
+from datetime import timedelta
 
 import pytest
 import structlog
 
+import cqueue
 from cqueue.dispatcher import logs
+from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.logs import TRACEBACKS
+from tests.fix_dispatcher import SOON
 
 
 @pytest.fixture
 def lines():
     """Configure for one test: `lines(style)` gives the stream. Everything is as before afterwards."""
     root, before = logging.getLogger(), logging.getLogger().handlers[:]
-    levels = {name: logging.getLogger(name).level for name in (None, "cqueue", logs.DRIVER)}
+    names = (None, "cqueue", logs.DRIVER, TRACEBACKS)
+    levels = {name: logging.getLogger(name).level for name in names}
 
     def configure(style, **options):
         stream = io.StringIO()
@@ -105,3 +111,60 @@ def test_the_console_format_is_a_line_of_text_without_colours_off_a_terminal(lin
     assert "daemon_ready" in text
     assert "queue=mail" in text
     assert "\x1b" not in text
+
+
+# ── Failures ──
+
+
+def charge(_card):
+    raise ValueError("no such customer")
+
+
+def failed(shop, attempts=2):
+    """Run a task to its death, and forget what else was said."""
+    queue = shop.create_queue("mail", exist_ok=True)
+    app = cqueue.App(shop)
+    policy = cqueue.Retry(timedelta(), max_attempts=attempts)
+    app.task(name="charge", queue="mail", retry=policy)(charge)
+    app.tasks["charge"].enqueue("4929-1111")
+    with Dispatcher(queue, app, ack_interval=timedelta(milliseconds=5)) as dispatcher:
+        assert dispatcher.drain(SOON)
+
+
+def test_a_failure_is_one_line_and_the_last_one_has_the_traceback(lines, shop):
+    """A query finds task, message, attempt and error in fields; nothing of the arguments is in any line."""
+    stream = lines(logs.Format.JSON)
+    failed(shop)
+    first, last = [line for line in said(stream) if line["event"].startswith("message_")]
+    for line, attempt in ((first, 1), (last, 2)):
+        assert (line["queue"], line["task"], line["attempt"]) == ("mail", "charge", attempt)
+        assert line["error"] == "ValueError: no such customer"
+        assert line["message_id"] == first["message_id"]
+    assert (first["event"], first["level"]) == ("message_retried", "warning")
+    assert "exception" not in first
+    assert (last["event"], last["level"]) == ("message_dead", "error")
+    assert last["exception"].startswith("Traceback")
+    assert "in charge" in last["exception"]
+    assert "workers.py" not in last["exception"]  # it begins at the handler
+    assert "4929" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(("style", "verbose"), [(logs.Format.CONSOLE, False), (logs.Format.JSON, True)])
+def test_people_and_verbose_logs_see_the_traceback_of_every_failure(lines, shop, style, verbose):
+    """Without the values of local variables, whatever is installed."""
+    stream = lines(style, verbose=verbose)
+    failed(shop, attempts=3)
+    assert stream.getvalue().count("in charge") == 3
+    assert "4929" not in stream.getvalue()
+
+
+def test_without_a_daemon_an_application_logs_as_the_daemon_does(shop, caplog):
+    """Lines go to the standard library's loggers, the last one with its traceback."""
+    failed(shop)
+    texts = [record.getMessage() for record in caplog.records if "message_" in record.getMessage()]
+    assert ["Traceback" in text for text in texts] == [False, True]
+    with caplog.at_level(logging.DEBUG, TRACEBACKS):
+        caplog.clear()
+        failed(shop)
+    texts = [record.getMessage() for record in caplog.records if "message_" in record.getMessage()]
+    assert ["Traceback" in text for text in texts] == [True, True]

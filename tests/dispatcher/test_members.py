@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from cqueue.client import connect
 from cqueue.dispatcher import members
-from cqueue.dispatcher.members import Members, Worker, first_owner, share_of
+from cqueue.dispatcher.app import App
+from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.members import Members, Worker, first_owner, parse, share_of, told
 from cqueue.errors import Unavailable
 from cqueue.store.control import Heartbeat, ReadWorkers, WorkerRow
 from cqueue.store.memory import MemoryStore
@@ -138,3 +140,23 @@ def test_a_row_of_another_version_is_shown_as_far_as_it_goes(info):
 
 def test_names_differ_even_where_host_and_process_id_come_again():
     assert members.new_name("host", 1) != members.new_name("host", 1)
+
+
+def test_a_worker_says_which_tasks_it_knows_unless_they_are_too_many():
+    """A heartbeat stays small, and a worker of another version says nothing of them."""
+    assert told(["a", None]) == ("a", None)
+    assert told(None) is None
+    assert told(str(number) for number in range(20_000)) is None
+    worker = Worker("n", "h", 1, "app", ("q",), 8, "1", 0.0, tasks=("a", None))
+    assert parse(worker.row()).tasks == ("a", None)
+    assert parse(worker.row()._replace(info="{}")).tasks is None
+
+
+def test_a_dispatcher_knows_its_tasks(connected):
+    """Of a mapping and an application; a single handler takes any."""
+    queue = connected.create_queue("q", exist_ok=True)
+    app = App(connected)
+    app.task(name="send")(lambda to: to)
+    assert Dispatcher(queue, app).tasks == ("send",)
+    assert Dispatcher(queue, {"a": print, None: print}).tasks == ("a", None)
+    assert Dispatcher(queue, print).tasks is None

@@ -9,6 +9,7 @@ import threading
 from itertools import pairwise
 
 import pytest
+from structlog.testing import capture_logs
 
 from cqueue.dispatcher import processes
 from cqueue.dispatcher.processes import (
@@ -154,6 +155,19 @@ def test_a_child_that_its_first_message_kills_is_replaced_as_quickly():
         fleet.end(child, -9)
         fleet.step(1.1)
         assert len(fleet.alive) == 1
+
+
+def test_a_death_is_told_with_what_was_being_handled():
+    """At most twenty messages are named; how many there were is always said."""
+    runs = [{"task": "send", "message_id": str(n), "attempt": 1, "queue": "mail"} for n in range(25)]
+    fleet = Fleet(1)
+    fleet.step()
+    (child,) = fleet.started
+    with capture_logs() as lines:
+        fleet.news.put(Ended(child.pid, -9, runs))
+        fleet.step()
+    (line,) = [line for line in lines if line["event"] == "child_ended"]
+    assert (line["running"], line["handlers"], line["log_level"]) == (runs[:20], 25, "error")
 
 
 def test_a_child_that_ended_well_by_itself_is_replaced():
@@ -342,7 +356,7 @@ def test_a_real_child_gets_its_options_reports_obeys_and_is_reaped(module):
     child = Process(module, {"app": "shop:app"}, inbox)
     assert inbox.get(timeout=30) == Said(child.pid, {"ready": True, "options": {"app": "shop:app"}})
     child.tell("7")
-    assert inbox.get(timeout=30) == Ended(child.pid, 7)
+    assert inbox.get(timeout=30) == Ended(child.pid, 7, [])
     child.tell("too late")
     child.kill()
 
@@ -352,7 +366,7 @@ def test_a_real_child_can_be_killed(module):
     child = Process(module, {}, inbox)
     inbox.get(timeout=30)
     child.kill()
-    assert inbox.get(timeout=30) == Ended(child.pid, -9)
+    assert inbox.get(timeout=30) == Ended(child.pid, -9, [])
 
 
 def test_a_child_sees_that_its_parent_has_gone(module):
@@ -360,7 +374,7 @@ def test_a_child_sees_that_its_parent_has_gone(module):
     child = Process(module, {}, inbox)
     inbox.get(timeout=30)
     child._ours.shutdown(2)
-    assert inbox.get(timeout=30) == Ended(child.pid, 9)
+    assert inbox.get(timeout=30) == Ended(child.pid, 9, [])
 
 
 def test_a_child_that_ends_is_heard_to_its_last_word(tmp_path, monkeypatch):
@@ -389,4 +403,4 @@ def test_a_child_that_ends_is_heard_to_its_last_word(tmp_path, monkeypatch):
     inbox = queue.SimpleQueue()
     child = Process("brief_child", {}, inbox)
     assert inbox.get(timeout=30) == Said(child.pid, {"failed": "no such module"})
-    assert inbox.get(timeout=30) == Ended(child.pid, 0)
+    assert inbox.get(timeout=30) == Ended(child.pid, 0, [])

@@ -212,7 +212,7 @@ def test_what_is_done_cannot_be_paused(process):
 
 
 def test_a_definition_of_a_newer_version_is_a_clear_error():
-    with pytest.raises(ConfigError, match="cannot read the schedule"):
+    with pytest.raises(ConfigError, match="cannot read the schedule's definition"):
         Definition.from_json(
             '{"start": 1, "trigger": {"kind": "cron", "expression": "* * * * *"}, "moon": 1}'
         )

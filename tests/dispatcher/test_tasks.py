@@ -236,7 +236,12 @@ async def _async_generator():
     yield
 
 
-@pytest.mark.parametrize("wrong", [_generator, _async_generator, "send"])
+class _Generator:
+    def __call__(self):
+        yield
+
+
+@pytest.mark.parametrize("wrong", [_generator, _async_generator, _Generator(), "send"])
 def test_what_would_run_nothing_is_no_task(app, wrong):
     with pytest.raises(cqueue.ConfigError):
         app.task(name="x")(wrong)

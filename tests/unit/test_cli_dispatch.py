@@ -64,6 +64,8 @@ def test_an_app_that_names_no_cluster_gets_that_of_the_command_line(cli, monkeyp
     [
         (["cli_shop:ap"], "Did you mean 'app'?"),
         (["cli_shp:app"], "Did you mean 'cli_shop'?"),
+        (["cli_shop.app"], "Did you mean cli_shop:app?"),
+        (["cli_shop:app", "--app-dir", "nowhere"], "does not exist"),
         (["cli_shop:app", "--queues", "mial"], "Did you mean mail?"),
         (["cli_shop:app", "--queues", " , "], "--queues names no queue"),
         (["cli_shop:app", "--threads", "1", "--consumers", "2"], "consumers is 2 and threads 1"),
@@ -79,6 +81,15 @@ def test_what_is_wrong_is_said_and_costs_code_2(cli, args, said):
     assert result.code == 2, result.err
     assert said in re.sub(r"[\s│]+", " ", result.err)
     assert "Traceback" not in result.err
+
+
+@pytest.mark.usefixtures("shop")
+def test_an_application_in_another_folder_is_run_from_here(cli, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    said = cli("dispatch", "cli_shop:app", "--app-dir", "..", "--drain", "--log", "json")
+    assert (said.code, said.out) == (0, "sent a@b\n"), said.err
 
 
 def test_names_of_queues_are_taken_apart():

@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cqueue import Cron, Repeating, RunOnce, connect
+from cqueue.dispatcher.members import TTL_S, Worker
 from cqueue.dispatcher.payload import decode
+from cqueue.store.control import Heartbeat
 
 SOON = timedelta(seconds=5)
 
@@ -162,3 +164,29 @@ def test_mistakes_are_explained(cli, arguments, complaint):
     assert said.code == 2
     assert complaint in " ".join(said.err.replace("│", " ").split())
     assert [schedule["key"] for schedule in cli("--json", "schedule", "list", "q").json] == ["report"]
+
+
+def at_work(cli_url, name, **values):
+    worker = Worker(name, "db-7", 4711, "shop:app", ("q",), 8, "1.0", 1_700_000_000.0, **values)
+    with connect(cli_url) as client:
+        client._driver.ask(Heartbeat(worker.row(), TTL_S))
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_orphan"),
+    [
+        ([], False),
+        ([{"tasks": ("shop:send",)}], True),
+        ([{"tasks": ("shop:send",)}, {"tasks": ("shop:nightly",)}], False),
+        ([{"tasks": ("shop:send",)}, {"tasks": ("shop:nightly",), "state": "stopping"}], True),
+        ([{"tasks": ("shop:send",)}, {"tasks": None}], False),
+    ],
+)
+def test_a_schedule_whose_task_no_worker_knows_is_shown_as_an_orphan(cli, cli_url, workers, is_orphan):
+    """Only where somebody serves its queue, and all who do say what they know; it stays as it is."""
+    added(cli, "--every", "1d", "--task", "shop:nightly")
+    for number, values in enumerate(workers):
+        at_work(cli_url, f"worker-{number}", **{"state": "running", **values})
+    (row,) = cli("schedule", "list", "q", "--json").json
+    assert (row["orphan"], row["state"]) == (is_orphan, "active")
+    assert ("orphan" in cli("schedule", "list", "q").out) == is_orphan

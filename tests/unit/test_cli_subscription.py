@@ -1,5 +1,6 @@
 """`cqueue subscription`: each command, its JSON, what it says to mistakes, and how a run ends."""
 
+import json
 import signal
 import sys
 import threading
@@ -117,6 +118,20 @@ def test_run_calls_listeners_until_a_signal(cli, listeners):
     assert shown["members"] == []
 
 
+def test_run_logs_what_fails_in_the_form_that_is_asked_for(cli, listeners):
+    """Lines go to standard error, as those of `cqueue dispatch`; in JSON what is told stands in fields."""
+    targets = [f"{listeners}:listen", f"{listeners}:fail"]
+    said = cli("subscription", "run", "events", "billing", *targets, "--max-attempts", "1", "--log", "json")
+    assert said.code == 0, said.err
+    lines = [json.loads(line) for line in said.err.splitlines() if line.startswith("{")]
+    dead = [line for line in lines if line["event"] == "record_dead"]
+    assert dead
+    assert {(line["subscription"], line["listener"], line["attempt"]) for line in dead} == {
+        ("billing", "fail", 1)
+    }
+    assert all("in fail" in line["exception"] for line in dead)
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_signal_while_the_run_starts_ends_it_as_one_later_does(cli, listeners, monkeypatch, begun):
     """Records may be done before the thread that starts it goes on; or the run has not even begun."""
@@ -167,6 +182,7 @@ def test_ctrl_c_ends_a_run_that_waits(cli, listeners):
     [
         (("nowhere:listen",), "no module"),
         (("listening:lisen",), "Did you mean 'listen'?"),
+        (("listening.listen",), "Did you mean listening:listen?"),
         (("listening:number",), "is no function"),
         (("listening:listen", "--partition", "2"), "the log has 0 to 1"),
         (("listening:listen", "--max-attempts", "-1"), "max_attempts"),

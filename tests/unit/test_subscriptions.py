@@ -229,6 +229,32 @@ def test_what_fails_to_the_end_goes_to_the_dead_letter_log(client, log, store):
     assert headers["cqueue-dead-partition"] == str(original.partition)
 
 
+def test_a_listener_that_fails_says_so_and_which_record_it_was(client, log, store, caplog):
+    """One line for each attempt, the last one with its traceback; of the record nothing but its id."""
+    fill(log, store, 1, partition=1, headers={"card": "4929"}, key="4929")
+
+    def refuse(_record):
+        raise ValueError("never")
+
+    Member(client, refuse, policy=RetryPolicy(2, lambda _: 1.0)).live(10)
+    lines = [r.getMessage() for r in caplog.records if r.name == "cqueue.log"]
+    (record,) = log.scan()
+    for line in lines:
+        for part in (
+            "log='events'",
+            "subscription='billing'",
+            f"record='{record.id}'",
+            "partition=1",
+            "refuse",
+        ):
+            assert part in line
+        assert "error='ValueError: never'" in line
+        assert "4929" not in line
+    assert [line.partition(" ")[0] for line in lines] == ["event='listener_failed'", "event='record_dead'"]
+    assert ["attempt=1" in lines[0], "attempt=2" in lines[1]] == [True, True]
+    assert ["in refuse" in line for line in lines] == [False, True]
+
+
 def test_of_a_batch_only_what_fails_alone_is_dead(client, log, store):
     fill(log, store, 30, partition=2)
     done = []

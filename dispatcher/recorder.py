@@ -1,0 +1,81 @@
+"""Which messages a process is handling, in memory that outlives it.
+
+A process that is killed can say nothing any more, and what it reports once a second does not tell what killed
+it within a millisecond. So parent and child share memory: the child writes there what it begins and wipes out
+what it ends, and the parent reads it when the child has died. Nothing of a message but its id is written.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue.dispatcher.middleware import Middleware
+
+if TYPE_CHECKING:
+    from cqueue.consumer import ReceivedMessage
+    from cqueue.dispatcher.context import Context
+
+SLOTS: Final = 1024
+"""Runs at a time that are written down; more coroutines than that may run, and the rest is not."""
+SIZE: Final = 512
+"""Bytes of a slot: two say how many are used; a task's name that is longer than the rest is cut."""
+_EMPTY: Final = b"\0\0"
+
+
+def shared_file() -> int:
+    """A new file for one child, in memory where the system has such; its number, for the caller to close."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("cqueue-running")
+    else:  # pragma: no cover - not on Linux
+        with tempfile.TemporaryFile() as file:
+            number = os.dup(file.fileno())
+    os.truncate(number, SLOTS * SIZE)
+    return number
+
+
+class Recorder(Middleware):
+    """Writes down what runs, in the child. Thread-safe: each run has a slot of its own."""
+
+    def __init__(self, number: int) -> None:
+        self._memory = mmap.mmap(number, SLOTS * SIZE)
+        os.close(number)
+        self._free = list(range(SLOTS))
+        self._taken: dict[int, int] = {}
+
+    def before_run(self, message: ReceivedMessage, context: Context) -> None:
+        """It begins."""
+        try:
+            slot = self._free.pop()
+        except IndexError:
+            return
+        self._taken[id(context)] = slot
+        told = f"{message.id}\0{message.attempt}\0{context.queue}\0{context.task}"
+        text = told.encode(errors="replace")[: SIZE - 2]
+        begin = slot * SIZE
+        self._memory[begin + 2 : begin + 2 + len(text)] = text
+        self._memory[begin : begin + 2] = len(text).to_bytes(2)  # last: half a text is none
+
+    def after_run(
+        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
+    ) -> None:
+        """It has ended."""
+        slot = self._taken.pop(id(context), None)
+        if slot is not None:
+            self._memory[slot * SIZE : slot * SIZE + 2] = _EMPTY
+            self._free.append(slot)
+
+
+def running(number: int) -> list[dict[str, Any]]:
+    """What the process was handling when it died: the fields of lines about messages."""
+    with mmap.mmap(number, SLOTS * SIZE, access=mmap.ACCESS_READ) as memory:
+        used = [(begin, int.from_bytes(memory[begin : begin + 2])) for begin in range(0, SLOTS * SIZE, SIZE)]
+        texts = [memory[begin + 2 : begin + 2 + length] for begin, length in used if length]
+    return [_fields(text.decode(errors="ignore")) for text in texts]
+
+
+def _fields(text: str) -> dict[str, Any]:
+    message_id, attempt, queue, task = text.split("\0", 3)
+    return {"task": task, "message_id": message_id, "attempt": int(attempt), "queue": queue}

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.context import Binding, Context, Firing
     from cqueue.dispatcher.current import current_context, current_message
     from cqueue.dispatcher.dispatcher import Dispatcher
-    from cqueue.dispatcher.inline import InlineRun
     from cqueue.dispatcher.middleware import Middleware
     from cqueue.dispatcher.schedules import Schedule, Schedules
     from cqueue.dispatcher.tasks import Task
@@ -101,7 +100,6 @@ __all__ = [
     "Follower",
     "HeadersTooLarge",
     "HttpPush",
-    "InlineRun",
     "InvalidLogId",
     "InvalidMessageId",
     "InvalidQueueName",
@@ -166,7 +164,6 @@ _HOMES = {
     "dispatcher.context": ("Binding", "Context", "Firing"),
     "dispatcher.current": ("current_context", "current_message"),
     "dispatcher.dispatcher": ("Dispatcher",),
-    "dispatcher.inline": ("InlineRun",),
     "dispatcher.middleware": ("Middleware",),
     "dispatcher.schedules": ("Schedule", "Schedules"),
     "dispatcher.tasks": ("Task",),

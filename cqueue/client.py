@@ -98,10 +98,16 @@ def open_cassandra(settings: Settings) -> tuple[CassandraStore, Connection]:
 class Client:
     """Opens queues; made by `connect`. Thread-safe; one for a process is enough. A context manager."""
 
-    def __init__(self, store: Store, *, on_close: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        on_close: Callable[[], None] | None = None,
+        driver: BlockingDriver | None = None,
+    ) -> None:
         self._on_close = on_close or store.close
-        self._clock = ClusterClock(store.sample_time_us)
-        self._driver = BlockingDriver(store, self._clock)
+        self._driver = driver or BlockingDriver(store, ClusterClock(store.sample_time_us))
+        self._clock = self._driver.clock
         self._catalog = Catalog(self._driver)
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._executor = ThreadPoolExecutor(ACK_THREADS, thread_name_prefix="cqueue-ack")

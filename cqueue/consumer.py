@@ -38,6 +38,7 @@ from cqueue.message import (
 )
 from cqueue.prefetch import Prefetch
 from cqueue.protocol import ack as acks
+from cqueue.protocol.claim import claim
 from cqueue.protocol.dead import bury, dead_headers, look_everywhere, without_body
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.news import News
@@ -324,6 +325,18 @@ class Consumer:
         if failure is not None:
             raise failure
         return messages
+
+    def receive_from(
+        self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
+    ) -> list[ReceivedMessage]:
+        """Used inside: messages of one wide row that is known to have some; nothing is searched for."""
+        with self._receiving, self._driver.limited():
+            entry = self._catalog.entry(self.name)
+            if entry.row.state == PAUSED:
+                return []
+            view = self._polling(entry).registry.add(entry.spec, wide_row, priorities)
+            claimed = self._driver.run(claim(view, entry.spec, self._gate, max_messages, stay=False))
+            return self._accept(claimed, entry.spec)
 
     # ── claimed ahead ──
 

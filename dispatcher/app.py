@@ -6,8 +6,10 @@ task may open a connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
@@ -26,20 +28,37 @@ from cqueue.dispatcher.sending import Outbox
 from cqueue.dispatcher.tasks import Definition, Task
 from cqueue.dispatcher.triggers import Trigger
 from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry
-from cqueue.errors import BadInput, Closed
+from cqueue.errors import BadInput, Closed, QueueNotFound
 from cqueue.message import Message, MessageId, check_duration
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
-    from cqueue.dispatcher.inline import InlineRun
+    from cqueue.testing.sandbox import Sandbox
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_QUEUE = "default"
-MAX_INLINE_RUNS = 10_000
+
+
+@dataclass(slots=True)
+class _Link:
+    """What an application sends through.
+
+    Attributes:
+        client: None until it is connected.
+        is_ours: the application closes the client.
+        is_lent: by a test, for a while; queues of tasks that are missing are made.
+        queues: those that have been sent to.
+    """
+
+    client: Client | None
+    is_ours: bool
+    is_lent: bool = False
+    is_closed: bool = False
+    queues: dict[str, Queue] = field(default_factory=dict)
 
 
 class App:
@@ -79,13 +98,12 @@ class App:
         if target is not None and not isinstance(target, str | Client):
             raise BadInput(f"an App takes a URL or a Client, not {type(target).__name__}")
         self._url = target if isinstance(target, str) else None
-        self._client = target if isinstance(target, Client) else None
-        self._is_client_ours = self._client is None
-        self._is_closed = False
+        client = target if isinstance(target, Client) else None
+        self._link = _Link(client, is_ours=client is None)
         self._mutex = Lock()
         self._registry = Registry()
         self._declared: list[Declared] = []
-        self._outbox = Outbox(lambda: self.client, middleware)
+        self._outbox = Outbox(self._queue, middleware)
         self._defaults = (queue, retry, codec)
         check_duration("unknown_task_wait", unknown_task_wait, timedelta(), LONGEST_DELAY)
         self.unknown_task_wait = unknown_task_wait
@@ -258,23 +276,6 @@ class App:
         declare(queues, self._declared)
         return queues
 
-    def run_inline(self, *, reraise: bool = True, max_runs: int = MAX_INLINE_RUNS) -> list[InlineRun]:
-        """Run what is due in the queues of the tasks, here, until nothing is: for tests on `memory://`.
-
-        Messages are settled as a dispatcher would; what is delayed, or to be retried later, is not waited
-        for. Timeouts are not watched.
-
-        Args:
-            reraise: raise a task's error, after its message has been settled.
-            max_runs: stop after so many, for tasks that enqueue themselves.
-
-        Returns:
-            What was run, in order.
-        """
-        from cqueue.dispatcher.inline import run_inline  # noqa: PLC0415 - tests only; it takes structlog
-
-        return run_inline(self, reraise=reraise, max_runs=max_runs)
-
     def dispatcher(
         self, queues: Iterable[str] | None = None, *, middleware: Sequence[Middleware] = (), **options: Any
     ) -> Dispatcher:
@@ -297,6 +298,49 @@ class App:
         wanted = opened if names is None else [self.client.queue(name) for name in names]
         return Dispatcher(wanted, self, middleware=(*self.middleware, *middleware), **options)
 
+    # ── Testing ──
+
+    def testing(self, *, now: datetime | None = None) -> Sandbox:
+        """A block in which the application works in memory, with a clock that a test moves by hand.
+
+        ```python
+        with app.testing() as t:
+            sign_up("a@b")
+            assert t.enqueued(send, to="a@b")
+            t.drain()
+        ```
+
+        Whatever the program enqueues inside goes to a store of the block's own; nothing connects to
+        Cassandra. After the block the application is as it was. See `cqueue.testing.Sandbox`.
+
+        Args:
+            now: the time at which the block's clock begins, with a time zone; by default this second.
+
+        Raises:
+            BadInput: `now` has no time zone; or, as the block begins, the application is in one already.
+        """
+        from cqueue.testing.sandbox import Sandbox  # noqa: PLC0415 - only tests need it
+
+        return Sandbox(self, now=now)
+
+    def schedule_of(self, task: Task[..., Any]) -> str | None:
+        """The key of the schedule that `periodic` has declared for a task; None if there is none."""
+        return next((each.key for each in self._declared if each.task.name == task.name), None)
+
+    @contextmanager
+    def using(self, client: Client) -> Iterator[None]:
+        """Used inside: send and run through another client until the block ends."""
+        with self._mutex:
+            own = self._link
+            if own.is_lent:
+                raise BadInput("the application is in a testing block already; leave that one first")
+            self._link = _Link(client, is_ours=False, is_lent=True)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._link = own
+
     # ── The client ──
 
     @property
@@ -307,19 +351,45 @@ class App:
             Closed: the application has been closed.
             NotDone, BadInput: as `connect`.
         """
+        return self._connected(self._link)
+
+    def _connected(self, link: _Link) -> Client:
         with self._mutex:
-            if self._is_closed:
+            if link.is_closed:
                 raise Closed("the application has been closed; make another App")
-            if self._client is None:
-                self._client = clients.connect(self._url)
-            return self._client
+            if link.client is None:
+                link.client = clients.connect(self._url)
+            return link.client
+
+    def _queue(self, name: str) -> Queue:
+        """The queue of this name, opened at the first use."""
+        link = self._link
+        found = link.queues.get(name)
+        return found or link.queues.setdefault(name, self._opened(link, name))
+
+    def _opened(self, link: _Link, name: str) -> Queue:
+        client = self._connected(link)
+        try:
+            return client.queue(name)
+        except QueueNotFound:
+            if not link.is_lent or name not in self._registry.queues():
+                raise
+            self.setup()  # the task was defined in the testing block
+            return client.queue(name)
 
     def close(self) -> None:
-        """Close the client if this application has connected it. Stop dispatchers before."""
+        """Close the client if this application has connected it. Stop dispatchers before.
+
+        In a testing block it does nothing: what the program enqueues there is run after it has ended.
+        """
         with self._mutex:
-            client, self._is_closed = self._client, True
-        if client is not None and self._is_client_ours:
-            client.close()
+            link = self._link
+            if link.is_lent:
+                return
+            link.is_closed = True
+            link.queues = {}
+        if link.client is not None and link.is_ours:
+            link.client.close()
 
     def __enter__(self) -> Self:
         return self

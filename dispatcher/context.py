@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Event, Lock
 from typing import Any
 
@@ -73,6 +73,7 @@ class Context:
         stopping: set when the dispatcher stops; a long handler may return `Snooze` then.
         firing: for a message of a schedule.
         log: a structlog logger that carries queue, task, message id and attempt.
+        now: the cluster's time (UTC), by which messages are due; in a testing block the block's.
     """
 
     deadline: datetime | None = None
@@ -101,6 +102,11 @@ class Context:
             self.deadline = deadline
         if firing is not None:
             self.firing = firing
+
+    @property
+    def now(self) -> datetime:
+        """The cluster's time, in UTC; this machine's for a context that no dispatcher has made."""
+        return datetime.now(UTC)
 
     def __repr__(self) -> str:
         return f"<context of {self.task!r} on {self.queue!r} attempt={self.attempt}>"

@@ -102,7 +102,7 @@ class Feeders:
     def _admit(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> None:
         deliveries: list[Delivery] = []
         for lease, together in groupby(messages, _lease):
-            held = [self._delivery(lane, message) for message in together]
+            held = [delivery_of(self._resolver, lane, message) for message in together]
             if lease.suspect:
                 for delivery in held:
                     delivery.suspect = True
@@ -111,22 +111,23 @@ class Feeders:
         if late := self._handover.put(deliveries):
             self._give_back(late)
 
-    def _delivery(self, lane: Lane, message: ReceivedMessage) -> Delivery:
-        """The message with what handles it, or with why nothing does."""
-        delivery = Delivery(message, lane)
-        try:
-            binding = self._resolver.resolve(message)
-            if binding.is_async:
-                delivery.is_async = True
-            if binding.is_async not in lane.kinds:
-                lane.kinds.add(binding.is_async)
-            delivery.binding = binding
-        except Exception as exc:  # noqa: BLE001 - a resolver may be anybody's; its error is the message's
-            delivery.error = exc
-        return delivery
-
     def close_lanes(self) -> None:
         """Let go of the wide rows; what is held stays held."""
         for lane in self._roster.lanes:
             with suppress(CqueueError):
                 lane.consumer.close(give_back=False)
+
+
+def delivery_of(resolver: Resolver, lane: Lane, message: ReceivedMessage) -> Delivery:
+    """The message with what handles it, or with why nothing does."""
+    delivery = Delivery(message, lane)
+    try:
+        binding = resolver.resolve(message)
+        if binding.is_async:
+            delivery.is_async = True
+        if binding.is_async not in lane.kinds:
+            lane.kinds.add(binding.is_async)
+        delivery.binding = binding
+    except Exception as exc:  # noqa: BLE001 - a resolver may be anybody's; its error is the message's
+        delivery.error = exc
+    return delivery

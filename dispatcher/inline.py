@@ -1,192 +1,196 @@
-"""Tasks run here and now, one after another: for tests, which want no threads and no waiting.
+"""Messages run here and now, one after another: for tests, which want no threads and no waiting.
 
-It receives, decides and settles as the dispatcher does, by the same pure functions, and leaves out what takes
-threads: no timeouts, no extending, no acks together.
+The dispatcher's own parts decide and settle, so that a test sees what will happen: `Runner` around the
+handler, `Settler` behind it. Left out is what takes threads: timeouts of tasks are not watched, messages are
+not extended, and acks are not collected.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cqueue.consumer import Consumer, ReceivedMessage
-from cqueue.dispatcher.context import Binding, Context
-from cqueue.dispatcher.deployment import is_too_new, pause_for, waiting_schedule
-from cqueue.dispatcher.events import logger
-from cqueue.dispatcher.firing import Begun, FiringStage
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.events import Events
+from cqueue.dispatcher.feeder import delivery_of
+from cqueue.dispatcher.firing import ScheduleStep
+from cqueue.dispatcher.lanes import Lane, Roster
 from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.retry import DEFAULT_POLICY, answered, attempt_limit, decide
-from cqueue.dispatcher.verdicts import Dead, Retry, Snooze, slip
-from cqueue.message import MessageId
-from cqueue.protocol.dead import HEADER_TRACEBACK
+from cqueue.dispatcher.options import MS, Options
+from cqueue.dispatcher.running import Runner
+from cqueue.dispatcher.settler import Item, Settler
+from cqueue.dispatcher.tally import Tallies
+from cqueue.message import MAX_RECEIVE, MessageId
 from cqueue.queue import Queue
+from cqueue.store.operations import WideRow
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.app import App
 
-LOOK = timedelta(milliseconds=20)
-"""A retry without delay is due in the next millisecond."""
-WAIT = timedelta(seconds=2)
-"""For a message that is known to be there."""
+
+FAILURES: Final = (Exception, SystemExit, asyncio.CancelledError)
+"""What a worker takes for a failure of the task. Anything else, such as KeyboardInterrupt, ends the test."""
 
 
-@dataclass(frozen=True, slots=True)
-class InlineRun:
-    """One run of a task by `App.run_inline`.
+class Place(NamedTuple):
+    """A wide row with messages, and their priorities."""
 
-    Attributes:
-        task: its name.
-        message_id: of the message that asked for it.
-        attempt: which one it was, from 1.
-        answer: what became of the message: what the task returned, or what followed from its error.
-        error: what it raised, or None.
-    """
-
-    task: str
-    message_id: MessageId
-    attempt: int
-    answer: Any
-    error: Exception | None
+    wide_row: WideRow
+    priorities: frozenset[int]
 
 
-def run_inline(app: App, *, reraise: bool, max_runs: int) -> list[InlineRun]:
-    """See `App.run_inline`."""
-    queues = app.setup()
-    runs: list[InlineRun] = []
-    with contextlib.ExitStack() as stack:
-        consumers = [(queue, stack.enter_context(queue.consumer())) for queue in queues]
-        for queue, message in _due(consumers):
-            run = _run(app, queue, message)
-            runs.append(run)
-            if reraise and run.error is not None:
-                raise run.error
-            if len(runs) >= max_runs:
-                break
-    return runs
+class Ran(NamedTuple):
+    """One message that was run, what became of it, and what its handler returned or raised."""
+
+    queue: str
+    message: ReceivedMessage
+    settlement: Settlement
+    result: Any
+    error: BaseException | None
 
 
-def _due(consumers: Sequence[tuple[Queue, Consumer]]) -> Iterator[tuple[Queue, ReceivedMessage]]:
-    """Messages one by one until no queue has any that is due."""
-    found = True
-    while found:
-        found = False
-        for queue, consumer in consumers:
-            while messages := _receive(queue, consumer):
-                found = True
-                for message in messages:
-                    yield queue, message
+class _Last(Middleware):
+    """Keeps what the last run returned or raised: a settlement has only an error's text."""
 
-
-def _receive(queue: Queue, consumer: Consumer) -> list[ReceivedMessage]:
-    """One message, if there is one. What was given back is not among the ready ones: only a look tells."""
-    messages = consumer.receive(1, wait=LOOK)
-    if not messages and queue.stats(exact=True).ready:
-        messages = consumer.receive(1, wait=WAIT)
-    return messages
-
-
-def _run(app: App, queue: Queue, message: ReceivedMessage) -> InlineRun:
-    """Run a message; that of a schedule moves it on, or is dropped where it has moved on already."""
-    stage = FiringStage(queue.schedules.ledger)
-    begun = stage.begin(message) if message.task in app.tasks else stage.unfired(message)
-    if begun is None or isinstance(begun, Begun):
-        run = _run_task(app, queue, message, begun)
-        if begun is not None:
-            stage.commit(begun)
-    else:
-        run = InlineRun(message.task or "", message.id, message.attempt, begun, None)
-    _settle(app.middleware, message, run.answer, run.error)
-    return run
-
-
-def _run_task(app: App, queue: Queue, message: ReceivedMessage, firing: Begun | None) -> InlineRun:
-    waited = max(timedelta(), datetime.now(UTC) - message.due)
-    first_seen_s = waited.total_seconds()
-    limits = {"attempt": message.attempt, "max_attempts": queue.config.max_attempts}
     answer: Any = None
-    error: Exception | None = None
-    policy, binding = DEFAULT_POLICY, None
+    error: BaseException | None = None
+
+    def after_run(
+        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
+    ) -> None:
+        self.answer, self.error = answer, error
+
+
+class Coroutines:
+    """Runs coroutines one after another on one event loop, also for a caller that runs in another loop."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # not the thread's own loop
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run it to its end; its result."""
+        return _outside(partial(self._runner.run, coroutine, context=copy_context()))
+
+    def close(self) -> None:
+        """End the loop, and what tasks have left running on it."""
+        _outside(self._runner.close)
+
+
+def _outside(call: Callable[[], Any]) -> Any:
+    """Call it where no event loop runs: a loop cannot be run inside another one."""
     try:
-        binding = app.resolve(message)
-        policy = binding.retry
-        context = _context(queue, binding, message)
-        context.firing = firing
-        answer = _call(app.middleware, binding, message, context)
-    except Exception as exc:  # noqa: BLE001 - that a task may fail with anything is what its policy is for
-        error = exc
-        if is_too_new(message, exc, binding):
-            is_firing = waiting_schedule(message, binding) is not None
-            answer = pause_for(timedelta.max if is_firing else app.unknown_task_wait, waited)
-        answer = answer or decide(policy, first_seen_s=first_seen_s, error=exc, **limits)
-    if isinstance(answer, Retry) and error is None:
-        answer = answered(policy, answer, first_seen_s=first_seen_s, **limits)
-    return InlineRun(message.task or "", message.id, message.attempt, answer, error)
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(call).result()
 
 
-def _call(
-    middleware: Sequence[Middleware], binding: Binding, message: ReceivedMessage, context: Context
-) -> Any:
-    """Run the task between the hooks."""
-    answer: Any = None
-    error: Exception | None = None
-    try:
-        for each in middleware:
-            each.before_run(message, context)
-        answer = _answer(binding, message, context)
-    except Exception as exc:
-        error = exc
-        raise
-    finally:
-        for each in reversed(middleware):
-            with _logged("after_run"):
-                each.after_run(message, context, answer, error)
-    return answer
+class Inline:
+    """One dispatcher's work on an application's queues, done on the calling thread."""
 
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._coroutines = Coroutines()
+        self._queues: dict[str, Queue] = {}
+        self._last = _Last()
+        self._roster = Roster(lambda _lane, _coming: 1, 0.0, 0.0)
+        self._events, tallies = Events(), Tallies()
+        self._tally = tallies.new()
+        self._options = Options(poll_interval=MS)
+        # Delays count from the settlement, so its clock may stand still
+        self._settler = Settler(
+            self._options, app.middleware, events=self._events, tallies=tallies, clock=lambda: 0.0
+        )
+        self.set_up()
 
-def _answer(binding: Binding, message: ReceivedMessage, context: Context) -> Any:
-    value = binding.call(message, context)
-    if binding.is_async:
-        value = asyncio.run(value)
-    if what := slip(value):
-        raise TypeError(f"task {binding.name!r} returned {what}")
-    return value
+    def set_up(self) -> None:
+        """Create queues and schedules that are missing, as a dispatcher does when it starts."""
+        queues = {queue.name: queue for queue in self._app.setup()}
+        if queues.keys() != self._queues.keys():
+            steps = [ScheduleStep([queue.schedules.ledger for queue in queues.values()])]
+            middleware = (*self._app.middleware, self._last)
+            wait = self._app.unknown_task_wait
+            self._runner = Runner(self._events, middleware, steps, threading.Event(), unknown_task_wait=wait)
+        self._queues = queues
 
+    def close(self) -> None:
+        """End what was begun; the application is still the test's."""
+        self._settler.flush(1.0)
+        self._settler.close()
+        self._coroutines.close()
 
-@contextlib.contextmanager
-def _logged(hook: str) -> Iterator[None]:
-    """Hooks around what has happened already change nothing about it."""
-    try:
-        yield
-    except Exception:  # noqa: BLE001 - whatever it is, it is the hook's
-        logger().exception("middleware_failed", hook=hook)
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """Those that tasks have, also tasks that were defined while others ran, by name."""
+        if any(task.queue not in self._queues for task in self._app.tasks.values()):
+            self.set_up()
+        return self._queues
 
+    def runs(self, queue: str, place: Place) -> Iterator[Ran]:
+        """Run what is due in one wide row, the most urgent first, until nothing is."""
+        while (ran := self._next(queue, place)) is not None:
+            yield ran
 
-def _context(queue: Queue, binding: Binding, message: ReceivedMessage) -> Context:
-    log = logger().bind(queue=queue.name, task=binding.name, message_id=message.id, attempt=message.attempt)
-    limit = attempt_limit(queue.config.max_attempts, binding.retry.max_attempts)
-    return Context(queue.name, binding.name, message.attempt, limit, log)
+    def _next(self, queue: str, place: Place) -> Ran | None:
+        """Run one message. Its consumer is a new one: what it remembers is never older than the message."""
+        lane = self._lane(queue)
+        try:
+            messages = lane.consumer.receive_from(*place)
+            return self._run(lane, messages[0]) if messages else None
+        finally:
+            lane.consumer.close()
 
+    def run_only(self, queue: str, id_: MessageId) -> Ran | None:
+        """Run this message, and none that is due beside it; None if it cannot be received."""
+        wide_row, priority, _ = id_.locate()
+        lane = self._lane(queue)
+        others: list[ReceivedMessage] = []
+        try:
+            while messages := lane.consumer.receive_from(wide_row, frozenset({priority}), MAX_RECEIVE):
+                mine = [message for message in messages if message.id == id_]
+                others += [message for message in messages if message.id != id_]
+                if mine:
+                    return self._run(lane, mine[0])
+            return None
+        finally:
+            lane.consumer.snooze(others, MS * 0)  # as if they had not been received
+            lane.consumer.close()
 
-def _settle(
-    middleware: Sequence[Middleware], message: ReceivedMessage, answer: Any, error: Exception | None
-) -> None:
-    if isinstance(answer, Retry):
-        message.nack(answer.delay or timedelta())
-    elif isinstance(answer, Snooze):
-        message.snooze(answer.delay)
-    elif isinstance(answer, Dead):
-        trace = {HEADER_TRACEBACK: "".join(traceback.format_exception(error))} if error else None
-        message.dead(answer.reason, trace)
-    elif answer is not False:
-        for each in middleware:
-            with _logged("before_ack"):
-                each.before_ack([message])
-        message.ack()
-        for each in reversed(middleware):
-            with _logged("after_ack"):
-                each.after_ack([message])
+    def _lane(self, queue: str) -> Lane:
+        lane = Lane(self.queues[queue], self._roster, self._options, helper=False)
+        lane.learn()
+        return lane
+
+    def _run(self, lane: Lane, message: ReceivedMessage) -> Ran:
+        """As a worker of the dispatcher does, but for its time limits."""
+        delivery = delivery_of(self._app, lane, message)
+        context = self._runner.prepare(delivery)
+        self._last.answer = self._last.error = answer = error = None
+        is_to_be_called, binding = self._runner.enter(delivery, context), delivery.binding
+        if is_to_be_called and binding is not None:
+            try:
+                value = binding.call(message, context)
+                answer = self._coroutines.run(value) if binding.is_async else value
+            except FAILURES as exc:
+                error = exc
+        settlement = self._runner.leave(delivery, context, answer, error, self._tally)
+        self._settle(delivery, settlement)
+        return Ran(lane.name, message, settlement, self._last.answer, self._last.error)
+
+    def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        if settlement is SUCCEEDED or settlement.verb is Verb.ACK:
+            self._settler.send_acks([delivery])
+            return
+        item = Item(delivery, settlement, settlement.delay.total_seconds())
+        send: Callable[..., Any] = (
+            self._settler.send_dead if settlement.verb is Verb.DEAD else self._settler.send_nacks
+        )
+        send(self._tally, [item])

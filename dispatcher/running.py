@@ -62,6 +62,11 @@ class _RunContext(Context):
         self._log = log
         self.stopping = stopping
 
+    @property
+    def now(self) -> datetime:
+        """The cluster's time."""
+        return self._delivery.lane.queue.now
+
     def __getattr__(self, name: str) -> Any:
         return self.__dict__.setdefault(name, self._part(name))  # another thread may have been quicker
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from threading import Lock
 
-from cqueue.client import Client
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
@@ -16,13 +14,16 @@ _log = logging.getLogger("cqueue.dispatcher")
 
 
 class Outbox:
-    """Sends to queues by name. Thread-safe."""
+    """Sends to queues by name. Thread-safe.
 
-    def __init__(self, client: Callable[[], Client], middleware: Sequence[Middleware]) -> None:
-        self._client = client
+    Args:
+        queue: gives the queue of a name; the same one to all senders, as it keeps what they may use again.
+        middleware: hooks around every send.
+    """
+
+    def __init__(self, queue: Callable[[str], Queue], middleware: Sequence[Middleware]) -> None:
+        self._queue = queue
         self._middleware = tuple(middleware)
-        self._mutex = Lock()
-        self._queues: dict[str, Queue] = {}
 
     def send(self, queue: str, message: Message) -> MessageId:
         """Store one message; as `Queue.send`."""
@@ -37,21 +38,12 @@ class Outbox:
     def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
         """Store many; as `Queue.send_many`. Should a `before_send` fail, nothing is sent."""
         prepared = [self._before(queue, message) for message in messages]
-        result = self.queue(queue).send_many(prepared)
+        result = self._queue(queue).send_many(prepared)
         if self._middleware:
             for message, id_ in zip(prepared, result.ids, strict=True):
                 if id_ is not None:
                     self._after(queue, message, id_)
         return result
-
-    def queue(self, name: str) -> Queue:
-        """One queue for all senders: it keeps what a producer may use again."""
-        found = self._queues.get(name)
-        if found is None:
-            opened = self._client().queue(name)
-            with self._mutex:
-                found = self._queues.setdefault(name, opened)
-        return found
 
     def _before(self, queue: str, message: Message) -> Message:
         for each in self._middleware:

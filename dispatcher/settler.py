@@ -153,7 +153,7 @@ class Settler:
         return _grouped(deliveries, lambda delivery: delivery.message.lease.wide_row)
 
     def _hooks(self, name: str, messages: Sequence[ReceivedMessage]) -> None:
-        for one in self._middleware:
+        for one in self._middleware if name == "before_ack" else reversed(self._middleware):
             if getattr(type(one), name, None) is getattr(Middleware, name):
                 continue
             try:

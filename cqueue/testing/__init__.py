@@ -1,8 +1,54 @@
-"""Tools that find out whether a queue kept its promises: a recorder, and a checker of what it recorded."""
+"""Tools for tests: an application in a sandbox, and a checker of what a queue promised.
 
-from cqueue.testing.events import HistoryError
-from cqueue.testing.history import check, judge
-from cqueue.testing.recorder import Recorder, recording
-from cqueue.testing.report import Duplicate, Finding, Report
+`Sandbox` and what it tells are made by `App.testing`. A recorder, and a checker of what it recorded, find out
+whether a queue kept its promises. Names are imported when they are first used: neither needs the other.
+"""
 
-__all__ = ["Duplicate", "Finding", "HistoryError", "Recorder", "Report", "check", "judge", "recording"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cqueue.testing.events import HistoryError
+    from cqueue.testing.history import check, judge
+    from cqueue.testing.jobs import DeadJob, Job, Run, Runs
+    from cqueue.testing.recorder import Recorder, recording
+    from cqueue.testing.report import Duplicate, Finding, Report
+    from cqueue.testing.sandbox import Endless, Sandbox
+
+__all__ = [
+    "DeadJob",
+    "Duplicate",
+    "Endless",
+    "Finding",
+    "HistoryError",
+    "Job",
+    "Recorder",
+    "Report",
+    "Run",
+    "Runs",
+    "Sandbox",
+    "check",
+    "judge",
+    "recording",
+]
+
+_HOMES = {
+    "events": ("HistoryError",),
+    "history": ("check", "judge"),
+    "jobs": ("DeadJob", "Job", "Run", "Runs"),
+    "recorder": ("Recorder", "recording"),
+    "report": ("Duplicate", "Finding", "Report"),
+    "sandbox": ("Endless", "Sandbox"),
+}
+_HOME_OF = {name: f"cqueue.testing.{home}" for home, names in _HOMES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # to a type checker it would make any name an Any
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name from where it stands."""
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = value  # the next time it is found without this function
+        return value

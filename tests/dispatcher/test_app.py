@@ -217,12 +217,18 @@ def watched(notes):
         yield app
 
 
+@pytest.fixture
+def t(app):
+    with app.testing() as t:
+        yield t
+
+
 def test_middleware_stands_around_sends_and_runs(watched, notes):
     """The `before_` hooks in order, the `after_` ones in the opposite one; what one changes the next sees."""
     task = watched.task(queue="mail")(send)
-    watched.setup()
-    task.enqueue("a@b")
-    watched.run_inline()
+    with watched.testing() as t:
+        task.enqueue("a@b")
+        t.drain()
     assert notes == [
         ("outer", "before_send", "mail"),
         ("inner", "before_send", "mail"),
@@ -244,10 +250,10 @@ def test_middleware_sees_the_error_of_a_run(watched, notes):
     def fail() -> None:
         raise LookupError
 
-    watched.setup()
-    fail.enqueue()
-    notes.clear()
-    watched.run_inline(reraise=False)
+    with watched.testing() as t:
+        fail.enqueue()
+        notes.clear()
+        t.drain()
     assert ("outer", "after_run", None, LookupError) in notes
     assert not any("ack" in what for _, what, *_ in notes)
 
@@ -296,11 +302,11 @@ class Breaking(cqueue.Middleware):
 
 def test_hooks_about_what_has_happened_change_nothing(caplog):
     """The sender gets its id and the message is acked, whatever they raise; it is logged."""
-    with cqueue.App("memory://", middleware=[Breaking()]) as app:
-        task = app.task(queue="mail")(send)
-        app.setup()
+    app = cqueue.App("memory://", middleware=[Breaking()])
+    task = app.task(queue="mail")(send)
+    with app.testing() as t:
         assert isinstance(task.enqueue("a@b"), cqueue.MessageId)
-        assert len(app.run_inline()) == 1
+        assert len(t.drain().succeeded) == 1
         assert app.client.queue("mail").stats(exact=True).live == 0
     for hook in ("after_send", "after_run", "before_ack", "after_ack"):
         assert hook in caplog.text
@@ -324,7 +330,7 @@ def test_an_unknown_outcome_reaches_the_caller(app, monkeypatch):
 # ── Running inline ──
 
 
-def test_tasks_run_with_what_was_enqueued(app):
+def test_tasks_run_with_what_was_enqueued(app, t):
     """Plain ones and coroutines, also what they enqueue, until nothing is due; delayed ones stay."""
     ran = []
 
@@ -341,17 +347,17 @@ def test_tasks_run_with_what_was_enqueued(app):
     at = datetime(2031, 1, 1, tzinfo=UTC)
     id_ = first.enqueue("a@b", at=at)
     first.options(delay=MINUTE).enqueue("later", at=at)
-    runs = app.run_inline()
+    runs = t.drain()
     assert ran == [("a@b", at), {"a@b"}]
-    assert [(run.task, run.attempt, run.answer, run.error) for run in runs] == [
-        (first.name, 1, None, None),
-        (second.name, 1, None, None),
+    assert [(run.task, run.attempt, run.outcome, run.error) for run in runs] == [
+        (first.name, 1, "succeeded", None),
+        (second.name, 1, "succeeded", None),
     ]
-    assert runs[0].message_id == id_
+    assert runs[0].id == id_
     assert app.client.queue("mail").stats(exact=True).delayed == 1
 
 
-def test_an_error_is_raised_after_its_message_was_settled(app):
+def test_an_error_is_raised_after_its_message_was_settled(app, t):
     """A test sees it, and the message is retried as it would be."""
 
     @app.task(retry=cqueue.Retry(MINUTE))
@@ -361,12 +367,12 @@ def test_an_error_is_raised_after_its_message_was_settled(app):
     app.setup()
     fail.enqueue()
     with pytest.raises(LookupError):
-        app.run_inline()
-    assert app.run_inline() == []
+        t.drain(reraise=True)
+    assert not t.drain()
     assert app.client.queue("default").stats().waiting == 1
 
 
-def test_a_task_is_retried_until_it_is_dead(app):
+def test_a_task_is_retried_until_it_is_dead(app, t):
     """By its policy; the dead letter says why."""
 
     @app.task(retry=cqueue.Retry(timedelta(), max_attempts=3))
@@ -375,7 +381,7 @@ def test_a_task_is_retried_until_it_is_dead(app):
 
     app.setup()
     fail.enqueue()
-    runs = app.run_inline(reraise=False)
+    runs = t.drain()
     assert [run.attempt for run in runs] == [1, 2, 3]
     (letter,) = app.client.queue("default.dead").peek()
     assert letter.headers["cqueue-dead-reason"] == "attempt 3 of 3: LookupError: gone"
@@ -383,19 +389,19 @@ def test_a_task_is_retried_until_it_is_dead(app):
 
 
 @pytest.mark.parametrize(
-    ("answer", "waiting", "claimed", "dead"),
+    ("answer", "waiting", "dead"),
     [
-        (None, 0, 0, 0),
-        (True, 0, 0, 0),
-        (cqueue.Cancel("no need"), 0, 0, 0),
-        (cqueue.Dead("nonsense"), 0, 0, 1),
-        (cqueue.Retry(MINUTE), 1, 0, 0),
-        (cqueue.Retry(), 1, 0, 0),
-        (cqueue.Snooze(MINUTE), 1, 0, 0),
+        (None, 0, 0),
+        (True, 0, 0),
+        (cqueue.Cancel("no need"), 0, 0),
+        (cqueue.Dead("nonsense"), 0, 1),
+        (cqueue.Retry(MINUTE), 1, 0),
+        (cqueue.Retry(), 1, 0),
+        (cqueue.Snooze(MINUTE), 1, 0),
     ],
     ids=repr,
 )
-def test_answers_settle_the_message(app, answer, waiting, claimed, dead):
+def test_answers_settle_the_message(app, t, answer, waiting, dead):
     """Each in its way."""
 
     @app.task
@@ -404,23 +410,24 @@ def test_answers_settle_the_message(app, answer, waiting, claimed, dead):
 
     app.setup()
     say.enqueue()
-    assert len(app.run_inline()) == 1
+    assert len(t.drain()) == 1
     stats = app.client.queue("default").stats(exact=True)
-    assert (stats.waiting, stats.claimed, stats.ready) == (waiting, claimed, 0)
+    assert (stats.waiting, stats.claimed, stats.ready) == (waiting, 0, 0)
     assert app.client.queue("default.dead").stats(exact=True).live == dead
 
 
-def test_false_leaves_the_message_to_its_timeout(app):
+def test_false_leaves_the_message_to_its_timeout(app, t):
     @app.task
     def leave() -> bool:
         return False
 
     app.setup()
     leave.enqueue()
-    assert [run.answer for run in app.run_inline()] == [False]
+    (run,) = t.drain()
+    assert (run.outcome, run.delay) == ("left", timedelta(seconds=30))
 
 
-def test_a_task_that_returns_a_value_has_done_its_work(app):
+def test_a_task_that_returns_a_value_has_done_its_work(app, t):
     """It runs once, and its message is gone."""
 
     @app.task
@@ -429,12 +436,12 @@ def test_a_task_that_returns_a_value_has_done_its_work(app):
 
     app.setup()
     count.enqueue()
-    (run,) = app.run_inline()
-    assert (run.answer, run.error) == (5, None)
+    (run,) = t.drain()
+    assert (run.outcome, run.result, run.error) == ("succeeded", 5, None)
     assert app.client.queue("default").stats(exact=True).live == 0
 
 
-def test_a_verdict_without_its_brackets_does_not_pass_for_a_value(app):
+def test_a_verdict_without_its_brackets_does_not_pass_for_a_value(app, t):
     """`return Retry` is a slip, and the message is still there."""
 
     @app.task
@@ -444,55 +451,44 @@ def test_a_verdict_without_its_brackets_does_not_pass_for_a_value(app):
     app.setup()
     again.enqueue()
     with pytest.raises(TypeError, match="the class Retry"):
-        app.run_inline()
+        t.drain(reraise=True)
     assert app.client.queue("default").stats(exact=True).live == 1
 
 
-def test_it_stops_after_so_many_runs(app):
-    """A task that enqueues itself would go on for ever."""
-
-    @app.task
-    def again() -> None:
-        again.enqueue()
-
-    app.setup()
-    again.enqueue()
-    assert len(app.run_inline(max_runs=3)) == 3
-
-
-def _enqueue_raw(app, **fields):
+def _enqueue_raw(app, t, **fields):
     app.setup()
     app.send("default", cqueue.Message(fields.pop("body", b"{}"), **fields))
-    (run,) = app.run_inline(reraise=False)
+    (run,) = t.drain()
     return run
 
 
-def test_an_unknown_task_waits(app):
+def test_an_unknown_task_waits(app, t):
     """The next deployment may have it; no attempt is used."""
     app.task(name="send")(send)
-    run = _enqueue_raw(app, task="snd")
+    run = _enqueue_raw(app, t, task="snd")
     assert isinstance(run.error, cqueue.UnknownTask)
-    assert run.answer == cqueue.Snooze(timedelta(seconds=1))
+    assert (run.outcome, run.delay) == ("snoozed", timedelta(seconds=1))
 
 
 def test_an_application_says_how_long_unknown_tasks_wait():
     """And so does whoever makes its dispatcher; 0 retries at once."""
     with cqueue.App("memory://", unknown_task_wait=timedelta()) as app:
         app.task(name="send")(send)
-        assert isinstance(_enqueue_raw(app, task="snd").answer, cqueue.Retry)
+        with app.testing() as t:
+            assert _enqueue_raw(app, t, task="snd").outcome == "retried"
         assert app.dispatcher().options.unknown_task_wait == timedelta()
         assert app.dispatcher(unknown_task_wait=MINUTE).options.unknown_task_wait == MINUTE
     with pytest.raises(cqueue.BadInput, match="unknown_task_wait"):
         cqueue.App(unknown_task_wait=-MINUTE)
 
 
-def test_inline_a_firing_of_an_unknown_task_leaves_its_schedule_alone(app):
+def test_a_firing_of_an_unknown_task_leaves_its_schedule_alone(app, t):
     app.task(name="send")(send)
     (queue,) = app.setup()
     queue.schedules.add("k", cqueue.RunOnce(timedelta()), task="snd")
     before = queue.schedules.ledger.read("k")
-    (run,) = app.run_inline(reraise=False)
-    assert isinstance(run.answer, cqueue.Snooze)
+    (run,) = t.drain()
+    assert run.outcome == "snoozed"
     assert queue.schedules.ledger.read("k") == before
 
 
@@ -505,26 +501,27 @@ def test_inline_a_firing_of_an_unknown_task_leaves_its_schedule_alone(app):
         ({"codec": "pickle"}, "cannot be read as pickle"),
     ],
 )
-def test_arguments_of_another_version_wait_whatever_the_policy(app, fields, why):
+def test_arguments_of_another_version_wait_whatever_the_policy(app, t, fields, why):
     """They are no failure of the task: neither its rules nor its limit count."""
     policy = cqueue.Retry(max_attempts=1, rules={Exception: cqueue.Cancel()})
     app.task(name="send", retry=policy)(send)
-    run = _enqueue_raw(app, task="send", **fields)
+    run = _enqueue_raw(app, t, task="send", **fields)
     assert isinstance(run.error, cqueue.PayloadMismatch)
-    assert run.answer == cqueue.Snooze(timedelta(seconds=1))
+    assert (run.outcome, run.delay) == ("snoozed", timedelta(seconds=1))
     assert why in str(run.error)
 
 
-def test_a_task_can_have_a_rule_of_its_own_for_them(app):
+def test_a_task_can_have_a_rule_of_its_own_for_them(app, t):
     policy = cqueue.Retry(rules={cqueue.PayloadMismatch: cqueue.Dead("no way")})
     app.task(name="send", retry=policy)(send)
-    assert _enqueue_raw(app, task="send", body=b"{").answer == cqueue.Dead("no way")
+    run = _enqueue_raw(app, t, task="send", body=b"{")
+    assert (run.outcome, run.reason) == ("dead", "no way")
 
 
 # ── The context ──
 
 
-def test_a_task_can_ask_for_its_context_and_message(app):
+def test_a_task_can_ask_for_its_context_and_message(app, t):
     """On its thread and in its coroutine; afterwards there is none."""
     seen = []
 
@@ -543,7 +540,7 @@ def test_a_task_can_ask_for_its_context_and_message(app):
     app.setup()
     for task in (plain, coroutine):
         task.options(headers={"k": "v"}).enqueue()
-        app.run_inline()
+        t.drain(reraise=True)
     assert seen == [
         ("plain", "default", 1, 5, {"k": "v"}),
         ("coroutine", "default", 1, 3, {"k": "v"}),
@@ -553,7 +550,7 @@ def test_a_task_can_ask_for_its_context_and_message(app):
             ask()
 
 
-def test_the_contexts_logger_says_which_run_it_is(app, caplog):
+def test_the_contexts_logger_says_which_run_it_is(app, t, caplog):
     caplog.set_level("INFO")
 
     @app.task(name="talk")
@@ -562,7 +559,7 @@ def test_the_contexts_logger_says_which_run_it_is(app, caplog):
 
     app.setup()
     id_ = talk.enqueue()
-    app.run_inline()
+    t.drain(reraise=True)
     assert "talked" in caplog.text
     assert id_ in caplog.text
 

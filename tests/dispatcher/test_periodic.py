@@ -26,12 +26,12 @@ def test_a_periodic_task_is_told_the_time_that_is_fired(app):
     def tick(fired_at: datetime) -> None:
         seen.append((fired_at, cqueue.current_context().firing))
 
-    app.setup()
-    (run,) = app.run_inline()
-    ((fired_at, firing),) = seen
-    assert (run.task, fired_at, firing.fired_at, firing.key) == (tick.name, at, at, "once")
-    assert app.client.queue("default").schedules.get("once").state == "done"
-    assert app.run_inline() == []
+    with app.testing(now=at) as t:
+        (run,) = t.drain(reraise=True)
+        ((fired_at, firing),) = seen
+        assert (run.task, fired_at, firing.fired_at, firing.key) == (tick.name, at, at, "once")
+        assert app.client.queue("default").schedules.get("once").state == "done"
+        assert not t.drain()
 
 
 def test_it_may_take_nothing_and_be_enqueued(app):
@@ -46,13 +46,13 @@ def test_it_may_take_nothing_and_be_enqueued(app):
     def report(fired_at: datetime) -> None:
         seen.append(fired_at)
 
-    app.setup()
     when = datetime(2026, 1, 1, tzinfo=UTC)
-    report.enqueue(when)
-    report.enqueue(fired_at=when)
-    nightly.enqueue()
-    app.client.queue("default").schedules.run_now(nightly.name)
-    app.run_inline()
+    with app.testing() as t:
+        report.enqueue(when)
+        report.enqueue(fired_at=when)
+        nightly.enqueue()
+        app.client.queue("default").schedules.run_now(nightly.name)
+        t.drain(reraise=True)
     assert sorted(map(str, seen)) == sorted(["nightly", "nightly", str(when), str(when)])
 
 

@@ -234,6 +234,26 @@ def test_a_nack_is_due_when_the_handler_said_however_late_it_is_sent(troubled, s
     assert due_ms * 1000 - clock.us == pytest.approx(10_000_000, abs=300_000)
 
 
+def test_hooks_after_an_ack_run_in_the_opposite_order(lane, work):
+    """As all `after_` hooks do."""
+    called = []
+
+    class Hooks(cqueue.Middleware):
+        def __init__(self, name):
+            self.name = name
+
+        def before_ack(self, messages):
+            called.append(f"{self.name} before")
+
+        def after_ack(self, messages):
+            called.append(f"{self.name} after")
+
+    hooks = [Hooks("outer"), Hooks("inner")]
+    settler = Settler(Options(), hooks, events=Events(), tallies=Tallies())
+    settler.send_acks(deliveries(lane, work, 1))
+    assert called == ["outer before", "inner before", "inner after", "outer after"]
+
+
 def test_an_ack_whose_outcome_is_unknown_is_sent_again(troubled, settler, lane, work):
     """Until it is known to be stored."""
     held = deliveries(lane, work, 5)

@@ -353,7 +353,8 @@ def test_a_task_may_use_msgpack(app):
     def keep(data: bytes) -> None:
         got.append(data)
 
-    keep.enqueue(b"\xff\0")
-    app.run_inline()
+    with app.testing() as t:
+        keep.enqueue(b"\xff\0")
+        t.drain(reraise=True)
     assert got == [b"\xff\0"]
     assert keep.message(b"").codec == "msgpack"

@@ -13,6 +13,7 @@ from typing import Any, assert_type
 from tenacity import stop_after_delay, wait_exponential_jitter
 
 import cqueue
+from cqueue import testing
 
 SECOND = timedelta(seconds=1)
 
@@ -26,7 +27,11 @@ assert_type(app.client, cqueue.Client)
 assert_type(app.setup(), list[cqueue.Queue])
 assert_type(app.tasks, Mapping[str, cqueue.Task[..., Any]])
 assert_type(app.dispatcher(["mail"], threads=8, middleware=[cqueue.Middleware()]), cqueue.Dispatcher)
-assert_type(app.run_inline(reraise=False), list[cqueue.InlineRun])
+with app.testing(now=datetime.now(UTC)) as t:
+    assert_type(t, testing.Sandbox)
+    assert_type(t.drain(reraise=True), testing.Runs)
+    assert_type(t.advance(timedelta(hours=1)).dead, list[testing.Run])
+    assert_type(t.now, datetime)
 cqueue.App(5)  # type: ignore[arg-type]
 cqueue.App(middleware=[cqueue.Middleware])  # type: ignore[list-item]
 

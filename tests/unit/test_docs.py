@@ -19,7 +19,7 @@ import pytest
 
 import cqueue
 from cqueue import client as clients
-from cqueue import errors, settings
+from cqueue import errors, settings, testing
 from tests.unit import markdown_pages as markdown
 
 # Pages of which some Python cannot run here; a single block is marked in its page instead.
@@ -249,7 +249,6 @@ def test_every_public_name_is_documented():
         "Client",
         "Context",
         "Firing",
-        "InlineRun",
         "Middleware",
         "Queue",
         "Retry",
@@ -273,6 +272,8 @@ def test_every_public_name_is_documented():
     ):
         public = {member for member in _members(getattr(cqueue, name)) if not member.startswith("_")}
         assert public - documented == set(), name
+    for name in ("Sandbox", "Job", "Run", "Runs", "DeadJob"):
+        assert _members(getattr(testing, name)) - documented == set(), name
 
 
 def _members(cls):

@@ -1,0 +1,52 @@
+"""Time that a test moves by hand: a cluster clock that stands still."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from typing import Final
+
+from cqueue.clock import ClusterClock, wall_us
+from cqueue.errors import BadInput
+
+STEP_MS: Final = 100
+"""The clock is moved to whole steps of this, to which the due times of retries are rounded up."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND_US: Final = 1_000_000
+
+
+class ManualClock(ClusterClock):
+    """The cluster's time in µs since 1970. Thread-safe."""
+
+    def __init__(self, now: datetime | None = None) -> None:
+        super().__init__(lambda: [(self._us, 0)])
+        self._moving = Lock()
+        self._us = wall_us() // _SECOND_US * _SECOND_US if now is None else _us_of(now)
+
+    def now_us(self, *, checked: bool = False) -> int:
+        """The time."""
+        return self._us
+
+    def sync(self) -> int:
+        """The time: there is nobody to ask."""
+        return self._us
+
+    def move_to(self, us: int) -> None:
+        """Move it forward to this time; it does not go back."""
+        with self._moving:
+            self._us = max(self._us, us)
+
+    def pause(self, seconds: float) -> None:
+        """Called by a driver instead of sleeping."""
+        self.move_to(self._us + round(seconds * _SECOND_US))
+
+    def after(self, duration: timedelta) -> int:
+        """The time so long from now, rounded up to a whole step; its µs stay, as what was sent has them."""
+        ms = (self._us + duration // timedelta(microseconds=1)) // 1000
+        return -(-ms // STEP_MS) * STEP_MS * 1000 + self._us % 1000
+
+
+def _us_of(now: datetime) -> int:
+    if not isinstance(now, datetime) or now.tzinfo is None:
+        raise BadInput(f"now is {now!r}; it takes a datetime with a time zone")
+    return (now - _EPOCH) // timedelta(microseconds=1)

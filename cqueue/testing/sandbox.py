@@ -1,0 +1,381 @@
+"""`app.testing()`: an application in memory, with a clock that a test moves by hand.
+
+The application stands at module level and is imported by whatever enqueues, so a test cannot hand another one
+in. It lends the application another client instead, for as long as the block lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from inspect import Parameter, Signature, signature
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from cqueue import ids
+from cqueue.catalog import Catalog
+from cqueue.client import Client
+from cqueue.config import QueueConfig
+from cqueue.dispatcher.inline import Inline, Ran
+from cqueue.dispatcher.payload import decode
+from cqueue.dispatcher.tasks import Task
+from cqueue.dispatcher.ticket import Ticket
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadArguments, BadInput, Closed, CqueueError, PayloadMismatch
+from cqueue.message import MAX_DELAY, MessageId, check_duration, to_datetime
+from cqueue.protocol.dead import (
+    HEADER_ATTEMPTS,
+    HEADER_ID,
+    HEADER_QUEUE,
+    HEADER_REASON,
+    HEADER_TRACEBACK,
+)
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.queue import Queue
+from cqueue.testing.clock import ManualClock
+from cqueue.testing.jobs import DeadJob, Job, Run, Runs
+from cqueue.testing.store import ManualStore, Standing, growing_bits
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.app import App
+
+MAX_RUNS: Final = 10_000
+_ABOUT_DEATH: Final = {HEADER_REASON, HEADER_QUEUE, HEADER_ATTEMPTS, HEADER_ID, HEADER_TRACEBACK}
+
+AnyTask = Task[..., Any]
+
+
+class Endless(CqueueError):
+    """A call has run more messages than it may: a task seems to enqueue itself, or to fail for ever."""
+
+
+class _MemoryClient(Client):
+    """A client whose queues have one shard, so that messages are received in the order of their sends."""
+
+    def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
+        single = (config or QueueConfig()).altered({"shards": 1})
+        return super().create_queue(name, single, exist_ok=exist_ok)
+
+
+class Sandbox:
+    """The application in a test; made by `App.testing`, and used in a `with` block.
+
+    One thread at a time calls its methods; the program may enqueue on any. Messages are run on the calling
+    thread, one after another: queue by queue, the most urgent first, then in the order of their due times.
+
+    The clock stands still until `advance` moves it. Handlers get its time from `current_context().now`;
+    `datetime.now()` tells real time.
+    """
+
+    def __init__(self, app: App, *, now: datetime | None = None) -> None:
+        self._app = app
+        self._clock = ManualClock(now)
+        self._store = ManualStore(self._clock)
+        bits = growing_bits()
+        self._driver = BlockingDriver(
+            self._store, self._clock, random_bits=lambda count: _joined(bits, count), pause=self._clock.pause
+        )
+        self._catalog = Catalog(self._driver)
+        self._work: Inline
+        self._open = ExitStack()
+        self._turn = Lock()
+        self._state = "new"
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise BadInput("this testing block was entered before; ask for another one: app.testing()")
+        client = _MemoryClient(self._store, driver=self._driver)
+        with ExitStack() as stack:
+            stack.callback(client.close)
+            stack.enter_context(self._app.using(client))
+            self._work = Inline(self._app)
+            stack.callback(self._work.close)
+            self._open = stack.pop_all()
+        self._state = "open"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._state = "closed"
+        self._open.close()
+
+    # ── looking ──
+
+    @property
+    def now(self) -> datetime:
+        """The time of the block's clock, in UTC."""
+        return to_datetime(self._clock.now_us() // 1000)
+
+    def enqueued(self, task: AnyTask | None = None, /, **subset: Any) -> list[Job]:
+        """What waits to be run, delayed messages and retries included, in the order of due times.
+
+        The next firing of a schedule is not among it, before its first attempt.
+
+        Args:
+            task: only messages of this task; None for all.
+            subset: only those whose arguments have these values.
+
+        Raises:
+            BadArguments: the task has no such parameter.
+        """
+        _check_subset(task, subset)
+        jobs = [self._job(queue, one) for queue in self._names() for one in self._waiting(queue)]
+        found = [job for job in jobs if _fits(job, task, subset)]
+        return sorted(found, key=lambda job: job.due)
+
+    def dead(self, task: AnyTask | None = None, /, **subset: Any) -> list[DeadJob]:
+        """The dead letters, in the order of their due times as messages; arguments as for `enqueued`."""
+        _check_subset(task, subset)
+        letters = [
+            self._dead_job(queue, one)
+            for queue in self._names()
+            for one in self._standing(queue + DEAD_SUFFIX)
+        ]
+        found = [letter for letter in letters if _fits(letter, task, subset)]
+        return sorted(found, key=lambda letter: letter.id.locate().id)
+
+    def _names(self) -> list[str]:
+        """Of all queues but those of dead letters."""
+        self._check_open()
+        return [entry.row.name for entry in self._catalog.all() if not entry.row.name.endswith(DEAD_SUFFIX)]
+
+    def _standing(self, queue: str) -> list[Standing]:
+        return self._store.standing(self._catalog.entry(queue).spec.partition)
+
+    def _waiting(self, queue: str) -> Iterator[Standing]:
+        now_us = self._clock.now_us()
+        for one in self._standing(queue):
+            is_held = one.held and one.next_us > now_us
+            is_expired = one.row.expires is not None and one.row.expires * 1000 <= now_us
+            ticket = Ticket.parse(one.row.trigger)
+            is_to_fire = ticket is not None and not ticket.is_manual and one.attempt == 1
+            if not (is_held or is_expired or is_to_fire):
+                yield one
+
+    def _job(self, queue: str, one: Standing) -> Job:
+        return Job(
+            task=one.row.task,
+            args=self._args(one.row.task, one.body, one.row.codec),
+            queue=queue,
+            due=to_datetime(one.next_us // 1000),
+            attempt=one.attempt,
+            priority=one.row.priority,
+            headers=dict(one.row.headers or {}),
+            key=one.row.key,
+            id=one.id,
+            body=one.body,
+        )
+
+    def _dead_job(self, queue: str, one: Standing) -> DeadJob:
+        headers = dict(one.row.headers or {})
+        return DeadJob(
+            task=one.row.task,
+            args=self._args(one.row.task, one.body, one.row.codec),
+            queue=headers.get(HEADER_QUEUE, queue),
+            attempts=int(headers.get(HEADER_ATTEMPTS, 0)),
+            reason=headers.get(HEADER_REASON, ""),
+            traceback=headers.get(HEADER_TRACEBACK, ""),
+            died_at=to_datetime(ids.time_us(one.row.id) // 1000),
+            headers={name: text for name, text in headers.items() if name not in _ABOUT_DEATH},
+            key=one.row.key,
+            id=MessageId(headers.get(HEADER_ID, one.id)),
+            body=one.body,
+        )
+
+    def _args(self, task: str | None, body: bytes, codec: str | None) -> Mapping[str, Any]:
+        """The arguments by parameter; those of other messages as far as they can be read."""
+        try:
+            args, kwargs = decode(body, codec)
+        except PayloadMismatch:
+            return {}
+        if task is None or task not in self._app.tasks:
+            return kwargs
+        called = signature(self._app.tasks[task].function)
+        try:
+            bound = called.bind_partial(*args, **kwargs)
+        except TypeError:
+            return kwargs
+        bound.apply_defaults()
+        return _flat(called, bound.arguments)
+
+    # ── running ──
+
+    def drain(self, *, reraise: bool = False, max_runs: int = MAX_RUNS) -> Runs:
+        """Run everything that is due, and what comes of it, until nothing is due.
+
+        Args:
+            reraise: raise what a task raised, after its message has been settled; without it a failure only
+                stands in the result.
+            max_runs: at most so many.
+
+        Returns:
+            What was run, in order.
+
+        Raises:
+            Endless: more than `max_runs` messages came up.
+        """
+        return self._all(self._due(), reraise=reraise, max_runs=max_runs)
+
+    def advance(self, duration: timedelta, *, reraise: bool = False, max_runs: int = MAX_RUNS) -> Runs:
+        """Move the clock on, and run what becomes due on the way, each at its time.
+
+        That is what is due now, then delayed messages, retries, firings of schedules, and messages whose
+        visibility timeout passes. The clock ends at a whole tenth of a second, as due times of retries do.
+
+        Args:
+            duration: 0 to 10 years.
+            reraise: as for `drain`.
+            max_runs: at most so many.
+
+        Raises:
+            BadInput: the duration is out of its range.
+            Endless: more than `max_runs` messages came up.
+        """
+        check_duration("duration", duration, timedelta(), MAX_DELAY)
+        return self._all(self._until(self._clock.after(duration)), reraise=reraise, max_runs=max_runs)
+
+    def fire(self, task: AnyTask, /, *, reraise: bool = False) -> Run:
+        """Run a periodic task now, as its schedule would, with its firing in the context.
+
+        What else is due is not run. The schedule's own times stay as they are, as with `Schedules.run_now`.
+
+        Raises:
+            BadInput: no schedule of this application calls the task.
+        """
+        key = self._app.schedule_of(task)
+        self._check_open()
+        if key is None:
+            raise BadInput(f"{task!r} has no schedule in this application; define it with @app.periodic")
+        with self._working():
+            queue = self._work.queues[task.queue]
+            if queue.paused:
+                raise BadInput(f"queue {queue.name!r} is paused: its tasks do not run until it is resumed")
+            ran = self._work.run_only(queue.name, queue.schedules.run_now(key))
+        if ran is None:
+            raise AssertionError("a firing that was sent just now can be received")
+        return self._noted(ran, reraise=reraise)
+
+    def _all(self, work: Iterable[Ran], *, reraise: bool, max_runs: int) -> Runs:
+        runs: list[Run] = []
+        with self._working():
+            for ran in work:
+                runs.append(self._noted(ran, reraise=reraise))
+                if len(runs) > max_runs:
+                    raise Endless(
+                        f"more than {max_runs:,} messages came up, the last for task {ran.message.task!r}; "
+                        "if no task enqueues itself, raise max_runs"
+                    )
+        return Runs(runs)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """One call runs messages at a time: others would find theirs held."""
+        self._check_open()
+        if not self._turn.acquire(blocking=False):
+            raise BadInput("messages of this testing block are being run already, by a task or thread of it")
+        try:
+            self._work.set_up()
+            yield
+        finally:
+            self._turn.release()
+
+    def _due(self) -> Iterator[Ran]:
+        """What is due now, and what becomes of it, until nothing is, or what is left gives nothing."""
+        given = True
+        before: list[int] = []
+        while (due := self._due_now()) and (given or before != [one.row.id for _, one in due]):
+            given, before = False, [one.row.id for _, one in due]
+            for queue, place in dict.fromkeys((queue, one.place) for queue, one in due):
+                for ran in self._work.runs(queue, place):
+                    given = True
+                    yield ran
+
+    def _due_now(self) -> list[tuple[str, Standing]]:
+        """Messages that are due, with their queues: queue by queue, and there in the order of due times."""
+        now_us = self._clock.now_us()
+        return [(queue, one) for queue, one in self._in_tasks() if one.next_us <= now_us]
+
+    def _in_tasks(self) -> Iterator[tuple[str, Standing]]:
+        """All messages of the tasks' queues, with those."""
+        return ((queue, one) for queue in list(self._work.queues) for one in self._standing(queue))
+
+    def _until(self, target_us: int) -> Iterator[Ran]:
+        """What becomes due until that time, which it then is."""
+        yield from self._due()
+        while (next_us := self._next_us()) is not None and next_us <= target_us:
+            self._clock.move_to(next_us)
+            yield from self._due()
+        self._clock.move_to(target_us)
+
+    def _next_us(self) -> int | None:
+        """When the next message comes up after now."""
+        now_us = self._clock.now_us()
+        coming = (one.next_us for _, one in self._in_tasks() if one.next_us > now_us)
+        return min(coming, default=None)
+
+    def _noted(self, ran: Ran, *, reraise: bool) -> Run:
+        if reraise and ran.error is not None:
+            raise ran.error
+        message, settlement = ran.message, ran.settlement
+        return Run(
+            task=message.task,
+            args=self._args(message.task, message.body, message.codec),
+            queue=ran.queue,
+            attempt=message.attempt,
+            outcome=settlement.outcome,
+            delay=settlement.delay,
+            reason=settlement.reason,
+            result=ran.result,
+            error=ran.error,
+            at=self.now,
+            id=message.id,
+        )
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise Closed("this testing block is not open; use it inside `with app.testing() as t:`")
+
+
+def _joined(bits: Iterator[int], count: int) -> int:
+    """So many bits, 64 at a time."""
+    number = 0
+    for _ in range(-(-count // 64)):
+        number = number << 64 | next(bits)
+    return number & ((1 << count) - 1)
+
+
+# ── arguments ──
+
+
+def _check_subset(task: AnyTask | None, subset: Mapping[str, Any]) -> None:
+    """A mistyped name would find nothing, and a test that expects nothing would pass."""
+    if task is not None and not isinstance(task, Task):
+        raise BadInput(f"{task!r} is no task; give a function that @app.task has made one")
+    if task is None:
+        return
+    parameters = signature(task.function).parameters
+    if any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values()):
+        return
+    if unknown := [name for name in subset if name not in parameters]:
+        known = ", ".join(parameters) or "none"
+        raise BadArguments(f"task {task.name!r} has no parameter {unknown[0]!r}; it has {known}")
+
+
+def _fits(one: Job | DeadJob, task: AnyTask | None, subset: Mapping[str, Any]) -> bool:
+    if task is not None and one.task != task.name:
+        return False
+    return all(name in one.args and one.args[name] == value for name, value in subset.items())
+
+
+def _flat(called: Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name; those of `**kwargs` by their own."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if called.parameters[name].kind is Parameter.VAR_KEYWORD:
+            found.update(value)
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,94 @@
+"""The pytest plugin: fixtures for a project that has cqueue installed."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit import markdown_pages
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The example in a folder of its own, and cqueue installed: pytest finds the plugin as setup.cfg says."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    metadata = tmp_path / "site" / "cassandra_cqueue-0.dist-info"
+    metadata.mkdir(parents=True)
+    entry_points = setup["options.entry_points"]["pytest11"]
+    (metadata / "entry_points.txt").write_text(f"[pytest11]\n{entry_points.strip()}\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: cassandra-cqueue\nVersion: 0\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(metadata.parent), str(ROOT)]))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in ("hooks.py", "test_hooks.py"):
+        shutil.copy(ROOT / "examples" / name, folder)
+    return folder
+
+
+def run_pytest(folder, *options):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_project_names_its_application_in_the_configuration(project):
+    """And its tests have it in memory, each anew; those of the example say the rest."""
+    (project / "pytest.ini").write_text("[pytest]\ncqueue_app = hooks:app\nstrict = true\n")
+    code, output = run_pytest(project, "-W", "error")
+    assert (code, "5 passed" in output) == (0, True), output
+
+
+def test_the_page_about_testing_runs_under_pytest(project):
+    """Its tests in one module, with the fixtures that it shows."""
+    page = ROOT / "docs/how-to/test.md"
+    text = "\n".join(block.text for block in markdown_pages.blocks(page, "python"))
+    (project / "test_hooks.py").write_text(text)
+    tests = text.count("def test_")
+    code, output = run_pytest(project, "-W", "error")
+    assert (code, f"{tests} passed" in output) == (0, True), output
+
+
+def test_a_project_may_define_the_application_as_a_fixture(project):
+    (project / "conftest.py").write_text(
+        "import pytest, hooks\n\n@pytest.fixture\ndef cqueue_app():\n    return hooks.app\n"
+    )
+    code, output = run_pytest(project)
+    assert (code, "5 passed" in output) == (0, True), output
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("", "which application? Set cqueue_app = module:name"),
+        ("hooks:ap", "Did you mean"),
+        ("hooks:order_paid", "names a function, not a cqueue.App"),
+    ],
+)
+def test_a_project_that_says_it_wrongly_is_told(project, option, text):
+    """In a sentence, not in a traceback through the plugin."""
+    (project / "pytest.ini").write_text(f"[pytest]\ncqueue_app = {option}\n")
+    code, output = run_pytest(project)
+    assert code == 1
+    assert text in output
+    assert "Traceback" not in output
+
+
+def test_a_project_that_does_not_use_it_imports_nothing_of_it(project):
+    """Neither the driver nor anything else of cqueue, but for the plugin itself."""
+    (project / "test_hooks.py").write_text(
+        "import sys\n\n"
+        "def test_nothing():\n"
+        "    ours = {name for name in sys.modules if name.partition('.')[0] in ('cqueue', 'cassandra')}\n"
+        "    assert ours == {'cqueue', 'cqueue._version', 'cqueue.pytest_plugin'}\n"
+    )
+    code, output = run_pytest(project)
+    assert code == 0, output

@@ -105,12 +105,15 @@ with queue.consumer(poll_interval=SECOND, max_poll_interval=SECOND) as consumer:
 
 found = queue.find("id")
 assert_type(found, cqueue.StoredMessage | None)
+assert_type(queue.cancel("id"), bool)
+assert_type(list(queue.ids()), list[cqueue.MessageId])
 found.body  # type: ignore[union-attr]  # noqa: B018
 for stored in queue.peek(10):
     assert_type(stored, cqueue.StoredMessage)
     assert_type(stored.id, cqueue.MessageId)
     assert_type(stored.headers, Mapping[str, str])
-    assert_type(stored.state, str | None)
+    assert_type(stored.state, str)
+    assert_type(stored.next_at, datetime)
 stats = queue.stats(exact=True)
 assert_type(stats, cqueue.QueueStats)
 assert_type(stats.claimed, int)

@@ -13,6 +13,7 @@ from cqueue import ids, listing
 from cqueue.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
+from cqueue.dead_letters import DeadLetters
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
 from cqueue.group_commit import GroupCommit
@@ -126,6 +127,19 @@ class Queue:
     def dead_letter_name(self) -> str:
         """The name of its dead-letter queue, a queue like any other: `client.queue(…)` opens it."""
         return self.name + DEAD_SUFFIX
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Its dead letters: look at them, send them back, drop them.
+
+        Raises:
+            BadInput: it is a dead-letter queue itself.
+        """
+        if self.name.endswith(DEAD_SUFFIX):
+            raise BadInput(
+                f"{self.name!r} is a dead-letter queue; ask {self.name.removesuffix(DEAD_SUFFIX)!r}"
+            )
+        return DeadLetters(self.name, self._catalog, self._driver, self._producer)
 
     # ── send and receive ──
 

@@ -64,16 +64,17 @@ def _trigger(schedule: Schedule) -> dict[str, Any]:
     return values
 
 
-def listing(schedules: list[Schedule]) -> Table:
-    """All schedules: a line each."""
+def listing(schedules: list[Schedule], *, queues: bool = False) -> Table:
+    """All schedules: a line each. queues: say which queue each is of."""
     from rich.table import Table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False)
-    for column in _COLUMNS:
+    for column in ("queue", *_COLUMNS) if queues else _COLUMNS:
         table.add_column(column, overflow="fold", justify="right" if column == "fired" else "left")
     for schedule in schedules:
         times = (show_moment(schedule.next_at), show_moment(schedule.previous))
         texts = (
+            *([schedule.queue] if queues else []),
             schedule.key,
             schedule.state,
             when(schedule),

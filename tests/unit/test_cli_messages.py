@@ -383,9 +383,24 @@ def test_peek_shows_states_and_takes_nothing(cli):
     for _ in range(2):
         found = cli("--json", "peek", "q").json_lines
         assert [(m["body"], m["state"]) for m in found] == [("now", "ready"), ("late", "delayed")]
-    assert "attempt" not in found[0]
+    assert (found[0]["attempts"], found[0]["task"], found[0]["next"]) == (0, None, found[0]["due"])
     assert len(cli("--json", "peek", "q", "--limit", "1").json_lines) == 1
-    assert "late" in cli("peek", "q").out
+    header, *lines = cli("peek", "q").out.splitlines()
+    assert header.split() == ["id", "state", "next", "attempts", "task", "body"]
+    assert lines[1].endswith("–     late")
+    cli("send", "q", "urgent", "--priority", 3)
+    assert "priority" in cli("peek", "q").out
+
+
+def test_peek_says_when_a_message_comes_again(cli, cli_url):
+    """With the attempts that it has had."""
+    cli("send", "q", "x")
+    with connect(cli_url) as client, client.queue("q").consumer() as consumer:
+        consumer.receive()[0].nack(timedelta(hours=1))
+    (found,) = cli("--json", "peek", "q").json_lines
+    assert (found["state"], found["attempts"]) == ("waiting", 1)
+    wait = datetime.fromisoformat(found["next"]) - datetime.fromisoformat(found["sent_at"])
+    assert abs(wait - timedelta(hours=1)) < timedelta(seconds=5)
 
 
 def test_peek_at_nothing(cli):

@@ -284,6 +284,17 @@ def test_which_letters_are_sent_back(queue, by):
     assert sorted(message.body for message in received(queue, 2)) == [b"0", b"1"]
 
 
+def test_an_application_starts_as_before_after_a_redrive(client):
+    """Who creates the queue at each start, with its configuration, finds it as it is wanted."""
+    config = cqueue.QueueConfig(max_attempts=3)
+    queue = client.create_queue(f"q-{secrets.token_hex(4)}", config)
+    bury(queue, task(0))
+    queue.dead_letters.redrive(everything=True)
+    assert client.create_queue(queue.name, config, exist_ok=True).config.derived_sends
+    with pytest.raises(cqueue.QueueExists):
+        client.create_queue(queue.name, cqueue.QueueConfig(max_attempts=4), exist_ok=True)
+
+
 @pytest.mark.parametrize("verb", ["redrive", "drop"])
 def test_a_dry_run_writes_nothing(queue, store, verb):
     """It says what would be done, and the queue is not even altered."""

@@ -1,8 +1,10 @@
 """Dead letters: looked at, sent back as what they were, dropped. None is lost, and none comes back twice."""
 
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
 
@@ -33,6 +35,7 @@ class Lying(Wrapper):
     def __init__(self, store):
         super().__init__(store)
         self.error_of = lambda _: None
+        self.before = lambda _: None
         self.after = False
         self.log = []
 
@@ -47,6 +50,7 @@ class Lying(Wrapper):
 
     def _one(self, operation):
         self.log.append(operation)
+        self.before(operation)
         error = self.error_of(operation)
         if error is not None and not self.after:
             return error
@@ -388,6 +392,22 @@ def test_when_cassandra_is_away_nothing_more_is_tried(queue, store, monkeypatch)
     with store.failing(ReadShards, Unavailable("no node")), pytest.raises(Unavailable):
         queue.dead_letters.redrive(everything=True)
     assert len(queue.dead_letters.list()) == 5
+
+
+def test_two_that_redrive_at_once_make_no_copies(queue, store):
+    """Both read the letters before either deletes one: they derive the same ids."""
+    bury(queue, *map(task, range(20)))
+    queue.alter(derived_sends=True)
+    both = Barrier(2, timeout=30)
+    store.before = lambda operation: both.wait() if isinstance(operation, InsertMessages) else None
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(queue.dead_letters.redrive, everything=True) for _ in range(2)]
+        first, second = (run.result() for run in runs)
+    store.before = lambda _: None
+    assert (first.failed, second.failed) == ((), ())
+    assert set(first.sent) == set(second.sent)
+    assert len(received(queue, 20)) == 20
+    assert queue.dead_letters.list() == []
 
 
 def test_a_closed_client_is_said():

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
 
 DEFAULT_LIMIT = 50
-SHOWN = 10
-"""Errors that are printed; --json has all."""
+SHOWN = 5
+"""Errors that are printed, and letters of each; --json has all."""
 
 Ids = Annotated[
     list[str] | None,
@@ -164,16 +164,26 @@ def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: s
     ]
     value = {**about, "done": result.done, "sent": result.sent, "held": result.held, "failed": failed}
     cli.emit(value, f"{counted(len(result.done), 'dead letter')} {done}.")
-    for id_ in result.held[:SHOWN]:
-        cli.remark(f"{short(id_)}: a consumer of the dead-letter queue holds it, so it stays.")
-    for id_, error in result.failed[:SHOWN]:
-        cli.remark(f"{short(id_)}: {type(error).__name__}: {error}")
-    more = len(result.held[SHOWN:]) + len(result.failed[SHOWN:])
-    if more:
-        cli.remark(f"… and {more:,} more; --json names all.")
+    reasons = [(id_, "a consumer of the dead-letter queue holds it, so it stays") for id_ in result.held]
+    reasons += [(id_, f"{type(error).__name__}: {error}") for id_, error in result.failed]
+    for text in _grouped(reasons):
+        cli.remark(text)
     codes = {exit_code(error) for _, error in result.failed}
     if codes or result.held:
         raise typer.Exit(next((code for code in _WORST if code in codes), ExitCode.NOT_DONE))
+
+
+def _grouped(reasons: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A line for each reason, with the letters that it is of: the same is often true of many."""
+    by_reason: dict[str, list[str]] = {}
+    for id_, reason in reasons:
+        by_reason.setdefault(reason, []).append(id_)
+    for number, (reason, ids) in enumerate(by_reason.items()):
+        if number == SHOWN:
+            yield f"… and {len(by_reason) - SHOWN:,} more errors; --json names all."
+            return
+        more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
+        yield f"{', '.join(map(short, ids[:SHOWN]))}{more}: {reason}"
 
 
 _WORST = (ExitCode.UNKNOWN, ExitCode.NOT_DONE, ExitCode.USAGE)

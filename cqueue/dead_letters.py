@@ -188,8 +188,8 @@ class DeadLetters:
 
     def _matching(self, reason: str | None, task: str | None) -> Iterator[DeadLetter]:
         for name, text in (("reason", reason), ("task", task)):
-            if text is not None and not isinstance(text, str):
-                raise BadInput(f"{name} is {text!r}; it takes text")
+            if text is not None and (not isinstance(text, str) or not text):
+                raise BadInput(f"{name} is {text!r}; it takes a text that is not empty")
         part = None if reason is None else reason.casefold()
         return (
             letter

@@ -192,6 +192,8 @@ def test_a_large_body_is_read_when_it_is_asked_for(client, queue):
         lambda dead: dead.list("3"),
         lambda dead: dead.list(reason=3),
         lambda dead: dead.redrive(),
+        lambda dead: dead.redrive(reason=""),
+        lambda dead: dead.drop(task=""),
         lambda dead: dead.redrive([], everything=True),
         lambda dead: dead.redrive("x", reason="y"),
         lambda dead: dead.drop(task="x", everything=True),

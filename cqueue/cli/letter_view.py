@@ -11,6 +11,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.short_ids import short
 from cqueue.cli.table import print_sheet, print_table
 from cqueue.cli.values import body_text, show_moment
+from cqueue.errors import NotDone
 
 if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetter
@@ -53,7 +54,7 @@ def _row(letter: DeadLetter) -> tuple[str, ...]:
 
 def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
     """All that is known of it, with its traceback and its body."""
-    text, encoding = ("", "utf-8") if letter.body_lost else body_text(letter.body)
+    text, encoding, trouble = _body(letter)
     if cli.json:
         more = {"traceback": letter.traceback, "codec": letter.codec, "body": text, "encoding": encoding}
         cli.emit({"queue": queue, **described(letter), **more})
@@ -75,6 +76,16 @@ def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
             "priority": letter.priority or None,
             "headers": ", ".join(headers),
             "traceback": letter.traceback,
-            "body": "lost: no replica had it" if letter.body_lost else text,
+            "body": trouble or text,
         },
     )
+
+
+def _body(letter: DeadLetter) -> tuple[str | None, str | None, str | None]:
+    """The body as text and its encoding, or why there is none: all the rest is shown in any case."""
+    if letter.body_lost:
+        return None, None, "lost: no replica had it"
+    try:
+        return *body_text(letter.body), None
+    except NotDone as exc:
+        return None, None, str(exc)

@@ -12,6 +12,9 @@ from cqueue.cli.table import print_table
 from cqueue.dead_letters import DeadLetters, LettersResult
 from cqueue.dispatcher.payload import decode
 from cqueue.errors import BadInput, NotDone, SendUnknown
+from cqueue.message import MessageId
+from cqueue.protocol.flush import INLINE_BODY
+from cqueue.store.operations import DeleteBodies
 
 SEND = ("--task", "shop:send", "--args", '["a@b"]')
 
@@ -114,6 +117,18 @@ def test_a_letter_cannot_command_a_terminal(cli, bury):
         assert "\x1b[2J" not in said.out
         assert "why\\x1b[2J" in said.out
     assert "a\\x1b[2Jb :smile: [red]" in said.out
+
+
+def test_a_letter_is_shown_without_its_body_if_it_must_be(cli, bury, client, tmp_path):
+    """What else is known of it is what one looks for."""
+    (tmp_path / "large").write_bytes(bytes(INLINE_BODY + 1))
+    bury("--file", tmp_path / "large")
+    (letter_id,) = ids(cli)
+    wide_row, _, key = MessageId(letter_id).locate()
+    client._driver.ask(DeleteBodies(wide_row, (key,)))
+    said = cli("dead", "show", "q", letter_id)
+    assert (said.code, "Timeout: 30 s" in said.out, "cannot be read" in said.out) == (0, True, True)
+    assert cli("--json", "dead", "show", "q", letter_id).json["body"] is None
 
 
 @pytest.mark.parametrize("form", ["whole", "short", "four", "original", "original short"])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cqueue.client import Client, connect
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer, ReceivedMessage
+    from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
     from cqueue.dispatcher.app import App
     from cqueue.dispatcher.context import Binding, Context, Firing
     from cqueue.dispatcher.current import current_context, current_message
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         InvalidMessageId,
         InvalidQueueName,
         LeaseLost,
+        LetterNotFound,
         LogExists,
         LogNotFound,
         NotDone,
@@ -93,6 +95,8 @@ __all__ = [
     "Cron",
     "DamagedRow",
     "Dead",
+    "DeadLetter",
+    "DeadLetters",
     "DelayOutOfRange",
     "DevError",
     "Dispatcher",
@@ -105,6 +109,8 @@ __all__ = [
     "InvalidQueueName",
     "Lag",
     "LeaseLost",
+    "LetterNotFound",
+    "LettersResult",
     "Log",
     "LogConfig",
     "LogExists",
@@ -160,6 +166,7 @@ _HOMES = {
     "client": ("Client", "connect"),
     "config": ("QueueConfig",),
     "consumer": ("Consumer", "ReceivedMessage"),
+    "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
     "dispatcher.app": ("App",),
     "dispatcher.context": ("Binding", "Context", "Firing"),
     "dispatcher.current": ("current_context", "current_message"),

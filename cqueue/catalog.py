@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -177,7 +178,7 @@ class Catalog:
             self._check_not_deleting(name + DEAD_SUFFIX)
         if not self._insert(name, config):
             row = self._check_not_deleting(name)
-            if row is not None and not (exist_ok and self._config_of(row) == config):
+            if row is not None and not (exist_ok and _is_as(self._config_of(row), config)):
                 how = "with another configuration" if exist_ok else "already"
                 raise QueueExists(f"queue {name!r} exists {how}")
         return self.entry(name)
@@ -309,6 +310,11 @@ class Catalog:
 
 def _place(row: QueueRow, column: str) -> Damage:
     return Damage("queues", row.name, (row.name,), column)
+
+
+def _is_as(stored: QueueConfig, wanted: QueueConfig) -> bool:
+    """Whether the queue is as wanted; schedules and redrives set `derived_sends` without being asked to."""
+    return stored == replace(wanted, derived_sends=wanted.derived_sends or stored.derived_sends)
 
 
 def _new_row(name: str, config: QueueConfig, deployment: DeploymentRow) -> Proto[QueueRow]:

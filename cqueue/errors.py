@@ -22,6 +22,7 @@ A caller acts on the second level: it says what is known about the effect of the
         ├── ConfigError         a queue's or client's configuration
         ├── InvalidQueueName
         ├── InvalidMessageId
+        ├── LetterNotFound
         ├── InvalidLogId
         ├── LogNotFound
         ├── LogExists
@@ -147,6 +148,10 @@ class InvalidQueueName(BadInput):
 
 class InvalidMessageId(BadInput):
     """The text is no message id of this library."""
+
+
+class LetterNotFound(BadInput):
+    """The queue has no dead letter of that id."""
 
 
 class InvalidLogId(BadInput):

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cqueue import ids
+from cqueue import ids, listing
 from cqueue.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
+from cqueue.dead_letters import DeadLetters
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
 from cqueue.group_commit import GroupCommit
-from cqueue.message import MAX_PREFETCH, Message, MessageId, check_duration, to_datetime
+from cqueue.message import MAX_PREFETCH, Location, Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.protocol.survey import Found
 from cqueue.senders import Senders
-from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, WideRow
+from cqueue.store.operations import MessageRow, ReadBodies
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.schedules import Schedules
@@ -35,7 +37,10 @@ MIN_POLL, MAX_POLL = timedelta(milliseconds=1), timedelta(minutes=1)
 class StoredMessage:
     """A message looked at, not received.
 
-    state: ready, claimed, waiting, delayed, expired, or None if not asked.
+    Attributes:
+        state: ready, claimed, waiting, delayed or expired; quarantined if a damaged slot lists it.
+        attempts: how often it was delivered, the present delivery included; snoozed ones do not count.
+        next_at: when it may be delivered next: of a message that a consumer holds, should it not be acked.
     """
 
     id: MessageId
@@ -44,7 +49,12 @@ class StoredMessage:
     priority: int
     due: datetime
     sent_at: datetime
-    state: str | None = None
+    state: str
+    task: str | None
+    key: str | None
+    codec: str | None
+    attempts: int
+    next_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,19 @@ class Queue:
     def dead_letter_name(self) -> str:
         """The name of its dead-letter queue, a queue like any other: `client.queue(…)` opens it."""
         return self.name + DEAD_SUFFIX
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Its dead letters: look at them, send them back, drop them.
+
+        Raises:
+            BadInput: it is a dead-letter queue itself.
+        """
+        if self.name.endswith(DEAD_SUFFIX):
+            raise BadInput(
+                f"{self.name!r} is a dead-letter queue; ask {self.name.removesuffix(DEAD_SUFFIX)!r}"
+            )
+        return DeadLetters(self.name, self._catalog, self._driver, self._producer)
 
     # ── send and receive ──
 
@@ -208,15 +231,11 @@ class Queue:
             BadInput: it is the id of another queue's message.
             DamagedRow: it cannot be read.
         """
-        wide_row, priority, id_ = MessageId(message_id).locate()
-        if wide_row.queue != self._catalog.entry(self.name).spec.partition:
-            raise BadInput(f"the message is not one of queue {self.name!r}")
-        rows = self._driver.ask(ReadMessages(wide_row, priority, (id_,)))
-        if not rows:
+        wide_row, priority, id_ = self._locate(message_id)
+        found = self._driver.run(survey.look(wide_row, priority, (id_,)))
+        if not found:
             self._driver.store.quarantine.check_message(wide_row, priority, id_)
-        if not rows or self._is_expired(rows[0]):
-            return None
-        return self._stored(wide_row, rows[0])
+        return self._stored(found[0]) if found and not self._is_expired(found[0].row) else None
 
     def peek(self, limit: int = 10) -> list[StoredMessage]:
         """The first messages in order of time and priority, without receiving them.
@@ -226,13 +245,24 @@ class Queue:
         if not isinstance(limit, int) or not 1 <= limit <= MAX_PEEK:
             raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PEEK:,}")
         found = self._driver.run(survey.peek(self._catalog.entry(self.name).spec, limit))
-        return [self._stored(one.wide_row, one.row, one.state) for one in found]
+        return [self._stored(one) for one in found]
+
+    def ids(self) -> Iterator[MessageId]:
+        """The ids of all messages in order of time shard and priority, read a page at a time."""
+        return listing.message_ids(self._driver, self._catalog.entry(self.name).spec)
+
+    def _locate(self, message_id: str) -> Location:
+        place = MessageId(message_id).locate()
+        if place.wide_row.queue != self._catalog.entry(self.name).spec.partition:
+            raise BadInput(f"the message is not one of queue {self.name!r}")
+        return place
 
     def _is_expired(self, row: MessageRow) -> bool:
         return row.expires is not None and row.expires * 1000 <= self._driver.clock.now_us()
 
-    def _stored(self, wide_row: WideRow, row: MessageRow, state: str | None = None) -> StoredMessage:
-        body = row.body
+    def _stored(self, found: Found) -> StoredMessage:
+        wide_row, row, state, slot = found
+        body, due = row.body, to_datetime(ids.time_us(row.id) // 1000)
         if body is None:
             body = self._driver.ask(ReadBodies(wide_row, (row.id,))).get(row.id, b"")
         return StoredMessage(
@@ -240,9 +270,14 @@ class Queue:
             body=body,
             headers=dict(row.headers or {}),
             priority=row.priority,
-            due=to_datetime(ids.time_us(row.id) // 1000),
+            due=due,
             sent_at=to_datetime(row.sent_at),
             state=state,
+            task=row.task,
+            key=row.key,
+            codec=row.codec,
+            attempts=slot.attempt if slot is not None else 0,
+            next_at=to_datetime(slot.due_ms) if slot is not None else due,
         )
 
     def stats(self, *, exact: bool = False) -> QueueStats:
@@ -277,6 +312,28 @@ class Queue:
     def resume(self) -> None:
         """Undo `pause`."""
         self._catalog.set_state(self.name, ACTIVE)
+
+    def cancel(self, message_id: str) -> bool:
+        """Delete the message of this id; False if it is gone already: acked, dead, expired or cancelled.
+
+        A handler that has the message is not interrupted; the message does not come again after it. It may
+        still be delivered once to another process that had read it, in the half second before, and a
+        handler that gives it up makes a dead letter of it.
+
+        Raises:
+            InvalidMessageId, BadInput: as `find`.
+            NotDone: it was not deleted.
+            OutcomeUnknown: it may be; the call can be repeated.
+        """
+        wide_row, priority, id_ = self._locate(message_id)
+        found = self._driver.run(survey.look(wide_row, priority, (id_,)))
+        if not found:
+            return False
+        try:
+            self._driver.run(survey.discard(wide_row, priority, [found[0].row]))
+        finally:
+            self._producer.purged()
+        return not self._is_expired(found[0].row)
 
     def purge(self) -> int:
         """Delete all messages, delayed ones as well; how many. What is sent meanwhile may stay."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.short_ids import short
+from cqueue.cli.table import print_sheet, print_table
 from cqueue.cli.values import body_text, safe_for_terminal, show_moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.table import Table
 
     from cqueue.consumer import ReceivedMessage
     from cqueue.queue import StoredMessage
@@ -51,10 +52,63 @@ def print_stored(cli: CliContext, messages: Sequence[StoredMessage]) -> None:
     """Messages looked at: a line of JSON each, or a table."""
     if cli.json:
         for message in messages:
-            sys.stdout.write(_json({**_common_fields(message), "state": message.state}))
+            sys.stdout.write(_json(stored_fields(message)))
         sys.stdout.flush()
     elif messages:
-        cli.console.print(_table(messages))
+        columns = {name: [text(message) for message in messages] for name, text in _COLUMNS.items()}
+        if not any(message.priority for message in messages):
+            del columns["priority"]
+        print_table(cli, list(columns), zip(*columns.values(), strict=True), right=_RIGHT & columns.keys())
+
+
+def print_one(cli: CliContext, message: StoredMessage, *, queue: str) -> None:
+    """All that is known of a message."""
+    if cli.json:
+        cli.emit({"queue": queue, **stored_fields(message)})
+        return
+    headers = [f"{name}={text}" for name, text in sorted(message.headers.items())]
+    until = ", unless it is acked" if message.state == "claimed" else ""
+    print_sheet(
+        cli,
+        {
+            "queue": queue,
+            "id": f"{message.id} ({short(message.id)})",
+            "state": message.state,
+            "task": message.task,
+            "key": message.key,
+            "attempts": message.attempts,
+            "next": show_moment(message.next_at) + until,
+            "due": show_moment(message.due),
+            "sent": show_moment(message.sent_at),
+            "priority": message.priority,
+            "headers": ", ".join(headers),
+            "body": body_text(message.body)[0],
+        },
+    )
+
+
+def stored_fields(message: StoredMessage) -> dict[str, Any]:
+    """What --json shows of a message that was looked at."""
+    return {
+        **_common_fields(message),
+        "state": message.state,
+        "task": message.task,
+        "key": message.key,
+        "attempts": message.attempts,
+        "next": message.next_at.isoformat(),
+    }
+
+
+_RIGHT = {"attempts", "priority"}
+_COLUMNS: Mapping[str, Callable[[StoredMessage], str]] = {
+    "id": lambda message: short(message.id),
+    "state": lambda message: message.state,
+    "next": lambda message: show_moment(message.next_at),
+    "attempts": lambda message: str(message.attempts),
+    "priority": lambda message: str(message.priority),
+    "task": lambda message: message.task or "–",
+    "body": lambda message: body_text(message.body)[0],
+}
 
 
 def _common_fields(message: ReceivedMessage | StoredMessage) -> dict[str, Any]:
@@ -82,23 +136,3 @@ def _about(message: ReceivedMessage, encoding: str) -> str:
     if encoding != "utf-8":
         parts.append(f"{len(message.body):,} bytes in {encoding}")
     return "  ".join(("──", *parts))
-
-
-def _table(messages: Sequence[StoredMessage]) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - not needed for --help
-    from rich.text import Text  # noqa: PLC0415 - as above
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("state", "priority", "due", "sent"):
-        table.add_column(column, no_wrap=True, justify="right" if column == "priority" else "left")
-    table.add_column("body", overflow="ellipsis", no_wrap=True)
-    for message in messages:
-        text, _ = body_text(message.body)
-        table.add_row(
-            message.state,
-            str(message.priority),
-            show_moment(message.due),
-            show_moment(message.sent_at),
-            Text(safe_for_terminal(text.replace("\n", " "))),
-        )
-    return table

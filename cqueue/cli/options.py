@@ -39,6 +39,13 @@ def _print_json(ctx: typer.Context, wanted: bool) -> bool:  # noqa: FBT001 - cal
 
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)]
+MessageIdText = Annotated[
+    str, typer.Argument(metavar="ID", help="The message's id, whole or short.", show_default=False)
+]
+InQueue = Annotated[
+    str | None,
+    typer.Option("--queue", metavar="QUEUE", help="Where to look for a short id; by default everywhere."),
+]
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.", show_default=False)]
 Json = Annotated[
     bool, typer.Option("--json", help="Print results as JSON, as `cqueue --json` does.", callback=_print_json)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
@@ -18,10 +18,11 @@ from cqueue.cli.message_view import Printer
 from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.values import counted, parse_duration
-from cqueue.errors import BadInput, CqueueError
+from cqueue.errors import BadInput, CqueueError, LeaseLost
 
 if TYPE_CHECKING:
     from cqueue.consumer import Consumer, ReceivedMessage
+    from cqueue.message import MessageId
     from cqueue.queue import Queue
 
 app = typer.Typer()
@@ -47,6 +48,8 @@ class Account:
     how: Settle
     printed: int = 0
     settled: int = 0
+    held: dict[MessageId, ReceivedMessage] = field(default_factory=dict)
+    """Printed under --nack: given back after the last receive, or the next one would get them again."""
 
 
 @app.command()
@@ -76,7 +79,7 @@ def receive(
         typer.Option("--ack/--no-ack", help="Ack what is printed (the default), or leave it to its timeout."),
     ] = None,
     nack: Annotated[
-        bool, typer.Option("--nack", help="Give it back at once instead; the attempt counts.")
+        bool, typer.Option("--nack", help="Give all of them back at the end instead; the attempt counts.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     _json: Json = False,
@@ -89,6 +92,8 @@ def receive(
     """
     if nack and ack is not None:
         raise BadInput("Give --nack, or --ack/--no-ack, not both.")
+    if nack and follow:
+        raise BadInput("--nack gives messages back after the last receive, and --follow has none.")
     if follow and wait is not None:
         raise BadInput("--follow waits until Ctrl-C; leave --wait out.")
     how = Settle.NACK if nack else Settle.LEAVE if ack is False else Settle.ACK
@@ -100,6 +105,7 @@ def receive(
         try:
             with held_back() as interrupts, _consumer(queue, how) as consumer:
                 _loop(consumer, Printer(cli), account, interrupts, limit, wait, follow=follow)
+                _give_back(consumer, account)
         except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
             if isinstance(exc, KeyboardInterrupt):
                 after_ctrl_c(cli.err_console)
@@ -124,6 +130,8 @@ def _loop(
     while limit is None or account.printed < limit:
         want = BATCH if limit is None else min(BATCH, limit - account.printed)
         messages = consumer.receive(want, wait=patience)
+        if any(message.id in account.held for message in messages):
+            return  # a slow reader of a pipe let the first ones' timeout pass
         if messages:
             with interrupts.step():
                 _print_and_settle(consumer, printer, account, messages)
@@ -144,8 +152,17 @@ def _print_and_settle(
     if account.how is Settle.ACK:
         consumer.ack(messages)
     elif account.how is Settle.NACK:
-        consumer.nack(messages)
+        account.held.update({message.id: message for message in messages})
+        return
     account.settled += len(messages)
+
+
+def _give_back(consumer: Consumer, account: Account) -> None:
+    """What --nack has printed. One whose timeout has passed has been given back by that."""
+    if account.held:
+        with suppress(LeaseLost):
+            consumer.nack(list(account.held.values()))
+        account.settled += len(account.held)
 
 
 @contextmanager

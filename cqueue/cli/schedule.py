@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.arguments import encoded
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.schedule_view import UPCOMING, described, listing, sheet
 from cqueue.cli.values import parse_duration, parse_headers, parse_moment
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, QueueNotFound
+from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
+    from cqueue.client import Client
     from cqueue.dispatcher.schedules import Schedule, Schedules
     from cqueue.dispatcher.triggers import Trigger
 
@@ -43,8 +46,15 @@ def _schedules(ctx: typer.Context, queue: str) -> Iterator[Schedules]:
 
 
 @app.command("list")
-def list_schedules(ctx: typer.Context, queue: QueueName, *, _json: Json = False) -> None:
-    """List the schedules of a queue.
+def list_schedules(
+    ctx: typer.Context,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="[QUEUE]", help="Of which queue; of all if none is named.")
+    ] = None,
+    *,
+    _json: Json = False,
+) -> None:
+    """List the schedules of a queue, or of all queues.
 
     One is an orphan if none of the processes that run handlers of the queue knows its task: it fires nothing
     until one does.
@@ -52,16 +62,27 @@ def list_schedules(ctx: typer.Context, queue: QueueName, *, _json: Json = False)
     from cqueue.dispatcher.members import is_orphan, listed  # noqa: PLC0415 - not for --help
 
     cli: CliContext = ctx.obj
-    with open_client(cli) as client:
-        found = find_queue(client, queue).schedules.list()
+    with open_client(cli) as client, cli.status("Looking…"):
+        found = _all(client) if queue is None else find_queue(client, queue).schedules.list()
         workers, _ = listed(client)
         say_left_out(cli, client, "schedules")
     orphans = {(one.queue, one.key) for one in found if is_orphan(one.task, one.queue, workers)}
     if found or cli.json:
         shown = [{**described(one), "orphan": (one.queue, one.key) in orphans} for one in found]
-        cli.emit(shown, lambda: listing(found, orphans=orphans))
-    else:
-        cli.remark(f"Queue {queue} has no schedule yet. `cqueue schedule add {queue} KEY …` makes one.")
+        cli.emit(shown, lambda: listing(found, orphans=orphans, queues=queue is None))
+        return
+    whose, where = (f"Queue {queue} has", queue) if queue is not None else ("There is", "QUEUE")
+    cli.remark(f"{whose} no schedule yet. `cqueue schedule add {where} KEY …` makes one.")
+
+
+def _all(client: Client) -> list[Schedule]:
+    """Those of all queues."""
+    found: list[Schedule] = []
+    for name in client.queues():
+        if not name.endswith(DEAD_SUFFIX):
+            with suppress(QueueNotFound):  # deleted since it was listed
+                found += client.queue(name).schedules.list()
+    return found
 
 
 @app.command()
@@ -167,29 +188,13 @@ def _body(body: str | None, args: str | None, task: str | None) -> tuple[bytes, 
         if body == "-":
             return sys.stdin.buffer.read(), None
         if task is not None and body is None:
-            return _arguments("[]")
+            return encoded(None)
         return (body or "").encode("utf-8", "surrogateescape"), None
     if body is not None:
         raise BadInput("Give --body or --args, not both.")
     if task is None:
         raise BadInput("--args are those of a task: give --task as well.")
-    return _arguments(args)
-
-
-def _arguments(text: str) -> tuple[bytes, str]:
-    """A task's arguments, as `enqueue` would write them."""
-    import json  # noqa: PLC0415 - only here
-
-    from cqueue.dispatcher.payload import Arguments, codec, encode  # noqa: PLC0415 - not for --help
-
-    try:
-        values = json.loads(text)
-    except ValueError as exc:
-        raise BadInput(f'--args takes JSON such as \'["a@b", 3]\' or \'{{"to": "a@b"}}\': {exc}') from exc
-    if not isinstance(values, list | dict):
-        raise BadInput("--args takes a JSON array, or a JSON object of arguments by name.")
-    arguments = Arguments(tuple(values), {}) if isinstance(values, list) else Arguments((), values)
-    return encode(arguments, codec("json")), "json"
+    return encoded(args)
 
 
 @app.command()

@@ -65,17 +65,23 @@ def _trigger(schedule: Schedule) -> dict[str, Any]:
     return values
 
 
-def listing(schedules: list[Schedule], orphans: Container[tuple[str, str]] = ()) -> Table:
-    """All schedules: a line each; those whose task no worker knows are marked."""
+def listing(
+    schedules: list[Schedule], *, orphans: Container[tuple[str, str]] = (), queues: bool = False
+) -> Table:
+    """All schedules: a line each; those whose task no worker knows are marked.
+
+    queues: say which queue each is of.
+    """
     from rich.table import Table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False)
-    for column in _COLUMNS:
+    for column in ("queue", *_COLUMNS) if queues else _COLUMNS:
         table.add_column(column, overflow="fold", justify="right" if column == "fired" else "left")
     for schedule in schedules:
         is_orphan = schedule.state == "active" and (schedule.queue, schedule.key) in orphans
         times = (show_moment(schedule.next_at), show_moment(schedule.previous))
         texts = (
+            *([schedule.queue] if queues else []),
             schedule.key,
             "orphan" if is_orphan else schedule.state,
             when(schedule),

@@ -5,15 +5,19 @@ from __future__ import annotations
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from cqueue.cli.arguments import encoded
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import open_queue
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.values import parse_duration, parse_headers, parse_moment
 from cqueue.errors import BadInput
+
+if TYPE_CHECKING:
+    from cqueue.message import Message
 
 app = typer.Typer()
 
@@ -30,6 +34,16 @@ def send(
     lines: Annotated[
         bool, typer.Option("--lines", help="Each line of standard input (or of --file) is a message.")
     ] = False,
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Call this task, as its `enqueue` does.")
+    ] = None,
+    args: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="The task's arguments: an array, or an object of them by name."),
+    ] = None,
+    kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The task's arguments by name, beside an array.")
+    ] = None,
     delay: Annotated[
         timedelta | None,
         typer.Option(
@@ -54,7 +68,7 @@ def send(
     ] = None,
     _json: Json = False,
 ) -> None:
-    """Send a message, or with --lines one a line; done once Cassandra has acknowledged it.
+    """Send a message, with --lines one a line, or with --task a call of a task; done once it is stored.
 
     Prints the message's id, or with --lines how many were sent. Ctrl-C lets the batch under way end
     and says how many lines are sent, so that the rest can be sent later.
@@ -66,6 +80,13 @@ def send(
         "headers": parse_headers(header or ()) or None,
         "ttl": ttl,
     }
+    if task is not None or args is not None or kwargs is not None:
+        if body is not None or file is not None or lines:
+            raise BadInput(
+                "A task is called with --args and --kwargs; leave the body, --file and --lines out."
+            )
+        _send_task(ctx.obj, name, _call(task, args, kwargs, options))
+        return
     check_source(body, file, lines=lines)
     if lines:
         from cqueue.cli.send_lines import send_lines  # noqa: PLC0415 - only where it is needed
@@ -73,6 +94,24 @@ def send(
         send_lines(ctx.obj, name, file, options)
     else:
         _send_one(ctx.obj, name, read_body(body, file), options)
+
+
+def _call(task: str | None, args: str | None, kwargs: str | None, options: dict[str, Any]) -> Message:
+    """The message that calls a task; whether there is such a task only a dispatcher knows."""
+    from cqueue.message import Message  # noqa: PLC0415 - not needed for --help
+
+    if task is None:
+        raise BadInput("--args and --kwargs are those of a task: give --task as well.")
+    body, codec = encoded(args, kwargs)
+    return Message(body, task=task, codec=codec, **options)
+
+
+def _send_task(cli: CliContext, name: str, message: Message) -> None:
+    with open_queue(cli, name) as queue:
+        result = queue.send_many([message])
+    for _, error in result.failed:
+        raise error
+    cli.emit({"queue": name, "task": message.task, "id": result.ids[0]}, result.ids[0])
 
 
 def check_source(body: str | None, file: Path | None, *, lines: bool, verb: str = "send") -> None:

@@ -5,11 +5,13 @@ These walk all wide rows that the registry lists, present and future. Nothing he
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cqueue import ids
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
 from cqueue.protocol.fresh import together
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -23,9 +25,11 @@ from cqueue.store.operations import (
     Now,
     ReadHead,
     ReadIds,
+    ReadMessages,
     ReadShards,
     ReadSlice,
     ShardRow,
+    SlotRow,
     SlotState,
     UnregisterShard,
     WideRow,
@@ -59,11 +63,15 @@ class Counts:
 
 
 class Found(NamedTuple):
-    """A message as it stands: state is ready, claimed, waiting, delayed or expired."""
+    """A message as it stands: state is ready, claimed, waiting, delayed or expired.
+
+    slot: the one that lists it, for a message that is claimed or waiting.
+    """
 
     wide_row: WideRow
     row: MessageRow
     state: str
+    slot: SlotRow | None = None
 
 
 class Walk:
@@ -173,8 +181,13 @@ def _count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int
 
 
 def _states(head: Head, priority: int) -> dict[int, SlotState]:
+    return {id_: slot.state for id_, slot in slots_of(head, priority).items()}
+
+
+def slots_of(head: Head, priority: int) -> dict[int, SlotRow]:
+    """For each message that a slot lists, by id, that slot."""
     return {
-        id_: slot.state
+        id_: slot
         for slot in head.slots
         if slot.priority == priority and slot.state is not SlotState.FREE
         for id_ in slot.ids
@@ -190,9 +203,27 @@ def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:
         for priority in sorted(priorities):
             if len(found) >= limit:
                 return found
-            states = _states(head, priority)
             rows = yield from _first_rows(spec, wide_row, priority, limit - len(found))
-            found += [Found(wide_row, row, _state_name(states, row, now_us)) for row in rows]
+            found += as_found(wide_row, rows, slots_of(head, priority), now_us)
+    return found
+
+
+def look(wide_row: WideRow, priority: int, ids_: tuple[int, ...]) -> Proto[list[Found]]:
+    """Those of these messages that are live, as they stand."""
+    now_us = yield from Now()
+    head = yield from ReadHead(wide_row)
+    rows = yield from ReadMessages(wide_row, priority, ids_)
+    return as_found(wide_row, rows, slots_of(head, priority), now_us)
+
+
+def as_found(
+    wide_row: WideRow, rows: Iterable[MessageRow], slots: Mapping[int, SlotRow], now_us: int
+) -> list[Found]:
+    """Messages of one priority with what their slots say of them."""
+    found = []
+    for row in rows:
+        slot = slots.get(row.id)
+        found.append(Found(wide_row, row, _state_name(slot, row, now_us), slot))
     return found
 
 
@@ -206,10 +237,9 @@ def _first_rows(spec: QueueSpec, wide_row: WideRow, priority: int, limit: int) -
     return rows
 
 
-def _state_name(states: dict[int, SlotState], row: MessageRow, now_us: int) -> str:
-    state = states.get(row.id)
-    if state is not None:
-        return state.name.lower()
+def _state_name(slot: SlotRow | None, row: MessageRow, now_us: int) -> str:
+    if slot is not None:
+        return slot.state.name.lower()
     if row.expires is not None and row.expires * 1000 <= now_us:
         return "expired"
     return "delayed" if ids.time_us(row.id) > now_us else "ready"
@@ -248,6 +278,15 @@ def examine(spec: QueueSpec) -> Proto[None]:
                 page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
                 full = len(page.rows) == PURGED_AT_ONCE
                 walk.passed(page.rows[-1].id if full else None, page.tombstones)
+
+
+def discard(wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:
+    """Delete messages of one priority for good; a body that is left goes with its wide row."""
+    yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
+    large = tuple(row.id for row in rows if row.size is not None)
+    if large:
+        with suppress(NotDone, OutcomeUnknown):
+            yield from DeleteBodies(wide_row, large)
 
 
 def _delete(wide_row: WideRow, priority: int, rows: list[MessageRow]) -> Proto[None]:

@@ -105,12 +105,30 @@ with queue.consumer(poll_interval=SECOND, max_poll_interval=SECOND) as consumer:
 
 found = queue.find("id")
 assert_type(found, cqueue.StoredMessage | None)
+assert_type(queue.cancel("id"), bool)
+assert_type(list(queue.ids()), list[cqueue.MessageId])
 found.body  # type: ignore[union-attr]  # noqa: B018
 for stored in queue.peek(10):
     assert_type(stored, cqueue.StoredMessage)
     assert_type(stored.id, cqueue.MessageId)
     assert_type(stored.headers, Mapping[str, str])
-    assert_type(stored.state, str | None)
+    assert_type(stored.state, str)
+    assert_type(stored.next_at, datetime)
+
+letters = queue.dead_letters
+assert_type(letters, cqueue.DeadLetters)
+assert_type(letters.list(10, reason="x", task="y"), list[cqueue.DeadLetter])
+for letter in letters:
+    assert_type(letter.id, cqueue.MessageId)
+    assert_type(letter.original_id, cqueue.MessageId | None)
+    assert_type(letter.body, bytes)
+    letter.reason = "x"  # type: ignore[misc]
+outcome = letters.redrive([letters.get("id").id], dry_run=True)
+assert_type(outcome, cqueue.LettersResult)
+assert_type(outcome.failed, tuple[tuple[cqueue.MessageId, cqueue.CqueueError], ...])
+assert_type(letters.drop(everything=True), cqueue.LettersResult)
+letters.redrive(7)  # type: ignore[arg-type]
+
 stats = queue.stats(exact=True)
 assert_type(stats, cqueue.QueueStats)
 assert_type(stats.claimed, int)

@@ -12,7 +12,7 @@ from cqueue.cli import receive as receive_command
 from cqueue.cli import send_lines
 from cqueue.cli.message_view import Printer
 from cqueue.cli.values import counted
-from cqueue.errors import AckUnknown, BodyTooLarge, SendUnknown, Unavailable
+from cqueue.errors import AckUnknown, BodyTooLarge, LeaseLost, SendUnknown, Unavailable
 
 pytestmark = pytest.mark.usefixtures("queue")
 
@@ -267,10 +267,48 @@ def test_nack_gives_messages_back_and_counts_the_attempt(cli):
     assert cli("--json", "receive", "q", "--wait", "1s").json_lines[0]["attempt"] == 2
 
 
+def test_nack_receives_each_message_once(cli):
+    """One call uses one attempt: it used to receive again what it gave back, until the message was dead."""
+    for body in ("x", "y"):
+        cli("send", "q", body)
+    said = cli("--json", "receive", "q", "--nack", "--max", "1000")
+    assert said.code == 0
+    assert sorted((m["body"], m["attempt"]) for m in said.json_lines) == [("x", 1), ("y", 1)]
+    assert cli("--json", "stats", "q", "--exact").json[0]["live"] == 2
+    again = cli("--json", "receive", "q", "--wait", "1s").json_lines
+    assert [m["attempt"] for m in again] == [2, 2], "they are free at once"
+
+
+def test_nack_stops_where_a_timeout_has_passed(cli, monkeypatch):
+    """A reader of the pipe that is slower than the visibility timeout does not use up attempts either."""
+    receive, came = Consumer.receive, []
+
+    def receive_twice(self, *args, **options):
+        came.append(receive(self, *args, **options) or came[0])
+        return came[-1]
+
+    cli("send", "q", "x")
+    monkeypatch.setattr(Consumer, "receive", receive_twice)
+    assert cli("receive", "q", "--nack", "--max", "1000").out == "x\n"
+    assert len(came) == 2
+
+
+def test_nack_of_what_a_timeout_gave_back_is_done(cli, monkeypatch):
+    """Nobody is told of an error where all is as it was asked for."""
+
+    def lost(_self, _messages):
+        raise LeaseLost("the visibility timeout passed")
+
+    cli("send", "q", "x")
+    monkeypatch.setattr(Consumer, "nack", lost)
+    assert cli("receive", "q", "--nack").code == 0
+
+
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
         (("--nack", "--ack"), "not both"),
+        (("--nack", "--follow"), "--follow has none"),
         (("--nack", "--no-ack"), "not both"),
         (("--follow", "--wait", "1s"), "--wait"),
         (("--max", "0"), "--max"),
@@ -345,9 +383,24 @@ def test_peek_shows_states_and_takes_nothing(cli):
     for _ in range(2):
         found = cli("--json", "peek", "q").json_lines
         assert [(m["body"], m["state"]) for m in found] == [("now", "ready"), ("late", "delayed")]
-    assert "attempt" not in found[0]
+    assert (found[0]["attempts"], found[0]["task"], found[0]["next"]) == (0, None, found[0]["due"])
     assert len(cli("--json", "peek", "q", "--limit", "1").json_lines) == 1
-    assert "late" in cli("peek", "q").out
+    header, *lines = cli("peek", "q").out.splitlines()
+    assert header.split() == ["id", "state", "next", "attempts", "task", "body"]
+    assert lines[1].endswith("–     late")
+    cli("send", "q", "urgent", "--priority", 3)
+    assert "priority" in cli("peek", "q").out
+
+
+def test_peek_says_when_a_message_comes_again(cli, cli_url):
+    """With the attempts that it has had."""
+    cli("send", "q", "x")
+    with connect(cli_url) as client, client.queue("q").consumer() as consumer:
+        consumer.receive()[0].nack(timedelta(hours=1))
+    (found,) = cli("--json", "peek", "q").json_lines
+    assert (found["state"], found["attempts"]) == ("waiting", 1)
+    wait = datetime.fromisoformat(found["next"]) - datetime.fromisoformat(found["sent_at"])
+    assert abs(wait - timedelta(hours=1)) < timedelta(seconds=5)
 
 
 def test_peek_at_nothing(cli):

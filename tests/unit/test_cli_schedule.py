@@ -55,6 +55,28 @@ def test_add_takes_every_trigger(cli, cli_url, options, trigger):
     assert shown["upcoming"][0] == shown["next"]
 
 
+def test_list_is_of_one_queue_or_of_all(cli):
+    """Without a name it says which queue each is of; a queue without schedules has no line."""
+    cli("queue", "create", "p")
+    cli("queue", "create", "empty")
+    for queue in ("q", "p"):
+        cli("schedule", "add", queue, f"of-{queue}", "--every", "1h")
+    assert [one["queue"] for one in cli("--json", "schedule", "list").json] == ["p", "q"]
+    assert [one["key"] for one in cli("--json", "schedule", "list", "q").json] == ["of-q"]
+    header, *lines = cli("schedule", "list").out.splitlines()
+    assert header.split()[:2] == ["queue", "key"]
+    assert [line.split()[:2] for line in lines] == [["p", "of-p"], ["q", "of-q"]]
+    assert cli("schedule", "list", "q").out.split()[0] == "key"
+    assert "Did you mean 'empty'?" in cli("schedule", "list", "emty").err
+
+
+def test_list_of_no_schedule_at_all(cli):
+    said = cli("schedule", "list")
+    assert (said.code, said.out) == (0, "")
+    assert "There is no schedule yet." in said.err
+    assert cli("--json", "schedule", "list").json == []
+
+
 def test_what_is_sent(cli):
     """Body, headers and priority are those of the messages; of a task it is its arguments."""
     added(cli, "--in", "0s", "--body", "hello", "--header", "a=b", "--priority", 3)

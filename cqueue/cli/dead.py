@@ -1,0 +1,189 @@
+"""`cqueue dead`: list, show, redrive, drop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cqueue.cli.confirm import confirm
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode, exit_code
+from cqueue.cli.interrupts import after_ctrl_c
+from cqueue.cli.letter_view import print_letter, print_letters
+from cqueue.cli.opening import open_queue
+from cqueue.cli.options import Json, QueueName, Yes
+from cqueue.cli.short_ids import letter_ids, short
+from cqueue.cli.values import counted
+from cqueue.errors import BadInput
+
+if TYPE_CHECKING:
+    from cqueue.dead_letters import LettersResult
+
+app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
+
+DEFAULT_LIMIT = 50
+SHOWN = 5
+"""Errors that are printed, and letters of each; --json has all."""
+
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]…", help="Of letters, or of the messages that they were; whole or short."),
+]
+Task = Annotated[str | None, typer.Option("--task", metavar="NAME", help="Letters of this task.")]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Letters whose reason contains this; case is ignored."),
+]
+All = Annotated[bool, typer.Option("--all", help="All letters of the queue.")]
+
+
+@app.command("list")
+def list_letters(
+    ctx: typer.Context,
+    name: QueueName,
+    *,
+    task: Task = None,
+    reason: Reason = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many, 1 to 10,000.")] = DEFAULT_LIMIT,
+    _json: Json = False,
+) -> None:
+    """List the dead letters of a queue, the oldest first. With --json an object a line."""
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue:
+        with cli.status("Looking…"):
+            found = queue.dead_letters.list(limit, reason=reason, task=task)
+        print_letters(cli, found)
+    if not found:
+        such = " such" if task is not None or reason is not None else ""
+        cli.remark(f"Queue {name} has no{such} dead letters.")
+    elif len(found) == limit:
+        cli.remark(f"Shown are the oldest {limit:,}; --limit shows more.")
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    name: QueueName,
+    id_: Annotated[
+        str, typer.Argument(metavar="ID", help="Of the letter or of the message that it was; whole or short.")
+    ],
+    *,
+    _json: Json = False,
+) -> None:
+    """Show one dead letter with its traceback and its body."""
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue:
+        with cli.status("Looking…"):
+            letter = queue.dead_letters.get(*letter_ids(queue.dead_letters, [id_]))
+        print_letter(cli, letter, queue=name)
+
+
+@app.command()
+def redrive(
+    ctx: typer.Context,
+    name: QueueName,
+    ids: Ids = None,
+    *,
+    task: Task = None,
+    reason: Reason = None,
+    all_: All = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
+    ] = False,
+    _json: Json = False,
+) -> None:
+    """Send dead letters back to their queue: those of these ids, of a task or reason, or all.
+
+    Each is sent with its task, codec, key, priority and headers, and deleted only when that is stored.
+    After an error or an interrupt the same command goes on, and makes no copies. A letter that a consumer
+    of the dead-letter queue holds stays.
+    """
+    check_chosen(ids, task, reason, all_=all_)
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue, _going_on(cli), cli.status("Sending back…"):
+        dead = queue.dead_letters
+        chosen = letter_ids(dead, ids) if ids else None
+        result = dead.redrive(chosen, task=task, reason=reason, everything=all_, dry_run=dry_run)
+    done = "would be sent back" if dry_run else "sent back"
+    _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
+
+
+@app.command()
+def drop(
+    ctx: typer.Context,
+    name: QueueName,
+    ids: Ids = None,
+    *,
+    task: Task = None,
+    reason: Reason = None,
+    all_: All = False,
+    yes: Yes = False,
+    _json: Json = False,
+) -> None:
+    """Delete dead letters for good: those of these ids, of a task or reason, or all."""
+    check_chosen(ids, task, reason, all_=all_)
+    cli: CliContext = ctx.obj
+    with open_queue(cli, name) as queue:
+        dead = queue.dead_letters
+        with cli.status("Looking…"):
+            chosen = letter_ids(dead, ids) if ids else None
+            would = dead.drop(chosen, task=task, reason=reason, everything=all_, dry_run=True)
+        if would.done:
+            confirm(cli, f"Delete {counted(len(would.done), 'dead letter')} of {name} for good?", yes=yes)
+        with _going_on(cli), cli.status("Dropping…"):
+            result = dead.drop([*would.done, *would.held])
+    _tell(cli, {"queue": name}, result, f"of {name} dropped")
+
+
+def check_chosen(ids: Sequence[str] | None, task: str | None, reason: str | None, *, all_: bool) -> None:
+    """Exactly one way to say which letters."""
+    filtered = task is not None or reason is not None
+    if bool(ids) + filtered + all_ != 1:
+        if not (ids or filtered or all_):
+            raise BadInput("Say which letters: IDs, --task, --reason, or --all for all of them.")
+        raise BadInput("Give IDs, or --task and --reason, or --all: one of these.")
+
+
+@contextmanager
+def _going_on(cli: CliContext) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        after_ctrl_c(cli.err_console)
+        cli.remark("What is done stays done; the same command goes on.")
+        raise
+
+
+def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: str) -> None:
+    """Say what became of the letters; leave with the worst that there is to say."""
+    failed = [
+        {"id": id_, "error": type(error).__name__, "message": str(error)} for id_, error in result.failed
+    ]
+    value = {**about, "done": result.done, "sent": result.sent, "held": result.held, "failed": failed}
+    cli.emit(value, f"{counted(len(result.done), 'dead letter')} {done}.")
+    reasons = [(id_, "a consumer of the dead-letter queue holds it, so it stays") for id_ in result.held]
+    reasons += [(id_, f"{type(error).__name__}: {error}") for id_, error in result.failed]
+    for text in _grouped(reasons):
+        cli.remark(text)
+    codes = {exit_code(error) for _, error in result.failed}
+    if codes or result.held:
+        raise typer.Exit(next((code for code in _WORST if code in codes), ExitCode.NOT_DONE))
+
+
+def _grouped(reasons: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A line for each reason, with the letters that it is of: the same is often true of many."""
+    by_reason: dict[str, list[str]] = {}
+    for id_, reason in reasons:
+        by_reason.setdefault(reason, []).append(id_)
+    for number, (reason, ids) in enumerate(by_reason.items()):
+        if number == SHOWN:
+            yield f"… and {len(by_reason) - SHOWN:,} more errors; --json names all."
+            return
+        more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
+        yield f"{', '.join(map(short, ids[:SHOWN]))}{more}: {reason}"
+
+
+_WORST = (ExitCode.UNKNOWN, ExitCode.NOT_DONE, ExitCode.USAGE)

@@ -1,0 +1,115 @@
+"""Short forms of message ids, for people: eight characters that the id's digest begins with.
+
+The beginnings of the ids themselves are all alike, as they say where messages stand, and so are their ends,
+which name the queue. A short form is looked for among all ids that there are; a whole one needs no search.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b32encode
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from cqueue.errors import BadInput, InvalidMessageId, LetterNotFound
+from cqueue.message import MessageId
+from cqueue.protocol.spec import DEAD_SUFFIX
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+    from cqueue.dead_letters import DeadLetters
+
+_SHORT = re.compile(r"[a-z2-7]{4,8}")
+SHOWN = 3
+"""Of ids with the same short form."""
+
+
+def short(id_: str) -> str:
+    """The short form of an id."""
+    return b32encode(blake2b(id_.encode(), digest_size=5).digest()).decode().lower()
+
+
+def is_short(text: str) -> bool:
+    """Whether this is a short form, or the first four characters of one and more."""
+    return _SHORT.fullmatch(text) is not None
+
+
+def check(text: str) -> str:
+    """The text, if it may be an id.
+
+    Raises:
+        InvalidMessageId: it is neither an id nor a short form.
+    """
+    if not is_short(text):
+        try:
+            MessageId(text).locate()
+        except InvalidMessageId as exc:
+            raise InvalidMessageId(
+                f"{exc}. Give a whole one, or the short form that tables show: 4 to 8 of a-z and 2-7."
+            ) from exc
+    return text
+
+
+def queue_of(id_: MessageId) -> str:
+    """The name of the queue that a message's id is of."""
+    return id_.locate().wide_row.queue.partition("@")[0]
+
+
+def letter_ids(dead: DeadLetters, texts: Sequence[str]) -> list[str]:
+    """Whole ids for these texts, of letters or of the messages that they were.
+
+    Raises:
+        InvalidMessageId: one is neither an id nor a short form.
+        LetterNotFound: no letter has one of the short forms.
+        BadInput: several letters have it.
+    """
+    wanted = {text for text in map(check, texts) if is_short(text)}
+    found: dict[str, list[str]] = {text: [] for text in wanted}
+    for id_, letter_id in _names(dead) if wanted else ():
+        for text in wanted:
+            if short(id_).startswith(text):
+                found[text].append(letter_id)
+    missing = next((text for text in texts if text in wanted and not found[text]), None)
+    if missing is not None:
+        raise LetterNotFound(
+            f"Queue {dead.queue} has no dead letter {missing}; `cqueue dead list {dead.queue}` shows all."
+        )
+    return [_only(text, found[text]) if text in wanted else text for text in texts]
+
+
+def message_id(client: Client, text: str, queue: str | None) -> MessageId | None:
+    """The whole id of a message, looked for in one queue or in all; None if no message has the short form.
+
+    Of a message that is dead it is the id of its letter.
+
+    Raises:
+        InvalidMessageId: the text is neither an id nor a short form.
+        BadInput: several messages have it.
+    """
+    if not is_short(check(text)):
+        return MessageId(text)
+    names = client.queues() if queue is None else [queue, queue + DEAD_SUFFIX]
+    found: list[str] = [
+        id_ for name in names for id_ in client.queue(name).ids() if short(id_).startswith(text)
+    ]
+    if not found:
+        letters = (client.queue(name).dead_letters for name in names if not name.endswith(DEAD_SUFFIX))
+        found = [own for dead in letters for id_, own in _names(dead) if short(id_).startswith(text)]
+    return MessageId(_only(text, found)) if found else None
+
+
+def _names(dead: DeadLetters) -> Iterator[tuple[str, str]]:
+    """Each id that a letter goes by, and the letter's own."""
+    for letter in dead:
+        for id_ in (letter.id, letter.original_id):
+            if id_ is not None:
+                yield id_, letter.id
+
+
+def _only(text: str, found: Iterable[str]) -> str:
+    ids = sorted(set(found))
+    if len(ids) > 1:
+        some = ", ".join(f"{short(id_)} ({id_})" for id_ in ids[:SHOWN])
+        raise BadInput(f"{text} stands for {len(ids):,} ids: {some}. Write more of it, or the whole id.")
+    return ids[0]

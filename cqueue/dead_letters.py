@@ -1,0 +1,330 @@
+"""The dead letters of a queue: look at them, send them back, drop them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from itertools import islice
+
+from cqueue import ids, letters, listing
+from cqueue.catalog import Catalog, Entry
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadInput, Closed, CqueueError, LetterNotFound, NotDone, OutcomeUnknown, Unavailable
+from cqueue.message import MessageId, to_datetime
+from cqueue.producer import Producer
+from cqueue.protocol.dead import (
+    HEADER_ATTEMPTS,
+    HEADER_ID,
+    HEADER_LOST,
+    HEADER_REASON,
+    HEADER_TRACEBACK,
+)
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.protocol.survey import Found
+
+Step = Callable[[Sequence[Found]], Sequence[letters.Outcome]]
+DOWN = (Unavailable, Closed, OutcomeUnknown)
+"""Errors of Cassandra, not of a letter."""
+MAX_LIST = 10_000
+DEFAULT_LIST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that is not tried any more, and why.
+
+    Attributes:
+        id: of the letter.
+        original_id: the id that the message had in its queue; None for one that was sent here by hand.
+        task, key, codec, priority, headers: as the message was sent.
+        reason: why it died.
+        attempts: how many it had; None for one that was sent here by hand.
+        died_at: when, in UTC.
+        traceback: of its last failure, where the dispatcher knew one.
+        size: bytes of its body.
+        body_lost: whether no replica had its body when it died: the letter's own is empty.
+        held: whether a consumer of the dead-letter queue holds it.
+    """
+
+    id: MessageId
+    original_id: MessageId | None
+    task: str | None
+    key: str | None
+    codec: str | None
+    priority: int
+    headers: Mapping[str, str]
+    reason: str
+    attempts: int | None
+    died_at: datetime
+    traceback: str | None
+    size: int
+    body_lost: bool
+    held: bool
+    _load: Callable[[], bytes] = field(repr=False, compare=False)
+
+    @property
+    def body(self) -> bytes:
+        """The message's body; one above 16 KiB is read each time it is asked for.
+
+        Raises:
+            NotDone: it cannot be read, or its letter is gone.
+        """
+        return self._load()
+
+
+@dataclass(frozen=True, slots=True)
+class LettersResult:
+    """What became of the letters that were to be sent back or dropped.
+
+    Attributes:
+        done: those that were; of a dry run those that would be.
+        sent: the ids of the messages that they have become, in the same order; of a dry run or a drop none.
+        held: those that a consumer of the dead-letter queue holds; they stay.
+        failed: (letter, error) of the others: `NotDone`, it stays; `OutcomeUnknown`, it may be sent, or
+            dropped. Repeating the call mends either.
+    """
+
+    done: tuple[MessageId, ...]
+    sent: tuple[MessageId, ...]
+    held: tuple[MessageId, ...]
+    failed: tuple[tuple[MessageId, CqueueError], ...]
+
+
+class DeadLetters:
+    """The dead letters of one queue; iterating gives all of them, the oldest first. Thread-safe.
+
+    Where a method takes an id, that is the letter's own or the one that its message had in the queue.
+    """
+
+    def __init__(self, queue: str, catalog: Catalog, driver: BlockingDriver, producer: Producer) -> None:
+        self.queue = queue
+        self._catalog = catalog
+        self._driver = driver
+        self._producer = producer
+
+    # ── look ──
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        return map(self._letter, listing.messages(self._driver, self._dead.spec))
+
+    def list(
+        self, limit: int = DEFAULT_LIST, *, reason: str | None = None, task: str | None = None
+    ) -> list[DeadLetter]:
+        """The oldest letters.
+
+        limit: 1 to 10,000. reason: only those whose reason contains this text, in upper or lower case.
+        task: only those of this task.
+        """
+        if type(limit) is not int or not 1 <= limit <= MAX_LIST:
+            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_LIST:,}")
+        return list(islice(self._matching(reason, task), limit))
+
+    def get(self, letter_id: str) -> DeadLetter:
+        """One letter.
+
+        Raises:
+            LetterNotFound: there is none of that id.
+            InvalidMessageId, BadInput: the text is no message id, or that of another queue's message.
+        """
+        return self._letter(self._found([letter_id])[0])
+
+    # ── change ──
+
+    def redrive(
+        self,
+        letter_ids: str | Iterable[str] | None = None,
+        *,
+        reason: str | None = None,
+        task: str | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+    ) -> LettersResult:
+        """Send letters back to the queue, as the messages that they were, due at once.
+
+        Give ids; or reason or task or both, as for `list`; or everything=True. Each letter is deleted only
+        when its message is known to be stored. A call that broke off is repeated without making copies,
+        within half of gc_grace. The queue is altered to have `derived_sends`.
+
+        dry_run: write nothing, and say what would be done.
+
+        Raises:
+            LetterNotFound: there is no letter of one of the ids; nothing was sent.
+            BadInput: no letters are asked for, or in two ways; nothing was sent.
+            NotDone: the letters cannot be read, or the queue not be altered; nothing was sent.
+        """
+        chosen = self._chosen(letter_ids, reason, task, everything=everything)
+        entry = self._catalog.entry(self.queue)
+        if not dry_run and chosen and not entry.config.derived_sends:
+            self._catalog.alter(self.queue, {"derived_sends": True})
+        send_back = partial(
+            letters.send_back,
+            self._driver,
+            self._producer,
+            now_us=self._driver.clock.now_us(),
+            period_us=entry.spec.gc_grace_us // 2,
+        )
+        return self._each(chosen, self._would_send if dry_run else send_back)
+
+    def drop(
+        self,
+        letter_ids: str | Iterable[str] | None = None,
+        *,
+        reason: str | None = None,
+        task: str | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+    ) -> LettersResult:
+        """Delete letters for good; which, and errors: as for `redrive`."""
+        chosen = self._chosen(letter_ids, reason, task, everything=everything)
+        return self._each(chosen, _would_drop if dry_run else self._drop)
+
+    # ── which ──
+
+    @property
+    def _dead(self) -> Entry:
+        return self._catalog.entry(self.queue + DEAD_SUFFIX)
+
+    def _matching(self, reason: str | None, task: str | None) -> Iterator[DeadLetter]:
+        for name, text in (("reason", reason), ("task", task)):
+            if text is not None and (not isinstance(text, str) or not text):
+                raise BadInput(f"{name} is {text!r}; it takes a text that is not empty")
+        part = None if reason is None else reason.casefold()
+        return (
+            letter
+            for letter in self
+            if (part is None or part in letter.reason.casefold()) and (task is None or letter.task == task)
+        )
+
+    def _chosen(
+        self,
+        letter_ids: str | Iterable[str] | None,
+        reason: str | None,
+        task: str | None,
+        *,
+        everything: bool,
+    ) -> Sequence[MessageId]:
+        filtered = reason is not None or task is not None
+        if (letter_ids is not None) + filtered + bool(everything) != 1:
+            raise BadInput("say which letters: ids, or a reason or task, or everything=True; one of these")
+        if letter_ids is None:
+            return [letter.id for letter in self._matching(reason, task)]
+        wanted = [letter_ids] if isinstance(letter_ids, str) else list(letter_ids)
+        return [_id(found) for found in self._found(wanted)]
+
+    def _found(self, wanted: Sequence[str]) -> Sequence[Found]:
+        """The letter of each id, once; all must be there."""
+        originals = self._originals(wanted)
+        own = letters.look(self._driver, [text for text in wanted if text not in originals])
+        by_id: dict[str, Found] = {_id(found): found for found in own}
+        if originals:
+            for found in listing.messages(self._driver, self._dead.spec):
+                original = (found.row.headers or {}).get(HEADER_ID)
+                if original in originals:
+                    by_id[original] = found
+        missing = next((text for text in wanted if text not in by_id), None)
+        if missing is not None:
+            raise LetterNotFound(f"queue {self.queue!r} has no dead letter of the id {missing}")
+        return list({_id(by_id[text]): by_id[text] for text in wanted}.values())
+
+    def _originals(self, wanted: Sequence[str]) -> set[str]:
+        """Those of the ids that are of messages as they were in the queue; the others are of letters."""
+        queue, dead = self._catalog.entry(self.queue).spec.partition, self._dead.spec.partition
+        partitions = {text: MessageId(text).locate().wide_row.queue for text in wanted}
+        stranger = next((text for text in wanted if partitions[text] not in {queue, dead}), None)
+        if stranger is not None:
+            raise BadInput(f"{stranger} is the id of a message of another queue than {self.queue!r}")
+        return {text for text in wanted if partitions[text] == queue}
+
+    # ── each ──
+
+    def _each(self, chosen: Sequence[MessageId], step: Step) -> LettersResult:
+        """Take the step with all letters that are still there and that nobody holds, some at a time.
+
+        Where Cassandra fails with all of them, nothing is tried with those behind them.
+        """
+        held: list[MessageId] = []
+        outcomes: list[letters.Outcome] = []
+        for start in range(0, len(chosen), letters.AT_ONCE):
+            chunk = chosen[start : start + letters.AT_ONCE]
+            try:
+                kept, now = self._step(chunk, step)
+            except CqueueError as exc:
+                kept, now = [], [letters.Outcome(id_, None, exc) for id_ in chunk]
+            held += kept
+            outcomes += now
+            if now and all(isinstance(one.error, DOWN) for one in now):
+                outcomes += _untried(chosen[start + len(chunk) :], now[0].error)
+                break
+        return LettersResult(
+            done=tuple(one.letter_id for one in outcomes if one.error is None),
+            sent=tuple(
+                one.message_id for one in outcomes if one.error is None and one.message_id is not None
+            ),
+            held=tuple(held),
+            failed=tuple((one.letter_id, one.error) for one in outcomes if one.error is not None),
+        )
+
+    def _step(
+        self, chunk: Sequence[MessageId], step: Step
+    ) -> tuple[Sequence[MessageId], Sequence[letters.Outcome]]:
+        """The letters that are held, and what became of the others."""
+        found = letters.look(self._driver, chunk)
+        held = {_id(one) for one in found if self._is_held(one)}
+        free = [one for one in found if _id(one) not in held]
+        return sorted(held), step(free)
+
+    def _is_held(self, found: Found) -> bool:
+        return letters.is_held(found, self._driver.clock.now_us(), self._dead.spec.skew_us)
+
+    def _would_send(self, some: Sequence[Found]) -> Sequence[letters.Outcome]:
+        read = letters.with_bodies(self._driver, some)
+        return [letters.Outcome(one.id, None, NotDone(one.lacks) if one.lacks else None) for one in read]
+
+    def _drop(self, some: Sequence[Found]) -> Sequence[letters.Outcome]:
+        failed = letters.delete(self._driver, some)
+        return [letters.Outcome(_id(one), None, failed.get(_id(one))) for one in some]
+
+    # ── as values ──
+
+    def _letter(self, found: Found) -> DeadLetter:
+        row, headers = found.row, found.row.headers or {}
+        attempts, original = headers.get(HEADER_ATTEMPTS), headers.get(HEADER_ID)
+        return DeadLetter(
+            id=_id(found),
+            original_id=None if original is None else MessageId(original),
+            task=row.task,
+            key=row.key,
+            codec=row.codec,
+            priority=row.priority,
+            headers=letters.own_headers(row),
+            reason=headers.get(HEADER_REASON, ""),
+            attempts=int(attempts) if attempts is not None and attempts.isdecimal() else None,
+            died_at=to_datetime(ids.time_us(row.id) // 1000),
+            traceback=headers.get(HEADER_TRACEBACK),
+            size=len(row.body or b"") if row.size is None else row.size,
+            body_lost=HEADER_LOST in headers,
+            held=self._is_held(found),
+            _load=partial(_body, self._driver, found),
+        )
+
+
+def _body(driver: BlockingDriver, found: Found) -> bytes:
+    (letter,) = letters.with_bodies(driver, [found])
+    if letter.body is None:
+        raise NotDone("the letter's body cannot be read, or the letter is gone")
+    return letter.body
+
+
+def _id(found: Found) -> MessageId:
+    return MessageId.of(found.wide_row, found.row.priority, found.row.id)
+
+
+def _would_drop(some: Sequence[Found]) -> Sequence[letters.Outcome]:
+    return [letters.Outcome(_id(one), None, None) for one in some]
+
+
+def _untried(rest: Sequence[MessageId], error: CqueueError | None) -> list[letters.Outcome]:
+    untried = NotDone(f"not tried, as those before failed: {error}")
+    return [letters.Outcome(id_, None, untried) for id_ in rest]

@@ -1,0 +1,187 @@
+"""Dead letters on their way back to their queue: read, sent, and only then deleted.
+
+A letter is sent under an id derived from its own. So whoever repeats a redrive that broke off, with this or
+another tool, sends the same message and no second one; and as the letter is deleted only when its message is
+known to be stored, it is never in neither queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from cqueue import ids
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
+from cqueue.message import Message, MessageId, to_datetime
+from cqueue.producer import Producer
+from cqueue.protocol import survey
+from cqueue.protocol.dead import (
+    HEADER_ATTEMPTS,
+    HEADER_ID,
+    HEADER_LOST,
+    HEADER_QUEUE,
+    HEADER_REASON,
+    HEADER_TRACEBACK,
+)
+from cqueue.protocol.survey import Found
+from cqueue.store.operations import MessageRow, ReadBodies, SlotState, WideRow
+
+AT_ONCE = 250
+"""Letters that are held in memory at a time; a body has at most 1 MiB."""
+DEAD_HEADERS = frozenset(
+    {HEADER_ATTEMPTS, HEADER_ID, HEADER_LOST, HEADER_QUEUE, HEADER_REASON, HEADER_TRACEBACK}
+)
+
+
+class Letter(NamedTuple):
+    """A dead letter as it stands. body: None if it cannot be read."""
+
+    found: Found
+    body: bytes | None
+
+    @property
+    def row(self) -> MessageRow:
+        """As it is stored."""
+        return self.found.row
+
+    @property
+    def id(self) -> MessageId:
+        """Of the dead letter."""
+        return MessageId.of(self.found.wide_row, self.row.priority, self.row.id)
+
+    @property
+    def lacks(self) -> str | None:
+        """Why it is no longer the message that it was: it has no body."""
+        if self.body is None:
+            return "its body cannot be read"
+        return "its body is lost" if HEADER_LOST in (self.row.headers or {}) else None
+
+
+class Outcome(NamedTuple):
+    """What became of a letter: the message that it is now, or an error; neither where it was dropped."""
+
+    letter_id: MessageId
+    message_id: MessageId | None
+    error: CqueueError | None
+
+
+def look(driver: BlockingDriver, wanted: Iterable[str]) -> list[Found]:
+    """The letters of these ids that are still there, without bodies that stand apart."""
+    places: dict[tuple[WideRow, int], list[int]] = {}
+    for text in wanted:
+        wide_row, priority, id_ = MessageId(text).locate()
+        places.setdefault((wide_row, priority), []).append(id_)
+    return [
+        found
+        for (wide_row, priority), some in places.items()
+        for found in driver.run(survey.look(wide_row, priority, tuple(sorted(some))))
+    ]
+
+
+def with_bodies(driver: BlockingDriver, found: Iterable[Found]) -> list[Letter]:
+    """Letters with their bodies."""
+    large: dict[WideRow, dict[int, int]] = {}
+    found = list(found)
+    for one in found:
+        if one.row.size is not None:
+            large.setdefault(one.wide_row, {})[one.row.id] = one.row.size
+    bodies = {
+        (wide_row, id_): body
+        for wide_row, sizes in large.items()
+        for id_, body in driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values()))).items()
+    }
+    return [
+        Letter(one, one.row.body if one.row.size is None else bodies.get((one.wide_row, one.row.id)))
+        for one in found
+    ]
+
+
+def is_held(found: Found, now_us: int, skew_us: int) -> bool:
+    """Whether a consumer of the dead-letter queue holds it, as far as its slot knows."""
+    slot = found.slot
+    return slot is not None and slot.state is SlotState.CLAIMED and slot.due_ms * 1000 + skew_us > now_us
+
+
+def due_us(died_us: int, now_us: int, period_us: int) -> int:
+    """When the message of a letter that died then is due, in µs since 1970.
+
+    That is the time of death, or so many whole periods later that it lies less than one back: the same
+    for each run within that period, so that each derives the same id. period_us: half of gc_grace, as an id
+    from before gc_grace may be forgotten.
+    """
+    return died_us + max(0, now_us - died_us) // period_us * period_us
+
+
+def as_message(letter: Letter, due_us: int) -> Message:
+    """The message that the letter was: without the headers that burying added."""
+    row = letter.row
+    return Message(
+        letter.body or b"",
+        due=to_datetime(0) + timedelta(microseconds=due_us),
+        priority=row.priority,
+        headers=own_headers(row) or None,
+        task=row.task,
+        key=row.key,
+        codec=row.codec,
+        trigger=row.trigger,
+        source=f"redrive {letter.id}",
+    )
+
+
+def own_headers(row: MessageRow) -> dict[str, str]:
+    """The headers that the message was sent with."""
+    return {name: text for name, text in (row.headers or {}).items() if name not in DEAD_HEADERS}
+
+
+def send_back(
+    driver: BlockingDriver, producer: Producer, found: Sequence[Found], *, now_us: int, period_us: int
+) -> list[Outcome]:
+    """Send letters, and delete those whose messages are stored; what became of each.
+
+    One without its body is no longer that message, and stays. An error is NotDone: the letter stays; or
+    OutcomeUnknown: it may be in both queues, and sending it back again mends that.
+    """
+    letters = with_bodies(driver, found)
+    whole = [letter for letter in letters if not letter.lacks]
+    done = [Outcome(one.id, None, NotDone(one.lacks)) for one in letters if one.lacks]
+    sent = _sent(producer, whole, now_us, period_us) if whole else []
+    stored = {one.letter_id for one in sent if one.error is None}
+    left = delete(driver, [letter.found for letter in whole if letter.id in stored])
+    return done + [
+        one._replace(error=_undeleted(left[one.letter_id])) if one.letter_id in left else one for one in sent
+    ]
+
+
+def _sent(producer: Producer, letters: Sequence[Letter], now_us: int, period_us: int) -> list[Outcome]:
+    """Send letters; where there is no error the message is stored."""
+    messages = [
+        as_message(letter, due_us(ids.time_us(letter.row.id), now_us, period_us)) for letter in letters
+    ]
+    try:
+        result = producer.send_many(messages)
+    except CqueueError as exc:
+        return [Outcome(letter.id, None, exc) for letter in letters]
+    failed = dict(result.failed)
+    return [Outcome(letter.id, result.ids[place], failed.get(place)) for place, letter in enumerate(letters)]
+
+
+def _undeleted(error: CqueueError) -> OutcomeUnknown:
+    told = OutcomeUnknown(f"it is sent, but not yet deleted: {error}")
+    told.__cause__ = error
+    return told
+
+
+def delete(driver: BlockingDriver, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
+    """Delete letters; of those that may still be there, why."""
+    places: dict[tuple[WideRow, int], list[MessageRow]] = {}
+    for one in found:
+        places.setdefault((one.wide_row, one.row.priority), []).append(one.row)
+    failed: dict[MessageId, CqueueError] = {}
+    for (wide_row, priority), rows in places.items():
+        try:
+            driver.run(survey.discard(wide_row, priority, rows))
+        except CqueueError as exc:
+            failed |= {MessageId.of(wide_row, priority, row.id): exc for row in rows}
+    return failed

@@ -1,0 +1,55 @@
+"""Through all messages of a queue, a page at a time: a queue need not fit into memory.
+
+What is sent, acked or deleted meanwhile may be seen or not. Nothing is locked or claimed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.message import MessageId
+from cqueue.protocol import survey
+from cqueue.protocol.spec import QueueSpec
+from cqueue.protocol.survey import Found, Walk
+from cqueue.store.operations import ReadHead, ReadIds, ReadSlice, SlotRow, WideRow
+
+ROWS_A_PAGE = 100
+"""Each may have a body of 16 KiB, and ten priorities are read side by side."""
+IDS_A_PAGE = 1000
+
+
+def messages(driver: BlockingDriver, spec: QueueSpec) -> Iterator[Found]:
+    """All messages, those of one time shard in the order of their due times."""
+    for _, shards in groupby(driver.run(survey.wide_rows(spec)), key=lambda pair: pair[0].time_shard):
+        streams = []
+        for wide_row, priorities in shards:
+            head = driver.ask(ReadHead(wide_row))
+            streams += [
+                _messages(driver, Walk(spec, wide_row), wide_row, priority, survey.slots_of(head, priority))
+                for priority in priorities
+            ]
+        yield from heapq.merge(*streams, key=lambda found: found.row.id)
+
+
+def _messages(
+    driver: BlockingDriver, walk: Walk, wide_row: WideRow, priority: int, slots: Mapping[int, SlotRow]
+) -> Iterator[Found]:
+    while not walk.done:
+        page = driver.ask(ReadSlice(wide_row, priority, walk.after, walk.upto, ROWS_A_PAGE))
+        yield from survey.as_found(wide_row, page.rows, slots, driver.clock.now_us())
+        full = len(page.rows) == ROWS_A_PAGE
+        walk.passed(page.rows[-1].id if full else None, page.tombstones)
+
+
+def message_ids(driver: BlockingDriver, spec: QueueSpec) -> Iterator[MessageId]:
+    """The ids of all messages, in order of time shard and priority."""
+    for wide_row, priorities in driver.run(survey.wide_rows(spec)):
+        for priority in sorted(priorities):
+            walk = Walk(spec, wide_row)
+            while not walk.done:
+                page = driver.ask(ReadIds(wide_row, priority, walk.after, walk.upto, IDS_A_PAGE))
+                yield from (MessageId.of(wide_row, priority, id_) for id_ in page.ids)
+                walk.passed(page.ids[-1] if len(page.ids) == IDS_A_PAGE else None, page.tombstones)

@@ -1,0 +1,47 @@
+"""A redrive in a process of its own, which kills itself at a point between two statements.
+
+Usage: python -m tests.acceptance.redriving_child URL QUEUE sent|deleted NTH
+"""
+
+import os
+import signal
+import sys
+
+from cqueue import letters
+from cqueue.store.operations import DeleteMessages, InsertMessages
+from tests.faults.stores import Wrapper, open_client
+
+AT_ONCE = 10
+KINDS = {"sent": InsertMessages, "deleted": DeleteMessages}
+
+
+class Dying(Wrapper):
+    """SIGKILL as soon as the nth statement of this kind has been executed."""
+
+    def __init__(self, store, kind, nth):
+        super().__init__(store)
+        self._kind = kind
+        self._left = nth
+
+    def execute(self, operation):
+        (result,) = self.together((operation,))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def together(self, operations):
+        results = self.store.together(operations)
+        self._left -= sum(isinstance(operation, self._kind) for operation in operations)
+        if self._left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return results
+
+
+def main(url, name, point, nth):
+    letters.AT_ONCE = AT_ONCE
+    with open_client(url, lambda store: Dying(store, KINDS[point], int(nth))) as client:
+        client.queue(name).dead_letters.redrive(everything=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,425 @@
+"""`cqueue dead`, `find`, `cancel`: each command, its JSON, its exit codes, and what it says to mistakes."""
+
+import re
+import signal
+from hashlib import blake2b
+
+import pytest
+
+from cqueue import connect
+from cqueue.cli.short_ids import short
+from cqueue.cli.table import print_table
+from cqueue.dead_letters import DeadLetters, LettersResult
+from cqueue.dispatcher.payload import decode
+from cqueue.errors import BadInput, NotDone, SendUnknown
+from cqueue.message import MessageId
+from cqueue.protocol.flush import INLINE_BODY
+from cqueue.store.operations import DeleteBodies
+
+SEND = ("--task", "shop:send", "--args", '["a@b"]')
+
+
+@pytest.fixture(autouse=True)
+def _queue(cli):
+    cli("queue", "create", "q")
+
+
+@pytest.fixture
+def client(cli_url):
+    with connect(cli_url) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client):
+    return client.queue("q")
+
+
+@pytest.fixture
+def bury(cli, queue):
+    """Send with these options and bury; the id that the message had."""
+
+    def bury_one(*options, reason="Timeout: 30 s", headers=None):
+        id_ = cli("send", "q", *options).out.strip()
+        with queue.consumer() as consumer:
+            (message,) = consumer.receive()
+            message.dead(reason, headers)
+        return id_
+
+    return bury_one
+
+
+def ids(cli):
+    return [letter["id"] for letter in cli("--json", "dead", "list", "q").json_lines]
+
+
+# ── dead list, dead show ──
+
+
+def test_list_as_json_has_a_fixed_shape(cli, bury):
+    original = bury(*SEND, "--header", "a=1", "--priority", 3)
+    (letter,) = cli("dead", "list", "q", "--json").json_lines
+    assert letter.pop("id") != original
+    assert letter.pop("died_at").startswith("20")
+    assert letter == {
+        "original_id": original,
+        "state": "dead",
+        "task": "shop:send",
+        "key": None,
+        "reason": "Timeout: 30 s",
+        "attempts": 1,
+        "held": False,
+        "priority": 3,
+        "headers": {"a": "1"},
+        "size": 28,
+    }
+
+
+def test_list_shows_a_line_each_and_in_a_pipe_all_of_it(cli, bury):
+    bury(*SEND, reason="first line\nsecond " + "x" * 300)
+    header, line = cli("dead", "list", "q").out.splitlines()
+    assert header.split() == ["id", "died", "task", "attempts", "reason"]
+    (letter_id,) = ids(cli)
+    assert re.fullmatch(
+        rf"{short(letter_id)}  \d\d:\d\d:\d\d  shop:send +1  first line second x{{300}}", line
+    )
+
+
+def test_list_filters_and_says_when_there_may_be_more(cli, bury):
+    bury(*SEND)
+    bury("plain", reason="no such address")
+    assert "no such address" in cli("dead", "list", "q", "--reason", "ADDRESS").out
+    assert len(cli("--json", "dead", "list", "q", "--task", "shop:send").json_lines) == 1
+    some = cli("dead", "list", "q", "--limit", 1)
+    assert (len(some.out.splitlines()), "--limit shows more" in some.err) == (2, True)
+    none = cli("dead", "list", "q", "--task", "other")
+    assert (none.code, none.out, "no such dead letters" in none.err) == (0, "", True)
+    assert cli("dead", "list", "q", "--limit", 0).code == 2
+
+
+def test_show_has_all_of_it(cli, bury):
+    """With the traceback in its lines, and the body as peek shows it."""
+    trace = "Traceback (most recent call last):\n  File x\nValueError: no"
+    original = bury(*SEND, headers={"cqueue-dead-traceback": trace})
+    (letter_id,) = ids(cli)
+    shown = cli("dead", "show", "q", letter_id).out
+    for text in (letter_id, short(letter_id), original, "shop:send", "Timeout: 30 s", trace, '["a@b"]'):
+        assert text in shown
+    as_json = cli("--json", "dead", "show", "q", letter_id).json
+    assert (as_json["queue"], as_json["traceback"], as_json["codec"]) == ("q", trace, "json")
+    assert as_json["body"] == '{"args":["a@b"],"kwargs":{}}'
+
+
+def test_a_letter_cannot_command_a_terminal(cli, bury):
+    """Neither by its body nor by what an exception said; and no text becomes another one."""
+    bury("a\x1b[2Jb :smile: [red]", reason="why\x1b[2J")
+    for said in (cli("dead", "list", "q"), cli("dead", "show", "q", *ids(cli))):
+        assert "\x1b[2J" not in said.out
+        assert "why\\x1b[2J" in said.out
+    assert "a\\x1b[2Jb :smile: [red]" in said.out
+
+
+def test_a_letter_is_shown_without_its_body_if_it_must_be(cli, bury, client, tmp_path):
+    """What else is known of it is what one looks for."""
+    (tmp_path / "large").write_bytes(bytes(INLINE_BODY + 1))
+    bury("--file", tmp_path / "large")
+    (letter_id,) = ids(cli)
+    wide_row, _, key = MessageId(letter_id).locate()
+    client._driver.ask(DeleteBodies(wide_row, (key,)))
+    said = cli("dead", "show", "q", letter_id)
+    assert (said.code, "Timeout: 30 s" in said.out, "cannot be read" in said.out) == (0, True, True)
+    assert cli("--json", "dead", "show", "q", letter_id).json["body"] is None
+
+
+@pytest.mark.parametrize("form", ["whole", "short", "four", "original", "original short"])
+def test_every_form_of_an_id_is_accepted(cli, bury, form):
+    """The letter's and the message's, whole, short, or the beginning of a short one."""
+    original = bury(*SEND)
+    (letter_id,) = ids(cli)
+    text = {
+        "whole": letter_id,
+        "short": short(letter_id),
+        "four": short(letter_id)[:4],
+        "original": original,
+        "original short": short(original),
+    }[form]
+    assert cli("--json", "dead", "show", "q", text).json["id"] == letter_id
+    assert cli("--json", "find", text).json["id"] == letter_id
+    assert cli("--json", "dead", "redrive", "q", text).json["done"] == [letter_id]
+
+
+def test_a_short_id_of_several_is_refused(cli, bury, monkeypatch):
+    """And nothing is done with any of them."""
+    bury("a")
+    bury("b")
+    monkeypatch.setattr(
+        "cqueue.cli.short_ids.blake2b", lambda _, digest_size: blake2b(digest_size=digest_size)
+    )
+    alike = short("any")
+    for command in (("dead", "drop", "q", alike, "--yes"), ("cancel", alike)):
+        said = cli(*command)
+        assert (said.code, "stands for" in said.err) == (2, True)
+    assert len(ids(cli)) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (("show", "q", "nonsense!"), "short form"),
+        (("show", "q", "aaaa"), "cqueue dead list q"),
+        (("show", "qq", "aaaa"), "Did you mean 'q'?"),
+        (("show", "q.dead", "aaaa"), "is a dead-letter queue"),
+        (("redrive", "q"), "--all"),
+        (("redrive", "q", "aaaa", "--all"), "one of these"),
+        (("redrive", "q", "--task", "x", "--all"), "one of these"),
+        (("redrive", "q", "aaaa"), "no dead letter aaaa"),
+        (("drop", "q"), "--all"),
+        (("drop", "q", "--all"), "--yes"),
+    ],
+)
+def test_a_mistake_is_2_and_changes_nothing(cli, bury, args, hint):
+    bury(*SEND)
+    said = cli("dead", *args)
+    assert (said.code, said.out) == (2, "")
+    assert hint in said.err
+    assert len(ids(cli)) == 1
+
+
+# ── dead redrive, dead drop ──
+
+
+def test_a_task_comes_back_as_a_task(cli, bury):
+    bury(*SEND)
+    said = cli("dead", "redrive", "q", "--task", "shop:send", "--dry-run")
+    assert said.out == "1 dead letter would be sent back to q.\n"
+    assert cli("--json", "peek", "q").json_lines == []
+    assert cli("dead", "redrive", "q", "--task", "shop:send").out == "1 dead letter sent back to q.\n"
+    (message,) = cli("--json", "peek", "q").json_lines
+    assert (message["task"], message["state"], message["attempts"]) == ("shop:send", "ready", 0)
+    assert ids(cli) == []
+
+
+def test_redrive_as_json_has_a_fixed_shape(cli, bury):
+    bury(*SEND)
+    (letter_id,) = ids(cli)
+    said = cli("--json", "dead", "redrive", "q", "--all").json
+    (message,) = cli("--json", "peek", "q").json_lines
+    assert said == {
+        "queue": "q",
+        "dry_run": False,
+        "done": [letter_id],
+        "sent": [message["id"]],
+        "held": [],
+        "failed": [],
+    }
+
+
+def test_a_held_letter_stays_and_is_3(cli, bury, client):
+    """Somebody works on it: try again later."""
+    bury(*SEND)
+    with client.queue("q.dead").consumer() as consumer:
+        (held,) = consumer.receive()
+        for verb in ("redrive", "drop"):
+            said = cli("dead", verb, "q", "--all", *(["--yes"] if verb == "drop" else []))
+            assert said.code == 3
+            assert f"{short(held.id)}: a consumer of the dead-letter queue holds it" in said.err
+        held.nack()
+    assert cli("dead", "redrive", "q", "--all").code == 0
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([NotDone("its body is lost")], 3),
+        ([NotDone("x"), SendUnknown("no answer")], 4),
+        ([BadInput("x")], 2),
+    ],
+)
+def test_what_failed_is_said_of_each_letter(cli, monkeypatch, errors, code):
+    """The worst decides the exit code."""
+    failing(monkeypatch, errors)
+    said = cli("dead", "redrive", "q", "--all")
+    assert (said.code, said.out) == (code, "1 dead letter sent back to q.\n")
+    for number, error in enumerate(errors):
+        assert f"{short(f'id{number}')}: {type(error).__name__}: {error}" in said.err
+    told = cli("--json", "dead", "redrive", "q", "--all").json["failed"]
+    assert [one["error"] for one in told] == [type(error).__name__ for error in errors]
+
+
+def test_what_failed_in_the_same_way_is_said_once(cli, monkeypatch):
+    """As when Cassandra goes away: a line with some of the letters. Of many errors some are printed."""
+    failing(monkeypatch, [NotDone("no node")] * 12)
+    (line,) = cli("dead", "redrive", "q", "--all").err.splitlines()
+    assert line.startswith(f"{short('id0')}, {short('id1')}, ")
+    assert line.endswith(" and 7 more: NotDone: no node")
+    failing(monkeypatch, [NotDone(str(number)) for number in range(12)])
+    assert "and 7 more errors" in cli("dead", "redrive", "q", "--all").err
+
+
+def failing(monkeypatch, errors):
+    """A redrive that ends so, with one letter that was sent."""
+    failed = tuple((f"id{number}", error) for number, error in enumerate(errors))
+    result = LettersResult(done=("x",), sent=("y",), held=(), failed=failed)
+    monkeypatch.setattr(DeadLetters, "redrive", lambda *_args, **_options: result)
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(cli, monkeypatch):
+    monkeypatch.setattr(DeadLetters, "redrive", lambda *_args, **_options: signal.raise_signal(signal.SIGINT))
+    said = cli("dead", "redrive", "q", "--all")
+    assert (said.code, "the same command goes on" in said.err) == (130, True)
+
+
+def test_dropped_letters_are_gone(cli, bury):
+    bury(*SEND)
+    bury("stays", reason="other")
+    assert cli("dead", "drop", "q", "--reason", "timeout", "--yes").out == "1 dead letter of q dropped.\n"
+    assert len(ids(cli)) == 1
+    assert cli("dead", "drop", "q", "--reason", "timeout", "--yes").out == "0 dead letters of q dropped.\n"
+
+
+# ── find, cancel ──
+
+
+def test_find_says_how_a_message_stands(cli, queue):
+    id_ = cli("send", "q", *SEND, "--header", "a=1").out.strip()
+    shown = cli("find", id_).out
+    for text in (id_, short(id_), "ready", "shop:send", "a=1", '["a@b"]'):
+        assert text in shown
+    with queue.consumer() as consumer:
+        consumer.receive()
+        as_json = cli("--json", "find", short(id_), "--queue", "q").json
+        assert (as_json["queue"], as_json["state"], as_json["attempts"]) == ("q", "claimed", 1)
+        assert as_json["next"] > as_json["due"]
+        assert "unless it is acked" in cli("find", id_).out
+
+
+def test_cancel_deletes_one_message(cli):
+    gone, stays = (cli("send", "q", body, "--delay", "1h").out.strip() for body in ("a", "b"))
+    assert cli("cancel", short(gone)).out == f"Message {short(gone)} of q is cancelled.\n"
+    assert [message["id"] for message in cli("--json", "peek", "q").json_lines] == [stays]
+    assert cli("--json", "cancel", stays).json == {
+        "queue": "q", "id": stays, "cancelled": True, "held": False,
+    }  # fmt: skip
+
+
+def test_cancel_says_that_a_handler_goes_on(cli, queue):
+    id_ = cli("send", "q", "x").out.strip()
+    with queue.consumer() as consumer:
+        consumer.receive()
+        said = cli("cancel", id_)
+        assert (said.code, "its handler goes on" in said.err) == (0, True)
+    assert queue.stats(exact=True).live == 0
+
+
+@pytest.mark.parametrize("command", ["find", "cancel"])
+def test_a_message_that_is_not_there_is_1(cli, command):
+    """Acked and never sent look alike. An id that is none is a mistake, and so is a queue that is none."""
+    id_ = cli("send", "q", "x").out.strip()
+    cli("receive", "q")
+    for text in (id_, "aaaa"):
+        said = cli(command, text)
+        assert (said.code, said.out, f"no message {text}" in said.err) == (1, "", True)
+    assert cli("--json", command, id_).out == "null\n"
+    assert cli(command, "nonsense!").code == 2
+    assert cli(command, id_[:-1]).code == 2
+    assert "Did you mean 'q'?" in cli(command, "aaaa", "--queue", "qq").err
+
+
+def test_a_dead_letter_is_not_cancelled(cli, bury):
+    """What to do is said; it may have been sent back meanwhile."""
+    original = bury(*SEND)
+    (letter_id,) = ids(cli)
+    for text in (original, letter_id):
+        said = cli("cancel", text)
+        assert (said.code, f"cqueue dead drop q {short(letter_id)}" in said.err) == (2, True)
+    assert ids(cli) == [letter_id]
+
+
+# ── send --task ──
+
+
+@pytest.mark.parametrize(
+    ("options", "args", "kwargs"),
+    [
+        ((), (), {}),
+        (("--args", '["a@b", 3]'), ("a@b", 3), {}),
+        (("--args", '{"to": "a@b"}'), (), {"to": "a@b"}),
+        (("--kwargs", '{"to": "a@b"}'), (), {"to": "a@b"}),
+        (("--args", "[1]", "--kwargs", '{"n": null}'), (1,), {"n": None}),
+    ],
+)
+def test_a_task_is_called_as_enqueue_calls_it(cli, queue, options, args, kwargs):
+    said = cli(
+        "--json", "send", "q", "--task", "shop:send", *options, "--priority", 2, "--header", "a=1"
+    ).json
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive()
+        assert said == {"queue": "q", "task": "shop:send", "id": message.id}
+        assert decode(message.body, message.codec) == (args, kwargs)
+        assert (message.task, message.codec, message.priority) == ("shop:send", "json", 2)
+        assert message.headers == {"a": "1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        (("--args", "[1]"), "give --task"),
+        (("--kwargs", "{}"), "give --task"),
+        (("--task", "x", "body"), "leave the body"),
+        (("--task", "x", "--lines"), "leave the body"),
+        (("--task", "x", "--args", "[1"), "JSON such as"),
+        (("--task", "x", "--args", "7"), "JSON array"),
+        (("--task", "x", "--kwargs", "[]"), "JSON object"),
+        (("--task", "x", "--args", '{"a": 1}', "--kwargs", "{}"), "not in both"),
+        (("--task", ""), "1 to 1,000 characters"),
+    ],
+)
+def test_a_call_that_cannot_be_is_2_and_sends_nothing(cli, queue, options, hint):
+    said = cli("send", "q", *options)
+    assert (said.code, said.out) == (2, "")
+    assert hint in said.err
+    assert queue.stats(exact=True).live == 0
+
+
+# ── tables ──
+
+
+def test_only_the_last_column_is_cut_and_only_on_a_terminal(cli_console):
+    """Ids, times and tasks stand there whole, however narrow the terminal."""
+    rows = [("abcdefgh", "a.very.long.task:name", "x" * 100), ("b", "täsk 任务", "short")]
+    cli_console.is_terminal = True
+    lines = cli_console.printed(rows, width=60)
+    assert lines[1] == "abcdefgh  a.very.long.task:name  " + "x" * 26 + "…"
+    assert lines[2] == "b         täsk 任务              short"
+    assert cli_console.printed(rows, width=20)[1] == "abcdefgh  a.very.long.task:name  " + "x" * 7 + "…"
+    cli_console.is_terminal = False
+    assert cli_console.printed(rows, width=60)[1].endswith("x" * 100)
+
+
+@pytest.fixture
+def cli_console():
+    """What a table is printed to."""
+    import io
+
+    from rich.console import Console
+
+    from cqueue.cli.context import CliContext
+
+    class Printed:
+        is_terminal = True
+
+        def printed(self, rows, width):
+            out = io.StringIO()
+            console = Console(
+                file=out,
+                force_terminal=self.is_terminal,
+                width=width,
+                color_system=None,
+                legacy_windows=False,
+            )
+            context = CliContext()
+            context._consoles[False] = console
+            print_table(context, ("id", "task", "body"), rows)
+            return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+
+    return Printed()

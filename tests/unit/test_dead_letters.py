@@ -1,0 +1,469 @@
+"""Dead letters: looked at, sent back as what they were, dropped. None is lost, and none comes back twice."""
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from threading import Barrier
+
+import pytest
+
+import cqueue
+from cqueue import ids, letters
+from cqueue.client import Client
+from cqueue.errors import Closed, LetterNotFound, NotDone, OutcomeUnknown, SendUnknown, Unavailable
+from cqueue.message import MessageId
+from cqueue.protocol.flush import INLINE_BODY
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import (
+    ChangeQueue,
+    DeleteBodies,
+    DeleteMessages,
+    InsertMessages,
+    ReadMessages,
+    ReadShards,
+)
+from tests.faults.stores import Wrapper, open_client
+
+SOON = timedelta(seconds=10)
+HOUR_US = 3_600_000_000
+
+
+class Lying(Wrapper):
+    """Fails as `error_of` says of an operation: before it is executed, or with `after`, when it is."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.error_of = lambda _: None
+        self.before = lambda _: None
+        self.after = False
+        self.log = []
+
+    def execute(self, operation):
+        (result,) = self.together((operation,))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def together(self, operations):
+        return [self._one(operation) for operation in operations]
+
+    def _one(self, operation):
+        self.log.append(operation)
+        self.before(operation)
+        error = self.error_of(operation)
+        if error is not None and not self.after:
+            return error
+        (result,) = self.store.together((operation,))
+        return error or result
+
+    @contextmanager
+    def failing(self, kind, error, *, after=False):
+        """Meanwhile operations of this kind fail."""
+        self.error_of = lambda operation: error if isinstance(operation, kind) else None
+        self.after = after
+        yield
+        self.error_of = lambda _: None
+
+
+@pytest.fixture(scope="module")
+def cassandra_client(keyspace):
+    with open_client(keyspace.url, Lying) as client:
+        yield client
+
+
+@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+def client(request):
+    if request.param == "cassandra":
+        yield request.getfixturevalue("cassandra_client")
+        return
+    with Client(Lying(MemoryStore())) as client:
+        yield client
+
+
+@pytest.fixture
+def store(client):
+    return client._driver.store
+
+
+@pytest.fixture
+def queue(client):
+    return client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(shards=1))
+
+
+def received(queue, count):
+    """So many messages, all that there are."""
+    found = []
+    with queue.consumer() as consumer:
+        while len(found) < count:
+            got = consumer.receive(count - len(found), wait=SOON)
+            assert got, f"only {len(found)} came"
+            found += got
+        assert consumer.receive(10, wait=timedelta(milliseconds=200)) == []
+        consumer.ack(found)
+    return found
+
+
+def bury(queue, *messages, reason="Timeout: 30 s", headers=None):
+    """Dead letters of these messages; the ids that they had."""
+    sent = queue.send_many(list(messages)).ids
+    with queue.consumer() as consumer:
+        left = len(messages)
+        while left:
+            for message in consumer.receive(left, wait=SOON):
+                message.dead(reason, headers)
+                left -= 1
+    return sent
+
+
+def task(number, **options):
+    return cqueue.Message(b"%d" % number, task="mail", **options)
+
+
+# ── look ──
+
+
+def test_a_letter_says_what_it_was_and_why_it_died(queue):
+    """Task, key, codec and headers as sent; reason, attempts, time and traceback of its death."""
+    whole = {"task": "mail", "key": "user-7", "codec": "json", "priority": 3, "headers": {"a": "1"}}
+    (original,) = bury(
+        queue, cqueue.Message(b"[]", **whole), headers={"cqueue-dead-traceback": "Traceback…\nValueError: x"}
+    )
+    (letter,) = queue.dead_letters
+    assert {name: getattr(letter, name) for name in whole} == whole
+    assert (letter.reason, letter.attempts, letter.original_id) == ("Timeout: 30 s", 1, original)
+    assert (letter.traceback, letter.body, letter.size) == ("Traceback…\nValueError: x", b"[]", 2)
+    assert (letter.held, letter.body_lost) == (False, False)
+    assert abs(letter.died_at - queue.now) < timedelta(minutes=1)
+    assert queue.dead_letters.get(letter.id) == letter == queue.dead_letters.get(original)
+
+
+def test_a_letter_that_was_sent_by_hand(client, queue):
+    """What no burial has written is not known."""
+    client.queue(queue.dead_letter_name).send(b"x")
+    (letter,) = queue.dead_letters.list()
+    assert (letter.original_id, letter.attempts, letter.reason, letter.traceback) == (None, None, "", None)
+
+
+def test_letters_come_oldest_first_and_are_filtered(queue):
+    """Whatever their priority; reasons by a part of them, in upper or lower case."""
+    for number in range(4):
+        bury(queue, task(number, priority=9 - number), reason=f"Error {number}")
+    bury(queue, cqueue.Message(b"4", task="other"), reason="no such ADDRESS")
+    dead = queue.dead_letters
+    found = list(dead)
+    assert [letter.died_at for letter in found] == sorted(letter.died_at for letter in found)
+    assert {letter.body for letter in found} == {b"0", b"1", b"2", b"3", b"4"}
+    assert dead.list(2) == found[:2]
+    assert {letter.body for letter in dead.list(reason="error")} == {b"0", b"1", b"2", b"3"}
+    assert [letter.body for letter in dead.list(reason="address")] == [b"4"]
+    assert [letter.body for letter in dead.list(task="other")] == [b"4"]
+    assert dead.list(task="mail", reason="address") == []
+
+
+def test_more_letters_than_a_page(queue):
+    """All of them, each once."""
+    count = 250
+    bury(queue, *(task(number, priority=number % 2) for number in range(count)))
+    found = [letter.body for letter in queue.dead_letters]
+    assert sorted(found, key=int) == [b"%d" % number for number in range(count)]
+    assert len(queue.dead_letters.redrive(everything=True).done) == count
+    assert len(received(queue, count)) == count
+
+
+def test_a_large_body_is_read_when_it_is_asked_for(client, queue):
+    """Listing does not read it; one that cannot be read is not done."""
+    bury(queue, task(0), cqueue.Message(bytes(INLINE_BODY + 1)))
+    found = queue.dead_letters.list()
+    letter = max(found, key=lambda letter: letter.size)
+    assert letter.size == INLINE_BODY + 1
+    assert letter.body == bytes(INLINE_BODY + 1)
+    wide_row, _, key = MessageId(letter.id).locate()
+    client._driver.ask(DeleteBodies(wide_row, (key,)))
+    with pytest.raises(NotDone, match="cannot be read"):
+        letter.body  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda dead: dead.list(0),
+        lambda dead: dead.list(10_001),
+        lambda dead: dead.list("3"),
+        lambda dead: dead.list(reason=3),
+        lambda dead: dead.redrive(),
+        lambda dead: dead.redrive(reason=""),
+        lambda dead: dead.drop(task=""),
+        lambda dead: dead.redrive([], everything=True),
+        lambda dead: dead.redrive("x", reason="y"),
+        lambda dead: dead.drop(task="x", everything=True),
+        lambda dead: dead.drop(),
+        lambda dead: dead.get("x"),
+        lambda dead: dead.redrive("nonsense"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(queue, call):
+    """Nothing is sent or dropped for a call that does not say which letters, or says it twice."""
+    bury(queue, task(0))
+    with pytest.raises(cqueue.BadInput):
+        call(queue.dead_letters)
+    assert len(queue.dead_letters.list()) == 1
+    assert queue.stats(exact=True).live == 0
+
+
+def test_an_id_without_a_letter(client, queue):
+    """One that was sent back is not there any more; one of another queue never was. Nothing is sent."""
+    first, second = bury(queue, task(0), task(1))
+    assert len(queue.dead_letters.redrive(first).done) == 1
+    alive = queue.send(b"alive")
+    for missing in (first, alive):
+        with pytest.raises(LetterNotFound):
+            queue.dead_letters.redrive([second, missing])
+    other = client.create_queue(f"{queue.name}-other").send(b"x")
+    with pytest.raises(cqueue.BadInput, match="another queue"):
+        queue.dead_letters.drop(other)
+    with pytest.raises(cqueue.BadInput, match="is a dead-letter queue"):
+        client.queue(queue.dead_letter_name).dead_letters  # noqa: B018
+    assert [letter.original_id for letter in queue.dead_letters] == [second]
+
+
+# ── redrive ──
+
+
+def test_a_letter_comes_back_as_what_it_was(queue):
+    """Body, task, codec, key, priority and headers; without those of the burial, and as its first attempt."""
+    whole = {"task": "mail", "key": "user-7", "codec": "json", "priority": 3, "headers": {"a": "1"}}
+    (original,) = bury(
+        queue, cqueue.Message(b"[1]", **whole), headers={"cqueue-dead-traceback": "Traceback…"}
+    )
+    letter = queue.dead_letters.get(original)
+    result = queue.dead_letters.redrive(original)
+    assert (result.done, result.held, result.failed) == ((letter.id,), (), ())
+    assert queue.find(result.sent[0]).body == b"[1]"
+    (message,) = received(queue, 1)
+    assert {name: getattr(message, name) for name in whole} == whole
+    assert (message.body, message.attempt, message.id) == (b"[1]", 1, result.sent[0])
+    assert queue.dead_letters.list() == []
+
+
+def test_a_task_that_is_sent_back_runs(client):
+    """The whole way: it fails, is a letter with its traceback, comes back, and is done."""
+    app, broken = cqueue.App(client), [True]
+
+    @app.task(queue="shop", name="pay", retry=cqueue.Retry(max_attempts=1))
+    def pay(amount, *, currency):
+        if broken:
+            raise ValueError("the bank is closed")
+        paid.append((amount, currency))
+
+    paid = []
+    queue = client.create_queue("shop", exist_ok=True)
+    id_ = pay.enqueue(5, currency="EUR")
+    app.run_inline(reraise=False)
+    letter = queue.dead_letters.get(id_)
+    assert (letter.task, letter.attempts) == ("pay", 1)
+    assert "the bank is closed" in letter.traceback
+    broken.clear()
+    assert len(queue.dead_letters.redrive(task="pay").done) == 1
+    app.run_inline()
+    assert paid == [(5, "EUR")]
+    assert queue.dead_letters.list() == []
+    client.delete_queue("shop")
+
+
+@pytest.mark.parametrize("by", ["reason", "task", "letters", "originals", "a text"])
+def test_which_letters_are_sent_back(queue, by):
+    """By reason, task, the letters' ids or those that the messages had; the others stay."""
+    wanted = bury(queue, task(0), task(1), reason="Timeout: 30 s")
+    bury(queue, cqueue.Message(b"2", task="other"), reason="no such address")
+    dead = queue.dead_letters
+    letter_ids = [letter.id for letter in dead.list(task="mail")]
+    result = {
+        "reason": lambda: dead.redrive(reason="timeout"),
+        "task": lambda: dead.redrive(task="mail"),
+        "letters": lambda: dead.redrive(letter_ids),
+        "originals": lambda: dead.redrive([*wanted, *letter_ids, wanted[0]]),
+        "a text": lambda: next(iter([dead.redrive(id_) for id_ in wanted])),
+    }[by]()
+    assert set(result.done) <= set(letter_ids)
+    assert [letter.body for letter in dead] == [b"2"]
+    assert sorted(message.body for message in received(queue, 2)) == [b"0", b"1"]
+
+
+def test_an_application_starts_as_before_after_a_redrive(client):
+    """Who creates the queue at each start, with its configuration, finds it as it is wanted."""
+    config = cqueue.QueueConfig(max_attempts=3)
+    queue = client.create_queue(f"q-{secrets.token_hex(4)}", config)
+    bury(queue, task(0))
+    queue.dead_letters.redrive(everything=True)
+    assert client.create_queue(queue.name, config, exist_ok=True).config.derived_sends
+    with pytest.raises(cqueue.QueueExists):
+        client.create_queue(queue.name, cqueue.QueueConfig(max_attempts=4), exist_ok=True)
+
+
+@pytest.mark.parametrize("verb", ["redrive", "drop"])
+def test_a_dry_run_writes_nothing(queue, store, verb):
+    """It says what would be done, and the queue is not even altered."""
+    originals = bury(queue, *map(task, range(3)))
+    store.log.clear()
+    result = getattr(queue.dead_letters, verb)(originals, dry_run=True)
+    assert sorted(result.done) == sorted(letter.id for letter in queue.dead_letters)
+    assert result.sent == ()
+    written = InsertMessages | DeleteMessages | DeleteBodies | ChangeQueue
+    assert not [operation for operation in store.log if isinstance(operation, written)]
+    assert not queue.config.derived_sends
+
+
+def test_a_letter_that_is_held_stays(client, queue):
+    """Somebody is working on it; one that was given back is free."""
+    bury(queue, *map(task, range(3)))
+    with client.queue(queue.dead_letter_name).consumer() as consumer:
+        first, second = consumer.receive(2, wait=SOON)
+        second.nack()
+        assert [letter.held for letter in queue.dead_letters].count(True) == 1
+        for call in (queue.dead_letters.redrive, queue.dead_letters.drop):
+            result = call(first.id)
+            assert (result.done, result.held, result.failed) == ((), (first.id,), ())
+        assert queue.dead_letters.redrive(everything=True).held == (first.id,)
+        first.ack()
+    assert len(received(queue, 2)) == 2
+    assert queue.dead_letters.list() == []
+
+
+def test_a_letter_without_its_body_stays(client, queue):
+    """It is not the message that it was; the others come back."""
+    lost, later = (cqueue.Message(bytes(INLINE_BODY + 1), task="large") for _ in range(2))
+    (id_,) = queue.send_many([lost]).ids
+    wide_row, _, key = MessageId(id_).locate()
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        client._driver.ask(DeleteBodies(wide_row, (key,)))
+        message.dead("Timeout")
+    (second,) = bury(queue, later)
+    wide_row, _, key = MessageId(queue.dead_letters.get(second).id).locate()
+    client._driver.ask(DeleteBodies(wide_row, (key,)))
+    bury(queue, task(0))
+    for dry_run in (True, False):
+        result = queue.dead_letters.redrive(everything=True, dry_run=dry_run)
+        assert len(result.done) == 1
+        assert sorted(str(error) for _, error in result.failed) == [
+            "its body cannot be read", "its body is lost",
+        ]  # fmt: skip
+        assert {type(error) for _, error in result.failed} == {NotDone}
+    assert queue.dead_letters.get(id_).body_lost
+    assert len(queue.dead_letters.list()) == 2
+
+
+def test_an_unknown_send_is_told_of_each_letter_and_repeated_without_a_copy(queue, store):
+    """All messages were stored, and no answer came: the letters stay until a repeat, which makes no copy."""
+    originals = bury(queue, *map(task, range(5)))
+    with store.failing(InsertMessages, OutcomeUnknown("no answer"), after=True):
+        result = queue.dead_letters.redrive(originals)
+    assert (result.done, result.sent, len(result.failed)) == ((), (), 5)
+    assert {type(error) for _, error in result.failed} == {SendUnknown}
+    assert sorted(id_ for id_, _ in result.failed) == sorted(letter.id for letter in queue.dead_letters)
+    first = received(queue, 5)  # they are there all the same, and are acked before the repeat
+    again = queue.dead_letters.redrive(originals)
+    assert set(again.sent) == {message.id for message in first}
+    assert received(queue, 0) == []
+    assert queue.dead_letters.list() == []
+
+
+def test_a_letter_that_cannot_be_deleted_is_told_and_repeated_without_a_copy(queue, store):
+    """It is in both queues for a while, never in none."""
+    bury(queue, *map(task, range(3)))
+    with store.failing(DeleteMessages, Unavailable("too few replicas")):
+        result = queue.dead_letters.redrive(everything=True)
+    assert [str(error) for _, error in result.failed] == [
+        "it is sent, but not yet deleted: too few replicas"
+    ] * 3
+    assert {type(error) for _, error in result.failed} == {OutcomeUnknown}
+    assert len(queue.dead_letters.list()) == 3
+    assert len(queue.dead_letters.redrive(everything=True).done) == 3
+    assert len(received(queue, 3)) == 3
+
+
+def test_when_cassandra_is_away_nothing_more_is_tried(queue, store, monkeypatch):
+    """What was not tried is not done, and is told as well."""
+    bury(queue, *map(task, range(5)))
+    monkeypatch.setattr(letters, "AT_ONCE", 2)
+    with store.failing(ReadMessages, Unavailable("no node")):
+        result = queue.dead_letters.redrive(everything=True)
+    assert [type(error) for _, error in result.failed] == [Unavailable] * 2 + [NotDone] * 3
+    assert "not tried" in str(result.failed[-1][1])
+    with store.failing(ReadShards, Unavailable("no node")), pytest.raises(Unavailable):
+        queue.dead_letters.redrive(everything=True)
+    assert len(queue.dead_letters.list()) == 5
+
+
+def test_two_that_redrive_at_once_make_no_copies(queue, store):
+    """Both read the letters before either deletes one: they derive the same ids."""
+    bury(queue, *map(task, range(20)))
+    queue.alter(derived_sends=True)
+    both = Barrier(2, timeout=30)
+    store.before = lambda operation: both.wait() if isinstance(operation, InsertMessages) else None
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(queue.dead_letters.redrive, everything=True) for _ in range(2)]
+        first, second = (run.result() for run in runs)
+    store.before = lambda _: None
+    assert (first.failed, second.failed) == ((), ())
+    assert set(first.sent) == set(second.sent)
+    assert len(received(queue, 20)) == 20
+    assert queue.dead_letters.list() == []
+
+
+def test_a_closed_client_is_said():
+    """As by every other call."""
+    with cqueue.connect("memory://") as client:
+        dead = client.create_queue("q").dead_letters
+    with pytest.raises(Closed):
+        dead.redrive(everything=True)
+
+
+# ── drop ──
+
+
+def test_dropped_letters_are_gone(queue):
+    """With their bodies; nothing is sent, and the others stay."""
+    (large,) = bury(queue, cqueue.Message(bytes(INLINE_BODY + 1)))
+    bury(queue, task(0), reason="stays")
+    letter = queue.dead_letters.get(large)
+    result = queue.dead_letters.drop(reason="timeout")
+    assert (result.done, result.sent, result.failed) == ((letter.id,), (), ())
+    with pytest.raises(NotDone):
+        letter.body  # noqa: B018
+    assert [one.reason for one in queue.dead_letters] == ["stays"]
+    assert queue.stats(exact=True).live == 0
+
+
+def test_a_drop_without_an_answer_is_told(queue, store):
+    """It may be deleted; the call can be repeated."""
+    bury(queue, task(0))
+    with store.failing(DeleteMessages, OutcomeUnknown("no answer"), after=True):
+        result = queue.dead_letters.drop(everything=True)
+    assert [type(error) for _, error in result.failed] == [OutcomeUnknown]
+    assert queue.dead_letters.drop(everything=True).done == ()
+
+
+# ── the derived id ──
+
+
+@pytest.mark.parametrize("age_h", [0, 1, 11, 12, 13, 100])
+def test_the_due_time_stays_within_a_period(age_h):
+    """A repeat derives the same id until the period ends, and the time is never too old to be told apart."""
+    died_us, period_us = 1_700_000_000_000_000, 12 * HOUR_US
+    now_us = died_us + age_h * HOUR_US
+    first = letters.due_us(died_us, now_us, period_us)
+    assert now_us - period_us < first <= now_us
+    later = letters.due_us(died_us, now_us + HOUR_US - 1, period_us)
+    assert (later == first) == (now_us + HOUR_US - 1 < first + period_us)
+
+
+def test_a_message_is_derived_from_its_letter(client, queue):
+    """Of one letter always the same, of two never."""
+    bury(queue, *map(task, range(5)))
+    found = letters.look(client._driver, [letter.id for letter in queue.dead_letters])
+    made = [letters.as_message(letter, 17) for letter in letters.with_bodies(client._driver, found)]
+    assert len({message.source for message in made}) == 5
+    assert made == [letters.as_message(letter, 17) for letter in letters.with_bodies(client._driver, found)]
+    assert ids.time_us(found[0].row.id) > 0

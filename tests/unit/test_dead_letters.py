@@ -24,6 +24,7 @@ from cqueue.store.operations import (
     ReadShards,
 )
 from tests.faults.stores import Wrapper, open_client
+from tests.fix_dispatcher import until
 
 SOON = timedelta(seconds=10)
 HOUR_US = 3_600_000_000
@@ -259,13 +260,15 @@ def test_a_task_that_is_sent_back_runs(client):
     paid = []
     queue = client.create_queue("shop", exist_ok=True)
     id_ = pay.enqueue(5, currency="EUR")
-    app.run_inline(reraise=False)
+    with app.dispatcher():
+        until(queue.dead_letters.list)
     letter = queue.dead_letters.get(id_)
     assert (letter.task, letter.attempts) == ("pay", 1)
     assert "the bank is closed" in letter.traceback
     broken.clear()
     assert len(queue.dead_letters.redrive(task="pay").done) == 1
-    app.run_inline()
+    with app.dispatcher():
+        until(lambda: paid)
     assert paid == [(5, "EUR")]
     assert queue.dead_letters.list() == []
     client.delete_queue("shop")

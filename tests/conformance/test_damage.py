@@ -6,11 +6,13 @@ import threading
 import time
 import uuid
 from datetime import timedelta
+from queue import SimpleQueue
 
 import pytest
 
 import cqueue
 from cqueue import ids, quarantine
+from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.triggers import Repeating
 from cqueue.dispatcher.watcher import look
 from cqueue.errors import DamagedRow, LogNotFound, QueueNotFound, ScheduleNotFound, SchemaMismatch
@@ -238,6 +240,26 @@ def test_a_body_that_is_null_counts_as_missing(client, cql, name):
     cql("DELETE body FROM {ks}.bodies WHERE queue = %s AND time_shard = %s AND shard = %s AND id = %s", *row)
     cql("INSERT INTO {ks}.bodies (queue, time_shard, shard, id) VALUES (%s, %s, %s, %s)", *row)
     assert b"small" in received(client, name)
+
+
+def test_a_dispatcher_goes_on_with_its_other_queues(client, cql, name):
+    """One whose row is damaged while it runs is tried again and again; it is back once the row is mended."""
+    handled = SimpleQueue()
+    damaged, other = (client.create_queue(f"{name}-{each}") for each in ("damaged", "other"))
+    (config,) = cql("SELECT config FROM {ks}.queues WHERE queue = %s", damaged.name)[0]
+    with Dispatcher([damaged, other], lambda message, _: handled.put(message.body)) as dispatcher:
+        cql("UPDATE {ks}.queues SET config = '{' WHERE queue = %s", damaged.name)
+        other.alter(visibility=timedelta(seconds=40))  # whereupon all read their configurations again
+        failing, sent = 0, 0
+        while failing < 3:
+            other.send(b"%d" % sent)
+            assert handled.get(timeout=20) == b"%d" % sent
+            failing += damaged.name in dispatcher.stats().failing
+            sent += 1
+        assert dispatcher.quarantined() == {damaged.name: 1}
+        cql("UPDATE {ks}.queues SET config = %s WHERE queue = %s", config, damaged.name)
+        damaged.send(b"mended")
+        assert handled.get(timeout=20) == b"mended"
 
 
 # ── schedules ──

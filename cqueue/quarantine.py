@@ -172,9 +172,10 @@ def drop(client: Client, damage: Damage) -> None:
         case "workers":
             driver.ask(RemoveWorker(key[1]))
         case "shards":
-            driver.ask(DropShard(*key))
+            queue, epoch, time_shard, shard = key
+            driver.ask(DropShard(queue, epoch, time_shard, shard, driver.clock.now_us()))
         case "log":
-            driver.ask(DropRecord(LogShard(*key[:3]), key[3]))
+            driver.ask(DropRecord(LogShard(*key[:3]), key[3], driver.clock.now_us()))
         case "log_shards":
             log, time_shard, partition = key
             driver.ask(UnregisterLogShard(LogShard(log, partition, time_shard)))

@@ -338,7 +338,7 @@ class CassandraStore:
         return self._requests.send(cql.UNREGISTER_SHARD, values, _nothing)
 
     def _drop_shard(self, op: ops.DropShard) -> Request[None]:
-        values = (op.queue, op.epoch, op.time_shard, op.shard)
+        values = (op.at_us, op.queue, op.epoch, op.time_shard, op.shard)
         return self._requests.send(cql.DROP_SHARD, values, _nothing)
 
     # ── Conditional mutations ──

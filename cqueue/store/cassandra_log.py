@@ -43,7 +43,7 @@ class CassandraLogs:
             ops.ReadRecordIds: self._read_ids,
             ops.PeekRecords: self._peek,
             ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, (op.at_us, *op.shard)),
-            ops.DropRecord: lambda op: self._plain(cql.DROP_RECORD, (*op.shard, op.id)),
+            ops.DropRecord: lambda op: self._plain(cql.DROP_RECORD, (op.at_us, *op.shard, op.id)),
             ops.RegisterLogShard: lambda op: self._plain(cql.REGISTER_LOG_SHARD, (*op.shard, op.ttl_s)),
             ops.ReadLogShards: self._read_shards,
             ops.ListLogShards: self._list_shards,
@@ -149,15 +149,12 @@ def _page(found: Answer) -> RecordPage:
     rows: Any = found.rows
     if isinstance(rows, bytes):
         return parse(rows)
-    broken = tuple(
-        Broken(row[0], "topic is null" if row[1] is None else "body is null")
-        for row in rows
-        if row[1] is None or row[4] is None
-    )
+    reasons = [decode.wrong(row[1:], decode.RECORD) for row in rows]
+    broken = tuple(Broken(row[0], reason) for row, reason in zip(rows, reasons, strict=True) if reason)
     page = RecordPage.of(
         ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4]))
-        for row in rows
-        if row[1] is not None and row[4] is not None
+        for row, reason in zip(rows, reasons, strict=True)
+        if not reason
     )
     return replace(page, broken=broken)
 

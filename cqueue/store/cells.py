@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 COUNT = struct.Struct(">i")
+
+
+class Unreadable(NamedTuple):
+    """Stands for a cell that is no value of its column's type: Cassandra takes some texts that are no UTF-8.
+
+    The driver can bind it, as the bytes that it was.
+    """
+
+    data: bytes
+
+    def encode(self, _encoding: str) -> bytes:
+        """As `str.encode`, for the driver."""
+        return self.data
 
 
 def cell(data: bytes, at: int) -> tuple[bytes | None, int]:
@@ -37,6 +51,11 @@ def text_map(texts: Mapping[str, str]) -> bytes:
     return COUNT.pack(len(texts)) + b"".join(of(data) for item in items for data in item)
 
 
+def shown(data: bytes) -> str:
+    """A text as it is, and what of it is none, byte by byte."""
+    return data.decode(errors="backslashreplace")
+
+
 def pairs(data: bytes) -> Iterator[tuple[str, str]]:
     """What `text_map` wrote."""
     (count,) = COUNT.unpack_from(data)
@@ -44,4 +63,4 @@ def pairs(data: bytes) -> Iterator[tuple[str, str]]:
     for _ in range(count):
         key, at = cell(data, at)
         value, at = cell(data, at)
-        yield (key or b"").decode(), (value or b"").decode()
+        yield shown(key or b""), shown(value or b"")

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from cqueue import ids
 from cqueue.errors import DamagedRow, SchemaMismatch
+from cqueue.store.cells import Unreadable
 from cqueue.store.control import ScheduleRow, WorkerRow
 from cqueue.store.log_operations import LogRow
 from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
@@ -197,7 +198,14 @@ _POSITION: Final[Mapping[str, Check]] = {
     "partition": number(0, 32_767),
     "position": number(0, ids.lowest_at(LAST_MS * 1000)),
     "fence": _FROM_ZERO,
+    "owner": lambda value: isinstance(value, str),
     "generation": _FROM_ZERO,
+}
+RECORD: Final[Mapping[str, Check]] = {
+    "topic": lambda value: isinstance(value, str),
+    "key": lambda value: value is None or isinstance(value, str),
+    "headers": lambda value: not isinstance(value, Unreadable),
+    "body": lambda value: isinstance(value, bytes),
 }
 _MEMBER: Final[Mapping[str, Check]] = {
     "member": is_text,
@@ -217,6 +225,8 @@ def wrong(values: Row, checks: Mapping[str, Check]) -> str:
 def _complaint(column: str, value: Any) -> str:
     if value is None:
         return f"{column} is null"
+    if isinstance(value, Unreadable):
+        return f"{column} holds bytes that are no text"
     if column == "state":
         return f"state is {_shown(value)}, which this version does not know; a newer one may have written it"
     if isinstance(value, str) and column in {"config", "definition", "info"}:
@@ -274,6 +284,8 @@ def _sound(rows: Iterable[Row], make: Callable[[Any], Any], judge: Callable[[Row
 
 def _damage(table: str, owner: str, key: Row, values: Row, checks: Mapping[str, Check]) -> Damage | None:
     reason = wrong(values, checks)
+    if any(isinstance(each, Unreadable) for each in key):
+        reason, owner = "its key holds bytes that are no text", ""
     return Damage(table, owner, tuple(key), reason) if reason else None
 
 
@@ -365,7 +377,7 @@ def subscription(op: ReadSubscription, rows: Iterable[Row]) -> tuple[Subscriptio
 
 
 def _wrong_position(op: ReadSubscription, row: PositionRow) -> str:
-    reason = wrong((row.partition, row.position, row.fence, row.generation), _POSITION)
+    reason = wrong((row.partition, row.position, row.fence, row.owner, row.generation), _POSITION)
     if not reason and op.now_us is not None and row.position > ids.highest_at(op.now_us + AHEAD_US):
         return "position lies in the future: all that comes until then would be passed over"
     return reason
@@ -379,8 +391,8 @@ def _wrong_member(op: ReadSubscription, member: Any, info: Any, seen: Any) -> st
 
 
 def subscription_keys(rows: Iterable[Row]) -> list[SubscriptionKey]:
-    """All of them; both columns are keys, which are never null."""
-    return [SubscriptionKey._make(row) for row in rows]
+    """All of them that have a name."""
+    return [SubscriptionKey._make(row) for row in rows if all(isinstance(each, str) for each in row)]
 
 
 # ── Logs' registry, bodies ──

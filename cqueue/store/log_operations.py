@@ -61,10 +61,11 @@ class DeleteRecords(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class DropRecord(Operation[None]):
-    """Delete a record that is damaged, now, whenever it was written."""
+    """Delete a record that is damaged, if it was written before `at_us`, which is now."""
 
     shard: LogShard
     id: int
+    at_us: int
 
 
 @dataclass(frozen=True, slots=True)

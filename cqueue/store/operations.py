@@ -381,12 +381,13 @@ class UnregisterShard(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class DropShard(Operation[None]):
-    """Delete a registry row that is damaged, now, whenever it was written."""
+    """Delete a registry row that is damaged, if it was written before `at_us`, which is now."""
 
     queue: str
     epoch: int
     time_shard: int
     shard: int
+    at_us: int
 
 
 # ── Conditional mutations ───────────────────────────────────────────────────────────────────────

@@ -83,11 +83,11 @@ class RecordPage:
                 body = behind + NULLS
             else:
                 first, second = self.texts_at(place)
-                key = None if first is None else first.decode()
+                key = None if first is None else cells.shown(first)
                 headers = None if second is None else dict(cells.pairs(second))
             yield RecordRow(
                 ids.from_bytes(data[at + ID_AT : at + ID_AT + 16]),
-                data[at + TOPIC_AT : behind].decode(),
+                cells.shown(data[at + TOPIC_AT : behind]),
                 key,
                 headers,
                 data[body : starts[place + 1]],

@@ -168,8 +168,9 @@ UNREGISTER_SHARD = Statement(
 
 DROP_SHARD = Statement(
     "drop shard",
-    "One that is damaged: nobody knows at which time it was written.",
-    "DELETE FROM {keyspace}.shards WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?",
+    "One that is damaged, now: nobody knows at which time it was written.",
+    "DELETE FROM {keyspace}.shards USING TIMESTAMP ? "
+    "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?",
     Kind.WRITE,
 )
 
@@ -330,8 +331,8 @@ DELETE_RECORDS = Statement(
 )
 DROP_RECORD = Statement(
     "drop record",
-    "One that is damaged: nobody knows at which time it was written.",
-    f"DELETE FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id = ?",
+    "One that is damaged, now: nobody knows at which time it was written.",
+    f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id = ?",
     Kind.WRITE,
 )
 READ_RECORDS = Statement(

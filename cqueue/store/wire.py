@@ -18,7 +18,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from cassandra import ProtocolVersion, type_codes
 from cassandra.cqltypes import _CassandraType
@@ -88,11 +88,35 @@ class _IdResult(_FastResult):  # type: ignore[misc]
         self, stream: Any, version: int, user_types: Any, columns: Any, policy: Any
     ) -> None:
         if type(columns) is not _RawColumns:
-            super().recv_results_rows(stream, version, user_types, columns, policy)
+            begin = stream.tell()
+            try:
+                super().recv_results_rows(stream, version, user_types, columns, policy)
+            except Exception:  # noqa: BLE001 - whatever the driver makes of what it cannot decode
+                stream.seek(begin)
+                self._recv_damaged(stream, version, user_types, columns)
             return
         self.recv_results_metadata(stream, user_types)
         self.column_names = self.column_types = None
         self.parsed_rows = stream.read()
+
+    def _recv_damaged(self, stream: Any, version: int, user_types: Any, columns: Any) -> None:
+        """Decode cell by cell: one that cannot be read must not cost the others, nor the connection."""
+        self.recv_results_metadata(stream, user_types)
+        columns, result = self.column_metadata or columns, cast("Any", self)
+        result.column_names = [column[2] for column in columns]
+        result.column_types = types = [column[3] for column in columns]
+        (rows,) = _COUNT.unpack(stream.read(4))
+        self.parsed_rows = [
+            tuple(_cell(type_, cell, version) for type_, cell in zip(types, row, strict=True))
+            for row in (self.recv_row(stream, len(columns)) for _ in range(rows))
+        ]
+
+
+def _cell(type_: Any, data: bytes | None, version: int) -> Any:
+    try:
+        return type_.from_binary(data, version)
+    except Exception:  # noqa: BLE001 - as above
+        return cells.Unreadable(data or b"")
 
 
 def values(row: bytes) -> list[Any]:

@@ -6,16 +6,19 @@ import threading
 import time
 import uuid
 from datetime import timedelta
+from queue import SimpleQueue
 
 import pytest
 
 import cqueue
 from cqueue import ids, quarantine
+from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.triggers import Repeating
 from cqueue.dispatcher.watcher import look
 from cqueue.errors import DamagedRow, LogNotFound, QueueNotFound, ScheduleNotFound, SchemaMismatch
 from cqueue.log import LogConfig
 from cqueue.protocol import shards
+from cqueue.store.control import ReadSchedule
 from cqueue.store.log_operations import ReadRecords
 from cqueue.store.record_page import ReadRecordPage
 
@@ -237,6 +240,26 @@ def test_a_body_that_is_null_counts_as_missing(client, cql, name):
     cql("DELETE body FROM {ks}.bodies WHERE queue = %s AND time_shard = %s AND shard = %s AND id = %s", *row)
     cql("INSERT INTO {ks}.bodies (queue, time_shard, shard, id) VALUES (%s, %s, %s, %s)", *row)
     assert b"small" in received(client, name)
+
+
+def test_a_dispatcher_goes_on_with_its_other_queues(client, cql, name):
+    """One whose row is damaged while it runs is tried again and again; it is back once the row is mended."""
+    handled = SimpleQueue()
+    damaged, other = (client.create_queue(f"{name}-{each}") for each in ("damaged", "other"))
+    (config,) = cql("SELECT config FROM {ks}.queues WHERE queue = %s", damaged.name)[0]
+    with Dispatcher([damaged, other], lambda message, _: handled.put(message.body)) as dispatcher:
+        cql("UPDATE {ks}.queues SET config = '{' WHERE queue = %s", damaged.name)
+        other.alter(visibility=timedelta(seconds=40))  # whereupon all read their configurations again
+        failing, sent = 0, 0
+        while failing < 3:
+            other.send(b"%d" % sent)
+            assert handled.get(timeout=20) == b"%d" % sent
+            failing += damaged.name in dispatcher.stats().failing
+            sent += 1
+        assert dispatcher.quarantined() == {damaged.name: 1}
+        cql("UPDATE {ks}.queues SET config = %s WHERE queue = %s", config, damaged.name)
+        damaged.send(b"mended")
+        assert handled.get(timeout=20) == b"mended"
 
 
 # ── schedules ──
@@ -558,6 +581,45 @@ def test_a_damaged_deployment_row_is_told(new_keyspace, connection):
                 with pytest.raises(SchemaMismatch, match=column):
                     cqueue.connect(own.url)
                 session.execute(set_, (stored[column],))
+
+
+# ── texts that are none ──
+
+
+@pytest.mark.parametrize("data", ["0xeda080", "0xc080"])
+def test_a_text_that_is_no_text_costs_no_connection(client, cql, cli, name, data):
+    """Cassandra takes surrogates and overlong zeros, which Python does not: such a row fails alone."""
+    ms = time.time_ns() // 1_000_000
+    text = f"blob_as_text({data})"
+    client.create_queue(f"{name}-a").schedules.add("k", Repeating(HOUR))
+    client.create_queue(f"{name}-b").send(b"b")
+    partition = client._catalog.entry(f"{name}-a").spec.partition
+    cql(update("workers", f"fleet = 'cqueue' AND worker = '{name}'", info=text, seen=str(ms)))
+    cql(update("schedules", f"queue = '{partition}' AND key = 'k'", definition=text))
+    cql(update("queues", f"queue = '{name}-a'", config=text))
+    cql(f"INSERT INTO {{ks}}.queues (queue, state) VALUES ({text}, 'active')")  # noqa: S608
+    assert f"{name}-b" in {row["queue"] for row in cli("queue", "list", "--json").json}
+    assert cli("workers", "--json").json == []
+    with pytest.raises(DamagedRow, match="no text"):
+        client._driver.ask(ReadSchedule(partition, "k"))
+    assert received(client, f"{name}-b") == [b"b"]
+    client.delete_queue(f"{name}-a")
+    cql(f"DELETE FROM {{ks}}.queues WHERE queue = {text}")  # noqa: S608
+    cql("DELETE FROM {ks}.workers WHERE fleet = 'cqueue' AND worker = %s", name)
+
+
+@pytest.mark.parametrize("column", ["topic", "key"])
+def test_a_record_with_such_a_text_is_read_with_its_bytes_spelt_out(client, cql, damaged_log, name, column):
+    """It is not lost, and the scan goes on."""
+    log = damaged_log(set(), "body")
+    row = cql("SELECT log, partition, time_shard, id FROM {ks}.log WHERE log = %s ALLOW FILTERING",
+              client._logs.entry(name).spec.partition)[1]  # fmt: skip
+    cql(f"UPDATE {{ks}}.log SET {column} = blob_as_text(0xeda080) "  # noqa: S608
+        "WHERE log = %s AND partition = %s AND time_shard = %s AND id = %s", *row)  # fmt: skip
+    with log.scan() as scanner:
+        found = list(scanner)
+    assert [record.body for record in found] == [b"%d" % n for n in range(9)]
+    assert getattr(found[1], column) == "\\xed\\xa0\\x80"
 
 
 # ── lists ──

@@ -101,7 +101,10 @@ def body_cells(bodies: Iterable[tuple[int, bytes]]) -> list[bytes]:
 
 def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Decoded columns in the order of MessageRow and on, with headers as a dict."""
-    return (row if row[4] is None else (*row[:4], dict(row[4]), *row[5:]) for row in found)
+    return (
+        row if row[4] is None or type(row[4]) is cells.Unreadable else (*row[:4], dict(row[4]), *row[5:])
+        for row in found
+    )
 
 
 def head(rows: Iterable[tuple[Any, ...]], report: Report) -> Head:

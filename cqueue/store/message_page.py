@@ -7,7 +7,7 @@ that is taken out here is what else it has. What record_page says of the driver'
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -164,7 +164,7 @@ def parse(data: bytes, tombstones: int = 0) -> MessagePage:
         partial, reason = is_partial(id_, body, format_), None
         if not partial:
             own = rest[place]
-            texts = (None,) * 5
+            texts = (_read(own.headers, cells.pairs), *(_read(each, bytes.decode) for each in own[3:7]))
             reason = damage((0, id_, body, own.size, *texts, own.sent_at, own.expires, format_, gone))
         if reason is not None:
             damaged[place] = reason
@@ -174,6 +174,14 @@ def parse(data: bytes, tombstones: int = 0) -> MessagePage:
             packs[place] = gone_mask(gone)
     starts[count] = at
     return MessagePage(data, starts, rest, tombstones, packs, damaged)
+
+
+def _read(cell: bytes | None, decode: Callable[[bytes], Iterable[Any]]) -> Any:
+    """A text or map of texts, decoded; or what stands for one that cannot be."""
+    try:
+        return cell if cell is None else list(decode(cell))
+    except (UnicodeDecodeError, struct.error):
+        return cells.Unreadable(cell or b"")
 
 
 def _rest(data: bytes, body_stop: int) -> tuple[Rest, int, int | None, list[int]]:

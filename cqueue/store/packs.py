@@ -28,6 +28,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from cqueue import ids
+from cqueue.store.cells import Unreadable
 from cqueue.store.operations import MessageRow, WideRow
 
 SINGLE: Final = 0
@@ -152,10 +153,10 @@ def damage(row: Row) -> str | None:
         return "it has neither a body nor the size of one" if body is None else "it has a body and a size"
     if size is not None and not 0 < size <= LARGEST_BODY:
         return f"the size of its body is {size}"
-    if sent_at is None or not 0 <= sent_at <= LAST_MS:
-        return f"sent_at is {sent_at}"
-    if expires is not None and not 0 <= expires <= LAST_MS:
-        return f"expires is {expires}"
+    if sent_at is None or not (0 <= sent_at <= LAST_MS and 0 <= (expires or 0) <= LAST_MS):
+        return f"sent_at is {sent_at}, expires {expires}"
+    if any(type(text) is Unreadable for text in row[4:9]):
+        return "its headers, codec, task, key or trigger hold bytes that are no text"
     return _length_damage(id_, body) if body is not None and ids.is_packed(id_) else None
 
 

@@ -156,6 +156,24 @@ def test_a_damaged_message_holds_up_nobody(story, what):
     check_set_aside(story)
 
 
+@pytest.mark.parametrize("column", ["task", "key", "headers"])
+def test_a_text_that_is_no_text_holds_up_nobody(story, column):
+    """Cassandra takes surrogates, which Python does not."""
+    packed, alone = story.send()
+    row = single_row(story)
+    others = sorted({*packed, *alone} - {row.body})
+    text = "blob_as_text(0xeda080)"
+    value = f"{{'h': {text}}}" if column == "headers" else text
+    story.session.execute(
+        f"UPDATE {story.table} SET {column} = {value} WHERE {ROW} AND kind = 3 AND priority = 0 AND id = %s",
+        (row.queue, row.time_shard, row.shard, row.id),
+    )
+    assert story.received(others) == others
+    assert story.queue.stats().quarantined == 0
+    assert story.client._quarantine.counts() == {row.queue: 1}
+    story.queue.purge()
+
+
 def check_set_aside(story):
     """The row stays, is counted and shown; `find` says so; people's commands work."""
     (row,) = story.rows(3)

@@ -39,7 +39,9 @@ from cassandra.protocol import ErrorMessage
 
 from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, Unavailable
 from cqueue.settings import Settings
+from cqueue.store import outcome
 from cqueue.store.sockets import connection_class
+from cqueue.store.statements import Kind
 
 # Reads at serial consistency: they see every conditional mutation that was ever acknowledged, and finish
 # one that was left half done.
@@ -98,6 +100,7 @@ def open_session(settings: Settings, *, use_keyspace: bool = True) -> Connection
 
     Raises:
         Unavailable: no node could be reached; the driver's error is the cause.
+        Refused: a guardrail or a missing grant keeps this client from the cluster.
         SchemaMismatch: the keyspace does not exist.
         ConfigError: `local_dc` is missing or no data centre of the cluster; the credentials were refused; or
             a TLS file cannot be read.
@@ -153,11 +156,13 @@ def _use_keyspace(session: Session, settings: Settings) -> None:
     try:
         session.set_keyspace(settings.keyspace)
     except InvalidRequest as exc:
+        if not outcome.is_absent(exc):
+            raise outcome.error(exc, Kind.READ) from exc
         raise SchemaMismatch(
             f"There is no keyspace {settings.keyspace!r} in this cluster. Run `cqueue schema apply`."
         ) from exc
     except DRIVER_ERRORS as exc:
-        raise Unavailable(f"{settings.address} did not answer: {exc}.") from exc
+        raise outcome.refusal(exc) or Unavailable(f"{settings.address} did not answer: {exc}.") from exc
 
 
 def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueError:
@@ -168,6 +173,8 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
         return ConfigError(f"{settings.address} refused the user name or the password, or wants one.")
     if settings.local_dc is not None and (known := _data_centres(cluster)) and settings.local_dc not in known:
         return ConfigError(_which_dc(f"local_dc={settings.local_dc} does not exist", cluster))
+    if (refused := outcome.refusal(exc)) is not None:
+        return refused
     detail = f" ({causes[0]})" if causes else ""
     return Unavailable(f"No node of {settings.address} can be reached{detail}. Is Cassandra running?")
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, ProtocolVersion
-from cassandra.auth import PlainTextAuthProvider
+from cassandra import ConsistencyLevel, DriverException, InvalidRequest, ProtocolVersion
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
     Cluster,
@@ -40,7 +39,7 @@ from cassandra.protocol import ErrorMessage
 from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, Unavailable
 from cqueue.settings import Settings
 from cqueue.store import outcome
-from cqueue.store.sockets import connection_class
+from cqueue.store.sockets import Login, LoginRefused, connection_class
 from cqueue.store.statements import Kind
 
 # Reads at serial consistency: they see every conditional mutation that was ever acknowledged, and finish
@@ -169,7 +168,7 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
     """The error that says what to do; a failed `connect` looks the same to the driver in all these cases."""
     reasons = getattr(exc, "errors", None)
     causes = list(reasons.values()) if isinstance(reasons, dict) else []
-    if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+    if any(isinstance(cause, LoginRefused) for cause in causes):
         return ConfigError(f"{settings.address} refused the user name or the password, or wants one.")
     if settings.local_dc is not None and (known := _data_centres(cluster)) and settings.local_dc not in known:
         return ConfigError(_which_dc(f"local_dc={settings.local_dc} does not exist", cluster))
@@ -212,10 +211,10 @@ def _profiles(settings: Settings) -> dict[Any, ExecutionProfile]:
     }
 
 
-def _auth(settings: Settings) -> PlainTextAuthProvider | None:
+def _auth(settings: Settings) -> Login | None:
     if settings.username is None:
         return None
-    return PlainTextAuthProvider(settings.username, settings.password)
+    return Login(settings.username, settings.password)
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

@@ -29,6 +29,7 @@ from cassandra.connection import ConnectionBusy
 from cassandra.pool import NoConnectionsAvailable
 
 from cqueue.errors import CqueueError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
+from cqueue.store.sockets import LoginRefused
 from cqueue.store.statements import Kind
 
 _SERIAL = {ConsistencyLevel.SERIAL, ConsistencyLevel.LOCAL_SERIAL}
@@ -47,6 +48,7 @@ _ROLES_AWAY: Final = "Unable to perform auth"  # …orization, …entication: th
 _REFUSED = (
     cassandra.RequestValidationException,
     cassandra.AuthenticationFailed,
+    LoginRefused,
     cassandra.UnsupportedOperation,
     protocol.BadCredentials,
     protocol.RequestValidationException,
@@ -57,14 +59,19 @@ _NO_CONNECTION = (NoConnectionsAvailable, ConnectionBusy)
 _NOT_STARTED = (protocol.OverloadedErrorMessage, protocol.IsBootstrappingErrorMessage)
 
 
-def error(exc: BaseException, kind: Kind, *, sent: bool = True) -> CqueueError:
+def error(
+    exc: BaseException, kind: Kind, *, sent: bool = True, login: Exception | None = None
+) -> CqueueError:
     """The cqueue error for a driver's exception.
 
     Args:
         exc: what the driver raised.
         kind: of the statement that failed.
         sent: False if it is certain that the request never left this process.
+        login: why no node lets the client's role in, if the last one asked did not.
     """
+    if not sent and login is not None and isinstance(exc, NoHostAvailable):
+        return Refused(_remedy(login, server_text(login)))
     if is_absent(exc):
         return SchemaMismatch(f"The keyspace lacks cqueue's schema. Run `cqueue schema apply`. ({exc})")
     if (refused := refusal(exc)) is not None:
@@ -113,7 +120,7 @@ def _remedy(exc: BaseException, said: str) -> str:
             f"The guardrail {guardrail['name']} of Cassandra refuses this: {guardrail['what'].rstrip('.')}. "
             "Have an operator raise it or lift it, on every node."
         )
-    if isinstance(exc, cassandra.AuthenticationFailed | protocol.BadCredentials):
+    if isinstance(exc, cassandra.AuthenticationFailed | LoginRefused | protocol.BadCredentials):
         return (
             f"Cassandra refuses the user name or the password. Have an operator let the role log in. ({said})"
         )

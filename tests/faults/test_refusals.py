@@ -15,7 +15,7 @@ import pytest
 
 import cqueue
 from cqueue.store.operations import CreateQueue, QueueRow, ReadQueue
-from tests.acceptance.daemons import Site
+from tests.acceptance.daemons import Site, wait_for
 from tests.faults.guarded import OPERATOR, guarded_node
 
 pytestmark = [
@@ -165,6 +165,30 @@ def test_a_daemon_without_grants_waits_for_them(node, keyspace, tmp_path):
         assert daemon.end() == 0
     finally:
         site.close()
+
+
+def test_a_role_that_may_not_log_in_any_more_is_told_so_and_is_let_in_again(node, keyspace, operator):
+    """Connections that stand go on; those that are made anew are refused, until the role may log in again."""
+    operator.create_queue("mail")
+    role = node.role(keyspace, "SELECT", "MODIFY")
+    with cqueue.connect(node.url(f"{role}:secret", keyspace)) as client:
+        queue = client.queue("mail")
+        queue.send(b"before")
+        node.run(f"ALTER ROLE {role} WITH LOGIN = false")
+        node.start()
+        wait_for(lambda: error_of(lambda: queue.send(b"x")) is cqueue.Refused, 60)
+        refused(lambda: queue.send(b"x"), "let the role log in", role)
+        node.run(f"ALTER ROLE {role} WITH LOGIN = true")
+        wait_for(lambda: error_of(lambda: queue.send(b"after")) is None, 60)
+
+
+def error_of(call):
+    """The class of what the call raises."""
+    try:
+        call()
+    except cqueue.CqueueError as exc:
+        return type(exc)
+    return None
 
 
 # ── Guardrails ──

@@ -11,6 +11,7 @@ from cassandra.cluster import NoHostAvailable
 
 from cqueue.errors import OutcomeUnknown, Refused, SchemaMismatch, Unavailable
 from cqueue.store import outcome
+from cqueue.store.sockets import LoginRefused
 from cqueue.store.statements import Kind
 
 QUORUM, SERIAL = ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL
@@ -209,6 +210,16 @@ def test_a_server_that_cannot_read_its_roles_is_away_for_a_moment(kind):
     """Cassandra says "unauthorized" then as well; nothing was done, and calling again is right."""
     text = "Unable to perform authorization of permissions: Cannot achieve consistency level LOCAL_ONE"
     assert type(outcome.error(unauthorized(text), kind)) is Unavailable
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_where_no_host_is_up_since_none_lets_the_role_in_an_operator_is_told(kind):
+    """The driver says only that no host is up; the reason is the last login."""
+    login = LoginRefused("app is not permitted to log in")
+    error = outcome.error(NoHostAvailable("none", {}), kind, sent=False, login=login)
+    assert type(error) is Refused
+    assert "let the role log in. (app is not permitted to log in)" in str(error)
+    assert type(outcome.error(cassandra.OperationTimedOut(), kind, login=login)) is not Refused
 
 
 def test_some_hosts_that_refuse_prove_nothing_of_the_others():

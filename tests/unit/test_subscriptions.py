@@ -30,6 +30,7 @@ from cqueue.store.log_operations import ReadRecords
 from cqueue.store.memory import MemoryStore
 from cqueue.store.subscriptions import (
     BeatMember,
+    ChangeDefinition,
     ChangePositions,
     ListSubscriptions,
     ReadSubscription,
@@ -324,6 +325,21 @@ def test_a_paused_subscription_waits_and_goes_on(client, log, store):
     member.subscription.resume()
     member.live()
     assert sorted(numbers(member.handled)) == list(range(10))
+
+
+@pytest.mark.usefixtures("log")
+def test_a_definition_of_a_newer_version_keeps_what_only_that_one_knows(client, store):
+    """Where a subscription began is read, and pausing it erases nothing."""
+    member = Member(client)
+    member.step()
+    key = member.subscription._key
+    stored = store.execute(ReadSubscription(key)).definition
+    newer = stored._replace(config='{"moon": 1, ' + stored.config[1:])
+    assert store.execute(ChangeDefinition(key, newer, stored.version))
+    member.subscription.pause()
+    member.subscription.resume()
+    assert store.execute(ReadSubscription(key)).definition.config == newer.config
+    assert subscribe.Origin.from_json(newer.config) == subscribe.Origin.from_json(stored.config)
 
 
 def test_positions_can_be_moved_back_and_on(client, log, store):

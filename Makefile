@@ -29,7 +29,7 @@ SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
 ONCE_MORE = || { test $$? -eq 1 && echo "== Once more, alone: the tests that failed" && \
 	$(1) --last-failed --last-failed-no-failures none; }
 
-.PHONY: test-spark spark-faults performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
+.PHONY: test-all test-spark spark-faults performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,8 @@ test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment o
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
 	@echo "== Running the tests of cqueue.spark"
 	@$(SPARK_TESTS) $(call ONCE_MORE,$(SPARK_TESTS))
+
+test-all: test test-spark  ## Both; `make test` runs this version beside the one before as well.
 
 spark-faults: $(SPARK_STAMP)  ## Kill Spark's driver in every phase of a batch (ten minutes).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars

@@ -225,7 +225,7 @@ class Catalog:
                 raise ConfigError(
                     "max_attempts of a dead-letter queue is 0: a dead letter does not die again"
                 )
-            return row._replace(config=config.to_json())
+            return row._replace(config=config.to_json(row.config))
 
         self._change(name, altered)
         return self.entry(name)

@@ -1,18 +1,20 @@
 """A queue's configuration: one object, validated whole when it is made, stored as JSON.
 
 Fixed once the queue exists: `time_shard`, `max_shards`, `open_shards`. Everything else can be
-altered while the queue runs.
+altered while the queue runs. Settings that a newer version has stored are no part of the object, but stay
+in the JSON: who alters a queue writes on top of what is stored.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from cqueue.errors import ConfigError
+from cqueue.errors import ConfigError, DamagedRow
 
 HOUR_MS = 3_600_000
 MAX_EPOCH_ROWS = 10_000
@@ -133,22 +135,50 @@ class QueueConfig:
             raise ConfigError("derived_sends stays true: messages may stand where nobody would look else")
         return replace(self, **changes)
 
-    def to_json(self) -> str:
-        """As stored: durations in ms under `<name>_ms`."""
+    def to_json(self, stored: str = "{}") -> str:
+        """As stored: durations in ms under `<name>_ms`; settings of a newer version in `stored` are kept."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in _DURATIONS:
             values[f"{name}_ms"] = to_ms(values.pop(name))
-        return json.dumps(values, sort_keys=True)
+        return json.dumps(stored_values(stored) | values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> QueueConfig:
-        """What `to_json` wrote; settings of a newer version that this one does not know are left out."""
+        """What `to_json` wrote; settings of a newer version that this one does not know are left out.
+
+        Raises:
+            DamagedRow: it is no configuration of a queue.
+        """
+        values = stored_values(text)
+        with readable(text):
+            for name in _DURATIONS:
+                values[name] = timedelta(milliseconds=values[f"{name}_ms"])
+            known = {f.name for f in fields(cls)}
+            return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def stored_values(text: str) -> dict[str, Any]:
+    """The settings of a stored configuration, by their names in the JSON.
+
+    Raises:
+        DamagedRow: it is no JSON object.
+    """
+    with readable(text):
         values = json.loads(text)
-        for name in _DURATIONS:
-            if f"{name}_ms" in values:
-                values[name] = timedelta(milliseconds=values.pop(f"{name}_ms"))
-        known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        if not isinstance(values, dict):
+            raise TypeError(f"it is no JSON object but {type(values).__name__}")
+        return values
+
+
+@contextmanager
+def readable(text: str) -> Iterator[None]:
+    """Name the stored text in a `DamagedRow` if it cannot be read."""
+    try:
+        yield
+    except KeyError as exc:
+        raise DamagedRow(f"the stored configuration {text!r:.200} lacks {exc}") from exc
+    except (ValueError, TypeError, OverflowError, RecursionError) as exc:
+        raise DamagedRow(f"the stored configuration {text!r:.200} cannot be read: {exc}") from exc
 
 
 def to_ms(duration: timedelta) -> int:

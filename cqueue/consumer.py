@@ -18,6 +18,7 @@ from cqueue.catalog import PAUSED, Catalog, Entry
 from cqueue.config import to_ms
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import (
+    LASTING,
     AckUnknown,
     BadInput,
     BatchTooLarge,
@@ -283,6 +284,7 @@ class Consumer:
         Raises:
             QueueNotFound: there is no such queue.
             NotDone, OutcomeUnknown: Cassandra did not answer, to the end of `wait`; nothing is lost.
+            Refused, DamagedRow: at once, as waiting mends nothing.
             Closed: the consumer has been closed.
         """
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_RECEIVE:
@@ -316,7 +318,7 @@ class Consumer:
                 except (NotDone, OutcomeUnknown) as exc:
                     failure, messages = exc, []
                 left_s = deadline_s - time.monotonic()
-                if messages or left_s <= 0:
+                if messages or left_s <= 0 or isinstance(failure, LASTING):
                     break
                 self._wait(left_s)
             if messages:

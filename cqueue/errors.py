@@ -6,6 +6,7 @@ A caller acts on the second level: it says what is known about the effect of the
     ├── NotDone                 nothing was stored; calling again is safe
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
+    │   │   └── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
@@ -38,7 +39,7 @@ A caller acts on the second level: it says what is known about the effect of the
         ├── QueueExists
         ├── ScheduleNotFound
         ├── ScheduleExists
-        └── SchemaMismatch      the keyspace's schema is missing, older or newer than this code
+        └── SchemaMismatch      as above: it belongs to both families
 
 The driver's own error, where there is one, is the `__cause__`.
 """
@@ -46,6 +47,7 @@ The driver's own error, where there is one, is the `__cause__`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 
 class CqueueError(Exception):
@@ -214,5 +216,9 @@ class ScheduleExists(BadInput):
     """The queue has a schedule of that key already, with another definition or without `exist_ok`."""
 
 
-class SchemaMismatch(BadInput):
+class SchemaMismatch(Refused, BadInput):
     """The keyspace lacks cqueue's schema, or has one that this version cannot work with."""
+
+
+LASTING: Final = (Refused, DamagedRow)
+"""Not done, and not by a repetition either: an operator has to mend something first."""

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cqueue import cores, garbage
 from cqueue._version import __version__
 from cqueue.dispatcher import health, logs, members, target
+from cqueue.dispatcher.events import describe
 from cqueue.dispatcher.health import Health, HealthServer
 from cqueue.dispatcher.members import Members, Worker
 from cqueue.dispatcher.metrics import Meter, Metrics, exposition
@@ -36,7 +37,7 @@ from cqueue.dispatcher.notify import Notifier
 from cqueue.dispatcher.processes import TICK_S, Exit, Signalled
 from cqueue.dispatcher.pulse import Pulse
 from cqueue.dispatcher.recorder import Recorder
-from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
@@ -141,6 +142,7 @@ class Daemon:
         self._log = logs.logger()
         self._started_s = time.time()
         self._stopping = False
+        self._hindrance = ""  # what an operator has to mend before it can start
         self._metrics = Metrics(settings.target)
         self._pulse: Pulse | None = None
         self._members: Members | None = None
@@ -184,11 +186,21 @@ class Daemon:
         while True:
             try:
                 return self._start(found)
+            except SchemaMismatch:
+                raise
             except (NotDone, OutcomeUnknown) as exc:
-                self._log.warning(logs.Event.NOT_CONNECTED, error=str(exc), again_in_s=pause_s)
+                self._tell_of(exc, pause_s)
             if self._is_told_to_stop(pause_s):
                 return None
             pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+
+    def _tell_of(self, error: CqueueError, again_in_s: float) -> None:
+        """Log why it cannot start; what lasts until an operator mends it, once."""
+        before, self._hindrance = self._hindrance, describe(error) if isinstance(error, LASTING) else ""
+        if not self._hindrance:
+            self._log.warning(logs.Event.NOT_CONNECTED, error=str(error), again_in_s=again_in_s)
+        elif self._hindrance != before:
+            self._log.error(logs.Event.NOT_CONNECTED, error=str(error))
 
     def _start(self, found: Any) -> Launched:
         """The parent is told before: the first message may kill this process, which has come up then."""
@@ -293,7 +305,13 @@ class Daemon:
 
     def health(self) -> Health:
         """How it is, for probes, systemd, and the parent."""
-        return health.STARTING if self._pulse is None else health.judge(self._pulse.signs())
+        if self._pulse is not None:
+            return health.judge(self._pulse.signs())
+        return (
+            replace(health.STARTING, reason=f"starting: {self._hindrance}")
+            if self._hindrance
+            else health.STARTING
+        )
 
     def exposition(self) -> bytes:
         """The text for Prometheus."""

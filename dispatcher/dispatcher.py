@@ -255,6 +255,7 @@ class Dispatcher:
             state=self._state,
             waiting_by_queue=self._handover.waiting_by_queue(),
             failing=self._feeders.trouble.subjects,
+            stuck=self._feeders.trouble.stuck,
         )
 
     def quarantined(self) -> dict[str, int]:

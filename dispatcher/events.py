@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue import logs
+from cqueue.errors import LASTING
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.delivery import Delivery
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 LOGGER: Final = "cqueue.dispatcher"
 REPEAT_S: Final = 30.0
 """A trouble that goes on is told again after so long."""
+REPEAT_LASTING_S: Final = 600.0
+"""The same of one that lasts until an operator mends something: he has been told."""
+STUCK_FAILURES: Final = 3
+STUCK_S: Final = 5.0
+"""So many failures in so many seconds are no single node that restarts."""
 
 OnEvent = Callable[[str, Mapping[str, Any]], None]
 
@@ -73,6 +80,7 @@ _LEVELS: Final = {
     Event.BROKEN: "error",
 }
 
+_FAILED: Final = {Event.RECEIVE_FAILED, Event.SETTLE_FAILED, Event.EXTEND_FAILED}
 _FINAL: Final = {Event.DEAD, Event.BROKEN, Event.HOOK_FAILED}
 _TRACED: Final = {Event.RETRIED, Event.SNOOZED}
 
@@ -91,7 +99,8 @@ class Events:
 
     def say(self, event: Event, *, error: BaseException | None = None, **fields: Any) -> None:
         """Log one event. error: with its traceback where that is final, or where it is asked for."""
-        level = _LEVELS.get(event, "warning")
+        is_lasting = event in _FAILED and isinstance(error, LASTING)
+        level = "error" if is_lasting else _LEVELS.get(event, "warning")
         trace: dict[str, Any] = {}
         if error is not None:
             fields["error"] = describe(error)
@@ -140,8 +149,19 @@ class MessageLog:
         return getattr(self._bound, name)
 
 
+@dataclass(slots=True)
+class Failing:
+    """What goes on failing. since_s: the first failure; untold: failures that were not told of."""
+
+    since_s: float
+    error: BaseException
+    failures: int = 0
+    told_s: float = float("-inf")
+    untold: int = 0
+
+
 class Trouble:
-    """Tells of something that goes on failing once, again every 30 s, and when it is over."""
+    """Tells of something that goes on failing once, again after a while, and when it is over."""
 
     def __init__(
         self, events: Events, failed: Event, resumed: Event, clock: Callable[[], float] = time.monotonic
@@ -149,23 +169,38 @@ class Trouble:
         self._events = events
         self._failed, self._resumed = failed, resumed
         self._clock = clock
-        self._since: dict[str, tuple[float, int]] = {}  # by subject: when told last, failures since then
+        self._failing: dict[str, Failing] = {}  # by subject
 
-    def failed(self, subject: str, error: BaseException, **fields: Any) -> None:
-        """It failed."""
-        now = self._clock()
-        told_s, count = self._since.get(subject, (float("-inf"), 0))
-        if now - told_s >= REPEAT_S:
-            self._events.say(self._failed, error=error, failures=count + 1, **fields)
-            told_s, count = now, -1
-        self._since[subject] = (told_s, count + 1)
+    def failed(
+        self, subject: str, error: BaseException, *, event: Event | None = None, **fields: Any
+    ) -> None:
+        """It failed. An error of another class is told of at once. event: what to tell, if not the usual."""
+        now_s = self._clock()
+        known = self._failing.setdefault(subject, Failing(now_s, error))
+        known.failures += 1
+        known.untold += 1
+        repeat_s = REPEAT_LASTING_S if isinstance(error, LASTING) else REPEAT_S
+        if type(error) is not type(known.error) or now_s - known.told_s >= repeat_s:
+            self._events.say(event or self._failed, error=error, failures=known.untold, **fields)
+            known.told_s, known.untold = now_s, 0
+        known.error = error
 
     def succeeded(self, subject: str, **fields: Any) -> None:
         """It went well."""
-        if self._since and self._since.pop(subject, None) is not None:
+        if self._failing and self._failing.pop(subject, None) is not None:
             self._events.say(self._resumed, **fields)
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """What fails at the moment."""
-        return tuple(self._since.copy())
+        """What failed the last time."""
+        return tuple(self._failing.copy())
+
+    @property
+    def stuck(self) -> dict[str, str]:
+        """What has failed for a while, several times without a success between; with the last error."""
+        before_s = self._clock() - STUCK_S
+        return {
+            subject: describe(one.error)
+            for subject, one in self._failing.copy().items()
+            if one.failures >= STUCK_FAILURES and one.since_s <= before_s
+        }

@@ -93,10 +93,8 @@ class Feeders:
 
     def _failed(self, lane: Lane, tally: Tally, error: Exception) -> None:
         tally.add(lane.name, "receive_failures")
-        if isinstance(error, CqueueError):
-            self.trouble.failed(lane.name, error, queue=lane.name)
-        else:
-            self._events.say(Event.BROKEN, error=error, queue=lane.name)
+        broken = None if isinstance(error, CqueueError) else Event.BROKEN
+        self.trouble.failed(lane.name, error, event=broken, queue=lane.name)
         self._roster.failed(lane)
 
     def _admit(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> None:

@@ -22,13 +22,15 @@ from cqueue.dispatcher.ledger import TRIES, Ledger, jitter_of
 from cqueue.dispatcher.ticket import ACTIVE, DONE, Standing, Ticket, standing
 from cqueue.dispatcher.triggers import RunOnce, choose
 from cqueue.dispatcher.verdicts import Cancel, Snooze
-from cqueue.errors import BadInput, NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, BadInput, NotDone, OutcomeUnknown
 from cqueue.message import to_datetime
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.store.control import ScheduleRow
 
 AGAIN: Final = timedelta(seconds=2)
 """A firing comes again after this, no attempt used, where Cassandra does not say how its schedule stands."""
+MUCH_LATER: Final = timedelta(seconds=30)
+"""The same where somebody has to mend something first, a missing grant say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,10 @@ class FiringStage:
                 return _beside(ticket, row)
             return self._over(row) if row is None else self._judge(ticket, row)
         except (NotDone, OutcomeUnknown, BadInput) as exc:
-            self._log.warning(
-                "schedule_unavailable", queue=self._ledger.queue, schedule=ticket.key, error=describe(exc)
-            )
-            return Snooze(AGAIN)
+            is_lasting = isinstance(exc, LASTING)
+            say = self._log.error if is_lasting else self._log.warning
+            say("schedule_unavailable", queue=self._ledger.queue, schedule=ticket.key, error=describe(exc))
+            return Snooze(MUCH_LATER if is_lasting else AGAIN)
 
     def unfired(self, message: ReceivedMessage) -> Cancel | None:
         """Why a firing whose task is not known here need not wait for it; None: it waits, or is no firing."""
@@ -220,5 +222,6 @@ class ScheduleStep:
             stage.commit(context.firing)
         except (NotDone, OutcomeUnknown) as exc:
             reason = f"its schedule could not be moved on: {describe(exc)}"
-            return Settlement(Verb.SNOOZE, "snoozed", AGAIN, reason=reason)
+            later = MUCH_LATER if isinstance(exc, LASTING) else AGAIN
+            return Settlement(Verb.SNOOZE, "snoozed", later, reason=reason)
         return settlement

@@ -2,14 +2,16 @@
 
 `/livez` fails only for what a restart can cure: threads that have died, or that have not moved for a
 minute. A Cassandra that is away is no such thing: restarting every worker then would only add to its load
-when it comes back. So `/livez` stays 200, and `/readyz` says 503 until a poll has succeeded again.
+when it comes back. So `/livez` stays 200, and `/readyz` says 503 until a poll has succeeded again. It does so
+at once where the last poll of every queue has failed. Where those of one queue keep failing, for want of a
+grant say, it does so after some seconds, because that queue's messages wait for somebody who is told.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -22,6 +24,8 @@ from cqueue.errors import ConfigError
 STALLED_AFTER_S: Final = 60.0
 """Every call in a poll has a time limit well below; one that takes so long will not end."""
 REQUEST_TIMEOUT_S: Final = 5
+NAMED: Final = 3
+"""Queues that a reason names."""
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -49,12 +53,14 @@ class Signs:
         dead_threads: names of threads that have ended though they should not.
         stalled_s: for how long the slowest poll has been under way.
         failing: the last poll of every queue has failed.
+        stuck: queues whose polls have all failed for some seconds, with the last error.
     """
 
     state: str
     dead_threads: tuple[str, ...] = ()
     stalled_s: float = 0.0
     failing: bool = False
+    stuck: Mapping[str, str] = field(default_factory=dict)
 
 
 def judge(signs: Signs) -> Health:
@@ -63,16 +69,25 @@ def judge(signs: Signs) -> Health:
         return Health(alive=False, ready=False, reason=f"ended: {', '.join(signs.dead_threads)}")
     if signs.stalled_s > STALLED_AFTER_S:
         return Health(alive=False, ready=False, reason=f"a poll has not ended for {signs.stalled_s:.0f} s")
+    if signs.stuck:
+        return Health(alive=True, ready=False, reason=_named(signs.stuck))
     if signs.failing:
         return Health(alive=True, ready=False, reason="Cassandra does not answer")
     return Health(alive=True, ready=signs.state == "running", reason=signs.state)
+
+
+def _named(stuck: Mapping[str, str]) -> str:
+    """The queues that cannot be received from, the first few with the reason."""
+    told = [f"queue {name} cannot be received from: {why}" for name, why in sorted(stuck.items())[:NAMED]]
+    more = len(stuck) - len(told)
+    return "; ".join([*told, f"and {more:,} more queues"] if more else told)
 
 
 STARTING: Final = Health(alive=True, ready=False, reason="starting")
 
 
 def together(parts: Mapping[str, Health]) -> Health:
-    """Of several processes: ready if one is, as messages are handled then.
+    """Of several processes: ready if one is, as messages of all queues are handled then.
 
     Alive whatever they are: the parent replaces what is not.
     """

@@ -38,8 +38,9 @@ class Pulse:
         state = self._dispatcher.state
         dead = [thread.name for thread in self._vital if not thread.is_alive()] if state == "running" else []
         names = {lane.name for lane in self._dispatcher.lanes}
-        failing = names.issubset(self._dispatcher.stats().failing)
-        return Signs(state, tuple(dead), self._stalled_s(), failing=failing and bool(names))
+        stats = self._dispatcher.stats()
+        failing = bool(names) and names.issubset(stats.failing)
+        return Signs(state, tuple(dead), self._stalled_s(), failing=failing, stuck=stats.stuck)
 
     def _stalled_s(self) -> float:
         """For how long the slowest poll has been under way."""

@@ -277,6 +277,7 @@ class Schedules:
     def _change(self, key: str, change: Callable[[ScheduleRow], ScheduleRow]) -> Schedule:
         for _ in range(TRIES):
             row = self._row(key)
+            self._shown(row)  # what a newer version made is left to it, before anything is changed
             wanted = change(row)
             changed = row if wanted == row else self.ledger.change(wanted)
             if changed is not None:

@@ -23,7 +23,7 @@ from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
 from cqueue.dispatcher.running import NEVER_DIES
 from cqueue.dispatcher.tally import Tallies, Tally
-from cqueue.errors import BadInput, Closed, CqueueError
+from cqueue.errors import BadInput, Closed, CqueueError, NotDone
 from cqueue.protocol.dead import HEADER_TRACEBACK
 
 T = TypeVar("T")
@@ -194,13 +194,15 @@ class Settler:
         verb = items[0].settlement.verb.value
         try:
             call()
-        except BadInput as exc:  # there is no dead-letter queue, for example
-            self._events.say(Event.BROKEN, error=exc, queue=items[0].delivery.lane.name)
-            return self._refused(items)
         except Closed:
             self._leave([item.delivery for item in items])
             return []
         except CqueueError as exc:
+            if isinstance(exc, BadInput) and not isinstance(
+                exc, NotDone
+            ):  # no dead-letter queue, for example
+                self._events.say(Event.BROKEN, error=exc, queue=items[0].delivery.lane.name)
+                return self._refused(items)
             return self._unfinished(tally, items, exc)
         self._trouble.succeeded(verb, verb=verb)
         for item in items:

@@ -93,6 +93,7 @@ class Stats:
         waiting_by_queue: as `waiting`, by queue; queues with none are left out.
         state: new, running, stopping, or stopped.
         failing: queues whose last receive failed.
+        stuck: queues whose receives have all failed for some seconds, with the last error.
     """
 
     total: QueueCounts
@@ -103,6 +104,7 @@ class Stats:
     state: str
     waiting_by_queue: dict[str, int] = field(default_factory=dict)
     failing: tuple[str, ...] = ()
+    stuck: dict[str, str] = field(default_factory=dict)
 
 
 class Tallies:

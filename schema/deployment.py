@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from cassandra import InvalidRequest
 from cassandra.cluster import Session
 
-from cqueue.errors import SchemaMismatch, Unavailable
+from cqueue.errors import SchemaMismatch
 from cqueue.schema.migrations import load_migrations
 from cqueue.schema.statements import SELECT_DEPLOYMENT, SELECT_MIGRATIONS
 from cqueue.settings import SerialConsistency, Settings
-from cqueue.store import decode
+from cqueue.store import decode, outcome
 from cqueue.store.connection import DRIVER_ERRORS, SERIAL_READ
 from cqueue.store.operations import FORMAT
+from cqueue.store.statements import Kind
 
 # Of `messages`, that this code works with; `cqueue schema apply` leads from the older to the newer.
 FORMATS: Final = range(1, FORMAT + 1)
@@ -57,6 +57,7 @@ def check_deployment(session: Session, settings: Settings) -> Deployment:
         SchemaMismatch: keyspace, table or row are missing; the schema is newer than this code, or lacks
             something that this code needs; or the serial consistency differs.
         Unavailable: the cluster did not answer.
+        Refused: the role may not read, or a guardrail forbids it.
     """
     deployment = read_deployment(session, settings.keyspace)
     if deployment is None:
@@ -114,7 +115,7 @@ def _check_migrations(session: Session, keyspace: str) -> None:
 def _read(session: Session, query: str) -> list[Any]:
     try:
         return list(session.execute(query, execution_profile=SERIAL_READ))
-    except InvalidRequest:  # no such keyspace, table or column
-        return []
     except DRIVER_ERRORS as exc:
-        raise Unavailable(f"The schema could not be read: {exc}.") from exc
+        if outcome.is_absent(exc):
+            return []
+        raise outcome.error(exc, Kind.READ) from exc

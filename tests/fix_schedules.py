@@ -55,6 +55,7 @@ class Faulty:
 
     def __init__(self, world, fault):
         self._store, self._fault = world.store, fault or (lambda _, do: do())
+        self.quarantine = world.store.quarantine
         self._sample = lambda: [(world.now_us, 0)]
 
     def execute(self, operation):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import tenacity
 
 from cqueue.clock import ClusterClock
-from cqueue.errors import Closed, DamagedRow, NotDone, OutcomeUnknown, Unavailable
+from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol.spec import Proto
 from cqueue.store import limits
 from cqueue.store.control import ListSchedules, ReadSchedule, ReadWorkers
@@ -69,8 +69,8 @@ RETRIED = frozenset({
     DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
     ReadSubscription, ListSubscriptions, CountRecords,
 })  # fmt: skip
-"""Reads and deletes may be repeated here, whatever came of them. Inserts are repeated by the protocol,
-which knows until when; conditional mutations never are."""
+"""Reads and deletes may be repeated here, whatever came of them, unless it lasts. Inserts are repeated by the
+protocol, which knows until when; conditional mutations never are."""
 
 FIRST_WAIT_S = 0.02
 LONGEST_WAIT_S = 0.5
@@ -205,7 +205,7 @@ class BlockingDriver:
                 index
                 for index, result in enumerate(results)
                 if isinstance(result, NotDone | OutcomeUnknown)
-                and not isinstance(result, DamagedRow)  # it stays so until somebody mends it
+                and not isinstance(result, LASTING)
                 and type(operations[index]) in RETRIED
             ]
 

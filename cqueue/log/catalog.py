@@ -159,7 +159,8 @@ class LogCatalog:
         """
 
         def altered(row: LogRow) -> LogRow:
-            return row._replace(config=self._config_of(row).altered(changes).to_json())
+            config = self._config_of(row).altered(changes)
+            return row._replace(config=config.to_json(row.config))
 
         return self._remember(self._change(name, altered))
 

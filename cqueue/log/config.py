@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from cqueue.config import HOUR_MS, to_ms
+from cqueue.config import HOUR_MS, readable, stored_values, to_ms
 from cqueue.errors import ConfigError
 
 MAX_PARTITIONS = 32_767
@@ -79,20 +79,25 @@ class LogConfig:
             raise ConfigError(f"the log has {self.partitions} partitions; they can only become more")
         return new
 
-    def to_json(self) -> str:
-        """As stored: durations in ms under `<name>_ms`."""
+    def to_json(self, stored: str = "{}") -> str:
+        """As stored: durations in ms under `<name>_ms`; settings of a newer version in `stored` are kept."""
         values = asdict(self)
         for name in ("ttl", "time_shard"):
             value = values.pop(name)
             values[f"{name}_ms"] = None if value is None else to_ms(value)
-        return json.dumps(values, sort_keys=True)
+        return json.dumps(stored_values(stored) | values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> LogConfig:
-        """What `to_json` wrote; settings of a newer version that this one does not know are left out."""
-        values = json.loads(text)
-        for name in ("ttl", "time_shard"):
-            value = values.pop(f"{name}_ms")
-            values[name] = None if value is None else timedelta(milliseconds=value)
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        """What `to_json` wrote; settings of a newer version that this one does not know are left out.
+
+        Raises:
+            DamagedRow: it is no configuration of a log.
+        """
+        values = stored_values(text)
+        with readable(text):
+            for name in ("ttl", "time_shard"):
+                value = values[f"{name}_ms"]
+                values[name] = None if value is None else timedelta(milliseconds=value)
+            known = {each.name for each in fields(cls)}
+            return cls(**{name: value for name, value in values.items() if name in known})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput, Closed, CqueueError, NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, BadInput, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.delivery import DeadLetters, Delivery, Listener, RetryPolicy
 from cqueue.log.member import Member
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 SPEC_FRESH_S: Final = 15.0
 """How soon a member knows of new partitions."""
 TROUBLE_S: Final = 0.3
+LASTING_S: Final = 5.0
+"""Pauses after a failure, and after one that lasts until an operator mends something."""
 SHORTEST_WAIT_S: Final = 0.02
 MAX_ATTEMPTS: Final = 1_000_000
 MAX_BUFFER: Final = 100_000
@@ -188,15 +190,21 @@ class Subscription:
             self._leave()
 
     def _work(self) -> None:
+        told = ""
         while not self._stop.is_set():
             self._wake.clear()
             try:
-                wait_s = self._reading.step()
-            except Closed:
+                wait_s, trouble = self._reading.step(), ""
+            except (Closed, SchemaMismatch):
                 raise
             except (NotDone, OutcomeUnknown) as exc:
-                _log.info("subscription_trouble", extra={"subscription": self.name, "error": str(exc)})
-                wait_s = TROUBLE_S
+                wait_s, trouble = _pause_s(exc), str(exc)
+                if trouble != told:
+                    level = logging.ERROR if isinstance(exc, LASTING) else logging.INFO
+                    _log.log(
+                        level, "subscription_trouble", extra={"subscription": self.name, "error": trouble}
+                    )
+            told = trouble
             if wait_s > 0 and not self._stop.is_set():
                 self._wake.wait(wait_s)
 
@@ -205,8 +213,8 @@ class Subscription:
         while not self._stop.is_set():
             try:
                 wait_s = self.pulse()
-            except (NotDone, OutcomeUnknown):
-                wait_s = TROUBLE_S
+            except (NotDone, OutcomeUnknown) as exc:
+                wait_s = _pause_s(exc)
             except Exception as exc:  # noqa: BLE001 - without its heart a member must not seem to work
                 self._failure = exc
                 self._stop.set()
@@ -316,6 +324,10 @@ class Subscription:
         targets = starts(spec, start, partitions, now_us, on_expired)
         _check_not_ahead(targets.values(), now_us)
         self._driver.run(move(self._key, targets))
+
+
+def _pause_s(error: CqueueError) -> float:
+    return LASTING_S if isinstance(error, LASTING) else TROUBLE_S
 
 
 class _Specs:

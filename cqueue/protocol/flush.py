@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.shards import normal_row, open_row, registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
@@ -216,8 +216,8 @@ def _write_bodies(spec: QueueSpec, state: ProducerState, flushes: list[Flush]) -
         _registered(state, new)
         bodies = tuple(InsertBodies(flush.wide_row, tuple(flush.bodies)) for flush in flushes)
         failed = worst((yield from Together(bodies)))
-    if failed is None:
-        return None
+    if failed is None or isinstance(failed, LASTING):
+        return failed
     error = NotDone("a large body could not be stored, so its message was not")
     error.__cause__ = failed
     return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.sanity import is_held, next_fence
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
@@ -137,6 +137,8 @@ def _find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
     for pause_s in OUTCOME_PAUSES_S:
         try:
             head = yield from ReadHead(mutation.wide_row, serial=True)
+        except LASTING:
+            break
         except NotDone:
             yield from Pause(pause_s)
         else:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.flush import (
     Failure,
     Flush,
@@ -165,13 +165,13 @@ def _write_within_settle(
 def within_settle(
     settle_us: int, began_us: int, error: Failure | None, again: Callable[[], Proto[Failure | None]]
 ) -> Proto[Failure | None]:
-    """Repeat a write that failed until it is stored (None), or W since it began is over."""
+    """Repeat a failed write until it is stored (None), refused for good, or W since it began is over."""
     pause_s = FIRST_PAUSE_S
     doubt: OutcomeUnknown | None = None
     while error is not None:
         doubt = error if isinstance(error, OutcomeUnknown) else doubt
         now_us = yield from Now()
-        if now_us + pause_s * 1e6 > began_us + settle_us:
+        if isinstance(error, LASTING) or now_us + pause_s * 1e6 > began_us + settle_us:
             return doubt or error
         yield from Pause(pause_s)
         pause_s = min(pause_s * 2, 0.5)

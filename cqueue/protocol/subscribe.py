@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.protocol.lock import OUTCOME_PAUSES_S
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.sanity import next_fence
@@ -304,6 +304,10 @@ def _try(key: SubscriptionKey, changes: Sequence[PositionChange]) -> Proto[Subsc
     for pause_s in OUTCOME_PAUSES_S:
         try:
             return (yield from ReadSubscription(key, serial=True))
+        except LASTING:
+            if unknown is None:
+                raise
+            break
         except NotDone:
             yield from Pause(pause_s)
     raise unknown or NotDone("a position was changed by another member, and cannot be read")

@@ -14,7 +14,15 @@ from zlib import crc32
 import pyarrow as pa
 import tenacity
 
-from cqueue.errors import BadInput, CqueueError, DelayOutOfRange, HeadersTooLarge, NotDone, SendUnknown
+from cqueue.errors import (
+    LASTING,
+    BadInput,
+    CqueueError,
+    DelayOutOfRange,
+    HeadersTooLarge,
+    NotDone,
+    SendUnknown,
+)
 from cqueue.message import MAX_HEADERS
 from cqueue.protocol.append import AppenderState, Entry, append
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
@@ -301,6 +309,8 @@ class _Sender:
             left[:] = [(entries[place], error) for place, error in self._sink.store(entries, state)]
             if not self._sink.repeatable:
                 _refuse_unknown([error for _, error in left])
+            if any(isinstance(error, LASTING) for _, error in left):
+                _give_up(left)
             return bool(left)
 
         tenacity.Retrying(
@@ -336,6 +346,9 @@ def _refuse_unknown(errors: list[CqueueError]) -> None:
 
 
 def _give_up(left: list[tuple[Any, CqueueError]]) -> None:
-    first = left[0][1]
-    text = f"{len(left):,} rows were not stored in {PATIENCE_S:.0f} s: {first}"
-    raise (NotDone(text) if isinstance(first, NotDone) else SendUnknown(text)) from first
+    errors = [error for _, error in left]
+    unknown = [error for error in errors if not isinstance(error, NotDone)]
+    lasting = [error for error in errors if isinstance(error, LASTING)]
+    first = [*unknown, *lasting, *errors][0]
+    kind = SendUnknown if unknown else type(first) if lasting else NotDone
+    raise kind(f"{len(left):,} rows were not stored: {first}") from first

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from cqueue import ids
-from cqueue.errors import NotDone
+from cqueue.errors import LASTING, NotDone
 
 Probe = Callable[[int, int, int], list[int]]
 """The first ids with after < id <= upto, at most so many."""
@@ -62,6 +62,8 @@ def _estimated(piece: Piece[T], probe: Probe) -> Piece[T]:
     """The piece, begun where its first row stands, with as many rows as its first ones let expect."""
     try:
         found = probe(piece.after, piece.upto, PROBED)
+    except LASTING:
+        raise
     except NotDone:  # too many tombstones, perhaps: reading it goes in small steps
         return Piece(piece.place, piece.after, piece.upto, float(PROBED))
     if len(found) < PROBED:

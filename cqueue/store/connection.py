@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, ProtocolVersion
-from cassandra.auth import PlainTextAuthProvider
+from cassandra import ConsistencyLevel, DriverException, InvalidRequest, ProtocolVersion
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
     Cluster,
@@ -39,7 +38,9 @@ from cassandra.protocol import ErrorMessage
 
 from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, Unavailable
 from cqueue.settings import Settings
-from cqueue.store.sockets import connection_class
+from cqueue.store import outcome
+from cqueue.store.sockets import Login, LoginRefused, connection_class
+from cqueue.store.statements import Kind
 
 # Reads at serial consistency: they see every conditional mutation that was ever acknowledged, and finish
 # one that was left half done.
@@ -98,6 +99,7 @@ def open_session(settings: Settings, *, use_keyspace: bool = True) -> Connection
 
     Raises:
         Unavailable: no node could be reached; the driver's error is the cause.
+        Refused: a guardrail or a missing grant keeps this client from the cluster.
         SchemaMismatch: the keyspace does not exist.
         ConfigError: `local_dc` is missing or no data centre of the cluster; the credentials were refused; or
             a TLS file cannot be read.
@@ -153,21 +155,25 @@ def _use_keyspace(session: Session, settings: Settings) -> None:
     try:
         session.set_keyspace(settings.keyspace)
     except InvalidRequest as exc:
+        if not outcome.is_absent(exc):
+            raise outcome.error(exc, Kind.READ) from exc
         raise SchemaMismatch(
             f"There is no keyspace {settings.keyspace!r} in this cluster. Run `cqueue schema apply`."
         ) from exc
     except DRIVER_ERRORS as exc:
-        raise Unavailable(f"{settings.address} did not answer: {exc}.") from exc
+        raise outcome.refusal(exc) or Unavailable(f"{settings.address} did not answer: {exc}.") from exc
 
 
 def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueError:
     """The error that says what to do; a failed `connect` looks the same to the driver in all these cases."""
     reasons = getattr(exc, "errors", None)
     causes = list(reasons.values()) if isinstance(reasons, dict) else []
-    if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+    if any(isinstance(cause, LoginRefused) for cause in causes):
         return ConfigError(f"{settings.address} refused the user name or the password, or wants one.")
     if settings.local_dc is not None and (known := _data_centres(cluster)) and settings.local_dc not in known:
         return ConfigError(_which_dc(f"local_dc={settings.local_dc} does not exist", cluster))
+    if (refused := outcome.refusal(exc)) is not None:
+        return refused
     detail = f" ({causes[0]})" if causes else ""
     return Unavailable(f"No node of {settings.address} can be reached{detail}. Is Cassandra running?")
 
@@ -205,10 +211,10 @@ def _profiles(settings: Settings) -> dict[Any, ExecutionProfile]:
     }
 
 
-def _auth(settings: Settings) -> PlainTextAuthProvider | None:
+def _auth(settings: Settings) -> Login | None:
     if settings.username is None:
         return None
-    return PlainTextAuthProvider(settings.username, settings.password)
+    return Login(settings.username, settings.password)
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

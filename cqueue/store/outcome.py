@@ -5,18 +5,22 @@ two of the three answers hide in each. The rules, and everything else is *unknow
 
 - a read has no effect, so whatever went wrong: not done;
 - a request that never left this process: not done;
-- refused before execution (syntax, permission, overload, too few replicas): not done;
+- refused before execution (syntax, permission, guardrail, overload, too few replicas): not done;
 - timed out, failed on a replica, connection lost, server error: unknown.
 
 Conditional mutations need one more distinction. Paxos (v1, Cassandra's default) counts replicas again when it
 commits what was agreed already. "Too few replicas" at that point names the consistency of the commit instead
 of the serial one, and the mutation *will* be applied by whoever comes next. The same goes for an overload by
-hints, which is checked at the commit only.
+hints, which is checked at the commit only. Grants and guardrails are checked before anything is proposed.
+
+What is refused for a lasting reason is `Refused`, and its text says what an operator has to do. Where
+Cassandra could not read its own tables of roles it says "unauthorized" as well; that passes by itself.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import cassandra
 from cassandra import ConsistencyLevel, protocol
@@ -24,17 +28,27 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionBusy
 from cassandra.pool import NoConnectionsAvailable
 
-from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SchemaMismatch, Unavailable
+from cqueue.errors import CqueueError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
+from cqueue.store.sockets import LoginRefused
 from cqueue.store.statements import Kind
 
 _SERIAL = {ConsistencyLevel.SERIAL, ConsistencyLevel.LOCAL_SERIAL}
 _HINTS = "in flight hints"
-_ABSENT = ("does not exist", "undefined column", "unconfigured table", "undefined name")
+# In the server's words, of Cassandra 5.0.
+_TEXT: Final = re.compile(r'message="(.*)"', re.DOTALL)
+_ABSENT: Final = re.compile(
+    r"(keyspace|table|column family) \S+ does not exist|unconfigured table|undefined (column )?name",
+    re.IGNORECASE,
+)
+_NO_GRANT: Final = re.compile(r"User (?P<role>.+) has no (?P<right>\w+) permission on <(?P<on>[^>]+)>")
+_GUARDRAIL: Final = re.compile(r"Guardrail (?P<name>\w+) violated: (?P<what>.*)", re.DOTALL)
+_ROLES_AWAY: Final = "Unable to perform auth"  # …orization, …entication: the tables of roles did not answer
 
 # Refused while it was checked, before anything was executed.
 _REFUSED = (
     cassandra.RequestValidationException,
     cassandra.AuthenticationFailed,
+    LoginRefused,
     cassandra.UnsupportedOperation,
     protocol.BadCredentials,
     protocol.RequestValidationException,
@@ -45,18 +59,23 @@ _NO_CONNECTION = (NoConnectionsAvailable, ConnectionBusy)
 _NOT_STARTED = (protocol.OverloadedErrorMessage, protocol.IsBootstrappingErrorMessage)
 
 
-def error(exc: BaseException, kind: Kind, *, sent: bool = True) -> CqueueError:
+def error(
+    exc: BaseException, kind: Kind, *, sent: bool = True, login: Exception | None = None
+) -> CqueueError:
     """The cqueue error for a driver's exception.
 
     Args:
         exc: what the driver raised.
         kind: of the statement that failed.
         sent: False if it is certain that the request never left this process.
+        login: why no node lets the client's role in, if the last one asked did not.
     """
-    if _schema_is_missing(exc):
+    if not sent and login is not None and isinstance(exc, NoHostAvailable):
+        return Refused(_remedy(login, server_text(login)))
+    if is_absent(exc):
         return SchemaMismatch(f"The keyspace lacks cqueue's schema. Run `cqueue schema apply`. ({exc})")
-    if isinstance(exc, _REFUSED) and not isinstance(exc, protocol.PreparedQueryNotFound):
-        return NotDone(f"Cassandra refused the statement: {exc}")
+    if (refused := refusal(exc)) is not None:
+        return refused
     if kind is Kind.READ:
         return Unavailable(f"The read failed: {_text(exc)}")
     if _never_executed(exc, kind, sent=sent):
@@ -64,8 +83,54 @@ def error(exc: BaseException, kind: Kind, *, sent: bool = True) -> CqueueError:
     return OutcomeUnknown(f"Whether it was written is not known: {_text(exc)}")
 
 
-def _schema_is_missing(exc: BaseException) -> bool:
-    return isinstance(exc, cassandra.InvalidRequest) and any(text in str(exc).lower() for text in _ABSENT)
+def is_absent(exc: BaseException) -> bool:
+    """Whether the statement names a keyspace, table or column that does not exist."""
+    if not isinstance(exc, cassandra.InvalidRequest | protocol.InvalidRequestException):
+        return False
+    said = server_text(exc)
+    return _GUARDRAIL.match(said) is None and _ABSENT.search(said) is not None
+
+
+def refusal(exc: BaseException) -> Refused | Unavailable | None:
+    """What is known if Cassandra refused the request before it did anything; None if it did not refuse it.
+
+    Unavailable: for the moment only. Refused: until an operator does what the text says.
+    """
+    if isinstance(exc, NoHostAvailable):
+        causes = _causes(exc)
+        found = [refusal(cause) for cause in causes if isinstance(cause, Exception)]
+        return found[0] if found and len(found) == len(causes) and None not in found else None
+    if not isinstance(exc, _REFUSED) or isinstance(exc, protocol.PreparedQueryNotFound):
+        return None
+    said = server_text(exc)
+    if _ROLES_AWAY in said:
+        return Unavailable(f"Nothing was done, as Cassandra could not look up the role's rights: {said}")
+    return Refused(_remedy(exc, said))
+
+
+def _remedy(exc: BaseException, said: str) -> str:
+    if (grant := _NO_GRANT.search(said)) is not None:
+        role, right, on = grant["role"], grant["right"], grant["on"]
+        return (
+            f"Cassandra refuses this to the role {role}. "
+            f"Have an operator run: GRANT {right} ON {on} TO {role}. ({said})"
+        )
+    if (guardrail := _GUARDRAIL.match(said)) is not None:
+        return (
+            f"The guardrail {guardrail['name']} of Cassandra refuses this: {guardrail['what'].rstrip('.')}. "
+            "Have an operator raise it or lift it, on every node."
+        )
+    if isinstance(exc, cassandra.AuthenticationFailed | LoginRefused | protocol.BadCredentials):
+        return (
+            f"Cassandra refuses the user name or the password. Have an operator let the role log in. ({said})"
+        )
+    return f"Cassandra refuses the statement, and will refuse it again: {said}"
+
+
+def server_text(exc: BaseException) -> str:
+    """What the server said, without what the driver puts around it."""
+    found = _TEXT.search(str(exc))
+    return found[1] if found else _text(exc)
 
 
 def _never_executed(exc: BaseException, kind: Kind, *, sent: bool) -> bool:
@@ -79,8 +144,13 @@ def _never_executed(exc: BaseException, kind: Kind, *, sent: bool) -> bool:
 
 
 def _nobody_took_it(exc: NoHostAvailable) -> bool:
-    causes = list((exc.errors or {}).values())
+    causes = _causes(exc)
     return bool(causes) and all(isinstance(cause, _NO_CONNECTION) for cause in causes)
+
+
+def _causes(exc: NoHostAvailable) -> list[Any]:
+    errors: Any = exc.errors
+    return list(errors.values()) if isinstance(errors, dict) else []
 
 
 def _text(exc: BaseException) -> str:

@@ -59,8 +59,15 @@ class Request(Generic[T]):
             found = self._future.result()
             rows = list(found) if found.has_more_pages else found.current_rows
         except Exception as exc:
-            raise outcome.error(exc, self._kind, sent=bool(self._future.attempted_hosts)) from exc
+            sent = bool(self._future.attempted_hosts)
+            raise outcome.error(exc, self._kind, sent=sent, login=_refused_login(self._future)) from exc
         return self._decode(Answer(rows, self._future.warnings))
+
+
+def _refused_login(future: Any) -> Exception | None:
+    """Why the client's role was not let in the last time, if it was not."""
+    session = getattr(future, "session", None)
+    return None if session is None else getattr(session.cluster.auth_provider, "refused", None)
 
 
 Job = tuple[int, Callable[[], Pending[T]]]

@@ -12,9 +12,10 @@ import ssl
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from cassandra import DependencyException
+from cassandra import AuthenticationFailed, DependencyException
+from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import DefaultConnection
-from cassandra.connection import NONBLOCKING
+from cassandra.connection import NONBLOCKING, ConnectionException
 
 try:
     from cassandra.io import libevreactor
@@ -28,10 +29,48 @@ AT_ONCE: Final = 64 << 10
 messages then takes 3 calls instead of 40, each with a turn of the event loop."""
 
 
+class LoginRefused(ConnectionException):  # type: ignore[misc]
+    """The node does not let the role log in."""
+
+
+class Login(PlainTextAuthProvider):  # type: ignore[misc]
+    """A user name and a password, and what the last node that was asked said to them.
+
+    Attributes:
+        refused: why it did not let them in; None if it did, or did not answer.
+    """
+
+    refused: LoginRefused | None = None
+
+    def new_authenticator(self, host: str) -> Any:
+        """What a connection logs in by."""
+        authenticator = super().new_authenticator(host)
+        authenticator.login = self
+        return authenticator
+
+
 class Buffered(DefaultConnection):  # type: ignore[misc]
     """The driver's own connection with larger buffers."""
 
     in_buffer_size = out_buffer_size = AT_ONCE
+
+    @classmethod
+    def factory(cls, *args: Any, **options: Any) -> Any:
+        """A connection that is ready.
+
+        The driver never connects again to a node that refused a login once. A role may be let in again, so
+        that refusal looks like any other failure to it.
+        """
+        refused: LoginRefused | None = None
+        try:
+            return super().factory(*args, **options)
+        except AuthenticationFailed as exc:
+            refused = LoginRefused(str(exc))
+            raise refused from exc
+        finally:
+            login = getattr(options.get("authenticator"), "login", None)
+            if login is not None:
+                login.refused = refused
 
 
 class Direct(Buffered):

@@ -37,7 +37,7 @@ class Site:
             self.client.create_queue(name, cqueue.QueueConfig(**own))
         shutil.copy(Path(__file__).with_name("work.py"), directory)
         self.app = _load(directory / "work.py").app
-        self.app._client = self.client
+        self.app._url = url
         self.daemons = []
 
     def start(self, *options, url=None, **more):
@@ -80,6 +80,7 @@ class Site:
         for name in ATTEMPTS:
             with suppress(cqueue.CqueueError):
                 self.client.delete_queue(name)
+        self.app.close()
         self.client.close()
 
 

@@ -6,8 +6,9 @@ import urllib.request
 
 import pytest
 
+from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.health import Health, HealthServer, Signs, judge, together
-from cqueue.errors import ConfigError
+from cqueue.errors import ConfigError, Refused, Unavailable
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ from cqueue.errors import ConfigError
         (Signs("stopping"), True, False),
         (Signs("stopped"), True, False),
         (Signs("running", failing=True), True, False),  # Cassandra is away: no restart helps
+        (Signs("running", stuck={"mail": "Refused: no grant"}), True, False),  # nor here
         (Signs("running", stalled_s=59), True, True),
         (Signs("running", stalled_s=61), False, False),
         (Signs("running", dead_threads=("cqueue-feeder-0",)), False, False),
@@ -27,6 +29,56 @@ def test_an_outage_is_not_a_reason_to_restart_and_a_dead_thread_is(signs, alive,
     health = judge(signs)
     assert (health.alive, health.ready) == (alive, ready)
     assert health.reason
+
+
+def test_a_queue_that_cannot_be_received_from_is_named_with_the_reason():
+    """Of many only the first few: a probe's answer is read by people."""
+    stuck = {f"q{number}": "Refused: GRANT MODIFY" for number in range(5)}
+    reason = judge(Signs("running", failing=True, stuck=stuck)).reason
+    assert reason.startswith("queue q0 cannot be received from: Refused: GRANT MODIFY; queue q1")
+    assert reason.endswith("and 2 more queues")
+
+
+class Told(Events):
+    """Events that are kept."""
+
+    def __init__(self):
+        self.said = []
+        super().__init__()
+
+    def say(self, event, *, error=None, **fields):
+        self.said.append((event, type(error)))
+
+
+def test_a_queue_is_stuck_after_three_failures_and_five_seconds_and_well_at_the_first_success():
+    """A node that restarts fails a poll or two; what is refused for good fails them all."""
+    now_s = [100.0]
+    trouble = Trouble(Told(), Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED, lambda: now_s[0])
+    for seconds, stuck in ((0.0, False), (3.0, False), (4.9, False), (5.0, True)):
+        now_s[0] = 100.0 + seconds
+        trouble.failed("mail", Refused("no grant"))
+        assert (trouble.stuck == {"mail": "Refused: no grant"}) is stuck
+    now_s[0] = 200.0
+    trouble.failed("slow", Unavailable("away"))
+    now_s[0] = 220.0
+    trouble.failed("slow", Unavailable("away"))
+    assert list(trouble.stuck) == ["mail"]  # two failures are none, however far apart
+    trouble.succeeded("mail")
+    assert not trouble.stuck
+
+
+def test_what_lasts_is_told_once_and_another_error_at_once():
+    """An outage is told of every half minute; a refusal is not, as somebody has to do something first."""
+    now_s, events = [0.0], Told()
+    trouble = Trouble(events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED, lambda: now_s[0])
+    for second in range(100):
+        now_s[0] = second
+        trouble.failed("mail", Unavailable("away") if second < 40 else Refused("no grant"))
+    assert events.said == [
+        (Event.RECEIVE_FAILED, Unavailable),
+        (Event.RECEIVE_FAILED, Unavailable),
+        (Event.RECEIVE_FAILED, Refused),
+    ]
 
 
 def test_several_processes_are_ready_if_one_is_and_the_parent_cares_for_the_rest():

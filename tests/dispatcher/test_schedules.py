@@ -11,6 +11,7 @@ from cqueue.errors import (
     BadInput,
     BodyTooLarge,
     ConfigError,
+    DamagedRow,
     HeadersTooLarge,
     NotDone,
     OutcomeUnknown,
@@ -216,6 +217,24 @@ def test_a_definition_of_a_newer_version_is_a_clear_error():
         Definition.from_json(
             '{"start": 1, "trigger": {"kind": "cron", "expression": "* * * * *"}, "moon": 1}'
         )
+
+
+def test_a_schedule_of_a_newer_version_is_left_as_it_is(process):
+    """An older client reads the others, and changes nothing of what it does not understand."""
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.add("other", EVERY_TEN)
+    ledger = process.schedules.ledger
+    row = ledger.read("k")
+    newer = ledger.change(row._replace(definition='{"moon": 1, ' + row.definition[1:]))
+    for call in (process.schedules.pause, process.schedules.resume, process.schedules.get):
+        with pytest.raises(DamagedRow, match="cannot read the schedule"):
+            call("k")
+    with pytest.raises(ScheduleExists):
+        process.schedules.add("k", EVERY_TEN, exist_ok=True)
+    process.run(12)
+    assert ledger.read("k") == newer
+    assert process.schedules.get("other").fired == 1
+    process.schedules.remove("k")
 
 
 # ── Unknown outcomes ──

@@ -6,6 +6,7 @@ time can be moved on, so that delays, timeouts and times to live are tested with
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 import time
@@ -16,8 +17,11 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
+from cqueue.log import LogConfig
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.store.log_operations import ChangeLog, ReadLog
 from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import ChangeQueue, ReadQueue
 
 KIB, MIB = 1 << 10, 1 << 20
 SHORT = cqueue.QueueConfig(visibility=timedelta(seconds=2))
@@ -248,6 +252,28 @@ def test_alter(client, name):
         with pytest.raises(cqueue.ConfigError):
             queue.alter(**changes)
     assert (queue.config.visibility, queue.config.shards) == (seconds(7), 1)
+
+
+def test_settings_of_a_newer_version_are_kept(client, name):
+    """A change by this version keeps the settings that a newer one stored, of queues and of logs.
+
+    `exist_ok` compares what this version knows: who asks for the same settings gets the queue.
+    """
+    driver = client._driver
+    queue, log = client.create_queue(name, SHORT), client.create_log(name)
+    for read, change in ((ReadQueue(name), ChangeQueue), (ReadLog(name), ChangeLog)):
+        row = driver.ask(read)
+        newer = json.dumps(json.loads(row.config) | {"from_the_future": [1]})
+        assert driver.ask(change(row._replace(config=newer), row.version))
+    queue.alter(shards=9)
+    log.alter(partitions=32)
+    stored = [json.loads(driver.ask(read(name)).config) for read in (ReadQueue, ReadLog)]
+    assert [each["from_the_future"] for each in stored] == [[1], [1]]
+    assert (stored[0]["shards"], stored[1]["partitions"]) == (9, 32)
+    wanted = cqueue.QueueConfig(visibility=SHORT.visibility, shards=9)
+    assert client.create_queue(name, wanted, exist_ok=True).config == wanted
+    assert client.create_log(name, LogConfig(partitions=32), exist_ok=True).config.partitions == 32
+    client.delete_log(name)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A queue's configuration: what is accepted, what is refused and why, what is stored."""
 
+import contextlib
+import json
 from datetime import timedelta
 
 import pytest
@@ -7,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue.config import FIXED, HOUR_MS, MAX_EPOCH_ROWS, QueueConfig
-from cqueue.errors import ConfigError
+from cqueue.errors import ConfigError, DamagedRow
+from cqueue.log import LogConfig
 
 SECOND = timedelta(seconds=1)
 
@@ -108,6 +111,37 @@ def test_settings_of_a_newer_version_are_left_out():
     """A client reads the configuration of a newer one, as far as it knows the names."""
     text = QueueConfig().to_json().replace("{", '{"from_the_future": 1, ', 1)
     assert QueueConfig.from_json(text) == QueueConfig()
+
+
+def test_settings_of_a_newer_version_survive_an_older_client_s_change():
+    """Who alters a queue erases nothing of what a newer client has stored, and names no unknown setting."""
+    stored = '{"color": "red", "deep": {"a": [1]}, ' + QueueConfig().to_json()[1:]
+    changed = json.loads(QueueConfig.from_json(stored).altered({"shards": 8}).to_json(stored))
+    assert changed == json.loads(stored) | {"shards": 8}
+    with pytest.raises(ConfigError, match="no such setting: color"):
+        QueueConfig.from_json(stored).altered({"color": "blue"})
+
+
+STORED = [QueueConfig, LogConfig]
+_FULL = {QueueConfig: json.loads(QueueConfig().to_json()), LogConfig: json.loads(LogConfig().to_json())}
+
+
+@pytest.mark.parametrize("config", STORED)
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '"x"', "{}", "[" * 100_000, None, b"\xff"])
+def test_what_is_no_configuration_is_a_damaged_row(config, text):
+    """A stored configuration that nobody wrote is a damaged row, not a programming error of the caller."""
+    with pytest.raises(DamagedRow, match="the stored configuration"):
+        config.from_json(text)
+
+
+@pytest.mark.parametrize("config", STORED)
+@given(data=st.data())
+def test_a_damaged_setting_is_a_damaged_row(config, data):
+    """Whatever stands in one setting, a client reads a valid configuration or reports a damaged row."""
+    name = data.draw(st.sampled_from(sorted(_FULL[config])))
+    junk = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()))
+    with contextlib.suppress(DamagedRow):
+        config.from_json(json.dumps(_FULL[config] | {name: data.draw(junk)}))
 
 
 @given(CONFIGS)

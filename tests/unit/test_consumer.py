@@ -9,7 +9,7 @@ import pytest
 import cqueue
 from cqueue.client import Client
 from cqueue.config import QueueConfig
-from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.errors import DamagedRow, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
 from cqueue.message import MessageId
 from cqueue.protocol import poll
 from cqueue.protocol.flush import INLINE_BODY
@@ -18,6 +18,8 @@ from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
     DropBodies,
+    InsertBodies,
+    InsertMessages,
     Mutate,
     ReadBodies,
     ReadHead,
@@ -130,6 +132,44 @@ def test_unreadable_heads_cost_one_retry_together(store, queue):
         begin = time.monotonic()
         assert consumer.receive(wait=SOON)
         assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize("error", [Refused("no grant"), DamagedRow("torn"), SchemaMismatch("no column")])
+def test_a_receive_does_not_wait_for_what_an_operator_has_to_mend(store, queue, error):
+    """It is told at once, after one request; when it is mended the same consumer goes on."""
+    queue.send(b"x")
+    asked = []
+
+    def refuse(operation):
+        if isinstance(operation, ReadHead):
+            asked.append(operation)
+            return error
+        return None
+
+    store.trouble = refuse
+    with queue.consumer() as consumer:
+        with pytest.raises(type(error)):
+            consumer.receive(wait=timedelta(minutes=10))
+        assert len(asked) == 1
+        store.trouble = lambda _: None
+        assert [message.body for message in consumer.receive(wait=SOON)] == [b"x"]
+
+
+@pytest.mark.parametrize("size", [1, INLINE_BODY + 1])
+def test_a_send_is_not_repeated_where_it_is_refused_for_good(store, queue, size):
+    """Each statement is asked once, and the caller learns that nothing was stored."""
+    asked = []
+
+    def refuse(operation):
+        if isinstance(operation, InsertMessages | InsertBodies):
+            asked.append(operation)
+            return Refused("no grant")
+        return None
+
+    store.trouble = refuse
+    with pytest.raises(Refused):
+        queue.send(b"x" * size)
+    assert len(asked) == 1
 
 
 def test_close_ends_a_receive_that_waits(queue):

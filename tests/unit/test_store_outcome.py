@@ -9,12 +9,13 @@ import pytest
 from cassandra import ConsistencyLevel, WriteType, cluster, connection, pool, protocol, query
 from cassandra.cluster import NoHostAvailable
 
-from cqueue.errors import NotDone, OutcomeUnknown, SchemaMismatch, Unavailable
+from cqueue.errors import OutcomeUnknown, Refused, SchemaMismatch, Unavailable
 from cqueue.store import outcome
+from cqueue.store.sockets import LoginRefused
 from cqueue.store.statements import Kind
 
 QUORUM, SERIAL = ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL
-REFUSED = (NotDone, NotDone, NotDone)
+REFUSED = (Refused, Refused, Refused)
 NEVER = (Unavailable, Unavailable, Unavailable)
 UNKNOWN = (Unavailable, OutcomeUnknown, OutcomeUnknown)
 
@@ -160,6 +161,71 @@ def test_a_missing_schema_is_named(text, kind):
     error = outcome.error(cassandra.InvalidRequest(f'[Invalid query] message="{text}"'), kind)
     assert type(error) is SchemaMismatch
     assert "cqueue schema apply" in str(error)
+
+
+def invalid(text):
+    return cassandra.InvalidRequest(f'Error from server: code=2200 [Invalid query] message="{text}"')
+
+
+def unauthorized(text):
+    return cassandra.Unauthorized(f'Error from server: code=2100 [Unauthorized] message="{text}"')
+
+
+@pytest.mark.parametrize(
+    ("exc", "said"),
+    [
+        (
+            unauthorized("User app has no MODIFY permission on <table cq.messages> or any of its parents"),
+            "GRANT MODIFY ON table cq.messages TO app",
+        ),
+        (
+            invalid(
+                "Guardrail page_size violated: Aborting query for table t, page size 100 exceeds fail "
+                "threshold of 10."
+            ),
+            "The guardrail page_size of Cassandra refuses this: Aborting query for table t",
+        ),
+        (
+            invalid("Guardrail tables violated: the table t does not exist yet, and there are 200."),
+            "The guardrail tables",
+        ),
+        (cassandra.AuthenticationFailed("Provided username app is incorrect"), "let the role log in"),
+        (
+            NoHostAvailable("none", {"a": cassandra.AuthenticationFailed("who are you")}),
+            "let the role log in",
+        ),
+        (invalid("Batch too large"), "will refuse it again: Batch too large"),
+    ],
+)
+@pytest.mark.parametrize("kind", Kind)
+def test_a_refusal_says_what_an_operator_has_to_do(exc, said, kind):
+    """In the server's own texts, as Cassandra 5.0 sends them. A guardrail is no missing schema."""
+    error = outcome.error(exc, kind)
+    assert type(error) is Refused
+    assert said in str(error)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_server_that_cannot_read_its_roles_is_away_for_a_moment(kind):
+    """Cassandra says "unauthorized" then as well; nothing was done, and calling again is right."""
+    text = "Unable to perform authorization of permissions: Cannot achieve consistency level LOCAL_ONE"
+    assert type(outcome.error(unauthorized(text), kind)) is Unavailable
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_where_no_host_is_up_since_none_lets_the_role_in_an_operator_is_told(kind):
+    """The driver says only that no host is up; the reason is the last login."""
+    login = LoginRefused("app is not permitted to log in")
+    error = outcome.error(NoHostAvailable("none", {}), kind, sent=False, login=login)
+    assert type(error) is Refused
+    assert "let the role log in. (app is not permitted to log in)" in str(error)
+    assert type(outcome.error(cassandra.OperationTimedOut(), kind, login=login)) is not Refused
+
+
+def test_some_hosts_that_refuse_prove_nothing_of_the_others():
+    """A request that another host may have taken is not refused."""
+    errors = {"a": cassandra.AuthenticationFailed("who"), "b": connection.ConnectionShutdown("defunct")}
+    assert type(outcome.error(NoHostAvailable("none", errors), Kind.WRITE)) is OutcomeUnknown
 
 
 def test_cas_unknown_as_the_driver_decodes_it():

@@ -18,9 +18,11 @@ from cqueue.errors import (
     OutcomeUnknown,
     PositionExpired,
     RecordRejected,
+    Refused,
 )
 from cqueue.log import LogConfig
 from cqueue.log import member as members
+from cqueue.log import subscription as subscriptions
 from cqueue.log.delivery import RetryPolicy, batched
 from cqueue.log.reading import Pace, Reading
 from cqueue.protocol import subscribe
@@ -28,6 +30,7 @@ from cqueue.store.log_operations import ReadRecords
 from cqueue.store.memory import MemoryStore
 from cqueue.store.subscriptions import (
     BeatMember,
+    ChangeDefinition,
     ChangePositions,
     ListSubscriptions,
     ReadSubscription,
@@ -322,6 +325,21 @@ def test_a_paused_subscription_waits_and_goes_on(client, log, store):
     member.subscription.resume()
     member.live()
     assert sorted(numbers(member.handled)) == list(range(10))
+
+
+@pytest.mark.usefixtures("log")
+def test_a_definition_of_a_newer_version_keeps_what_only_that_one_knows(client, store):
+    """Where a subscription began is read, and pausing it erases nothing."""
+    member = Member(client)
+    member.step()
+    key = member.subscription._key
+    stored = store.execute(ReadSubscription(key)).definition
+    newer = stored._replace(config='{"moon": 1, ' + stored.config[1:])
+    assert store.execute(ChangeDefinition(key, newer, stored.version))
+    member.subscription.pause()
+    member.subscription.resume()
+    assert store.execute(ReadSubscription(key)).definition.config == newer.config
+    assert subscribe.Origin.from_json(newer.config) == subscribe.Origin.from_json(stored.config)
 
 
 def test_positions_can_be_moved_back_and_on(client, log, store):
@@ -915,6 +933,28 @@ def test_a_member_without_a_heart_ends(live_log, monkeypatch):
     monkeypatch.setattr(subscription, "pulse", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         subscription.run()
+
+
+def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, monkeypatch, caplog):
+    """A member whose grants are mended needs no restart, and fills no log until then."""
+    client, log = live_log
+    log.append("t", b"x")
+    found, left = [], [5]
+    subscription = client.subscribe("events", name="b", listeners=[found.append])
+    step = subscription._reading.step
+
+    def refused_at_first():
+        if left[0]:
+            left[0] -= 1
+            raise Refused("no grant")
+        return step()
+
+    monkeypatch.setattr(subscription._reading, "step", refused_at_first)
+    monkeypatch.setattr(subscriptions, "LASTING_S", 0.01)
+    with subscription:
+        wait_until(lambda: found)
+    told = [record for record in caplog.records if record.message == "subscription_trouble"]
+    assert [(record.levelname, record.error) for record in told] == [("ERROR", "no grant")]
 
 
 def test_what_ends_a_subscription_is_raised_by_stop(live_log):

@@ -85,7 +85,7 @@ def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
     if left_out:
         rows = f"{len(left_out)} damaged {'row is' if len(left_out) == 1 else 'rows are'}"
         cli.err_console.print(
-            f"{rows} left out: {left_out[0].table} {left_out[0].key[-1]}: {left_out[0].reason}"
+            f"{rows} left out: {left_out[0].address}: {left_out[0].reason}"
             f"{', …' if len(left_out) > 1 else ''}. `cqueue quarantine list` shows all.",
             style="yellow", soft_wrap=True, markup=False, highlight=False,
         )  # fmt: skip

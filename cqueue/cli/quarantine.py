@@ -14,8 +14,6 @@ from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cqueue.client import Client
     from cqueue.store.quarantine import Damage
 
@@ -47,7 +45,8 @@ def list_damaged(
     cli: CliContext = ctx.obj
     with open_client(cli) as client, cli.status("Reading…") as show:
         found = _found(client, names or [], log or [], show)
-    cli.emit([_described(damage) for damage in found], lambda: _table(found) if found else "")
+    if found or cli.json:
+        cli.emit([_described(damage) for damage in found], lambda: _lines(found))
     if found:
         raise typer.Exit(ExitCode.CHECK_FAILED)
     cli.remark("No row is damaged.")
@@ -73,15 +72,9 @@ def _described(damage: Damage) -> dict[str, Any]:
     return {"address": damage.address, "table": damage.table, "owner": damage.owner, "reason": damage.reason}
 
 
-def _table(found: list[Damage]) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("address", overflow="fold")
-    table.add_column("reason", overflow="fold")
-    for damage in found:
-        table.add_row(damage.address, damage.reason)
-    return table
+def _lines(found: list[Damage]) -> str:
+    """An address stands alone on its line, however long, so that it can be copied."""
+    return "\n".join(f"{damage.address}\n  {damage.reason}" for damage in found)
 
 
 @app.command()

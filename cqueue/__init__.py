@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         SendUnknown,
         Unavailable,
         UnknownTask,
+        WrongDataCentre,
     )
     from cqueue.log.config import LogConfig
     from cqueue.log.delivery import batched
@@ -154,6 +155,7 @@ __all__ = [
     "Task",
     "Unavailable",
     "UnknownTask",
+    "WrongDataCentre",
     "__version__",
     "batched",
     "connect",

@@ -25,7 +25,9 @@ from cqueue.errors import (
     QueueExists,
     QueueNotFound,
     SchemaMismatch,
+    WrongDataCentre,
 )
+from cqueue.home import check_same_home
 from cqueue.message import check_queue_name
 from cqueue.protocol import shards, survey
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
@@ -66,15 +68,24 @@ class Entry(NamedTuple):
 
 
 class Catalog:
-    """All queues of a keyspace. Thread-safe."""
+    """All queues of a keyspace. Thread-safe.
 
-    def __init__(self, driver: BlockingDriver) -> None:
+    local_dc: the data centre that the client works in. Once the keyspace's home is another one, or was moved
+        since the catalog was made, the driver runs nothing any more.
+    """
+
+    def __init__(self, driver: BlockingDriver, local_dc: str | None = None) -> None:
         self._driver = driver
+        self._local_dc = local_dc
+        self._first: DeploymentRow | None = None  # as first read
+        self._refusal: str | None = None
         self._mutex = Lock()
         self._entries: dict[str, Entry] = {}
         self._deployment: DeploymentRow | None = None
         self._polled_s = float("-inf")
+        self._polling = False
         self._generation = 0  # of `_entries`: a read that began before a change must not outlive it
+        driver.watch(self.keep_fresh)
 
     def entry(self, name: str) -> Entry:
         """The queue's configuration, at most a second old.
@@ -83,9 +94,9 @@ class Catalog:
             QueueNotFound: there is none of that name.
             DamagedRow: its row cannot be read.
             NotDone: it is not known yet, and cannot be read.
+            WrongDataCentre: the home was moved.
         """
-        if time.monotonic() - self._polled_s >= POLL_S:
-            self._poll()
+        self.keep_fresh()
         entry = self._entries.get(name)
         if entry is None:
             entry = self._read(name)
@@ -108,6 +119,21 @@ class Catalog:
             )
         return self._deployment
 
+    def keep_fresh(self) -> None:
+        """Once a second, read what all clients agree on; the driver has it done before each run.
+
+        Raises:
+            WrongDataCentre: the home was moved.
+        """
+        if not self._polling and self._refusal is None and time.monotonic() - self._polled_s >= POLL_S:
+            self._polling = True  # the poll is itself a run
+            try:
+                self._poll()
+            finally:
+                self._polling = False
+        if self._refusal is not None:
+            raise WrongDataCentre(self._refusal)
+
     def _poll(self) -> None:
         """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
         self._polled_s = time.monotonic()
@@ -117,9 +143,18 @@ class Catalog:
         except NotDone:
             return
         with self._mutex:
+            if stored is not None:
+                self._check_home(stored)
             if stored != self._deployment:
                 self._deployment = stored
                 self._forget()
+
+    def _check_home(self, stored: DeploymentRow) -> None:
+        self._first = self._first or stored
+        try:
+            check_same_home(self._first, stored, self._local_dc)
+        except WrongDataCentre as exc:
+            self._refusal = str(exc)
 
     def _forget(self) -> None:
         self._entries.clear()

@@ -55,6 +55,7 @@ def connect(url: str | None = None) -> Client:
         ConfigError: the URL or a setting is wrong.
         Unavailable: no node answers.
         SchemaMismatch: the schema is missing or of another version; run `cqueue schema apply`.
+        WrongDataCentre: clients of the keyspace work in another data centre than `local_dc`.
     """
     settings = load(url)
     if settings.scheme == "memory":
@@ -71,7 +72,7 @@ def _memory_store(name: str) -> MemoryStore:
 
 def _cassandra_client(settings: Settings) -> Client:
     store, connection = open_cassandra(settings)
-    return Client(store, on_close=connection.close)
+    return Client(store, on_close=connection.close, local_dc=settings.local_dc)
 
 
 def open_cassandra(settings: Settings) -> tuple[CassandraStore, Connection]:
@@ -96,7 +97,11 @@ def open_cassandra(settings: Settings) -> tuple[CassandraStore, Connection]:
 
 
 class Client:
-    """Opens queues; made by `connect`. Thread-safe; one for a process is enough. A context manager."""
+    """Opens queues; made by `connect`. Thread-safe; one for a process is enough. A context manager.
+
+    When the home of its keyspace is moved to another data centre, each call raises `WrongDataCentre` within
+    two seconds, and does nothing.
+    """
 
     def __init__(
         self,
@@ -104,11 +109,12 @@ class Client:
         *,
         on_close: Callable[[], None] | None = None,
         driver: BlockingDriver | None = None,
+        local_dc: str | None = None,
     ) -> None:
         self._on_close = on_close or store.close
         self._driver = driver or BlockingDriver(store, ClusterClock(store.sample_time_us))
         self._clock = self._driver.clock
-        self._catalog = Catalog(self._driver)
+        self._catalog = Catalog(self._driver, local_dc)
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._executor = ThreadPoolExecutor(ACK_THREADS, thread_name_prefix="cqueue-ack")
         self._senders = Senders()

@@ -753,22 +753,22 @@ class Consumer:
         try:
             with self._stripe(lease):
                 self._driver.run(acks.nack(lease, lease.outstanding, 0, self._shared))
-        except (NotDone, OutcomeUnknown, LeaseLost):
+        except CqueueError:
             return  # its timeout gives it back
 
     def _let_go(self) -> None:
         if self._poll is not None:
-            with suppress(NotDone, OutcomeUnknown):
+            with suppress(CqueueError):
                 self._driver.run(self._poll.let_go())
 
     def _give_back_early(self) -> None:
         if self._poll is not None:
-            with suppress(NotDone, OutcomeUnknown):
+            with suppress(CqueueError):
                 self._driver.run(self._poll.early.give_back())
 
     def _free_at_close(self) -> None:
         if self._poll is not None:
-            with suppress(NotDone, OutcomeUnknown):
+            with suppress(CqueueError):
                 self._driver.run(self._poll.tidy(at_once=True))
 
     def _now_ms(self) -> int:

@@ -39,6 +39,7 @@ A caller acts on the second level: it says what is known about the effect of the
         ├── QueueExists
         ├── ScheduleNotFound
         ├── ScheduleExists
+        ├── WrongDataCentre     clients of the keyspace work in another data centre than this client
         └── SchemaMismatch      as above: it belongs to both families
 
 The driver's own error, where there is one, is the `__cause__`.
@@ -216,9 +217,17 @@ class ScheduleExists(BadInput):
     """The queue has a schedule of that key already, with another definition or without `exist_ok`."""
 
 
+class WrongDataCentre(BadInput):
+    """Clients of the keyspace work in another data centre, its home; nothing was done.
+
+    A client that ran when the home was switched gets it from every call from then on, and for good: connect
+    again, in the new home.
+    """
+
+
 class SchemaMismatch(Refused, BadInput):
     """The keyspace lacks cqueue's schema, or has one that this version cannot work with."""
 
 
-LASTING: Final = (Refused, DamagedRow)
+LASTING: Final = (Refused, DamagedRow, WrongDataCentre)
 """Not done, and not by a repetition either: an operator has to mend something first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cqueue.schema.bootstrap import Applied, Progress, apply, plan, verify
+from cqueue.schema.centres import Centre, Decision, read_centre, resume_retiring, switch_home
 from cqueue.schema.deployment import Deployment, check_deployment
 from cqueue.schema.drift import Drift
 from cqueue.schema.migrations import Migration, load_migrations
@@ -15,6 +16,8 @@ from cqueue.store.operations import FORMAT
 __all__ = [
     "FORMAT",
     "Applied",
+    "Centre",
+    "Decision",
     "Deployment",
     "Drift",
     "Migration",
@@ -29,7 +32,10 @@ __all__ = [
     "parse_compaction",
     "parse_replication",
     "plan",
+    "read_centre",
     "read_state",
     "render_plan",
+    "resume_retiring",
+    "switch_home",
     "verify",
 ]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from cassandra import ConsistencyLevel
 from cassandra.cluster import Session
+from cassandra.query import SimpleStatement
 
 from cqueue.errors import SchemaMismatch
+from cqueue.home import check_home
 from cqueue.schema.migrations import load_migrations
-from cqueue.schema.statements import SELECT_DEPLOYMENT, SELECT_MIGRATIONS
+from cqueue.schema.statements import SELECT_DEPLOYMENT, SELECT_MIGRATIONS, SELECT_TIME_MS
 from cqueue.settings import SerialConsistency, Settings
 from cqueue.store import decode, outcome
 from cqueue.store.connection import DRIVER_ERRORS, SERIAL_READ
@@ -19,6 +24,11 @@ from cqueue.store.statements import Kind
 # Of `messages`, that this code works with; `cqueue schema apply` leads from the older to the newer.
 FORMATS: Final = range(1, FORMAT + 1)
 NEWER: Final = "newer version than this code; upgrade cqueue"
+OPENS_AFTER_S: Final = 15.0
+"""From a switch of the home until clients may work in the new one. Those of the old one learn of it within
+2 s, and end a call that is under way within 10 s."""
+ELSEWHERE_S: Final = 3.0
+"""How long a connect waits for other data centres to say where the home is."""
 _APPLY: Final = "Run `cqueue schema apply`."
 _APPLY_PRE: Final = (
     "Run `cqueue schema apply --only-pre`, and without --only-pre once no process with the old version runs."
@@ -36,6 +46,10 @@ class Deployment:
         skew_ms: ε, bound on the disagreement of two corrected clocks.
         gc_grace_s: seconds that deletions are kept.
         changes: counter; when it moves, configurations are read again.
+        home_dc: the data centre that clients work in; None where all agree on conditional mutations.
+        centre_epoch: grows with every switch of the home.
+        retiring: whether wide rows may be dropped.
+        opens_at_ms: clients wait until then (ms since 1970), while those of the old home stop.
     """
 
     format: int
@@ -44,6 +58,10 @@ class Deployment:
     skew_ms: int
     gc_grace_s: int
     changes: int
+    home_dc: str | None = None
+    centre_epoch: int = 0
+    retiring: bool = True
+    opens_at_ms: int = 0
 
 
 def check_deployment(session: Session, settings: Settings) -> Deployment:
@@ -56,6 +74,7 @@ def check_deployment(session: Session, settings: Settings) -> Deployment:
     Raises:
         SchemaMismatch: keyspace, table or row are missing; the schema is newer than this code, or lacks
             something that this code needs; or the serial consistency differs.
+        WrongDataCentre: clients work in another data centre than `settings.local_dc`.
         Unavailable: the cluster did not answer.
         Refused: the role may not read, or a guardrail forbids it.
     """
@@ -73,7 +92,41 @@ def check_deployment(session: Session, settings: Settings) -> Deployment:
             f"{deployment.serial_consistency}."
         )
     _check_migrations(session, settings.keyspace)
+    if deployment.home_dc is not None:
+        deployment = _newest(session, settings.keyspace, deployment)
+        check_home(deployment.home_dc, settings.local_dc)
+        _await_opening(session, deployment)
     return deployment
+
+
+def _newest(session: Session, keyspace: str, here: Deployment) -> Deployment:
+    """The row as a majority in each data centre has it: one that was away may not know of a switch.
+
+    `here` if not all of them answer: what this data centre knows has to do.
+    """
+    centres = {host.datacenter for host in session.cluster.metadata.all_hosts()}
+    if len(centres) == 1:
+        return here
+    query = SimpleStatement(
+        SELECT_DEPLOYMENT.format(keyspace=keyspace), consistency_level=ConsistencyLevel.EACH_QUORUM
+    )
+    with suppress(*DRIVER_ERRORS):
+        rows = list(session.execute(query, timeout=ELSEWHERE_S, execution_profile=SERIAL_READ))
+        return max(here, *map(deployment_of, rows), key=lambda one: one.centre_epoch)
+    return here
+
+
+def _await_opening(session: Session, deployment: Deployment) -> None:
+    """After a switch, wait until the clients of the old home had the time to stop."""
+    left_s = (deployment.opens_at_ms - now_ms(session)) / 1000 if deployment.opens_at_ms else 0.0
+    if left_s > 0:
+        time.sleep(min(left_s, OPENS_AFTER_S))
+
+
+def now_ms(session: Session) -> int:
+    """The coordinator's clock, in ms since 1970."""
+    (row,) = _read(session, SELECT_TIME_MS)
+    return int(row.ms)
 
 
 def read_deployment(session: Session, keyspace: str) -> Deployment | None:
@@ -81,8 +134,12 @@ def read_deployment(session: Session, keyspace: str) -> Deployment | None:
     rows = _read(session, SELECT_DEPLOYMENT.format(keyspace=keyspace))
     if not rows:
         return None
-    row = rows[0]
-    _check_row(keyspace, row)
+    _check_row(keyspace, rows[0])
+    return deployment_of(rows[0])
+
+
+def deployment_of(row: Any) -> Deployment:
+    """The values of a stored row."""
     return Deployment(
         format=row.format,
         serial_consistency=cast("SerialConsistency", row.serial_consistency),
@@ -90,12 +147,16 @@ def read_deployment(session: Session, keyspace: str) -> Deployment | None:
         skew_ms=row.skew_ms,
         gc_grace_s=row.gc_grace,
         changes=row.changes,
+        home_dc=getattr(row, "home_dc", None),  # a keyspace of an older version has none of these
+        centre_epoch=getattr(row, "centre_epoch", None) or 0,
+        retiring=getattr(row, "retiring", None) is not False,
+        opens_at_ms=getattr(row, "opens_at", None) or 0,
     )
 
 
 def _check_row(keyspace: str, row: Any) -> None:
     """No client may guess what all agree on."""
-    values = (getattr(row, name) for name in decode.DEPLOYMENT)
+    values = (getattr(row, name, None) for name in decode.DEPLOYMENT)
     reason = decode.wrong(tuple(values), decode.DEPLOYMENT)
     if reason:
         raise SchemaMismatch(

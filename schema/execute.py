@@ -40,6 +40,8 @@ def run(
     *,
     serial: SerialConsistency | None = None,
     serial_read: bool = False,
+    commit: str | None = None,
+    read_at: int | None = None,
 ) -> list[Any]:
     """Run one statement and return its rows.
 
@@ -49,6 +51,8 @@ def run(
         values: what goes there.
         serial: run it, a conditional one, at this level instead of SERIAL.
         serial_read: read at SERIAL, to see what conditional mutations of unknown outcome have left.
+        commit: with `serial`, the level at which the mutation is stored, instead of what goes with `serial`.
+        read_at: the level of a read.
 
     Raises:
         Unavailable: it was not run.
@@ -58,9 +62,10 @@ def run(
     statement = SimpleStatement(cql)
     if serial is not None:
         statement.serial_consistency_level = ConsistencyLevel.name_to_value[serial.upper()]
-        statement.consistency_level = ConsistencyLevel.name_to_value[CONSISTENCY_OF[serial].upper()]
-    if serial_read:
-        statement.consistency_level = ConsistencyLevel.SERIAL
+        level = commit or CONSISTENCY_OF[serial].upper()
+        statement.consistency_level = ConsistencyLevel.name_to_value[level]
+    if serial_read or read_at is not None:
+        statement.consistency_level = ConsistencyLevel.SERIAL if read_at is None else read_at
     try:
         return list(session.execute(statement, values or None, execution_profile=SCHEMA))
     except DRIVER_ERRORS as exc:

@@ -23,6 +23,7 @@ from cqueue.schema.statements import (
     CREATE_LOCK,
     CREATE_MIGRATIONS,
     INSERT_DEPLOYMENT,
+    RECORD_HOME,
     RECORD_MIGRATION,
     RECORD_OPTIONS,
     USE_KEYSPACE,
@@ -88,7 +89,10 @@ def make_plan(
     _check_serial(options, state)
     _check_replication(options, state, settings)
     full, notes = _complete(options, state, settings)
-    steps = tuple(_steps(full, state, _outstanding(state, migrations, only_pre=only_pre)))
+    home = settings.local_dc if full.serial_consistency == "local_serial" else None
+    steps = tuple(_steps(full, state, _outstanding(state, migrations, only_pre=only_pre), home))
+    if len(state.nodes) > 1 and home is not None and any(_records_home(step) for step in steps):
+        notes = (*notes, f"Clients of this keyspace work in {home}, its home; `cqueue dc switch` moves it.")
     drift: list[Drift] = []
     if state.replication is not None:
         drift = [*checksum_drift(state, migrations), *option_drift(state, options, migrations)]
@@ -97,11 +101,15 @@ def make_plan(
     return Plan(steps, tuple(drift), notes)
 
 
-def _steps(options: Options, state: State, outstanding: Sequence[Migration]) -> Iterator[Step]:
+def _steps(
+    options: Options, state: State, outstanding: Sequence[Migration], home: str | None
+) -> Iterator[Step]:
     """The statements; `options` has no None. A complete schema gets none at all."""
     values = _values(options, state.keyspace)
+    values["home_dc"] = "null" if home is None else text_literal(home)
     complete = state.recorded is not None and state.deployment is not None and "schema_lock" in state.tables
-    if complete and not outstanding:
+    lacks_home = home is not None and _lacks_home(state, outstanding)
+    if complete and not (outstanding or lacks_home):
         return
     if state.replication is None:
         yield _step(CREATE_KEYSPACE, values, before_lock=True)
@@ -120,6 +128,20 @@ def _steps(options: Options, state: State, outstanding: Sequence[Migration]) -> 
         yield _step(RECORD_OPTIONS, values)
     if state.deployment is None:
         yield replace(_step(INSERT_DEPLOYMENT, values), serial=options.serial_consistency)
+    elif lacks_home:
+        yield replace(_step(RECORD_HOME, values), serial=options.serial_consistency)
+
+
+def _lacks_home(state: State, outstanding: Sequence[Migration]) -> bool:
+    """Whether there is a deployment row without a home, and a place for it once the migrations have run."""
+    if state.deployment is None or state.deployment.home_dc is not None:
+        return False
+    to_come = (statement for migration in outstanding for statement in migration.statements)
+    return "home_dc" in state.tables["deployment"].columns or any("home_dc" in one for one in to_come)
+
+
+def _records_home(step: Step) -> bool:
+    return step.comment in {INSERT_DEPLOYMENT.comment, RECORD_HOME.comment}
 
 
 def _migration_steps(migration: Migration, values: Mapping[str, str]) -> Iterator[Step]:

@@ -62,8 +62,24 @@ RECORD_MIGRATION: Final = Statement(
 INSERT_DEPLOYMENT: Final = Statement(
     "insert_deployment",
     "What every client of this keyspace must agree on. Written last: with it, the schema is complete.",
-    "INSERT INTO deployment (name, format, serial_consistency, settle_ms, skew_ms, gc_grace, changes) VALUES "
-    "('cqueue', {format}, {serial_consistency}, {settle_ms}, {skew_ms}, {gc_grace}, 0) IF NOT EXISTS",
+    "INSERT INTO deployment (name, format, serial_consistency, settle_ms, skew_ms, gc_grace, changes, "
+    "home_dc, centre_epoch) VALUES ('cqueue', {format}, {serial_consistency}, {settle_ms}, {skew_ms}, "
+    "{gc_grace}, 0, {home_dc}, 0) IF NOT EXISTS",
+)
+RECORD_HOME: Final = Statement(
+    "record_home",
+    "The data centre that clients work in; those in another one are refused. `cqueue dc switch` moves it.",
+    "UPDATE deployment SET home_dc = {home_dc}, centre_epoch = 0 WHERE name = 'cqueue' IF home_dc = null",
+)
+
+# What `cqueue dc` runs. Qualified, because it connects without a keyspace.
+SWITCH_HOME: Final = (
+    "UPDATE {keyspace}.deployment SET home_dc = %s, centre_epoch = %s, retiring = false, opens_at = %s, "
+    "changes = %s, centre_log = centre_log + %s WHERE name = 'cqueue' IF home_dc = %s AND centre_epoch = %s"
+)
+RESUME_RETIRING: Final = (
+    "UPDATE {keyspace}.deployment SET retiring = true, changes = %s, centre_log = centre_log + %s "
+    "WHERE name = 'cqueue' IF home_dc = %s AND centre_epoch = %s AND retiring = false"
 )
 
 # What an operator runs; never run by this package.
@@ -97,10 +113,9 @@ SELECT_COLUMNS: Final = (
 SELECT_MIGRATIONS: Final = (
     "SELECT number, phase, what, checksum, options FROM {keyspace}.schema_migrations WHERE name = 'cqueue'"
 )
-SELECT_DEPLOYMENT: Final = (
-    "SELECT format, serial_consistency, settle_ms, skew_ms, gc_grace, changes FROM {keyspace}.deployment "
-    "WHERE name = 'cqueue'"
-)
+# All columns, because a keyspace of an older version lacks the newer ones.
+SELECT_DEPLOYMENT: Final = "SELECT * FROM {keyspace}.deployment WHERE name = 'cqueue'"
+SELECT_TIME_MS: Final = "SELECT to_unix_timestamp(now()) AS ms FROM system.local"
 
 # The lock; {lease_s} are seconds, counted by the cluster.
 ACQUIRE_LOCK: Final = (

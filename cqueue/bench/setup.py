@@ -137,7 +137,7 @@ def open_bench(settings: Settings) -> Iterator[Bench]:
         Unavailable, SchemaMismatch: as `cqueue.connect`.
     """
     store, connection = open_cassandra(settings)
-    with connection, Client(store, on_close=lambda: None) as client:
+    with connection, Client(store, on_close=lambda: None, local_dc=settings.local_dc) as client:
         yield Bench(settings, connection, store, client)
 
 

@@ -1,4 +1,4 @@
-"""Asking before something is deleted for good; a script cannot be asked and has to say so beforehand."""
+"""Asking before what cannot be undone; a script cannot be asked and has to say so beforehand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.errors import BadInput
 
 
-def confirm(cli: CliContext, question: str, *, yes: bool) -> None:
+def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Nothing was deleted.") -> None:
     """Ask on the terminal; leave if the answer is no, or if there is nobody to ask."""
     if yes:
         return
@@ -22,8 +22,8 @@ def confirm(cli: CliContext, question: str, *, yes: bool) -> None:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as exc:
         after_ctrl_c(cli.err_console)
-        cli.remark("Nothing was deleted.")
+        cli.remark(otherwise)
         raise typer.Exit(ExitCode.INTERRUPTED) from exc
     if not agreed:
-        cli.remark("Nothing was deleted.")
+        cli.remark(otherwise)
         raise typer.Exit(ExitCode.CHECK_FAILED)

@@ -25,6 +25,7 @@ class Entry:
 
 ENTRIES: Final = (
     Entry("schema", "cqueue.cli.schema", "Make a keyspace ready, bring it up to date, or check it."),
+    Entry("dc", "cqueue.cli.dc", "Show and move the data centre that clients work in."),
     Entry("dev", "cqueue.cli.dev", "Run a real Cassandra on this machine, without Docker."),
     Entry("queue", "cqueue.cli.queue", "Make, look at, change and remove queues."),
     Entry("send", "cqueue.cli.send", "Send a message, or one a line."),

@@ -105,6 +105,7 @@ class BlockingDriver:
         self._pause = pause
         # A single request may take as long as it was allowed to.
         self.deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
+        self._watch: Callable[[], None] = lambda: None
         self._closed = False
         self._pid = os.getpid()  # connections and their threads do not survive a fork
 
@@ -116,13 +117,19 @@ class BlockingDriver:
         """Run nothing from now on."""
         self._closed = True
 
+    def watch(self, check: Callable[[], None]) -> None:
+        """Have `check` called before each run; what it raises is raised instead of the run."""
+        self._watch = check
+
     def run(self, proto: Proto[T]) -> T:
         """Run a protocol function to its end; its result, or the error that it raises.
 
         Raises:
             Closed: the client has been closed, or was made before this process was forked.
+            WrongDataCentre: the keyspace's home was moved to another data centre.
         """
         self.check_open()
+        self._watch()
         with self.limited():
             return self._run(proto)
 

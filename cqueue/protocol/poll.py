@@ -60,6 +60,7 @@ class Poll:
     def __init__(self, row: QueueRow, spec: QueueSpec, gate: SuspectGate) -> None:
         self._incarnation = row.incarnation
         self._open = spec.has_open_rows
+        self._retiring = spec.retiring
         self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=self._open)
         self.held: RowView | None = None
         self.finished: deque[Lease] = deque()  # all acked: slots to be freed
@@ -81,8 +82,13 @@ class Poll:
         self._unfreed_us: int | None = None  # since when slots wait to be freed
 
     def is_of(self, row: QueueRow, spec: QueueSpec) -> bool:
-        """Whether it looks everywhere where messages of the queue as it is now may stand."""
-        return (self._incarnation, self._open) == (row.incarnation, spec.has_open_rows)
+        """Whether it looks everywhere where messages of the queue as it is now may stand.
+
+        When wide rows may be retired again, what came back meanwhile is to be found first: all epochs are
+        read again, and passes begin anew.
+        """
+        now = (row.incarnation, spec.has_open_rows, spec.retiring)
+        return (self._incarnation, self._open, self._retiring) == now
 
     @property
     def has_finished(self) -> bool:

@@ -138,9 +138,12 @@ def _read_from(kind: _Kind, spec: QueueSpec, epoch: int) -> int:
 
 
 def _advance(registry: Registry, kind: _Kind, spec: QueueSpec) -> Proto[None]:
-    """Move the queue's oldest epoch over those that are closed and empty, as a read of them shows."""
+    """Move the queue's oldest epoch over those that are closed and empty, as a read of them shows.
+
+    Not while a data centre may bring registrations back: what it acknowledged is not here yet.
+    """
     epoch = kind.oldest
-    if shards.epoch_start_ms(epoch) >= shards.epoch_start_ms(kind.next_open):
+    if not spec.retiring or shards.epoch_start_ms(epoch) >= shards.epoch_start_ms(kind.next_open):
         return
     while epoch != kind.next_open and not _known(registry, spec, epoch):
         rows = yield from shards.read_epoch(spec, epoch)  # began after it closed

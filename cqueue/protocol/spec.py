@@ -42,6 +42,7 @@ class QueueSpec:
     gc_grace_us: int
     derived_sends: bool = False
     packs: bool = False  # everybody who reads here knows packs
+    retiring: bool = True  # wide rows and epochs may be given up: no data centre may bring messages back
 
     @property
     def partition(self) -> str:
@@ -77,6 +78,7 @@ def spec_of(row: QueueRow, config: QueueConfig, deployment: DeploymentRow) -> Qu
         gc_grace_us=deployment.gc_grace_s * 1_000_000,
         derived_sends=config.derived_sends,
         packs=deployment.format >= PACKS_SINCE,
+        retiring=deployment.retiring,
     )
 
 

@@ -59,6 +59,8 @@ LARGE_SIZE = 256 << 10
 TELLING_MESSAGES = 50
 """So many messages that are smaller than expected make for a new expectation."""
 
+NEVER_US = 1 << 62
+
 FIRST_PASS_GAP_US = 1_000_000
 LONGEST_PASS_GAP_US = 60_000_000
 
@@ -212,7 +214,12 @@ class RowView:
         return self.fence is not None and now_us - self.fence < CURRENT_US
 
     def retire_at_us(self, spec: QueueSpec) -> int:
-        """From when on the wide row may be retired: nothing acknowledged can land in it any more."""
+        """From when on the wide row may be retired: nothing acknowledged can land in it any more.
+
+        Not as long as a data centre that was given up in a hurry may bring back what it acknowledged.
+        """
+        if not spec.retiring:
+            return NEVER_US
         grace = spec.gc_grace_us if self.open else 0
         return self.end_us + spec.settle_us + spec.skew_us + grace
 

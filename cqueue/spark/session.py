@@ -65,5 +65,5 @@ def session(settings: Settings) -> SparkSide:
 def _open(settings: Settings) -> SparkSide:
     store, connection = open_cassandra(settings)
     driver = BlockingDriver(store, ClusterClock(store.sample_time_us))
-    queues = Catalog(driver)
+    queues = Catalog(driver, settings.local_dc)
     return SparkSide(connection, driver, queues, LogCatalog(driver, queues.deployment))

@@ -150,6 +150,11 @@ def is_object(value: Any) -> bool:
         return False
 
 
+def or_none(check: Check) -> Check:
+    """Null, or what another check lets pass."""
+    return lambda value: value is None or check(value)
+
+
 _COUNTER = number(1, MOST)
 _FROM_ZERO = number(0, MOST)
 _TIME = number(0, LAST_MS)
@@ -188,6 +193,9 @@ DEPLOYMENT: Final[Mapping[str, Check]] = {
     "skew_ms": number(1, WEEK_S * 1000),
     "gc_grace": number(0, 100 * 365 * 86_400),
     "changes": _FROM_ZERO,
+    "home_dc": or_none(is_text),
+    "centre_epoch": or_none(_FROM_ZERO),
+    "retiring": or_none(lambda value: type(value) is bool),
 }
 _DEFINITION: Final[Mapping[str, Check]] = {
     "version": _COUNTER,
@@ -301,7 +309,8 @@ def deployment(rows: Iterable[Row]) -> DeploymentRow | None:
             raise SchemaMismatch(
                 f"the row of table deployment cannot be read: {reason}; set it to what it was at bootstrap"
             )
-        return DeploymentRow._make(row)
+        stored = DeploymentRow._make(row)
+        return stored._replace(centre_epoch=stored.centre_epoch or 0, retiring=stored.retiring is not False)
     return None
 
 

@@ -217,7 +217,11 @@ class QueueRow(NamedTuple):
 
 
 class DeploymentRow(NamedTuple):
-    """What all clients of a keyspace agree on."""
+    """What all clients of a keyspace agree on.
+
+    home_dc: the data centre that clients work in; None where conditional mutations are agreed on by all.
+    centre_epoch: grows with every switch of the home. retiring: whether wide rows may be dropped.
+    """
 
     format: int
     serial_consistency: str
@@ -225,6 +229,9 @@ class DeploymentRow(NamedTuple):
     skew_ms: int
     gc_grace_s: int
     changes: int
+    home_dc: str | None = None
+    centre_epoch: int = 0
+    retiring: bool = True
 
 
 # ── Reads (quorum unless said otherwise) ────────────────────────────────────────────────────────

@@ -493,7 +493,8 @@ COUNT_RECORDS = Statement(
 READ_DEPLOYMENT = Statement(
     "read deployment",
     "What all clients agree on; polled for its change counter.",
-    "SELECT format, serial_consistency, settle_ms, skew_ms, gc_grace, changes "  # as DeploymentRow
+    "SELECT format, serial_consistency, settle_ms, skew_ms, gc_grace, changes, home_dc, centre_epoch, "
+    "retiring "  # as DeploymentRow
     "FROM {keyspace}.deployment WHERE name = 'cqueue'",
 )
 BUMP_DEPLOYMENT = Statement(

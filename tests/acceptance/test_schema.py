@@ -77,7 +77,7 @@ def test_apply_makes_what_verify_and_connect_want(connection, new_keyspace):
     assert verify(connection, made.settings) == []
     with open_session(made.settings) as opened:
         deployment = check_deployment(opened.session, made.settings)
-    assert deployment == Deployment(FORMAT, "local_serial", 2000, 500, 86_400, 0)
+    assert deployment == Deployment(FORMAT, "local_serial", 2000, 500, 86_400, 0, made.settings.local_dc)
     again = apply(connection, made.settings)
     assert (again.statements, again.drift) == ((), ())
 
@@ -186,11 +186,36 @@ def test_a_newer_format_is_refused(connection, new_keyspace):
             call()
 
 
+def forget(connection, made, *numbers):
+    """Let migrations count as outstanding."""
+    for number in numbers:
+        where = f"WHERE name = 'cqueue' AND number = {number}"
+        execute(connection, f"DELETE FROM {made.name}.schema_migrations {where}")  # noqa: S608
+
+
+def test_a_keyspace_of_an_older_version_gets_a_home(connection, new_keyspace):
+    """`apply` records the data centre that it is run in; before that nobody connects."""
+    made = new_keyspace()
+    for column in ("home_dc", "centre_epoch", "retiring", "opens_at", "centre_log"):
+        execute(connection, f"ALTER TABLE {made.name}.deployment DROP {column}")
+    forget(connection, made, 8)
+    with pytest.raises(SchemaMismatch, match="08_pre_centres"):
+        check_deployment(connection.session, made.settings)
+    apply(connection, made.settings, only_pre=True)
+    deployment = check_deployment(connection.session, made.settings)
+    assert (deployment.home_dc, deployment.centre_epoch, deployment.retiring) == (
+        made.settings.local_dc,
+        0,
+        True,
+    )
+    assert verify(connection, made.settings) == []
+
+
 def test_an_upgrade_packs_messages_only_when_no_old_process_is_left(connection, new_keyspace, monkeypatch):
     """From format 1 to 2 under a client that runs: `pre` migrations are not enough."""
     monkeypatch.setattr("cqueue.catalog.POLL_S", 0.0)  # it looks at every call
-    made = new_keyspace(schema=False)
-    apply(connection, made.settings, migrations=load_migrations()[:5])
+    made = new_keyspace()
+    forget(connection, made, 6, 7)
     execute(connection, f"UPDATE {made.name}.deployment SET format = 1 WHERE name = 'cqueue' IF EXISTS")  # noqa: S608
     with pytest.raises(SchemaMismatch, match="06_pre_packs"):
         check_deployment(connection.session, made.settings)

@@ -571,8 +571,10 @@ def test_a_damaged_deployment_row_is_told(new_keyspace, connection):
     own = new_keyspace()
     stored = connection.session.execute(f"SELECT * FROM {own.name}.deployment").one()._asdict()  # noqa: S608
     session = connection.session
-    for column in ("format", "serial_consistency", "settle_ms", "skew_ms", "gc_grace", "changes"):
-        for value in (None, "x" if column == "serial_consistency" else -1):
+    impossible = {"serial_consistency": (None, "x"), "home_dc": ("",), "centre_epoch": (-1,)}
+    numbers = dict.fromkeys(("format", "settle_ms", "skew_ms", "gc_grace", "changes"), (None, -1))
+    for column, values in (numbers | impossible).items():
+        for value in values:
             set_ = f"UPDATE {own.name}.deployment SET {column} = %s WHERE name = 'cqueue'"  # noqa: S608
             with cqueue.connect(own.url) as client:
                 session.execute(set_, (value,))

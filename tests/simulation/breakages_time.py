@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from cqueue.protocol import (
     claim,
     dead,
     fresh,
+    registry,
     retire,
     ripe,
     send,
@@ -22,6 +24,7 @@ from cqueue.protocol import (
     view,
 )
 from cqueue.protocol.draft import Draft
+from cqueue.protocol.poll import Poll
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteMessages,
@@ -192,3 +195,29 @@ def tombstone_beyond_now() -> Any:
 def epochs_of_an_hour() -> Any:
     """An epoch is an hour, however many wide rows that makes."""
     return patch.object(config, "MAX_EPOCH_ROWS", 10**9)
+
+
+def retired_after_a_switch() -> Any:
+    """Wide rows are retired although another data centre may bring messages back."""
+    right = view.RowView.retire_at_us
+    return patch.object(
+        view.RowView, "retire_at_us", lambda self, spec: right(self, replace(spec, retiring=True))
+    )
+
+
+def epoch_given_up_after_a_switch() -> Any:
+    """oldest_epoch moves although another data centre may bring registrations back."""
+    right = registry._advance
+    return patch.object(
+        registry, "_advance", lambda known, kind, spec: right(known, kind, replace(spec, retiring=True))
+    )
+
+
+def epochs_kept_when_retiring_resumes() -> Any:
+    """What was read of the registry while messages were away counts for good."""
+    right = Poll.is_of
+
+    def is_of(self: Poll, row: Any, spec: Any) -> bool:
+        return right(self, row, replace(spec, retiring=self._retiring))
+
+    return patch.object(Poll, "is_of", is_of)

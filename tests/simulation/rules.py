@@ -9,8 +9,9 @@ rule. A few can only be told: their runs would have to be of special lengths or 
 
 Not proven here, and why:
 
-- Clients in one data centre, no retry by the driver: settings of the Cassandra store, which the simulator
-  does not have. What both protect against is proven by `blind-retry` and `conditions-checked-when-sent`.
+- Clients in one data centre, no retry by the driver: the first is checked at connect, the second is a setting
+  of the Cassandra store; the simulator has neither. What both protect against is proven by `blind-retry` and
+  `conditions-checked-when-sent`.
 - The head as one *unpaged* read: that the protocol needs it is proven; that Cassandra does it is not.
 - A claim sent before its predecessor's outcome is known: the code does not pipeline claims.
 - Metadata only by conditional mutations: the seam has no other operation for it.
@@ -24,6 +25,7 @@ from typing import NamedTuple
 from tests.simulation import breakages as broken
 from tests.simulation import breakages_time as early
 from tests.simulation import scenarios as story
+from tests.simulation import scenarios_centres as centres
 from tests.simulation import scenarios_time as times
 from tests.simulation.breakages import Breakage
 
@@ -133,6 +135,12 @@ RULES = (
          broken.unrepaired_node, None, 20),
     Rule("tombstone-beyond-now", "no partition tombstone beyond now",
          early.tombstone_beyond_now, times.nothing_deleted_beyond_now, None),
+    Rule("retired-after-a-switch", "nothing is retired until the old data centre is repaired or given up",
+         early.retired_after_a_switch, centres.nothing_is_retired_after_a_switch, None),
+    Rule("epoch-given-up-after-a-switch", "nor does oldest_epoch move",
+         early.epoch_given_up_after_a_switch, centres.no_epoch_is_given_up_after_a_switch, None),
+    Rule("epochs-kept-when-retiring-resumes", "then consumers read all epochs again",
+         early.epochs_kept_when_retiring_resumes, centres.epochs_are_read_again_when_retiring_resumes, None),
     Rule("epochs-of-an-hour", "at most 10,000 wide rows in an epoch",
          early.epochs_of_an_hour, times.epoch_stays_small, None),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def complete_state(migrations=MIGRATIONS, **changes):
         tables={**tables, "schema_lock": Table({}), "schema_migrations": Table({})},
         applied={m.number: Applied(m.number, m.name, m.checksum) for m in migrations},
         recorded=recorded,
-        deployment=Deployment(FORMAT, "local_serial", 2000, 500, 86_400, 7),
+        deployment=Deployment(FORMAT, "local_serial", 2000, 500, 86_400, 7, "dc1"),
     )
     return replace(state, **changes)
 
@@ -60,7 +60,7 @@ def test_a_plan_of_nothing_makes_everything_in_order():
     assert cql[2].startswith("CREATE TABLE IF NOT EXISTS schema_lock")
     assert cql[3].startswith("CREATE TABLE IF NOT EXISTS schema_migrations")
     assert cql[-1].startswith("INSERT INTO deployment")
-    assert f"('cqueue', {FORMAT}, 'local_serial', 2000, 500, 86400, 0) IF NOT EXISTS" in cql[-1]
+    assert f"('cqueue', {FORMAT}, 'local_serial', 2000, 500, 86400, 0, 'dc1', 0) IF NOT EXISTS" in cql[-1]
     assert "UnifiedCompactionStrategy" in "".join(cql)
 
 
@@ -76,7 +76,7 @@ def test_options_reach_the_statements():
     text = render_plan(plan(options, EMPTY, SETTINGS))
     assert "{'class': 'NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}" in text
     assert "LeveledCompactionStrategy" in text
-    assert "'serial', 3000, 100, 20000, 0" in text
+    assert "'serial', 3000, 100, 20000, 0, null" in text
     assert "UnifiedCompactionStrategy" not in text
 
 
@@ -109,6 +109,31 @@ def test_a_complete_schema_needs_nothing():
     assert (planned.steps, planned.drift) == ((), ())
     assert "Nothing to do" in render_plan(planned)
     assert all_drift(complete_state(), MIGRATIONS) == []
+
+
+def test_a_keyspace_of_an_older_version_gets_a_home():
+    """The data centre of whoever applies, where clients work in one; said where there are several."""
+    old = replace(complete_state().deployment, home_dc=None)
+    planned = plan(Options(), complete_state(deployment=old), SETTINGS)
+    assert statements(planned) == [
+        "USE shop",
+        "UPDATE deployment SET home_dc = 'dc1', centre_epoch = 0 WHERE name = 'cqueue' IF home_dc = null",
+    ]
+    assert planned.steps[-1].serial == "local_serial"
+    assert "work in dc1, its home" in planned.notes[-1]
+
+
+def test_a_keyspace_of_several_centres_has_no_home():
+    """Where all data centres agree on each mutation, clients work in any of them."""
+    everywhere = Deployment(FORMAT, "serial", 2000, 500, 86_400, 7)
+    settings = load("cassandra://h/shop?local_dc=dc1&serial_consistency=serial", environ={})
+    assert statements(plan(Options(), complete_state(deployment=everywhere), settings)) == []
+
+
+def test_a_home_is_never_moved_by_apply():
+    """Only `cqueue dc switch` does that, wherever `apply` is run."""
+    elsewhere = load("cassandra://h/shop?local_dc=dc2", environ={})
+    assert statements(plan(Options(), complete_state(), elsewhere)) == []
 
 
 def test_only_outstanding_migrations_run():

@@ -1,0 +1,261 @@
+"""Moving the home of a keyspace to another data centre, and saying when what was left behind is settled.
+
+A switch is one conditional mutation of the deployment row, with its record in the same row, so that of two
+operators one succeeds and no switch goes unrecorded. It stops the retiring of wide rows: the old data centre
+may hold messages that it acknowledged and has not copied, and the tombstone of a wide row that the new one
+dropped would hide them for good when they come.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cassandra import ConsistencyLevel
+
+from cqueue.errors import ConfigError, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch, Unavailable
+from cqueue.home import check_home
+from cqueue.schema.deployment import OPENS_AFTER_S, Deployment, deployment_of, now_ms
+from cqueue.schema.execute import run
+from cqueue.schema.statements import RESUME_RETIRING, SELECT_DEPLOYMENT, SELECT_KEYSPACE, SWITCH_HOME
+from cqueue.settings import Settings
+from cqueue.store.connection import Connection
+
+EVERYWHERE: Final = "EACH_QUORUM"
+"""A majority in each data centre: the clients of each see it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One entry of the record. at: by the cluster's clock, in UTC; did: what an operator did, as JSON."""
+
+    at: datetime
+    did: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """Where clients of a keyspace work, and all that was decided about it, oldest first."""
+
+    deployment: Deployment
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A conditional mutation under way: what it writes, and the decision by which it is recognised."""
+
+    cql: str
+    before: Sequence[Any]
+    after: Sequence[Any]
+    did: Mapping[str, Any]
+    wide: bool  # agreed on by all data centres
+
+    @property
+    def serial(self) -> Any:
+        """The serial consistency that it takes."""
+        return "serial" if self.wide else "local_serial"
+
+
+def read_centre(connection: Connection, settings: Settings, *, wide: bool = False) -> Centre:
+    """Where clients of the keyspace work.
+
+    wide: as a majority of all data centres knows it, with what is under way; else as the local one does.
+
+    Raises:
+        SchemaMismatch: there is no complete schema.
+        Unavailable: too few nodes answer.
+    """
+    level = ConsistencyLevel.SERIAL if wide else ConsistencyLevel.LOCAL_SERIAL
+    cql = SELECT_DEPLOYMENT.format(keyspace=settings.keyspace)
+    rows = run(connection.session, cql, read_at=level)
+    if not rows:
+        raise SchemaMismatch(
+            f"Keyspace {settings.keyspace} has no complete schema. Run `cqueue schema apply`."
+        )
+    log = getattr(rows[0], "centre_log", None) or {}
+    decisions = [Decision(at.replace(tzinfo=UTC), json.loads(text)) for at, text in sorted(log.items())]
+    return Centre(deployment_of(rows[0]), tuple(decisions))
+
+
+def switch_home(
+    connection: Connection,
+    settings: Settings,
+    new_dc: str,
+    *,
+    old_centre_lost: bool = False,
+    reason: str = "",
+) -> Centre:
+    """Make `new_dc` the home, from within it. Clients of the old home are refused from then on.
+
+    Args:
+        connection: opened with `use_keyspace=False`.
+        settings: with `local_dc` = `new_dc`.
+        new_dc: a data centre with copies of the keyspace.
+        old_centre_lost: agree on it within `new_dc` alone. Clients that run in the old home cannot be told.
+        reason: for the record.
+
+    Raises:
+        ConfigError: the keyspace has no home, `new_dc` is the home already, or is no place for it.
+        Unavailable: too few nodes answer; nothing was changed.
+        NotDone: somebody else has moved the home at the same moment.
+        OutcomeUnknown: it may have been moved, or be moved in a moment; `cqueue dc show` tells.
+    """
+    wide = not old_centre_lost
+    now = read_centre(connection, settings, wide=wide).deployment
+    _check_switch(connection, settings, now, new_dc)
+    epoch, at_ms = now.centre_epoch + 1, now_ms(connection.session)
+    opens_at_ms = at_ms + round(OPENS_AFTER_S * 1000) if wide else at_ms
+    did = _signed("switch", reason) | {
+        "from": now.home_dc,
+        "to": new_dc,
+        "epoch": epoch,
+        "old_centre_lost": old_centre_lost,
+    }
+    change = _Change(
+        SWITCH_HOME,
+        (now.home_dc, now.centre_epoch),
+        (new_dc, epoch, opens_at_ms, now.changes + 1, _entry(at_ms, did)),
+        did,
+        wide,
+    )
+    return _make(connection, settings, change)
+
+
+def resume_retiring(
+    connection: Connection, settings: Settings, *, repaired: bool, reason: str = ""
+) -> Centre:
+    """Let wide rows be retired again: what the old home had not copied has come, or will never come.
+
+    Args:
+        connection: opened with `use_keyspace=False`.
+        settings: with `local_dc` = the home.
+        repaired: every data centre has been repaired; all of them have to answer. False: what did not come
+            is given up.
+        reason: for the record.
+
+    Raises:
+        ConfigError: wide rows are being retired already, or the keyspace has no home.
+        WrongDataCentre: `local_dc` is not the home.
+        Unavailable: too few nodes answer; nothing was changed.
+        NotDone: somebody else has changed it at the same moment.
+        OutcomeUnknown: it may have been changed, or be changed in a moment; `cqueue dc show` tells.
+    """
+    now = read_centre(connection, settings).deployment
+    check_home(_home(settings, now), settings.local_dc)
+    if now.retiring:
+        raise ConfigError(f"Wide rows of keyspace {settings.keyspace} are being retired: nothing to resume.")
+    if repaired:
+        _check_all_answer(connection, settings)
+    did = _signed("resume retiring", reason) | {"epoch": now.centre_epoch, "repaired": repaired}
+    change = _Change(
+        RESUME_RETIRING,
+        (now.home_dc, now.centre_epoch),
+        (now.changes + 1, _entry(now_ms(connection.session), did)),
+        did,
+        wide=False,
+    )
+    return _make(connection, settings, change)
+
+
+def _check_switch(connection: Connection, settings: Settings, now: Deployment, new_dc: str) -> None:
+    home = _home(settings, now)
+    if new_dc == home:
+        raise ConfigError(f"Clients of keyspace {settings.keyspace} work in {new_dc} already.")
+    if settings.local_dc != new_dc:
+        raise ConfigError(
+            f"These settings have local_dc={settings.local_dc}. The new home has to answer for itself: run "
+            f"it with local_dc={new_dc} in the URL."
+        )
+    (row,) = run(connection.session, SELECT_KEYSPACE, (settings.keyspace,))
+    if new_dc not in row.replication:
+        raise ConfigError(f"Keyspace {settings.keyspace} has no copies in {new_dc}: {dict(row.replication)}.")
+
+
+def _home(settings: Settings, now: Deployment) -> str:
+    if now.home_dc is not None:
+        return now.home_dc
+    if now.serial_consistency == "serial":
+        raise ConfigError(
+            f"Keyspace {settings.keyspace} has serial_consistency=serial: its clients work in every data "
+            "centre, and it has no home."
+        )
+    raise ConfigError(f"Keyspace {settings.keyspace} has no home yet. Run `cqueue schema apply` where it is.")
+
+
+def _check_all_answer(connection: Connection, settings: Settings) -> None:
+    """A repair needs all data centres; one that does not answer now cannot have been repaired from."""
+    cql = SELECT_DEPLOYMENT.format(keyspace=settings.keyspace)
+    try:
+        run(connection.session, cql, read_at=ConsistencyLevel.EACH_QUORUM)
+    except CqueueError as exc:
+        raise Unavailable(
+            f"Not all data centres answer, so they cannot have been repaired ({exc}). Repair them first, or "
+            "give up what they hold: --given-up."
+        ) from exc
+
+
+def _make(connection: Connection, settings: Settings, change: _Change) -> Centre:
+    """Write it; without an answer, find out what became of it."""
+    cql = change.cql.format(keyspace=settings.keyspace)
+    commit = EVERYWHERE if change.wide else "LOCAL_QUORUM"
+    values = (*change.after, *change.before)
+    try:
+        applied = run(connection.session, cql, values, serial=change.serial, commit=commit)[0][0]
+    except Unavailable as exc:
+        raise Unavailable(f"{exc} Nothing was changed.{_IF_LOST if change.wide else ''}") from exc
+    except OutcomeUnknown as exc:
+        return _found_out(connection, settings, change, exc)
+    centre = read_centre(connection, settings, wide=change.wide)
+    if not applied:
+        raise NotDone(
+            f"Somebody else was quicker: the home of keyspace {settings.keyspace} is "
+            f"{centre.deployment.home_dc} (epoch {centre.deployment.centre_epoch}). Nothing was changed."
+        )
+    return centre
+
+
+_IF_LOST: Final = (
+    " All data centres have to answer. If the old one is lost, stop its clients and add --old-centre-lost."
+)
+
+
+def _found_out(connection: Connection, settings: Settings, change: _Change, error: OutcomeUnknown) -> Centre:
+    """What a serial read shows: it brings to an end what the nodes have accepted."""
+    try:
+        centre = read_centre(connection, settings, wide=change.wide)
+    except CqueueError:
+        raise OutcomeUnknown(
+            f"It is not known whether it is stored. `cqueue dc show` tells once nodes answer. ({error})"
+        ) from error
+    if any(decision.did == change.did for decision in centre.decisions):
+        return centre
+    raise OutcomeUnknown(
+        "The answer was lost, and it is not stored as yet; it may still be, in a moment. `cqueue dc show` "
+        f"tells, and to repeat it does no harm. ({error})"
+    ) from error
+
+
+def _signed(what: str, reason: str) -> dict[str, Any]:
+    """Who decides what, and why, with a token that no other decision has."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # no such user, as in some containers
+        user = str(os.getuid())
+    return {
+        "what": what,
+        "who": f"{user}@{socket.gethostname()}",
+        "reason": reason,
+        "token": secrets.token_hex(4),
+    }
+
+
+def _entry(at_ms: int, did: Mapping[str, Any]) -> dict[datetime, str]:
+    return {datetime.fromtimestamp(at_ms / 1000, UTC): json.dumps(did)}

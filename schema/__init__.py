@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cqueue.schema.bootstrap import Applied, Progress, apply, plan, verify
-from cqueue.schema.centres import Centre, Decision, read_centre, resume_retiring, switch_home
+from cqueue.schema.centres import Centre, Decision, newest_centre, read_centre, resume_retiring, switch_home
 from cqueue.schema.deployment import Deployment, check_deployment
 from cqueue.schema.drift import Drift
 from cqueue.schema.migrations import Migration, load_migrations
@@ -29,6 +29,7 @@ __all__ = [
     "apply",
     "check_deployment",
     "load_migrations",
+    "newest_centre",
     "parse_compaction",
     "parse_replication",
     "plan",

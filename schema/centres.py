@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -73,7 +74,22 @@ def read_centre(connection: Connection, settings: Settings, *, wide: bool = Fals
         SchemaMismatch: there is no complete schema.
         Unavailable: too few nodes answer.
     """
-    level = ConsistencyLevel.SERIAL if wide else ConsistencyLevel.LOCAL_SERIAL
+    return _read(connection, settings, ConsistencyLevel.SERIAL if wide else ConsistencyLevel.LOCAL_SERIAL)
+
+
+def newest_centre(connection: Connection, settings: Settings) -> Centre:
+    """As `read_centre`, but as a majority of each data centre knows it, if all of them answer.
+
+    That is what a client goes by when it connects: its own data centre may not know of a switch yet.
+    """
+    here = read_centre(connection, settings)
+    with suppress(CqueueError):
+        there = _read(connection, settings, ConsistencyLevel.EACH_QUORUM)
+        return max(here, there, key=lambda centre: centre.deployment.centre_epoch)
+    return here
+
+
+def _read(connection: Connection, settings: Settings, level: int) -> Centre:
     cql = SELECT_DEPLOYMENT.format(keyspace=settings.keyspace)
     rows = run(connection.session, cql, read_at=level)
     if not rows:

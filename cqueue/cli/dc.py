@@ -33,11 +33,11 @@ _RESUME = (
 @app.command("show")
 def show_command(context: typer.Context) -> None:
     """Show the home of the keyspace, whether partitions are dropped, and who decided what."""
-    from cqueue.schema import read_centre  # noqa: PLC0415 - the driver is slow to import
+    from cqueue.schema import newest_centre  # noqa: PLC0415 - the driver is slow to import
 
     cli: CliContext = context.obj
     with cli.connection(use_keyspace=False) as connection:
-        centre = read_centre(connection, cli.settings())
+        centre = newest_centre(connection, cli.settings())
     _emit(cli, centre)
 
 

@@ -88,10 +88,19 @@ def telling(log: Sequence[str]) -> Sequence[str]:
 
 def _check(nodes: Sequence[Node], deadline: float, limit: timedelta, failing: str) -> None:
     for node in nodes:
-        if node.pid() is None:
+        if _is_gone(node):
             raise _failure(node, "ended while it was starting")
     if time.monotonic() >= deadline:
         raise _failure(nodes[0], f"{failing} within {limit.total_seconds():.0f} s")
+
+
+def _is_gone(node: Node) -> bool:
+    """Whether it has no process at two looks: one that becomes another program, as a prefix does, has no
+    command line in between.
+    """
+    if node.pid() is None:
+        time.sleep(_POLL_SECONDS)
+    return node.pid() is None
 
 
 def _failure(node: Node, what: str) -> DevError:

@@ -61,6 +61,19 @@ class Network:
     def plug(self, number):
         ip("-n", self.hub, "link", "set", f"port{number}", "master", BRIDGE)
 
+    def part(self):
+        """Let nodes reach each other no more; the test, at the bridge, reaches all of them."""
+        self._isolate("on")
+
+    def join(self):
+        """Let all nodes reach each other again."""
+        self._isolate("off")
+
+    def _isolate(self, whether):
+        for number in self._nodes:
+            port = ("dev", f"port{number}", "type", "bridge_slave")
+            ip("-n", self.hub, "link", "set", *port, "isolated", whether)
+
     def _make(self):
         self._add(self.hub)
         ip("-n", self.hub, "link", "add", BRIDGE, "type", "bridge")
@@ -104,11 +117,18 @@ def _enter(file):
 @pytest.fixture
 def network():
     """Three namespaces and a bridge, with the test inside; skipped where namespaces are refused."""
+    with inside_network(3) as made:
+        yield made
+
+
+@contextmanager
+def inside_network(nodes):
+    """A network of so many nodes, with the test inside; skips the test where namespaces are refused."""
     if shutil.which("ip") is None:
         pytest.skip("no `ip` (Debian: iproute2): nodes cannot be partitioned here")
     with ExitStack() as stack:
         try:
-            made = stack.enter_context(Network(3))
+            made = stack.enter_context(Network(nodes))
             stack.enter_context(inside(made.hub))
         except (subprocess.CalledProcessError, OSError) as error:
             reason = getattr(error, "stderr", None) or error

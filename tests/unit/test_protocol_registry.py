@@ -1,5 +1,7 @@
 """What readers know of wide rows, and how wide rows and epochs end."""
 
+from dataclasses import replace
+
 import pytest
 
 from cqueue import ids
@@ -11,6 +13,7 @@ from cqueue.store.operations import (
     CreateQueue,
     DeleteMessages,
     LockState,
+    Mutate,
     QueueRow,
     ReadIds,
     ReadMessages,
@@ -145,6 +148,36 @@ def test_row_with_a_held_message_is_not_retired():
         table.poll(table.view())
     assert table.head().lock.state is not LockState.RETIRED
     assert table.store.execute(ReadMessages(table.row, 0, (taken.row.id,)))
+
+
+@pytest.mark.parametrize("shard", [0, -1])
+def test_row_that_may_not_be_retired_is_no_work(shard):
+    """After a switch of the home an empty wide row is kept, open or not, and not locked in vain."""
+    table = Table(retiring=False, gc_grace_us=60 * SECOND_US)
+    row = WideRow(table.row.queue, table.row.time_shard, shard)
+    view = table.view(row)
+    table.pass_time(table.end_us - NOON_US + HOUR_US)
+    table.poll(view)
+    table.log.clear()
+    for _ in range(3):
+        table.pass_time(120 * SECOND_US)
+        assert not table.poll(view).taken
+    assert not view.retired
+    mutations = [operation for operation in table.log if type(operation) is Mutate]
+    assert shard < 0 or not mutations  # whole passes of open wide rows go on
+
+
+def test_oldest_epoch_stands_still_after_a_switch():
+    """Empty closed epochs stay, until retiring resumes."""
+    table = table_with_queue()
+    before = table.store._queues["q"].oldest_epoch
+    table.spec = replace(table.spec, retiring=False)
+    table.pass_time(3 * HOUR_US + SETTLE_US + SKEW_US)
+    table.run(refresh(reader(table), table.spec))
+    assert table.store._queues["q"].oldest_epoch == before
+    table.spec = replace(table.spec, retiring=True)
+    table.run(refresh(reader(table), table.spec))
+    assert table.store._queues["q"].oldest_epoch > before
 
 
 def test_message_of_an_unknown_priority_is_found_before_retirement():

@@ -128,7 +128,7 @@ def switch_home(
     now = read_centre(connection, settings, wide=wide).deployment
     _check_switch(connection, settings, now, new_dc)
     epoch, at_ms = now.centre_epoch + 1, now_ms(connection.session)
-    opens_at_ms = at_ms + round(OPENS_AFTER_S * 1000) if wide else at_ms
+    opens_at_ms = at_ms + round(OPENS_AFTER_S * 1000)
     did = _signed("switch", reason) | {
         "from": now.home_dc,
         "to": new_dc,

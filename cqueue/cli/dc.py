@@ -130,7 +130,7 @@ def _lines(centre: Centre) -> Iterator[str]:
     kept = "all kept, until `cqueue dc resume-retiring`"
     yield f"partitions {'dropped when they are done with' if row.retiring else kept}"
     if row.opens_at_ms:
-        yield f"open since {_time(row.opens_at_ms)}"
+        yield f"opens at   {_time(row.opens_at_ms)}"
     yield from map(_line, centre.decisions)
 
 

@@ -18,6 +18,8 @@ from cqueue.schema.execute import run
 pytestmark = pytest.mark.cassandra
 
 HERE = "datacenter1"
+BUSY_S = 3
+"""What this machine may take on top."""
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def test_a_client_that_runs_is_refused_within_two_seconds(connection, keyspace):
         moved = time.monotonic()
         with pytest.raises(WrongDataCentre):
             send_for_ever(queue)
-        assert time.monotonic() - moved < 2.5
+        assert time.monotonic() - moved < 2 + BUSY_S
 
 
 def send_for_ever(queue):
@@ -92,9 +94,14 @@ def test_a_switch_moves_the_home_and_is_recorded(connection, away, waits):
     assert 5 < waits[0] <= 15
 
 
-def test_clients_wait_while_those_of_the_old_home_stop(connection, away, waits):
-    """15 seconds from the switch on; not at all if the old data centre is lost, as nobody is told there."""
-    switch_home(connection, away.settings, HERE, old_centre_lost=True)
+@pytest.mark.parametrize("lost", [False, True])
+def test_clients_wait_while_those_of_the_old_home_stop(connection, away, waits, monkeypatch, lost):
+    """15 seconds from the switch on; then no more."""
+    switch_home(connection, away.settings, HERE, old_centre_lost=lost)
+    check_deployment(connection.session, away.settings)
+    assert 5 < waits.pop() <= 15
+    now = now_ms(connection.session)
+    monkeypatch.setattr("cqueue.schema.deployment.now_ms", lambda _: now + 15_000)
     check_deployment(connection.session, away.settings)
     assert waits == []
 
@@ -185,6 +192,7 @@ def test_retiring_resumes_when_the_operator_says_so(connection, away, repaired):
         resume_retiring(connection, away.settings, repaired=repaired)
 
 
+@pytest.mark.usefixtures("waits")
 def test_partitions_are_kept_until_retiring_resumes(connection, new_keyspace):
     """After a switch an empty wide row stays registered; then it is dropped as ever."""
     made = new_keyspace(settle_ms=200, skew_ms=50)

@@ -85,7 +85,7 @@ class Catalog:
         self._polled_s = float("-inf")
         self._polling = False
         self._generation = 0  # of `_entries`: a read that began before a change must not outlive it
-        driver.watch(self.keep_fresh)
+        driver.watch(self._watch)
 
     def entry(self, name: str) -> Entry:
         """The queue's configuration, at most a second old.
@@ -134,12 +134,20 @@ class Catalog:
         if self._refusal is not None:
             raise WrongDataCentre(self._refusal)
 
+    def _watch(self) -> None:
+        """Before a run: who cannot read any more what all agree on may still settle what is held."""
+        with suppress(SchemaMismatch):
+            self.keep_fresh()
+
     def _poll(self) -> None:
         """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
         self._polled_s = time.monotonic()
         try:
             with self._driver.limited(POLL_LIMIT_S):
                 stored = self._driver.ask(ReadDeployment())
+        except SchemaMismatch:
+            self._polled_s = float("-inf")  # whoever asks next is told as well
+            raise
         except NotDone:
             return
         with self._mutex:

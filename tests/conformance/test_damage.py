@@ -389,6 +389,11 @@ def _later(now_us, **options):
     return now_us(**options) + 5_000_000
 
 
+def _just_after(id_):
+    """A write time above that of the record: the cluster's clock may be ahead of this machine's."""
+    return ids.time_us(ids.from_uuid(id_)) + 1
+
+
 @pytest.fixture
 def damaged_log(client, cql, name):
     """A log of one partition with nine records, of which some are damaged: [(body, or None), …]."""
@@ -401,8 +406,8 @@ def damaged_log(client, cql, name):
                    client._logs.entry(name).spec.partition)  # fmt: skip
         for place, row in enumerate(rows):
             if place in damaged:
-                cql(f"DELETE {column} FROM {{ks}}.log WHERE log = %s AND partition = %s AND time_shard = %s "
-                    "AND id = %s", *row)  # fmt: skip
+                cql(f"DELETE {column} FROM {{ks}}.log USING TIMESTAMP {_just_after(row[3])} "
+                    "WHERE log = %s AND partition = %s AND time_shard = %s AND id = %s", *row)  # fmt: skip
         clock = client._driver.clock
         clock.now_us = functools.partial(_later, clock.now_us)
         return log
@@ -616,7 +621,8 @@ def test_a_record_with_such_a_text_is_read_with_its_bytes_spelt_out(client, cql,
     log = damaged_log(set(), "body")
     row = cql("SELECT log, partition, time_shard, id FROM {ks}.log WHERE log = %s ALLOW FILTERING",
               client._logs.entry(name).spec.partition)[1]  # fmt: skip
-    cql(f"UPDATE {{ks}}.log SET {column} = blob_as_text(0xeda080) "  # noqa: S608
+    cql(f"UPDATE {{ks}}.log USING TIMESTAMP {_just_after(row[3])} "  # noqa: S608
+        f"SET {column} = blob_as_text(0xeda080) "
         "WHERE log = %s AND partition = %s AND time_shard = %s AND id = %s", *row)  # fmt: skip
     with log.scan() as scanner:
         found = list(scanner)

@@ -344,7 +344,7 @@ class Daemon:
             started=self._started_s,
             state=members.STOPPING if self._stopping else stats.state,
             running=stats.running,
-            waiting=stats.waiting,
+            unstarted=stats.unstarted,
             counters=_counted(stats.total),
         )
 

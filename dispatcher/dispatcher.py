@@ -250,10 +250,10 @@ class Dispatcher:
             total=total(counts),
             queues=counts,
             running=self._handover.running,
-            waiting=self._handover.waiting,
+            unstarted=self._handover.waiting,
             unsettled=self._settler.pending,
             state=self._state,
-            waiting_by_queue=self._handover.waiting_by_queue(),
+            unstarted_by_queue=self._handover.waiting_by_queue(),
             failing=self._feeders.trouble.subjects,
             stuck=self._feeders.trouble.stuck,
         )
@@ -337,7 +337,7 @@ class Dispatcher:
     def _wind_down(self, deadline_s: float) -> None:
         self._state = "stopping"
         running, waiting = self._handover.running, self._handover.waiting
-        self._events.say(Event.STOPPING, running=running, waiting=waiting)
+        self._events.say(Event.STOPPING, running=running, unstarted=waiting)
         self._stopping.set()
         self._roster.close()
         self._watcher.close()

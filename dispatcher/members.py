@@ -79,6 +79,7 @@ class Worker:
         tasks: the names of those that it can run, None for messages that name none; None: it does not say,
             because its handlers take any, or there are too many to be told every few seconds.
         started, seen: seconds since 1970: its start, and its last heartbeat.
+        running, unstarted: messages whose handlers run, and those that it holds and has not started.
         counters: messages by outcome since its start.
     """
 
@@ -92,7 +93,7 @@ class Worker:
     started: float
     state: str = "starting"
     running: int = 0
-    waiting: int = 0
+    unstarted: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     tasks: tuple[str | None, ...] | None = None
     seen: float = 0.0
@@ -148,7 +149,7 @@ def parse(row: WorkerRow) -> Worker:
         started=min(float(max(0, _number(known.get("started")))), LAST_MS / 1000),
         state=str(known.get("state", "")),
         running=_number(known.get("running")),
-        waiting=_number(known.get("waiting")),
+        unstarted=_number(known.get("unstarted")),
         counters=_counts(known.get("counters")),
         tasks=tuple(known["tasks"]) if isinstance(known.get("tasks"), list) else None,
         seen=row.seen / 1000,

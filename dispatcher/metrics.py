@@ -101,7 +101,9 @@ class _Counted(Collector):
             damaged.add_metric([queue], rows)
         yield from (received, messages, failures, damaged)
         yield GaugeMetricFamily("cqueue_running", "Handlers that run now.", stats.running)
-        yield GaugeMetricFamily("cqueue_waiting", "Messages held here and not yet started.", stats.waiting)
+        yield GaugeMetricFamily(
+            "cqueue_unstarted", "Messages held here and not yet started.", stats.unstarted
+        )
         yield GaugeMetricFamily("cqueue_unsettled", "Decided, and not yet stored.", stats.unsettled)
 
 

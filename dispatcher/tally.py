@@ -88,9 +88,9 @@ class Stats:
         total: counters of all queues together.
         queues: counters by queue.
         running: handlers that run now.
-        waiting: messages that wait in this process to be started.
+        unstarted: messages that this process holds and has not started.
         unsettled: decided, and not yet known to be stored.
-        waiting_by_queue: as `waiting`, by queue; queues with none are left out.
+        unstarted_by_queue: as `unstarted`, by queue; queues with none are left out.
         state: new, running, stopping, or stopped.
         failing: queues whose last receive failed.
         stuck: queues whose receives have all failed for some seconds, with the last error.
@@ -99,10 +99,10 @@ class Stats:
     total: QueueCounts
     queues: dict[str, QueueCounts]
     running: int
-    waiting: int
+    unstarted: int
     unsettled: int
     state: str
-    waiting_by_queue: dict[str, int] = field(default_factory=dict)
+    unstarted_by_queue: dict[str, int] = field(default_factory=dict)
     failing: tuple[str, ...] = ()
     stuck: dict[str, str] = field(default_factory=dict)
 

@@ -13,6 +13,7 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
+from cqueue.cli.table import print_sheet
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -346,7 +347,7 @@ def _run(
     context.json = context.json or json
     with open_bench(context.settings()) as bench, _bar(context) as progress:
         result = measure(bench, options, progress)
-    context.emit(result, lambda: _table(result))
+    context.emit(result, lambda: _print(context, result))
     return result
 
 
@@ -363,15 +364,12 @@ def _bar(context: CliContext) -> Iterator[Callable[[float], None]]:
         yield lambda done: bars.update(task, completed=done)
 
 
-def _table(result: dict[str, Any]) -> Any:
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    table = Table("figure", "value", title=f"bench {result['bench']}")
+def _print(context: CliContext, result: dict[str, Any]) -> None:
+    figures: dict[str, str] = {}
     for key, value in result.items():
         if isinstance(value, dict):
-            for inner, number in value.items():
-                table.add_row(f"{key}.{inner}", f"{number:,}")
-        elif key != "bench":
+            figures.update({f"{key}.{inner}": f"{number:,}" for inner, number in value.items()})
+        else:
             plain = isinstance(value, bool) or not isinstance(value, int | float)
-            table.add_row(key, str(value) if plain else f"{value:,}")
-    return table
+            figures[key] = str(value) if plain else f"{value:,}"
+    print_sheet(context, figures)

@@ -72,15 +72,15 @@ class CliContext:
 
         Args:
             value: for --json: anything JSON knows, and dataclasses.
-            human: otherwise: a text, something rich can draw, or a function that makes one; None draws
-                `value`.
+            human: otherwise: a text, or a function that makes one or prints for itself; None prints `value`.
         """
         if self.json:
             sys.stdout.write(json_module.dumps(value, default=_plain, ensure_ascii=False) + "\n")
             sys.stdout.flush()
             return
-        drawn = human() if callable(human) else human
-        self.console.print(value if drawn is None else drawn, soft_wrap=isinstance(drawn, str))
+        text = human() if callable(human) else value if human is None else human
+        if text is not None:
+            self.console.print(text, soft_wrap=True)
 
     def remark(self, text: str) -> None:
         """Say something beside the result, on standard error; not with --json."""

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from cqueue.dev import ClusterState, DevCluster, Status, ensure_jars
+from cqueue.cli.context import CliContext
+from cqueue.cli.table import print_table
+from cqueue.dev import ClusterState, DevCluster, NodeStatus, Status, ensure_jars
+from cqueue.settings import DEFAULT_URL
 
 app = typer.Typer(
     help="Run a real Cassandra on this machine, without Docker (needs Java 17; Maven for the first start).",
@@ -109,7 +111,7 @@ def logs(
 ) -> None:
     """Show the end of a node's log."""
     for line in DevCluster(directory).logs(node, lines):
-        _out(ctx).print(line, markup=False, highlight=False, soft_wrap=True)
+        _print(_context(ctx), line)
 
 
 @app.command()
@@ -117,32 +119,30 @@ def jars(ctx: typer.Context) -> None:
     """Fetch the server, so that the first start need not."""
     with _progress("Looking for the server") as progress:
         found = ensure_jars(progress)
-    if _wants_json(ctx):
+    if _context(ctx).json:
         typer.echo(json.dumps({"directory": str(found[0].parent), "jars": len(found)}))
     else:
-        _out(ctx).print(
-            f"{len(found)} jars in {found[0].parent}", markup=False, highlight=False, soft_wrap=True
-        )
+        _print(_context(ctx), f"{len(found)} jars in {found[0].parent}")
 
 
 def _show(ctx: typer.Context, current: Status, *, as_json: bool) -> None:
-    if as_json or _wants_json(ctx):
+    if as_json or _context(ctx).json:
         typer.echo(json.dumps(asdict(current)))
         return
-    out = _out(ctx)
-    out.print(f"Cassandra: [bold]{current.state.value}[/bold]")
+    cli = _context(ctx)
+    _print(cli, f"Cassandra: {current.state.value}")
     if current.nodes:
-        out.print(_table(current))
+        header = ("node", "address", "pid", "state")
+        print_table(cli, header, map(_row, current.nodes), right=("node", "pid"))
     if current.state is not ClusterState.STOPPED and current.url:
-        out.print(f"URL: {escape(current.url)}", highlight=False, soft_wrap=True)
+        _print(cli, f"URL: {current.url}")
+        if current.url != DEFAULT_URL:
+            _print(cli, f"It is not the default one. For your programs: export CQUEUE_URL='{current.url}'")
 
 
-def _table(current: Status) -> Table:
-    table = Table("node", "address", "pid", "state", box=None, pad_edge=False)
-    for node in current.nodes:
-        pid = str(node.pid) if node.pid else "–"
-        table.add_row(str(node.number), f"{node.address}:{node.port}", pid, node.state.value)
-    return table
+def _row(node: NodeStatus) -> tuple[str, ...]:
+    pid = str(node.pid) if node.pid else "–"
+    return str(node.number), f"{node.address}:{node.port}", pid, node.state.value
 
 
 @contextmanager
@@ -152,10 +152,10 @@ def _progress(first: str) -> Iterator[Callable[[str], None]]:
         yield lambda line: shown.update(escape(line))
 
 
-def _out(ctx: typer.Context) -> Console:
-    console: Any = getattr(ctx.obj, "console", None)
-    return console if isinstance(console, Console) else Console()
+def _print(cli: CliContext, text: str) -> None:
+    cli.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _wants_json(ctx: typer.Context) -> bool:
-    return bool(getattr(ctx.obj, "json", False))
+def _context(ctx: typer.Context) -> CliContext:
+    """That of `cqueue`; `python -m cqueue.dev` has none."""
+    return ctx.obj if isinstance(ctx.obj, CliContext) else CliContext()

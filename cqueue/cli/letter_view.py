@@ -44,7 +44,7 @@ def print_letters(cli: CliContext, letters: Sequence[DeadLetter]) -> None:
             sys.stdout.write(json.dumps(described(letter), ensure_ascii=False) + "\n")
         sys.stdout.flush()
     elif letters:
-        print_table(cli, _COLUMNS, map(_row, letters), right=("attempts",))
+        print_table(cli, _COLUMNS, map(_row, letters), right=("attempts",), spare=("attempts",), cut=True)
 
 
 def _row(letter: DeadLetter) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import typer
 from cqueue.cli import log_append, log_read
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.log_view import described, listing, sheet, stats_sheet
+from cqueue.cli.log_view import described, print_log, print_logs
 from cqueue.cli.opening import find_log, log_not_found, open_client, open_log, say_left_out
 from cqueue.cli.options import Json, LogName, Yes
 from cqueue.cli.values import parse_duration, show_duration
@@ -99,7 +99,7 @@ def list_logs(ctx: typer.Context, *, _json: Json = False) -> None:
         rows = [row for name in client.logs() if (row := _described_if_there(client, name)) is not None]
         say_left_out(cli, client, "logs")
     if rows or cli.json:
-        cli.emit(rows, lambda: listing(rows))
+        cli.emit(rows, lambda: print_logs(cli, rows))
     else:
         cli.remark("There is no log yet. `cqueue log create NAME` makes one.")
 
@@ -163,7 +163,7 @@ def stats(ctx: typer.Context, name: LogName, *, _json: Json = False) -> None:
     shown = {
         key: value.isoformat() if isinstance(value, datetime) else value for key, value in fields.items()
     }
-    cli.emit(shown, lambda: stats_sheet(fields))
+    cli.emit(shown, lambda: print_log(cli, fields))
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -187,4 +187,4 @@ def _described_if_there(client: Client, name: str) -> Mapping[str, Any] | None:
 
 def _emit_one(cli: CliContext, log: Log) -> None:
     description = described(log)
-    cli.emit(description, lambda: sheet(description))
+    cli.emit(description, lambda: print_log(cli, description))

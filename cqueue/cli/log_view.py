@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.table import print_sheet, print_table
 from cqueue.cli.values import body_text, safe_for_terminal, show_duration, show_moment
 from cqueue.config import to_ms
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cqueue.log.log import Log
     from cqueue.log.records import LogRecord
 
@@ -32,42 +31,17 @@ def described(log: Log) -> dict[str, Any]:
     }
 
 
-def listing(rows: Sequence[Mapping[str, Any]]) -> Table:
+def print_logs(cli: CliContext, rows: Sequence[Mapping[str, Any]]) -> None:
     """All logs: a line each."""
-    from rich.table import Table  # noqa: PLC0415 - not needed for --help
-
-    table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(_title(column), justify="left" if column == "log" else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(_shown(name, value) for name, value in row.items()))
-    return table
+    titles = [_title(name) for name in rows[0]]
+    cells = [[_shown(name, value) for name, value in row.items()] for row in rows]
+    print_table(cli, titles, cells, right=titles[1:], spare=("time shard",))
 
 
-def sheet(description: Mapping[str, Any]) -> Table:
-    """One log: a line a setting."""
-    table = _sheet()
-    for name, value in description.items():
-        table.add_row(_title(name), _shown(name, value), "fixed" if name in _FIXED else "")
-    return table
-
-
-def stats_sheet(fields: Mapping[str, Any]) -> Table:
-    """What a log holds: a line a figure."""
-    table = _sheet()
-    for name, value in fields.items():
-        table.add_row(_title(name), _shown(name, value), "")
-    return table
-
-
-def _sheet() -> Table:
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(style="dim")
-    return table
+def print_log(cli: CliContext, fields: Mapping[str, Any]) -> None:
+    """One log: a line for each setting, or for each figure of what it holds."""
+    fixed = {name: "  (fixed)" if name in _FIXED else "" for name in fields}
+    print_sheet(cli, {_title(name): _shown(name, value) + fixed[name] for name, value in fields.items()})
 
 
 def _title(name: str) -> str:

@@ -58,7 +58,14 @@ def print_stored(cli: CliContext, messages: Sequence[StoredMessage]) -> None:
         columns = {name: [text(message) for message in messages] for name, text in _COLUMNS.items()}
         if not any(message.priority for message in messages):
             del columns["priority"]
-        print_table(cli, list(columns), zip(*columns.values(), strict=True), right=_RIGHT & columns.keys())
+        print_table(
+            cli,
+            list(columns),
+            zip(*columns.values(), strict=True),
+            right=_RIGHT,
+            spare=("attempts",),
+            cut=True,
+        )
 
 
 def print_one(cli: CliContext, message: StoredMessage, *, queue: str) -> None:

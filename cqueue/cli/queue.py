@@ -11,7 +11,7 @@ from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, not_found, open_client, open_queue, say_left_out
 from cqueue.cli.options import Json, QueueName, Yes
-from cqueue.cli.queue_view import described, listing, sheet
+from cqueue.cli.queue_view import described, print_queue, print_queues
 from cqueue.cli.values import counted, parse_duration, show_duration
 from cqueue.config import QueueConfig
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
@@ -138,7 +138,7 @@ def list_queues(
         rows = [row for name in names if (row := _described_if_there(client, name)) is not None]
         say_left_out(cli, client, "queues")
     if rows or cli.json:
-        cli.emit(rows, lambda: listing(rows))
+        cli.emit(rows, lambda: print_queues(cli, rows))
     else:
         cli.remark("There is no queue yet. `cqueue queue create NAME` makes one.")
 
@@ -249,4 +249,4 @@ def _described_if_there(client: Client, name: str) -> dict[str, Any] | None:
 
 def _emit_one(cli: CliContext, queue: Queue) -> None:
     description = described(queue)
-    cli.emit(description, lambda: sheet(description))
+    cli.emit(description, lambda: print_queue(cli, description))

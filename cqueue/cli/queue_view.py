@@ -6,13 +6,13 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from cqueue.cli.context import CliContext
+from cqueue.cli.table import print_sheet, print_table
 from cqueue.cli.values import show_duration
 from cqueue.config import FIXED, to_ms
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cqueue.queue import Queue
 
 _COLUMNS = ("queue", "state", "visibility_ms", "max_attempts", "shards", "time_shard_ms")
@@ -33,32 +33,24 @@ def described(queue: Queue) -> dict[str, Any]:
     return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **settings}
 
 
-def sheet(description: dict[str, Any]) -> Table:
+def print_queue(cli: CliContext, description: dict[str, Any]) -> None:
     """One queue: a line a setting."""
-    from rich.table import Table  # noqa: PLC0415 - not needed for --help
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(style="dim")
+    shown = {}
     for name, value in description.items():
-        setting = name.removesuffix("_ms")
-        table.add_row(setting.replace("_", " "), _shown(name, value), "fixed" if setting in FIXED else "")
-    return table
+        fixed = "  (fixed)" if name.removesuffix("_ms") in FIXED else ""
+        shown[_title(name)] = _shown(name, value) + fixed
+    print_sheet(cli, shown)
 
 
-def listing(descriptions: list[dict[str, Any]]) -> Table:
+def print_queues(cli: CliContext, descriptions: list[dict[str, Any]]) -> None:
     """All queues: a line each."""
-    from rich.table import Table  # noqa: PLC0415 - as above
+    rows = [[_shown(column, row[column]) for column in _COLUMNS] for row in descriptions]
+    titles = [_title(column) for column in _COLUMNS]
+    print_table(cli, titles, rows, right=titles[2:], spare=("time shard", "shards", "max attempts"))
 
-    table = Table(box=None, pad_edge=False)
-    for column in _COLUMNS:
-        number = column not in {"queue", "state"}
-        title = column.removesuffix("_ms").replace("_", " ")
-        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
-    for row in descriptions:
-        table.add_row(*(_shown(column, row[column]) for column in _COLUMNS))
-    return table
+
+def _title(name: str) -> str:
+    return name.removesuffix("_ms").replace("_", " ")
 
 
 def _shown(name: str, value: Any) -> str:

@@ -14,7 +14,7 @@ from cqueue.cli.arguments import encoded
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import Json, QueueName
-from cqueue.cli.schedule_view import UPCOMING, described, listing, sheet
+from cqueue.cli.schedule_view import UPCOMING, described, print_schedule, print_schedules
 from cqueue.cli.values import parse_duration, parse_headers, parse_moment
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -69,7 +69,7 @@ def list_schedules(
     orphans = {(one.queue, one.key) for one in found if is_orphan(one.task, one.queue, workers)}
     if found or cli.json:
         shown = [{**described(one), "orphan": (one.queue, one.key) in orphans} for one in found]
-        cli.emit(shown, lambda: listing(found, orphans=orphans, queues=queue is None))
+        cli.emit(shown, lambda: print_schedules(cli, found, orphans=orphans, queues=queue is None))
         return
     whose, where = (f"Queue {queue} has", queue) if queue is not None else ("There is", "QUEUE")
     cli.remark(f"{whose} no schedule yet. `cqueue schedule add {where} KEY …` makes one.")
@@ -240,7 +240,7 @@ def remove(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = Fals
 def _emit(ctx: typer.Context, schedule: Schedule, text: str | None = None) -> None:
     cli: CliContext = ctx.obj
     description = described(schedule, upcoming=UPCOMING)
-    cli.emit(description, text or (lambda: sheet(description)))
+    cli.emit(description, text or (lambda: print_schedule(cli, description)))
 
 
 def _next(schedule: Schedule) -> str:

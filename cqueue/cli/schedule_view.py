@@ -6,15 +6,15 @@ from collections.abc import Container
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from cqueue.cli.context import CliContext
+from cqueue.cli.table import print_sheet, print_table
 from cqueue.cli.values import body_text, safe_for_terminal, show_duration, show_moment
 from cqueue.config import to_ms
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cqueue.dispatcher.schedules import Schedule
 
-_COLUMNS = ("key", "state", "when", "task", "next", "previous", "fired")
+_COLUMNS = ("key", "state", "next", "when", "task", "previous", "fired")
 UPCOMING = 5
 
 
@@ -65,47 +65,38 @@ def _trigger(schedule: Schedule) -> dict[str, Any]:
     return values
 
 
-def listing(
-    schedules: list[Schedule], *, orphans: Container[tuple[str, str]] = (), queues: bool = False
-) -> Table:
+def print_schedules(
+    cli: CliContext,
+    schedules: list[Schedule],
+    *,
+    orphans: Container[tuple[str, str]] = (),
+    queues: bool = False,
+) -> None:
     """All schedules: a line each; those whose task no worker knows are marked.
 
     queues: say which queue each is of.
     """
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("queue", *_COLUMNS) if queues else _COLUMNS:
-        table.add_column(column, overflow="fold", justify="right" if column == "fired" else "left")
+    rows = []
     for schedule in schedules:
         is_orphan = schedule.state == "active" and (schedule.queue, schedule.key) in orphans
-        times = (show_moment(schedule.next_at), show_moment(schedule.previous))
-        texts = (
-            *([schedule.queue] if queues else []),
+        row = (
             schedule.key,
             "orphan" if is_orphan else schedule.state,
+            show_moment(schedule.next_at),
             when(schedule),
             schedule.task or "–",
-            *times,
+            show_moment(schedule.previous),
             str(schedule.fired),
         )
-        table.add_row(*map(safe_for_terminal, texts))
-    return table
+        rows.append((schedule.queue, *row) if queues else row)
+    header = ("queue", *_COLUMNS) if queues else _COLUMNS
+    print_table(cli, header, rows, right=("fired",), spare=("previous", "fired"))
 
 
-def sheet(description: dict[str, Any]) -> Table:
+def print_schedule(cli: CliContext, description: dict[str, Any]) -> None:
     """One schedule: a line a field."""
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in description.items():
-        if name not in {"encoding", "upcoming"}:
-            table.add_row(name, _shown(value))
-    for number, time in enumerate(description.get("upcoming", ())):
-        table.add_row("" if number else "upcoming", time)
-    return table
+    shown = {name: _shown(value) for name, value in description.items() if name != "encoding"}
+    print_sheet(cli, {**shown, "upcoming": "\n".join(description.get("upcoming", ())) or "–"})
 
 
 def _shown(value: Any) -> str:

@@ -26,6 +26,7 @@ from cqueue.cli.spark_run import (
     Where,
 )
 from cqueue.cli.spark_stream import stream
+from cqueue.cli.table import print_table
 from cqueue.cli.values import parse_moment
 
 if TYPE_CHECKING:
@@ -269,14 +270,8 @@ app.command()(stream)
 
 
 def _print_tables(cli: CliContext, found: Reported) -> None:
-    from rich.table import Table  # noqa: PLC0415 - keeps `cqueue --help` quick
-    from rich.text import Text  # noqa: PLC0415 - as above
-
-    from cqueue.cli.values import safe_for_terminal  # noqa: PLC0415 - as above
     from cqueue.spark.jobs.report_page import shown  # noqa: PLC0415 - PySpark is an extra
 
     for each in found.tables:
-        drawn = Table(*each.columns, title=each.title, title_justify="left")
-        for row in each.rows:
-            drawn.add_row(*(Text(safe_for_terminal(shown(value))) for value in row))
-        cli.console.print(drawn)
+        cli.console.print(f"\n{each.title}", markup=False, highlight=False, soft_wrap=True)
+        print_table(cli, each.columns, [[shown(value) for value in row] for row in each.rows])

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.table import print_sheet
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from rich.table import Table
 
     from cqueue.spark.jobs.summary import Summary
     from cqueue.spark.jobs.target import Target
@@ -72,7 +72,7 @@ class Running:
             watched(spark, tell),
         ):
             summary = job(spark)
-        self.cli.emit(summary.to_dict(), lambda: table(summary))
+        self.cli.emit(summary.to_dict(), lambda: print_summary(self.cli, summary))
         return summary
 
 
@@ -122,15 +122,14 @@ def target(
     )
 
 
-def table(summary: Summary) -> Table:
+def print_summary(cli: CliContext, summary: Summary) -> None:
     """The summary for people."""
-    from rich.table import Table  # noqa: PLC0415 - keeps `cqueue --help` quick
-
-    drawn = Table("figure", "value", title=f"{summary.job}{' (dry run)' if summary.dry_run else ''}")
-    for name, value in summary.to_dict().items():
-        if name not in {"job", "dry_run", "tables"}:
-            drawn.add_row(name.replace("_", " "), _text(value))
-    return drawn
+    figures = {
+        name.replace("_", " "): _text(value)
+        for name, value in summary.to_dict().items()
+        if name not in {"job", "dry_run", "tables"}
+    }
+    print_sheet(cli, {"job": f"{summary.job}{' (dry run)' if summary.dry_run else ''}", **figures})
 
 
 def _text(value: Any) -> str:

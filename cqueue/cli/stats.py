@@ -10,12 +10,11 @@ import typer
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import Json
+from cqueue.cli.table import print_table
 from cqueue.cli.values import show_moment
 from cqueue.errors import QueueNotFound
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cqueue.client import Client
 
 app = typer.Typer()
@@ -47,7 +46,7 @@ def stats(
     if cli.json:
         cli.emit(rows)
     elif rows:
-        cli.console.print(_table(rows))
+        _print(cli, rows)
         if not exact:
             cli.remark("ready, delayed and live are counted with --exact.")
     else:
@@ -78,19 +77,13 @@ def _one(client: Client, name: str, *, exact: bool) -> dict[str, Any]:
     return {"queue": name, "state": state, **counted, "oldest": oldest and oldest.isoformat()}
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _print(cli: CliContext, rows: list[dict[str, Any]]) -> None:
     from datetime import datetime  # noqa: PLC0415 - not needed for --help
 
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("queue", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    for column in _COLUMNS:
-        table.add_column(column.replace("_", " "), justify="right", no_wrap=True)
-    table.add_column("oldest", no_wrap=True)
+    cells = []
     for row in rows:
         counts = ("–" if row[column] is None else f"{row[column]:,}" for column in _COLUMNS)
         oldest = datetime.fromisoformat(row["oldest"]) if row["oldest"] else None
-        table.add_row(row["queue"], row["state"], *counts, show_moment(oldest))
-    return table
+        cells.append((row["queue"], row["state"], *counts, show_moment(oldest)))
+    titles = [column.replace("_", " ") for column in _COLUMNS]
+    print_table(cli, ("queue", "state", *titles, "oldest"), cells, right=titles)

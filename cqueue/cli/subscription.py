@@ -17,7 +17,7 @@ from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import find_log, open_client, say_left_out
 from cqueue.cli.options import AppDir, Json, LogFormat, LogName, Yes, log_format
-from cqueue.cli.subscription_view import described, sheet
+from cqueue.cli.subscription_view import described, print_subscription
 from cqueue.errors import BadInput, Closed
 
 if TYPE_CHECKING:
@@ -252,4 +252,4 @@ def _emit(cli: CliContext, subscription: Subscription, text: str | None = None) 
         return
     with cli.status("Counting…"):
         description = described(subscription)
-    cli.emit(description, lambda: sheet(description))
+    cli.emit(description, lambda: print_subscription(cli, description))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from cqueue.cli.values import safe_for_terminal, show_duration
+from cqueue.cli.context import CliContext
+from cqueue.cli.table import print_table
+from cqueue.cli.values import show_duration
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from cqueue.log.subscription import Subscription
 
 
@@ -34,20 +34,15 @@ def described(subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def sheet(description: dict[str, Any]) -> RenderableType:
+def print_subscription(cli: CliContext, description: dict[str, Any]) -> None:
     """The same for people."""
-    from rich.console import Group  # noqa: PLC0415 - not needed for --help
-    from rich.table import Table  # noqa: PLC0415 - as above
-
     members = description["members"]
     head = f"{description['subscription']} of {description['log']}: {description['state']}, "
     head += f"{len(members)} member{'' if len(members) == 1 else 's'}"
-    table = Table(box=None, pad_edge=False)
-    for column in ("partition", "lag", "behind", "member"):
-        table.add_column(column, justify="left" if column == "member" else "right", overflow="fold")
+    cli.console.print(head, soft_wrap=True, markup=False, highlight=False)
+    rows = []
     for row in description["partitions"]:
         behind = show_duration(timedelta(milliseconds=row["lag_ms"])) if row["lag"] else "–"
-        table.add_row(
-            str(row["partition"]), f"{row['lag']:,}", behind, safe_for_terminal(row["member"] or "–")
-        )
-    return Group(head, table)
+        rows.append((str(row["partition"]), f"{row['lag']:,}", behind, row["member"] or "–"))
+    header = ("partition", "lag", "behind", "member")
+    print_table(cli, header, rows, right=header[:-1])

@@ -1,11 +1,13 @@
-"""Tables and sheets whose cells can be read and copied whole: only the last column of a table is ever cut.
+"""Tables and sheets whose cells can be read and copied whole.
 
-Rich's own tables shrink all columns until the table fits, ids among them, and do so in a pipe as well.
+Rich's own tables shrink all columns until the table fits, ids among them, and do so in a pipe as well. Here a
+narrow terminal does without the columns that a command can spare, and a last column of free text is cut. A
+pipe gets all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cqueue.cli.context import CliContext
@@ -18,23 +20,50 @@ LEAST = 8
 
 
 def print_table(
-    cli: CliContext, header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()
+    cli: CliContext,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    spare: Sequence[str] = (),
+    cut: bool = False,
 ) -> None:
-    """Print rows in columns as wide as they need. On a terminal the last column is cut to what is left.
+    """Print rows in columns as wide as they need.
 
     right: names of columns that stand on the right.
+    spare: names of columns that a terminal too narrow for all does without, the first of them first.
+    cut: on a terminal, cut the last column to what is left.
     """
     from rich.cells import cell_len  # noqa: PLC0415 - not needed for --help
 
     cells = [[one_line(text) for text in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(header, *cells, strict=True)]
-    room = max(LEAST, cli.console.width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
-    numeric = {header.index(name) for name in right}
-    for number, row in enumerate([header, *cells]):
-        texts = [_padded(text, widths[at], right=at in numeric) for at, text in enumerate(row[:-1])]
-        last = _cut(row[-1], room) if cli.console.is_terminal else row[-1]
-        line = GAP.join([*texts, last]).rstrip()
+    columns = {name: (name, *texts) for name, *texts in zip(header, *cells, strict=True)}
+    widths = {name: max(map(cell_len, column)) for name, column in columns.items()}
+    if cli.console.is_terminal:
+        _leave_out(widths, spare, cli.console.width, cut=cut)
+    *names, last = widths
+    room = max(LEAST, cli.console.width - _width([widths[name] for name in names]) - len(GAP))
+    for number in range(len(cells) + 1):
+        texts = [_padded(columns[name][number], widths[name], right=name in right) for name in names]
+        end = columns[last][number]
+        if cli.console.is_terminal and cut:
+            end = _cut(end, room)
+        line = GAP.join([*texts, _padded(end, widths[last], right=True) if last in right else end]).rstrip()
         cli.console.print(line, style=None if number else "bold", **_AS_IT_IS)
+
+
+def _leave_out(widths: dict[str, int], spare: Sequence[str], room: int, *, cut: bool) -> None:
+    """Leave out columns until the others fit, if there are so many that can be spared."""
+    for name in spare:
+        *others, last = widths.values()
+        if _width([*others, min(last, LEAST) if cut else last]) <= room:
+            return
+        del widths[name]
+
+
+def _width(widths: Sequence[int]) -> int:
+    """Of a line with columns of these widths."""
+    return sum(widths) + len(GAP) * max(0, len(widths) - 1)
 
 
 def print_sheet(cli: CliContext, fields: Mapping[str, object]) -> None:

@@ -11,17 +11,17 @@ import typer
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import open_client, say_left_out
 from cqueue.cli.options import Json
+from cqueue.cli.table import print_table
 from cqueue.cli.values import show_moment
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cqueue.dispatcher.members import Worker
 
 app = typer.Typer()
 
-_NUMBERS = ("threads", "running", "waiting")
+_NUMBERS = ("threads", "running", "unstarted")
 _OUTCOMES = ("succeeded", "retried", "dead")
+_SPARE = ("started", "threads", "app", "unstarted", "retried", "heartbeat", "succeeded", "dead", "running")
 
 
 @app.command()
@@ -39,7 +39,7 @@ def workers(ctx: typer.Context, *, _json: Json = False) -> None:
     if cli.json:
         cli.emit([_fields(worker, now_s) for worker in found])
     elif found:
-        cli.console.print(_table(found, now_s))
+        _print(cli, found, now_s)
     else:
         cli.remark("No process runs handlers. `cqueue dispatch MODULE:APP` starts one.")
 
@@ -58,27 +58,19 @@ def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _table(found: list[Worker], now_s: float) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("worker", "app", "queues"):
-        table.add_column(column, overflow="fold")
-    table.add_column("state", no_wrap=True)
-    for column in (*_NUMBERS, *_OUTCOMES, "heartbeat"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("started", no_wrap=True)
-    for worker in found:
-        numbers = [f"{getattr(worker, name):,}" for name in _NUMBERS]
-        outcomes = [f"{worker.counters.get(name, 0):,}" for name in _OUTCOMES]
-        table.add_row(
+def _print(cli: CliContext, found: list[Worker], now_s: float) -> None:
+    rows = [
+        (
             worker.name,
-            worker.app,
             ", ".join(worker.queues),
             worker.state,
-            *numbers,
-            *outcomes,
-            f"{_age_s(worker, now_s):.0f} s ago",
+            *(f"{getattr(worker, name):,}" for name in _NUMBERS),
+            *(f"{worker.counters.get(name, 0):,}" for name in _OUTCOMES),
+            f"{_age_s(worker, now_s):.0f}s ago",
             show_moment(_moment(worker.started)),
+            worker.app,
         )
-    return table
+        for worker in found
+    ]
+    header = ("worker", "queues", "state", *_NUMBERS, *_OUTCOMES, "heartbeat", "started", "app")
+    print_table(cli, header, rows, right=(*_NUMBERS, *_OUTCOMES, "heartbeat"), spare=_SPARE)

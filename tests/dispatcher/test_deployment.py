@@ -47,7 +47,7 @@ def settled(dispatcher, **counts):
 
     def there():
         stats = dispatcher.stats()
-        idle = not (stats.waiting or stats.running or stats.unsettled)
+        idle = not (stats.unstarted or stats.running or stats.unsettled)
         return idle and all(getattr(stats.total, name) >= count for name, count in counts.items())
 
     until(there)
@@ -56,7 +56,7 @@ def settled(dispatcher, **counts):
 def until_dead(dispatcher, clock):
     def tick():
         stats = dispatcher.stats()
-        if not (stats.waiting or stats.running or stats.unsettled):
+        if not (stats.unstarted or stats.running or stats.unsettled):
             clock.advance(0.1)  # only its back-off passes, and no lease
         return stats.total.dead == 1 and not stats.unsettled
 

@@ -312,7 +312,7 @@ def test_what_waits_half_its_timeout_is_given_back_without_using_an_attempt(work
     work.send_many([cqueue.Message(b"%d" % i) for i in range(4)])
     dispatcher = dispatch(work, gate, threads=2, consumers=1)
     gate.wait_begun(2)
-    until(lambda: dispatcher.stats().waiting == 2)
+    until(lambda: dispatcher.stats().unstarted == 2)
     dispatcher._roster.close()  # this process would take them again
     clock.advance(2.1)
     until(lambda: dispatcher.stats().total.released == 2 and not dispatcher.stats().unsettled)
@@ -441,7 +441,7 @@ def test_suspects_start_before_what_waits(work, clock, dispatch):
     gate = Gate()
     dispatcher = dispatch(work, gate, threads=1, consumers=1)
     gate.wait_begun()
-    until(lambda: dispatcher.stats().waiting)
+    until(lambda: dispatcher.stats().unstarted)
     first = gate.bodies[0]
     clock.advance(5)
     until(
@@ -519,7 +519,7 @@ def test_a_stop_lets_handlers_end_and_gives_back_the_rest(work, dispatch):
     work.send_many([cqueue.Message(b"%d" % i) for i in range(5)])
     dispatcher = dispatch(work, gate, threads=2, consumers=1)
     gate.wait_begun(2)
-    until(lambda: dispatcher.stats().waiting)
+    until(lambda: dispatcher.stats().unstarted)
     dispatcher.stop(SOON, wait=False)
     assert gate.contexts[0].stopping.wait(SOON_S)
     gate.open.set()

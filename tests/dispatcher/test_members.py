@@ -81,7 +81,7 @@ def fleet():
 
 
 def test_a_row_says_who_runs_what(fleet):
-    described = worker(counters={"succeeded": 5}, running=2, waiting=1)
+    described = worker(counters={"succeeded": 5}, running=2, unstarted=1)
     fleet.member(described).beat()
     assert fleet.rows() == [members.replace(described, seen=1000.0)]
 

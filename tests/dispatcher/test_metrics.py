@@ -12,7 +12,7 @@ from cqueue.dispatcher.tally import QueueCounts, Stats
 
 def stats(**counts):
     queue = QueueCounts(**counts)
-    return Stats(queue, {"mail": queue}, running=2, waiting=3, unsettled=1, state="running")
+    return Stats(queue, {"mail": queue}, running=2, unstarted=3, unsettled=1, state="running")
 
 
 def samples(families):
@@ -36,7 +36,7 @@ def test_counters_and_gauges_of_the_dispatcher_are_shown():
     assert found["cqueue_received_total", ("queue", "mail")] == 9
     assert found["cqueue_messages_total", ("outcome", "succeeded"), ("queue", "mail")] == 5
     assert found["cqueue_messages_total", ("outcome", "lost"), ("queue", "mail")] == 1
-    assert (found["cqueue_running",], found["cqueue_waiting",], found["cqueue_unsettled",]) == (2, 3, 1)
+    assert (found["cqueue_running",], found["cqueue_unstarted",], found["cqueue_unsettled",]) == (2, 3, 1)
 
 
 def test_damaged_rows_are_shown_by_queue_and_not_added_up_over_processes():

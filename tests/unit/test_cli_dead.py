@@ -8,7 +8,6 @@ import pytest
 
 from cqueue import connect
 from cqueue.cli.short_ids import short
-from cqueue.cli.table import print_table
 from cqueue.dead_letters import DeadLetters, LettersResult
 from cqueue.dispatcher.payload import decode
 from cqueue.errors import BadInput, NotDone, SendUnknown
@@ -379,47 +378,3 @@ def test_a_call_that_cannot_be_is_2_and_sends_nothing(cli, queue, options, hint)
     assert (said.code, said.out) == (2, "")
     assert hint in said.err
     assert queue.stats(exact=True).live == 0
-
-
-# ── tables ──
-
-
-def test_only_the_last_column_is_cut_and_only_on_a_terminal(cli_console):
-    """Ids, times and tasks stand there whole, however narrow the terminal."""
-    rows = [("abcdefgh", "a.very.long.task:name", "x" * 100), ("b", "täsk 任务", "short")]
-    cli_console.is_terminal = True
-    lines = cli_console.printed(rows, width=60)
-    assert lines[1] == "abcdefgh  a.very.long.task:name  " + "x" * 26 + "…"
-    assert lines[2] == "b         täsk 任务              short"
-    assert cli_console.printed(rows, width=20)[1] == "abcdefgh  a.very.long.task:name  " + "x" * 7 + "…"
-    cli_console.is_terminal = False
-    assert cli_console.printed(rows, width=60)[1].endswith("x" * 100)
-
-
-@pytest.fixture
-def cli_console():
-    """What a table is printed to."""
-    import io
-
-    from rich.console import Console
-
-    from cqueue.cli.context import CliContext
-
-    class Printed:
-        is_terminal = True
-
-        def printed(self, rows, width):
-            out = io.StringIO()
-            console = Console(
-                file=out,
-                force_terminal=self.is_terminal,
-                width=width,
-                color_system=None,
-                legacy_windows=False,
-            )
-            context = CliContext()
-            context._consoles[False] = console
-            print_table(context, ("id", "task", "body"), rows)
-            return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
-
-    return Printed()

@@ -10,11 +10,11 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from cqueue.cli.context import CliContext
 from cqueue.cli.dev import app
 from cqueue.dev import ClusterState, DevCluster, NodeState, NodeStatus, probe, processes, record, startup
 from cqueue.dev.addresses import Reservation
@@ -265,7 +265,7 @@ def test_status_as_json(tmp_path):
     """Scripts read state, nodes, pids and URL from `status --json`, by its own or the global option."""
     record.save(tmp_path, RECORD)
     own = CliRunner().invoke(app, ["status", "--dir", str(tmp_path), "--json"])
-    shared = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)], obj=SimpleNamespace(json=True))
+    shared = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)], obj=CliContext(json=True))
     assert own.exit_code == shared.exit_code == 0
     assert own.stdout == shared.stdout
     assert json.loads(own.stdout) == {

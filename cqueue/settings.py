@@ -148,6 +148,13 @@ def load(
     return _build(*_merge(explicit, from_env, from_file, {"url": DEFAULT_URL}))
 
 
+def is_given(*, environ: Mapping[str, str] | None = None, directory: Path | None = None) -> bool:
+    """Whether the environment or a file says anything about where the cluster is or how to talk to it."""
+    env = os.environ if environ is None else environ
+    names = (ENV_PREFIX + key.upper() for key in (*FILE_KEYS, "config"))
+    return any(map(env.get, names)) or ((directory or Path.cwd()) / CONFIG_FILE).exists()
+
+
 def _merge(*layers: Mapping[str, str]) -> tuple[ParsedUrl, dict[str, str]]:
     """The first layer's URL, and one value per key from the first layer that has it.
 

@@ -25,15 +25,41 @@ class CliContext:
     """The global options of one invocation; `typer.Context.obj` of every command.
 
     Attributes:
-        url: of the cluster, or None to look at the environment and `cqueue.toml`.
+        given_url: of the cluster, as `--url` says.
         json: print results as JSON.
         verbose: show tracebacks and what the library logs.
     """
 
-    url: str | None = None
+    given_url: str | None = None
     json: bool = False
     verbose: bool = False
     _consoles: dict[bool, Console] = field(default_factory=dict, repr=False)
+    _embedded: list[str | None] = field(default_factory=list, repr=False)
+
+    @property
+    def url(self) -> str | None:
+        """Of the cluster: the one given, or that of the running `cqueue dev` server if nothing is configured.
+
+        None: the environment and `cqueue.toml` say it. Only the command line looks for that server. A program
+        that calls `cqueue.connect()` must not go to other data because somebody runs one on its machine.
+        """
+        if self.given_url:
+            return self.given_url
+        if not self._embedded:
+            self._embedded.append(self._find_embedded())
+        return self._embedded[0]
+
+    def _find_embedded(self) -> str | None:
+        from cqueue.settings import DEFAULT_URL, is_given  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+        if is_given():
+            return None
+        from cqueue.dev.running import running_url  # noqa: PLC0415 - as above
+
+        url = running_url()
+        if url is not None and url != DEFAULT_URL:
+            self.remark(f"Using the server of `cqueue dev`: {url}")
+        return url
 
     @property
     def console(self) -> Console:

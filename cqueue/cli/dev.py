@@ -137,7 +137,7 @@ def _show(ctx: typer.Context, current: Status, *, as_json: bool) -> None:
     if current.state is not ClusterState.STOPPED and current.url:
         _print(cli, f"URL: {current.url}")
         if current.url != DEFAULT_URL:
-            _print(cli, f"It is not the default one. For your programs: export CQUEUE_URL='{current.url}'")
+            _print(cli, f"Programs do not find it by themselves: export CQUEUE_URL='{current.url}'")
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:

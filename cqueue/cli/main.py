@@ -72,7 +72,7 @@ def _globals(
     ] = False,
 ) -> None:
     obj = context.ensure_object(CliContext)
-    obj.url, obj.json, obj.verbose = url, json, verbose
+    obj.given_url, obj.json, obj.verbose = url, json, verbose
     logging.getLogger("cqueue").addHandler(logging.NullHandler())  # a command says itself what matters
     if verbose:
         # The command is an application: what libraries may not do, it may.

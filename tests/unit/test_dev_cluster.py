@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -16,14 +17,26 @@ from typer.testing import CliRunner
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.dev import app
-from cqueue.dev import ClusterState, DevCluster, NodeState, NodeStatus, probe, processes, record, startup
+from cqueue.dev import (
+    ClusterState,
+    DevCluster,
+    NodeState,
+    NodeStatus,
+    Status,
+    probe,
+    processes,
+    record,
+    startup,
+)
 from cqueue.dev.addresses import Reservation
 from cqueue.dev.jvm import MARKER
 from cqueue.dev.node import node_home
 from cqueue.dev.record import Record
+from cqueue.dev.running import running_url
 from cqueue.dev.settings import Settings
 from cqueue.dev.status import cluster_url, summarize
 from cqueue.errors import ConfigError, DevError
+from cqueue.settings import DEFAULT_URL, load
 
 RECORD = Record("cqueue-dev-test", ("127.99.0.1",), Settings(), formed=True)
 
@@ -115,6 +128,84 @@ def test_other_settings_need_a_stop(tmp_path):
     finally:
         DevCluster(tmp_path).wipe()
     assert not home.exists()
+
+
+@pytest.fixture
+def dev_server(tmp_path, monkeypatch):
+    """A process that looks like a node of the cluster in the default directory, and no configuration."""
+    for name in [name for name in os.environ if name.startswith("CQUEUE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    directory = tmp_path.resolve() / "data" / "cqueue" / "dev"
+    home = node_home(directory, 1)
+    home.mkdir(parents=True)
+    record.save(directory, RECORD)
+    stand_in = [sys.executable, "-c", "import time; time.sleep(60)", MARKER + str(home)]
+    processes.spawn(stand_in, home=home, log=home / "log", environ=os.environ)
+    yield cluster_url(RECORD)
+    processes.kill([home])
+
+
+def test_the_command_line_finds_the_server_that_runs(dev_server, capsys):
+    """After `dev start` on another address the next command goes there, and says where it goes."""
+    context = CliContext()
+    assert context.url == context.url == dev_server
+    assert [host for host, _ in context.settings().hosts] == ["127.99.0.1"]
+    assert capsys.readouterr().err.count(dev_server) == 1  # told once
+
+
+@pytest.mark.usefixtures("dev_server")
+def test_whatever_is_configured_comes_before_the_server_that_runs(tmp_path, monkeypatch):
+    assert CliContext("memory://given").url == "memory://given"
+    monkeypatch.setenv("CQUEUE_LOCAL_DC", "dc1")
+    assert CliContext().url is None
+    monkeypatch.delenv("CQUEUE_LOCAL_DC")
+    (tmp_path / "cqueue.toml").write_text('[cqueue]\nurl = "memory://file"\n')
+    assert CliContext().url is None
+    assert CliContext().settings().scheme == "memory"
+
+
+@pytest.mark.usefixtures("dev_server")
+def test_a_program_that_connects_does_not_look_for_the_server_that_runs():
+    """What a program does must not hang on what somebody runs on its machine."""
+    assert load().hosts == (("127.0.0.1", 9042),)
+
+
+def test_a_server_is_only_found_while_it_runs_and_is_ours(dev_server, tmp_path, monkeypatch):
+    assert running_url(tmp_path / "elsewhere") is None
+    assert running_url() == dev_server
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: -1)
+        assert running_url() is None
+    directory = tmp_path.resolve() / "data" / "cqueue" / "dev"
+    processes.kill([node_home(directory, 1)])
+    assert running_url() is None
+    (directory / record.RECORD).write_text("no JSON")
+    assert running_url() is None  # `cqueue dev status` says what is wrong
+
+
+def test_looking_for_the_server_imports_neither_the_driver_nor_what_starts_nodes(tmp_path):
+    """A command that connects is not slower for it."""
+    code = (
+        "import sys; from cqueue.cli.context import CliContext; CliContext().url; "
+        "sys.exit(bool({'cassandra', 'cqueue.dev.cluster', 'subprocess'} & set(sys.modules)))"
+    )
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("CQUEUE_")}
+    environ = {**clean, "XDG_DATA_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+
+
+def test_start_tells_programs_what_to_export(tmp_path, monkeypatch):
+    """The README's next command, and the programs after it, go to this server and no other."""
+    url = cluster_url(RECORD)
+    status = Status(ClusterState.RUNNING, (node_status(NodeState.UP),), url)
+    monkeypatch.setattr(DevCluster, "start", lambda *_: status)
+    assert f"export CQUEUE_URL='{url}'" in CliRunner().invoke(app, ["start", "--dir", str(tmp_path)]).stdout
+    usual = replace(status, url=DEFAULT_URL)
+    monkeypatch.setattr(DevCluster, "start", lambda *_: usual)
+    assert "export" not in CliRunner().invoke(app, ["start", "--dir", str(tmp_path)]).stdout
 
 
 def test_wipe_deletes_only_what_is_ours(tmp_path):

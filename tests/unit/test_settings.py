@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from cqueue.errors import ConfigError
-from cqueue.settings import DEFAULT_URL, Settings, load
+from cqueue.settings import DEFAULT_URL, Settings, is_given, load
 
 SECRET = "s3cr/et"
 SECRET_ENCODED = "s3cr%2Fet"
@@ -164,3 +164,15 @@ def test_with_keyspace():
     settings = load("cassandra://h/k", environ={}).with_keyspace("other")
     assert isinstance(settings, Settings)
     assert settings.keyspace == "other"
+
+
+@pytest.mark.parametrize("name", ["CQUEUE_URL", "CQUEUE_CONFIG", "CQUEUE_USERNAME", "CQUEUE_LOCAL_DC"])
+def test_whoever_sets_anything_has_a_cluster_in_mind(tmp_path, name):
+    """The command line takes the development server only where nothing is configured."""
+    assert not is_given(environ={"HOME": "/home/x", name: ""}, directory=tmp_path)
+    assert is_given(environ={name: "x"}, directory=tmp_path)
+
+
+def test_a_file_is_a_configuration_as_well(tmp_path):
+    (tmp_path / "cqueue.toml").write_text("")
+    assert is_given(environ={}, directory=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,11 +16,12 @@ from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.dead_letters import DeadLetters
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.group_commit import GroupCommit
 from cqueue.message import MAX_PREFETCH, Location, Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import survey
+from cqueue.protocol.estimate import estimate
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.protocol.survey import Found
 from cqueue.senders import Senders
@@ -59,31 +61,40 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What a queue holds. Fields are None where only an exact count knows them.
+    """What a queue holds: counted exactly, or estimated by a bounded number of reads.
+
+    An estimate misses messages that landed late, until a consumer has found them, and counts the oldest
+    10,000 messages or so; `at_least` says of which figures there may be more.
 
     Attributes:
         wide_rows: partitions that exist, and how many of those lie in the future.
-        claimed: messages that consumers hold; without `exact`, acked ones whose slot is not yet freed
-            are in it.
+        claimed: messages that consumers hold; in an estimate, acked ones whose slot is not yet freed are in
+            it.
         waiting: nacked, snoozed or given back, to be delivered again when due.
         ready: due and unclaimed; messages whose time to live is over are in it until somebody claims them.
         delayed: due later.
         live: all of them.
         oldest: due time of the oldest that is ready.
+        dead: letters in its dead-letter queue; None of a dead-letter queue.
         quarantined: stored rows that cannot be read. Without `exact` only rows that say which messages are
             held; with it also rows of messages, but not those of which only the body is damaged, unless this
             client has met them. `cqueue quarantine list` finds all of them.
+        exact: whether all of it was counted.
+        at_least: names of figures of an estimate of which there may be more.
     """
 
     wide_rows: int
     future_wide_rows: int
     claimed: int
     waiting: int
-    ready: int | None
-    delayed: int | None
-    live: int | None
+    ready: int
+    delayed: int
+    live: int
     oldest: datetime | None
     quarantined: int = 0
+    dead: int | None = None
+    exact: bool = True
+    at_least: frozenset[str] = frozenset()
 
 
 class Queue:
@@ -281,8 +292,15 @@ class Queue:
         )
 
     def stats(self, *, exact: bool = False) -> QueueStats:
-        """What the queue holds. exact: counts every message, which reads every id."""
-        counts = self._driver.run(survey.count(self._catalog.entry(self.name).spec, exact=exact))
+        """What the queue holds: an estimate, or exact, which reads every id."""
+        look = survey.count if exact else estimate
+        counts = self._driver.run(look(self._catalog.entry(self.name).spec))
+        at_least, dead = counts.at_least, None
+        if not self.name.endswith(DEAD_SUFFIX):
+            with suppress(QueueNotFound, DamagedRow):
+                letters = self._driver.run(look(self._catalog.entry(self.dead_letter_name).spec))
+                dead = letters.live
+                at_least |= {"dead"} if letters.at_least else set()
         return QueueStats(
             wide_rows=counts.wide_rows,
             future_wide_rows=counts.future_wide_rows,
@@ -293,6 +311,9 @@ class Queue:
             live=counts.live,
             oldest=None if counts.oldest_us is None else to_datetime(counts.oldest_us // 1000),
             quarantined=counts.quarantined,
+            dead=dead,
+            exact=exact,
+            at_least=frozenset(at_least),
         )
 
     # ── change ──

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,22 +12,25 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import Json
 from cqueue.cli.table import print_table
-from cqueue.cli.values import show_moment
+from cqueue.cli.values import show_duration
 from cqueue.errors import QueueNotFound
+from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from cqueue.client import Client
 
 app = typer.Typer()
 
-_COLUMNS = ("ready", "delayed", "claimed", "waiting", "live", "wide_rows")
+_COLUMNS = ("ready", "delayed", "claimed", "waiting", "dead")
+_EXACT_COLUMNS = (*_COLUMNS, "live", "wide_rows")
 
 
 @app.command()
 def stats(
     ctx: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]…", help="Which queues; all if none is named.")
+        list[str] | None,
+        typer.Argument(metavar="[QUEUE]…", help="Which queues; all but dead-letter queues if none is named."),
     ] = None,
     *,
     exact: Annotated[
@@ -34,10 +38,10 @@ def stats(
     ] = False,
     _json: Json = False,
 ) -> None:
-    """Show what queues hold: ready, delayed, claimed by consumers, waiting to be delivered again.
+    """Show what queues hold: ready, delayed, claimed by consumers, waiting to be delivered again, dead.
 
-    Without --exact only what is cheap to know is shown, and `claimed` may contain messages acked a
-    moment ago.
+    Without --exact these are estimates, marked by ~. They count the first 10,000 messages of a queue or so
+    (10,000+), miss those that landed late, and take messages acked a moment ago for claimed ones.
     """
     cli: CliContext = ctx.obj
     with open_client(cli) as client:
@@ -46,9 +50,9 @@ def stats(
     if cli.json:
         cli.emit(rows)
     elif rows:
-        _print(cli, rows)
+        _print(cli, rows, exact=exact)
         if not exact:
-            cli.remark("ready, delayed and live are counted with --exact.")
+            cli.remark("~ marks estimates; --exact counts every message.")
     else:
         cli.remark("There is no queue yet. `cqueue queue create NAME` makes one.")
 
@@ -57,7 +61,7 @@ def _all(cli: CliContext, client: Client, names: list[str], *, exact: bool) -> l
     for name in names:
         find_queue(client, name)  # a mistyped name fails before anything long begins
     rows = []
-    wanted = names or client.queues()
+    wanted = names or [name for name in client.queues() if not name.endswith(DEAD_SUFFIX)]
     with cli.status("Counting…") as show:
         for number, name in enumerate(wanted, start=1):
             show(f"Counting, queue {number:,} of {len(wanted):,}…")
@@ -71,19 +75,45 @@ def _all(cli: CliContext, client: Client, names: list[str], *, exact: bool) -> l
 
 def _one(client: Client, name: str, *, exact: bool) -> dict[str, Any]:
     queue = client.queue(name)
-    counted = asdict(queue.stats(exact=exact))
-    oldest = counted.pop("oldest")
-    state = "paused" if queue.paused else "active"
-    return {"queue": name, "state": state, **counted, "oldest": oldest and oldest.isoformat()}
+    found = queue.stats(exact=exact)
+    age_s = None if found.oldest is None else max(0.0, (queue.now - found.oldest).total_seconds())
+    return {
+        "queue": name,
+        "state": "paused" if queue.paused else "active",
+        **asdict(found),
+        "oldest": found.oldest and found.oldest.isoformat(),
+        "oldest_age_s": None if age_s is None else round(age_s, 1),
+        "at_least": sorted(found.at_least),
+    }
 
 
-def _print(cli: CliContext, rows: list[dict[str, Any]]) -> None:
-    from datetime import datetime  # noqa: PLC0415 - not needed for --help
+def _print(cli: CliContext, rows: list[dict[str, Any]], *, exact: bool) -> None:
+    columns = _EXACT_COLUMNS if exact else _COLUMNS
+    cells = [
+        (row["queue"], row["state"], *(_figure(row, column) for column in columns), _age(row)) for row in rows
+    ]
+    titles = [*(column.replace("_", " ") for column in columns), "oldest"]
+    print_table(
+        cli, ("queue", "state", *titles), cells, right=titles, spare=("wide rows", "live", "waiting", "state")
+    )
 
-    cells = []
-    for row in rows:
-        counts = ("–" if row[column] is None else f"{row[column]:,}" for column in _COLUMNS)
-        oldest = datetime.fromisoformat(row["oldest"]) if row["oldest"] else None
-        cells.append((row["queue"], row["state"], *counts, show_moment(oldest)))
-    titles = [column.replace("_", " ") for column in _COLUMNS]
-    print_table(cli, ("queue", "state", *titles, "oldest"), cells, right=titles)
+
+def _figure(row: dict[str, Any], name: str) -> str:
+    """A count: exact, about so many, or that many and perhaps more."""
+    if row[name] is None:
+        return "–"
+    if name in row["at_least"]:
+        return f"{row[name]:,}+"
+    return f"{'' if row['exact'] else '~'}{row[name]:,}"
+
+
+def _age(row: dict[str, Any]) -> str:
+    """For how long the oldest message has been ready, in at most two units."""
+    if row["oldest_age_s"] is None:
+        return "–"
+    age = timedelta(seconds=int(row["oldest_age_s"]))
+    for unit in (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)):
+        if age >= 24 * unit:
+            age -= age % unit
+            break
+    return show_duration(age)

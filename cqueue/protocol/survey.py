@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cqueue import ids
@@ -49,17 +49,21 @@ END = (1 << 124) - 1
 
 @dataclass(slots=True)
 class Counts:
-    """What a queue holds. `ready`, `delayed` and `live` are None where only heads were read."""
+    """What a queue holds.
+
+    at_least: the figures of which there may be more, as not everything was looked at.
+    """
 
     wide_rows: int = 0
     future_wide_rows: int = 0  # their time shards have not begun
     claimed: int = 0
     waiting: int = 0
     quarantined: int = 0  # rows that cannot be read: slots, and as far as ids show it messages
-    ready: int | None = None
-    delayed: int | None = None
-    live: int | None = None
+    ready: int = 0
+    delayed: int = 0
+    live: int = 0
     oldest_us: int | None = None  # due time of the oldest message that is ready
+    at_least: set[str] = field(default_factory=set)
 
 
 class Found(NamedTuple):
@@ -109,14 +113,33 @@ class Walk:
 
 def wide_rows(spec: QueueSpec) -> Proto[list[tuple[WideRow, frozenset[int]]]]:
     """All registered wide rows with their priorities, oldest first."""
-    found = yield from _registered(spec)
+    epochs = yield from _epochs(spec)
+    return (yield from _rows_of(spec, epochs))
+
+
+def first_wide_rows(spec: QueueSpec, most: int) -> Proto[tuple[list[tuple[WideRow, frozenset[int]]], bool]]:
+    """As `wide_rows`, but only those of the `most` oldest epochs; and whether these are all."""
+    epochs = yield from _epochs(spec)
+    rows = yield from _rows_of(spec, epochs[:most])
+    return rows, len(epochs) <= most
+
+
+def _rows_of(spec: QueueSpec, epochs: Sequence[int]) -> Proto[list[tuple[WideRow, frozenset[int]]]]:
+    found = yield from _registered(spec, epochs)
     return sorted((WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for _, row in found)
 
 
-def _registered(spec: QueueSpec, *, beside_grid: bool = False) -> Proto[list[tuple[int, ShardRow]]]:
-    """What the registry lists, with its epoch. beside_grid: also what no consumer takes for a wide row."""
+def _epochs(spec: QueueSpec) -> Proto[list[int]]:
+    """The epochs that the registry lists, oldest first."""
     index: list[ShardRow] = yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)
-    epochs = sorted({shards.listed_epoch(row.time_shard, row.shard) for row in index})
+    epochs = {shards.listed_epoch(row.time_shard, row.shard) for row in index}
+    return sorted(epochs, key=shards.epoch_start_ms)
+
+
+def _registered(
+    spec: QueueSpec, epochs: Sequence[int], *, beside_grid: bool = False
+) -> Proto[list[tuple[int, ShardRow]]]:
+    """What the registry lists in epochs. beside_grid: also what no consumer takes for a wide row."""
     found: list[tuple[int, ShardRow]] = []
     for start in range(0, len(epochs), EPOCHS_AT_ONCE):
         chunk = epochs[start : start + EPOCHS_AT_ONCE]
@@ -128,11 +151,9 @@ def _registered(spec: QueueSpec, *, beside_grid: bool = False) -> Proto[list[tup
     return found
 
 
-def count(spec: QueueSpec, *, exact: bool) -> Proto[Counts]:
-    """Counts of a queue: from heads only, or exactly by reading all ids."""
+def count(spec: QueueSpec) -> Proto[Counts]:
+    """What a queue holds, exactly, by reading all ids."""
     counts = Counts()
-    if exact:
-        counts.ready = counts.delayed = counts.live = 0
     now_us = yield from Now()
     for wide_row, priorities in (yield from wide_rows(spec)):
         counts.wide_rows += 1
@@ -140,33 +161,42 @@ def count(spec: QueueSpec, *, exact: bool) -> Proto[Counts]:
             counts.future_wide_rows += 1
         head = yield from ReadHead(wide_row)
         counts.quarantined += sum(slot.state is SlotState.QUARANTINED for slot in head.slots)
-        if exact:
-            yield from _count_exactly(spec, counts, wide_row, priorities, head)
-        else:
-            states = [(slot.state, len(slot.ids)) for slot in head.slots]
-            counts.claimed += sum(size for state, size in states if state is SlotState.CLAIMED)
-            counts.waiting += sum(size for state, size in states if state is SlotState.WAITING)
+        yield from _count_ids(spec, counts, wide_row, priorities, head)
     return counts
 
 
-def _count_exactly(
+def count_slots(counts: Counts, head: Head) -> None:
+    """Count what slots list; of a message acked a moment ago the slot may not yet be freed."""
+    for slot in head.slots:
+        if slot.state is SlotState.QUARANTINED:
+            counts.quarantined += 1
+        elif slot.in_use:
+            counts.live += len(slot.ids)
+            if slot.state is SlotState.CLAIMED:
+                counts.claimed += len(slot.ids)
+            else:
+                counts.waiting += len(slot.ids)
+
+
+def _count_ids(
     spec: QueueSpec, counts: Counts, wide_row: WideRow, priorities: Iterable[int], head: Head
 ) -> Proto[None]:
     now_us = yield from Now()
     for priority in sorted(priorities):
-        states = _states(head, priority)
+        states = states_of(head, priority)
         walk = Walk(spec, wide_row)
         while not walk.done:
             page = yield from ReadIds(wide_row, priority, walk.after, walk.upto, PAGE)
             counts.quarantined += len(page.damaged)
             for id_ in page.ids:
                 if not ids.is_any_of_row(id_, page.damaged):
-                    _count_one(counts, states.get(id_), ids.time_us(id_), now_us)
+                    count_one(counts, states.get(id_), ids.time_us(id_), now_us)
             walk.passed(page.ids[-1] if len(page.ids) == PAGE else None, page.tombstones)
 
 
-def _count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int) -> None:
-    counts.live = (counts.live or 0) + 1
+def count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int) -> None:
+    """Count a message that a slot of this state lists, or none."""
+    counts.live += 1
     if state is SlotState.CLAIMED:
         counts.claimed += 1
     elif state is SlotState.WAITING:
@@ -174,13 +204,14 @@ def _count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int
     elif state is SlotState.QUARANTINED:
         pass  # nobody may claim it
     elif due_us > now_us:
-        counts.delayed = (counts.delayed or 0) + 1
+        counts.delayed += 1
     else:
-        counts.ready = (counts.ready or 0) + 1
+        counts.ready += 1
         counts.oldest_us = min(counts.oldest_us or due_us, due_us)
 
 
-def _states(head: Head, priority: int) -> dict[int, SlotState]:
+def states_of(head: Head, priority: int) -> dict[int, SlotState]:
+    """For each message that a slot lists, by id, the state of that slot."""
     return {id_: slot.state for id_, slot in slots_of(head, priority).items()}
 
 
@@ -253,7 +284,7 @@ def purge(spec: QueueSpec) -> Proto[int]:
     """
     total = 0
     now_us = yield from Now()
-    for _, row in (yield from _registered(spec, beside_grid=True)):
+    for _, row in (yield from _registered(spec, (yield from _epochs(spec)), beside_grid=True)):
         wide_row = WideRow(spec.partition, row.time_shard, row.shard)
         for priority in sorted(row.priorities):
             walk = Walk(spec, wide_row)
@@ -299,7 +330,7 @@ def _delete(wide_row: WideRow, priority: int, rows: list[MessageRow]) -> Proto[N
 
 def forget(spec: QueueSpec) -> Proto[None]:
     """Drop all registry rows of a queue that has been purged for good."""
-    for epoch, row in (yield from _registered(spec, beside_grid=True)):
+    for epoch, row in (yield from _registered(spec, (yield from _epochs(spec)), beside_grid=True)):
         yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)
     for row in (yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)):
         yield from UnregisterShard(spec.partition, shards.EPOCH_INDEX, row.time_shard, row.shard)

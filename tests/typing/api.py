@@ -132,7 +132,7 @@ letters.redrive(7)  # type: ignore[arg-type]
 stats = queue.stats(exact=True)
 assert_type(stats, cqueue.QueueStats)
 assert_type(stats.claimed, int)
-assert_type(stats.live, int | None)
+assert_type(stats.live, int)
 assert_type(stats.oldest, datetime | None)
 queue.stats(True)  # type: ignore[call-arg, misc, unused-ignore]
 

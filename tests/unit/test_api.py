@@ -945,7 +945,7 @@ def test_peek(queue):
 
 
 def test_stats(queue):
-    """Counts of every state; what only reading every id can tell is None unless they are exact."""
+    """Counts of every state, exactly and as estimates."""
     queue.send_many([cqueue.Message(b"x") for _ in range(5)])
     queue.send(b"later", delay=timedelta(hours=2))
     with queue.consumer() as consumer:
@@ -961,7 +961,11 @@ def test_stats(queue):
         assert exact.oldest == queue.find(ready).due
         assert cheap.waiting == 2
         assert cheap.claimed >= 2
-        assert (cheap.live, cheap.ready, cheap.delayed, cheap.oldest) == (None, None, None, None)
+        assert (cheap.ready, cheap.delayed, cheap.oldest) == (1, 1, exact.oldest)
+        assert cheap.live == cheap.ready + cheap.delayed + cheap.claimed + cheap.waiting
+        assert (cheap.exact, cheap.at_least, exact.exact) == (False, frozenset(), True)
+        held[3].dead("no")
+        assert (queue.stats().dead, queue.stats(exact=True).dead) == (1, 1)
         assert cheap.wide_rows == exact.wide_rows >= 2
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import signal
 from datetime import datetime, timedelta
 
@@ -409,6 +410,9 @@ def test_peek_at_nothing(cli):
     assert cli("peek", "q", "--limit", "0").code == 2
 
 
+COUNTED = ("ready", "delayed", "claimed", "waiting", "dead")
+
+
 def test_stats_count_exactly_when_asked(cli):
     cli("send", "q", "now")
     cli("send", "q", "late", "--delay", "1h")
@@ -416,6 +420,7 @@ def test_stats_count_exactly_when_asked(cli):
     cli("send", "q", "more")
     (exact,) = cli("--json", "stats", "q", "--exact").json
     assert exact.pop("oldest").startswith("20")
+    assert 0 <= exact.pop("oldest_age_s") < 60
     assert exact.pop("wide_rows") >= exact.pop("future_wide_rows") >= 1
     assert exact == {
         "queue": "q",
@@ -426,14 +431,41 @@ def test_stats_count_exactly_when_asked(cli):
         "delayed": 1,
         "live": 3,
         "quarantined": 0,
+        "dead": 0,
+        "exact": True,
+        "at_least": [],
     }
-    (cheap,) = cli("--json", "stats", "q").json
-    assert (cheap["claimed"], cheap["ready"], cheap["live"]) == (1, None, None)
-    assert "--exact" in cli("stats", "q").err
+    header, line = cli("stats", "q", "--exact").out.splitlines()
+    assert header.split()[:9] == ["queue", "state", *COUNTED, "live", "wide"]
+    assert line.split()[:8] == ["q", "active", "1", "1", "1", "0", "0", "3"]
+
+
+def test_stats_are_estimates_and_say_so(cli, cli_url, monkeypatch):
+    """Ready, delayed, in flight, dead and the oldest age, without reading everything; more is `+`."""
+    cli("send", "q", "late", "--delay", "1h")
+    for body in ("one", "two", "three"):
+        cli("send", "q", body)
+    with connect(cli_url) as client, client.queue("q").consumer() as consumer:
+        consumer.receive(1)[0].dead("no")
+    with connect(cli_url) as client, client.queue("q").consumer() as consumer:
+        consumer.receive(1)
+        said = cli("stats", "q")
+    header, line = said.out.splitlines()
+    assert header.split() == ["queue", "state", *COUNTED, "oldest"]
+    assert line.split()[:7] == ["q", "active", "~1", "~1", "~1", "~0", "~1"]
+    assert re.fullmatch(r"\d+s", line.split()[7])
+    assert "~ marks estimates" in said.err
+    for name, value in (("PAGE", 1), ("MOST_IDS", 1), ("AT_ONCE", 1)):
+        monkeypatch.setattr(f"cqueue.protocol.estimate.{name}", value)
+    cli("send", "q", "one more")
+    (row,) = cli("--json", "stats", "q").json
+    assert "ready" in row["at_least"]
+    assert f" {row['ready']}+ " in cli("stats", "q").out
 
 
 def test_stats_without_a_name_are_of_all_queues(cli):
     cli("queue", "create", "p")
     names = [row["queue"] for row in cli("--json", "stats").json]
-    assert names == ["p", "p.dead", "q", "q.dead"]
+    assert names == ["p", "q"]
+    assert cli("--json", "stats", "q.dead").json[0]["dead"] is None
     assert cli("stats", "q", "p").out.count("active") == 2

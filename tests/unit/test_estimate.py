@@ -1,0 +1,112 @@
+"""What a queue holds, roughly: near enough, at a cost that does not grow with the queue."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue.errors import NotDone
+from cqueue.protocol import estimate as module
+from cqueue.store.operations import ReadHead, ReadIds, ReadShards, Together
+
+
+@pytest.fixture
+def queue():
+    with cqueue.connect("memory://") as client:
+        yield client.create_queue("q", cqueue.QueueConfig(time_shard=timedelta(seconds=10)))
+
+
+def counted(queue, monkeypatch, **bounds):
+    """An estimate under other bounds, and how many reads of each kind it took."""
+    for name, value in bounds.items():
+        monkeypatch.setattr(module, name, value)
+    driver, reads = queue._driver, dict.fromkeys((ReadHead, ReadIds, ReadShards), 0)
+
+    def observed(protocol):
+        answer = None
+        while True:
+            try:
+                operation = protocol.send(answer)
+            except StopIteration as end:
+                return end.value
+            for one in operation.operations if isinstance(operation, Together) else (operation,):
+                if type(one) in reads:
+                    reads[type(one)] += 1
+            answer = yield operation
+
+    spec = queue._catalog.entry(queue.name).spec
+    return driver.run(observed(module.estimate(spec))), reads
+
+
+def test_an_estimate_is_exact_where_nothing_lands_late_and_there_is_little(queue):
+    queue.send_many([cqueue.Message(b"x", priority=n % 3) for n in range(30)])
+    queue.send_many([cqueue.Message(b"x", delay=timedelta(hours=n)) for n in range(1, 5)])
+    with queue.consumer() as consumer:
+        held = consumer.receive(5, wait=timedelta(seconds=5))
+        held[0].nack(timedelta(hours=1))
+        rough, exact = queue.stats(), queue.stats(exact=True)
+        assert (rough.ready, rough.delayed, rough.waiting, rough.live) == (25, 4, 1, 34)
+        assert (exact.ready, exact.delayed, exact.waiting, exact.live) == (25, 4, 1, 34)
+        assert rough.claimed == exact.claimed == 4
+        assert rough.oldest == exact.oldest
+        assert not rough.at_least
+
+
+def test_counting_ends_at_its_bound_and_says_so(queue, monkeypatch):
+    """A backlog of millions is at least ten thousand; nobody waits for the rest."""
+    queue.send_many([cqueue.Message(b"x") for _ in range(300)])
+    counts, reads = counted(queue, monkeypatch, PAGE=10, MOST_IDS=100, AT_ONCE=2)
+    assert 100 <= counts.ready <= 100 + 2 * 10
+    assert counts.at_least == {"ready", "delayed", "live"}
+    assert reads[ReadIds] <= 100 // 10 + 2
+
+
+def test_messages_that_are_delayed_leave_the_figure_of_ready_ones_whole(queue, monkeypatch):
+    queue.send(b"now")
+    queue.send_many([cqueue.Message(b"x", delay=timedelta(hours=1)) for _ in range(300)])
+    counts, _ = counted(queue, monkeypatch, PAGE=10, MOST_IDS=100)
+    assert counts.ready == 1
+    assert counts.at_least == {"delayed", "live"}
+
+
+def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, monkeypatch):
+    """Messages due at many different times stand in a wide row each."""
+    queue.send_many([cqueue.Message(b"x", delay=timedelta(minutes=n)) for n in range(300)])
+    counts, reads = counted(queue, monkeypatch, MOST_ROWS=20, MOST_READS=10, MOST_EPOCHS=2)
+    assert (reads[ReadHead], reads[ReadShards]) == (20, 3)
+    assert reads[ReadIds] <= 10 + module.AT_ONCE
+    assert counts.delayed < 300
+    assert {"delayed", "live"} <= counts.at_least
+
+
+def test_a_place_that_cannot_be_read_makes_a_lower_bound_not_an_error(queue):
+    """Cassandra refuses reads that cross too many tombstones; a monitor wants the rest all the same."""
+    queue.send(b"x")
+
+    def observed(protocol):
+        operation = next(protocol)
+        while True:
+            reads = operation.operations if isinstance(operation, Together) else ()
+            answer = yield operation
+            if any(isinstance(one, ReadIds) for one in reads):
+                answer = [NotDone("TombstoneOverwhelming") for _ in reads]
+            try:
+                operation = protocol.send(answer)
+            except StopIteration as end:
+                return end.value
+
+    counts = queue._driver.run(observed(module.estimate(queue._catalog.entry("q").spec)))
+    assert counts.ready == 0
+    assert counts.at_least == {"ready", "delayed", "live"}
+
+
+def test_dead_letters_are_estimated_beside(queue):
+    queue.send_many([cqueue.Message(b"x") for _ in range(3)])
+    with queue.consumer() as consumer:
+        for message in consumer.receive(10, wait=timedelta(seconds=5)):
+            message.dead("no")
+    assert queue.stats().dead == 3
+    with cqueue.connect("memory://") as client:
+        assert client.create_queue("empty").stats().dead == 0

@@ -209,6 +209,7 @@ class Daemon:
         launched = launch.launch(found, self._settings, self._middleware)
         self._report(launched=True)
         garbage.settle()  # all that it needs is imported
+        launched.dispatcher.depths.wanted = self._address is not None or self._tell is not None
         launched.dispatcher.start()
         return launched
 
@@ -225,7 +226,7 @@ class Daemon:
         return False
 
     def _work(self, dispatcher: Dispatcher) -> int:
-        self._metrics.watch(dispatcher.stats, dispatcher.quarantined)
+        self._metrics.watch(dispatcher.stats, dispatcher.quarantined, lambda: dispatcher.depths.latest)
         self._pulse = Pulse(dispatcher)
         self._members = Members(
             dispatcher.lanes[0].sender.ask,

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cqueue.dispatcher.delivery import Delivery, Settlement, Verb
+from cqueue.dispatcher.depths import Depths
 from cqueue.dispatcher.events import Event, Events, OnEvent
 from cqueue.dispatcher.feeder import Feeders
 from cqueue.dispatcher.firing import ScheduleStep
@@ -97,6 +98,7 @@ class Dispatcher:
         self._executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
         self._settler = Settler(self.options, middleware, events=events, tallies=tallies)
         self._handover = Handover(self._call_loop, self._feed)
+        self.depths = Depths(map(queue_of, self._sources))
         ledgers = [queue_of(source).schedules.ledger for source in self._sources]
         # Last: a step that keeps a handler from being called keeps its schedule from moving on as well.
         runner = Runner(
@@ -106,7 +108,7 @@ class Dispatcher:
             self._stopping,
             unknown_task_wait=self.options.unknown_task_wait,
         )
-        self._watcher = Watcher(ledgers)
+        self._watcher = Watcher(ledgers, beside=self.depths.look)
         shared: dict[str, Any] = {
             "settle": self._settler.settle,
             "events": events,

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from cqueue._version import __version__
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.depths import Depth
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import Stats
 
@@ -31,6 +32,7 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 """Seconds: from a handler that does nothing to one that takes minutes."""
 LARGEST: Final = frozenset({
     "cqueue_lag_seconds", "cqueue_build_info", "cqueue_quarantined_rows", "process_start_time_seconds",
+    "cqueue_queue_depth", "cqueue_queue_oldest_age_seconds", "cqueue_queue_in_flight", "cqueue_queue_dead",
 })  # fmt: skip
 """Of these the largest of several processes counts; all else is added up."""
 
@@ -54,12 +56,19 @@ class Metrics:
         build.labels(__version__, platform.python_version(), app).set(1)
         ProcessCollector(registry=self.registry)
 
-    def watch(self, stats: Callable[[], Stats], quarantined: Callable[[], Mapping[str, int]]) -> None:
+    def watch(
+        self,
+        stats: Callable[[], Stats],
+        quarantined: Callable[[], Mapping[str, int]],
+        depths: Callable[[], Mapping[str, Depth]] = dict,
+    ) -> None:
         """Show what a dispatcher counts as well; asked when somebody wants to know.
 
         quarantined: how many rows cannot be read, by queue or log.
+        depths: what the queues held at the last look; those that could not be read are left out.
         """
         self.registry.register(_Counted(stats, quarantined))
+        self.registry.register(_Held(depths))
 
     def families(self) -> Families:
         """All samples as they are now."""
@@ -105,6 +114,30 @@ class _Counted(Collector):
             "cqueue_unstarted", "Messages held here and not yet started.", stats.unstarted
         )
         yield GaugeMetricFamily("cqueue_unsettled", "Decided, and not yet stored.", stats.unsettled)
+
+
+class _Held(Collector):
+    """What queues hold, as it was estimated last."""
+
+    def __init__(self, depths: Callable[[], Mapping[str, Depth]]) -> None:
+        self._depths = depths
+
+    def collect(self) -> Iterator[Metric]:
+        depth = _by_queue("cqueue_queue_depth", "Messages that are due and held by nobody: an estimate.")
+        age = _by_queue("cqueue_queue_oldest_age_seconds", "Since the oldest of them was due; 0 without any.")
+        in_flight = _by_queue("cqueue_queue_in_flight", "Messages that consumers hold: an estimate.")
+        dead = _by_queue("cqueue_queue_dead", "Letters in the dead-letter queue: an estimate.")
+        for queue, found in self._depths().items():
+            depth.add_metric([queue], found.ready)
+            age.add_metric([queue], found.oldest_age_s)
+            in_flight.add_metric([queue], found.in_flight)
+            if found.dead is not None:
+                dead.add_metric([queue], found.dead)
+        yield from (depth, age, in_flight, dead)
+
+
+def _by_queue(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["queue"])
 
 
 class Meter(Middleware):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from cqueue.dispatcher.definition import Definition
@@ -74,10 +74,20 @@ def _passed(row: ScheduleRow) -> ScheduleRow:
 
 
 class Watcher:
-    """A thread that looks at the schedules of some queues twice a minute."""
+    """A thread that looks at the schedules of some queues twice a minute.
 
-    def __init__(self, ledgers: Iterable[Ledger], *, interval_s: float = INTERVAL_S) -> None:
+    beside: what else to do then, and once at the beginning. It raises nothing.
+    """
+
+    def __init__(
+        self,
+        ledgers: Iterable[Ledger],
+        *,
+        beside: Callable[[], None] = lambda: None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._ledgers = tuple(ledgers)
+        self._beside = beside
         self._interval_s = interval_s
         self._stopping = threading.Event()
         self._log = logger()
@@ -92,8 +102,10 @@ class Watcher:
         self._stopping.set()
 
     def _run(self) -> None:
+        self._beside()
         while not self._stopping.wait(self._interval_s * random.uniform(0.75, 1.25)):
             self.look()
+            self._beside()
 
     def look(self) -> None:
         """Look at all queues once."""

@@ -24,6 +24,7 @@ from cqueue.dispatcher.notify import Notifier
 from cqueue.dispatcher.processes import Signalled
 from cqueue.dispatcher.target import TargetError
 from cqueue.errors import ConfigError, QueueNotFound, Unavailable
+from tests.fix_dispatcher import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -363,6 +364,7 @@ def test_probes_are_answered_from_the_start_to_the_end(shop, run):
     assert get(port, "/livez")[0] == get(port, "/readyz")[0] == 200
     assert b'cqueue_messages_total{outcome="succeeded",queue="mail"}' in get(port, "/metrics")[1]
     assert b'cqueue_handler_seconds_count{queue="mail",task="send"} 1.0' in get(port, "/metrics")[1]
+    until(lambda: b'cqueue_queue_dead{queue="mail"} 0.0' in get(port, "/metrics")[1])
     shop.app.tasks["slow"].enqueue("b")
     shop.began.acquire()
     running.signal()

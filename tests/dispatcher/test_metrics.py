@@ -6,8 +6,12 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import cqueue
+from cqueue.dispatcher.depths import Depth, Depths
+from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.metrics import Meter, Metrics, Sum, added, exposition
 from cqueue.dispatcher.tally import QueueCounts, Stats
+from tests.fix_dispatcher import until
 
 
 def stats(**counts):
@@ -127,3 +131,88 @@ def test_a_later_report_replaces_an_earlier_one():
 
 def test_no_samples_are_an_empty_page():
     assert exposition([]) == b""
+
+
+# ── What queues hold ──
+
+GAUGES = ("depth", "oldest_age_seconds", "in_flight", "dead")
+
+
+def held(found, queue="mail"):
+    return [found.get((f"cqueue_queue_{name}", ("queue", queue))) for name in GAUGES]
+
+
+def test_what_queues_hold_is_shown_and_of_several_processes_taken_once():
+    """Each process sees the whole queue: a sum would show twice as many messages as there are."""
+    processes = []
+    for depth in (Depth(10, 3, 2, 60.0), Depth(12, 3, 2, 61.5)):
+        metrics = Metrics("shop:app")
+        metrics.watch(stats, dict, lambda depth=depth: {"mail": depth})
+        processes.append(metrics.families())
+    assert held(samples(processes[0])) == [10, 60.0, 3, 2]
+    assert held(samples(added(processes))) == [12, 61.5, 3, 2]
+
+
+@pytest.fixture
+def mail():
+    with cqueue.connect("memory://") as client:
+        queue = client.create_queue("mail")
+        queue.send_many([cqueue.Message(b"x") for _ in range(5)])
+        yield queue
+
+
+def test_depths_are_those_of_the_queue(mail):
+    with mail.consumer() as consumer:
+        one, *_ = consumer.receive(2)
+        one.dead("no")
+        depths = Depths([mail])
+        depths.wanted = True
+        depths.look()
+    found = depths.latest["mail"]
+    assert (found.ready, found.dead) == (3, 1)
+    assert 1 <= found.in_flight <= 2  # the one that died may be counted for a moment
+    assert 0 <= found.oldest_age_s < 60
+
+
+def test_nothing_is_read_where_nobody_wants_to_know(mail, monkeypatch):
+    """A dispatcher without metrics asks Cassandra for nothing that it does not use."""
+    monkeypatch.setattr(type(mail), "stats", lambda _self: pytest.fail("was read"))
+    depths = Depths([mail])
+    depths.look()
+    assert depths.latest == {}
+
+
+def test_a_queue_that_cannot_be_read_has_no_figures_and_costs_the_others_nothing(mail, monkeypatch):
+    """Old figures would look like news."""
+    depths = Depths([mail, SimpleNamespace(name="gone")])
+    depths.wanted = True
+    depths.look()
+    assert set(depths.latest) == {"mail"}
+
+    def down(_self):
+        raise cqueue.NotDone("no node answers")
+
+    monkeypatch.setattr(type(mail), "stats", down)
+    depths.look()
+    assert depths.latest == {}
+
+
+def test_a_scrape_reads_nothing(mail, monkeypatch):
+    """However often somebody scrapes, and whatever Cassandra does."""
+    depths = Depths([mail])
+    depths.wanted = True
+    depths.look()
+    metrics = Metrics("shop:app")
+    metrics.watch(stats, dict, lambda: depths.latest)
+    monkeypatch.setattr(type(mail), "stats", lambda _self: pytest.fail("was read"))
+    assert held(samples(metrics.families()))[0] == 5
+
+
+def test_a_dispatcher_looks_when_it_starts(mail):
+    """The first scrape after a deployment has figures; it does not wait for half a minute."""
+    mail.pause()
+    dispatcher = Dispatcher(mail, lambda _message, _context: None)
+    dispatcher.depths.wanted = True
+    with dispatcher:
+        until(lambda: dispatcher.depths.latest)
+        assert dispatcher.depths.latest["mail"].ready == 5

@@ -59,7 +59,7 @@ def connect(url: str | None = None) -> Client:
     """
     settings = load(url)
     if settings.scheme == "memory":
-        return Client(_memory_store(settings.keyspace))
+        return Client(_memory_store(settings.keyspace), address=settings.address)
     return _cassandra_client(settings)
 
 
@@ -72,7 +72,7 @@ def _memory_store(name: str) -> MemoryStore:
 
 def _cassandra_client(settings: Settings) -> Client:
     store, connection = open_cassandra(settings)
-    return Client(store, on_close=connection.close, local_dc=settings.local_dc)
+    return Client(store, on_close=connection.close, local_dc=settings.local_dc, address=settings.address)
 
 
 def open_cassandra(settings: Settings) -> tuple[CassandraStore, Connection]:
@@ -110,7 +110,9 @@ class Client:
         on_close: Callable[[], None] | None = None,
         driver: BlockingDriver | None = None,
         local_dc: str | None = None,
+        address: str = "a store",
     ) -> None:
+        self._address = address  # without credentials
         self._on_close = on_close or store.close
         self._driver = driver or BlockingDriver(store, ClusterClock(store.sample_time_us))
         self._clock = self._driver.clock
@@ -121,6 +123,9 @@ class Client:
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
         self._gates: dict[str, SharedGate] = {}
+
+    def __repr__(self) -> str:
+        return f"<client of {self._address}>"
 
     def queue(self, name: str, *, linger: timedelta | None = None) -> Queue:
         """Open a queue.

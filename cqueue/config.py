@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
+from cqueue.durations import given
 from cqueue.errors import ConfigError, DamagedRow
 
 HOUR_MS = 3_600_000
@@ -74,9 +75,9 @@ class QueueConfig:
     def _check_duration(self, name: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, timedelta):
-            raise ConfigError(f"{name} is {value!r}; it takes a timedelta")
+            raise ConfigError(f"{name} is {given(value)}; it takes a timedelta")
         if value % timedelta(milliseconds=1):
-            raise ConfigError(f"{name} is {value}; it takes whole milliseconds")
+            raise ConfigError(f"{name} is {given(value)}; it takes whole milliseconds")
 
     def _check_int(self, name: str, low: int, high: int) -> None:
         value = getattr(self, name)
@@ -87,13 +88,13 @@ class QueueConfig:
         width = self.time_shard_ms
         if not 1000 <= width <= 30 * 24 * HOUR_MS or (HOUR_MS % width and width % HOUR_MS):
             raise ConfigError(
-                f"time_shard is {self.time_shard}; it divides an hour or is a multiple of one, "
+                f"time_shard is {given(self.time_shard)}; it divides an hour or is a multiple of one, "
                 "from 1 second to 30 days"
             )
         if not timedelta(seconds=2) <= self.visibility <= timedelta(hours=12):
-            raise ConfigError(f"visibility is {self.visibility}; it takes 2 seconds to 12 hours")
+            raise ConfigError(f"visibility is {given(self.visibility)}; it takes 2 seconds to 12 hours")
         if not timedelta(seconds=1) <= self.lease:
-            raise ConfigError(f"lease is {self.lease}; it takes 1 second or more")
+            raise ConfigError(f"lease is {given(self.lease)}; it takes 1 second or more")
 
     @property
     def time_shard_ms(self) -> int:

@@ -272,6 +272,9 @@ class Consumer:
         self._shared = acks.Shared()
         self._closed = self._left = False
 
+    def __repr__(self) -> str:
+        return f"<consumer of {self.name}>"
+
     # ── receive ──
 
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:

@@ -104,6 +104,9 @@ class DeadLetters:
         self._driver = driver
         self._producer = producer
 
+    def __repr__(self) -> str:
+        return f"<dead letters of {self.queue}>"
+
     # ── look ──
 
     def __iter__(self) -> Iterator[DeadLetter]:

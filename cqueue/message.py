@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from cqueue import ids
+from cqueue.durations import given, show_duration
 from cqueue.errors import (
     BadInput,
     BodyTooLarge,
@@ -279,9 +280,9 @@ def delay_us(delay: timedelta) -> int:
         DelayOutOfRange: below 0 or above 10 years.
     """
     if not isinstance(delay, timedelta):
-        raise BadInput(f"delay is {delay!r}; it takes a timedelta")
+        raise BadInput(f"delay is {given(delay)}; it takes a timedelta")
     if not timedelta() <= delay <= MAX_DELAY:
-        raise DelayOutOfRange(f"delay is {delay}; it goes from 0 to 10 years")
+        raise DelayOutOfRange(f"delay is {given(delay)}; it goes from 0 to 10 years")
     return delay // _MICROSECOND
 
 
@@ -292,13 +293,16 @@ def check_duration(name: str, value: timedelta, low: timedelta, high: timedelta)
         BadInput: it is no timedelta, or out of its range.
     """
     if not isinstance(value, timedelta) or not low <= value <= high:
-        raise BadInput(f"{name} is {value!r}; it takes a timedelta from {low} to {high}")
+        raise BadInput(
+            f"{name} is {given(value)}; "
+            f"it takes a timedelta from {show_duration(low)} to {show_duration(high)}"
+        )
     return value.total_seconds()
 
 
 def _ttl_ms(ttl: timedelta) -> int:
     if not isinstance(ttl, timedelta) or not timedelta(milliseconds=1) <= ttl <= MAX_DELAY:
-        raise BadInput(f"ttl is {ttl!r}; it takes a timedelta from 1 ms to 10 years")
+        raise BadInput(f"ttl is {given(ttl)}; it takes a timedelta from 1 ms to 10 years")
     return ttl // timedelta(milliseconds=1)
 
 

@@ -35,6 +35,9 @@ class SendResult:
         self.failed = sorted(failed, key=lambda pair: pair[0])
         self.remade = sum(len(flush.rows) for flush in flushes if flush.remade)
 
+    def __repr__(self) -> str:
+        return f"<sent: messages={self._size} failed={len(self.failed)}>"
+
     @cached_property
     def ids(self) -> list[MessageId | None]:
         """Ids in the order of the entries; None for one that failed."""

@@ -119,6 +119,9 @@ class Queue:
         self._make_consumer = make_consumer
         self._senders = senders
 
+    def __repr__(self) -> str:
+        return f"<queue {self.name}>"
+
     @property
     def config(self) -> QueueConfig:
         """The configuration, at most a second old."""

@@ -109,6 +109,9 @@ class App:
         self.unknown_task_wait = unknown_task_wait
         self.middleware = tuple(middleware)
 
+    def __repr__(self) -> str:
+        return f"<app tasks={len(self._registry)} queues={','.join(self._registry.queues())}>"
+
     # ── Tasks ──
 
     @overload
@@ -371,9 +374,14 @@ class App:
         client = self._connected(link)
         try:
             return client.queue(name)
-        except QueueNotFound:
-            if not link.is_lent or name not in self._registry.queues():
+        except QueueNotFound as exc:
+            if name not in self._registry.queues():
                 raise
+            if not link.is_lent:
+                raise QueueNotFound(
+                    f"there is no queue {name!r} yet; app.setup() makes the queues of the application's "
+                    "tasks, and so does `cqueue dispatch`"
+                ) from exc
             self.setup()  # the task was defined in the testing block
             return client.queue(name)
 

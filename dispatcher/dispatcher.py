@@ -141,6 +141,9 @@ class Dispatcher:
         )
         self._conductor = threading.Thread(target=self._conduct, name="cqueue-conductor", daemon=True)
 
+    def __repr__(self) -> str:
+        return f"<dispatcher of {', '.join(queue_of(source).name for source in self._sources)}: {self.state}>"
+
     # ── starting and stopping ──
 
     def start(self) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from cqueue.dispatcher.retry import UNKNOWN_TASK_WAIT
 from cqueue.dispatcher.verdicts import LONGEST_DELAY
+from cqueue.durations import given, show_duration
 from cqueue.errors import ConfigError
 from cqueue.message import MAX_RECEIVE
 
@@ -83,7 +84,10 @@ class Options:
     def _check_duration(self, name: str, low: timedelta, high: timedelta) -> None:
         value = getattr(self, name)
         if not isinstance(value, timedelta) or not low <= value <= high:
-            raise ConfigError(f"{name} is {value!r}; it takes a timedelta from {low} to {high}")
+            raise ConfigError(
+                f"{name} is {given(value)}; it takes a timedelta "
+                f"from {show_duration(low)} to {show_duration(high)}"
+            )
 
     def longest_poll_s(self, queues: int) -> float:
         """The longest pause between two polls of an idle queue, in seconds."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -68,9 +68,14 @@ class Schedule:
     headers: Mapping[str, str]
     priority: int
     _start_ms: int
+    _read_ms: int = field(compare=False)
 
     def upcoming(self, count: int = 5) -> list[datetime]:
-        """The next times, at most 1,000; those of a paused schedule as if it were resumed in time."""
+        """The next times after now, as it was when the schedule was read; at most 1,000.
+
+        Those of a paused schedule are as if it were resumed in time. A time that has passed without a
+        firing, because no dispatcher serves the queue, is `next_at`, and none of these.
+        """
         if type(count) is not int or not 1 <= count <= MAX_UPCOMING:
             raise BadInput(f"count is {count!r}; it goes from 1 to {MAX_UPCOMING:,}")
         if self.next_at is None:
@@ -79,6 +84,8 @@ class Schedule:
         left = count if most is None else min(count, most - self.fired)
         timetable = Definition(trigger=self.trigger, start_ms=self._start_ms).timetable
         first_ms = int(self.next_at.timestamp() * 1000)
+        if first_ms <= self._read_ms:
+            return [to_datetime(ms) for ms in timetable.upcoming(self._read_ms, left)]
         later = timetable.upcoming(first_ms, left - 1) if left > 1 else []
         return [self.next_at, *(to_datetime(ms) for ms in later)][:left]
 
@@ -89,6 +96,9 @@ class Schedules:
     def __init__(self, queue: str, catalog: Catalog, driver: BlockingDriver, producer: Producer) -> None:
         self.queue = queue
         self.ledger = Ledger(queue, catalog, driver, producer)
+
+    def __repr__(self) -> str:
+        return f"<schedules of {self.queue}>"
 
     # ── make ──
 
@@ -200,7 +210,7 @@ class Schedules:
         return self._shown(self._row(key))
 
     def _shown(self, row: ScheduleRow) -> Schedule:
-        return _shown(self.queue, row, self.ledger.definition(row))
+        return _shown(self.queue, row, self.ledger.definition(row), self.ledger.now_us())
 
     def _says_the_same(self, row: ScheduleRow, definition: Definition) -> bool:
         try:
@@ -296,7 +306,7 @@ def _in_place_of(stored: ScheduleRow, fresh: ScheduleRow) -> ScheduleRow:
     )
 
 
-def _shown(queue: str, row: ScheduleRow, definition: Definition) -> Schedule:
+def _shown(queue: str, row: ScheduleRow, definition: Definition, now_us: int) -> Schedule:
     return Schedule(
         queue=queue,
         key=row.key,
@@ -312,4 +322,5 @@ def _shown(queue: str, row: ScheduleRow, definition: Definition) -> Schedule:
         headers=dict(definition.headers or {}),
         priority=definition.priority,
         _start_ms=definition.start_ms,
+        _read_ms=now_us // 1000,
     )

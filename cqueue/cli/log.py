@@ -15,7 +15,8 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.log_view import described, print_log, print_logs
 from cqueue.cli.opening import find_log, log_not_found, open_client, open_log, say_left_out
 from cqueue.cli.options import Json, LogName, Yes
-from cqueue.cli.values import parse_duration, show_duration
+from cqueue.cli.values import parse_duration
+from cqueue.durations import show_duration
 from cqueue.errors import BadInput, DamagedRow, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
 
@@ -40,24 +41,24 @@ def parse_ttl(text: str) -> timedelta | str:
     return FOR_EVER if text.strip().lower() == FOR_EVER else parse_duration(text)
 
 
-Partitions = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help=f"1 to 32,767, only ever more; by default {LogConfig().partitions}.",
-        show_default=False,
-    ),
-]
-Ttl = Annotated[
-    timedelta | None,
-    typer.Option(
+def _partitions(otherwise: str) -> Any:
+    return typer.Option(metavar="N", help=f"1 to 32,767, only ever more; {otherwise}.", show_default=False)
+
+
+def _ttl(otherwise: str) -> Any:
+    return typer.Option(
         metavar="DURATION",
         parser=parse_ttl,
-        help=f"How long records are kept, 1m to 3650d, or {FOR_EVER}; "
-        f"by default {show_duration(DEFAULT_TTL)}.",
+        help=f"How long records are kept, 1m to 3650d, or {FOR_EVER}; {otherwise}.",
         show_default=False,
-    ),
-]
+    )
+
+
+KEPT = "kept if not given"
+Partitions = Annotated[int | None, _partitions(f"by default {LogConfig().partitions}")]
+Ttl = Annotated[timedelta | None, _ttl(f"by default {show_duration(DEFAULT_TTL)}")]
+NewPartitions = Annotated[int | None, _partitions(KEPT)]
+NewTtl = Annotated[timedelta | None, _ttl(KEPT)]
 TimeShard = Annotated[
     timedelta | None,
     typer.Option(
@@ -117,8 +118,8 @@ def alter(
     ctx: typer.Context,
     name: LogName,
     *,
-    partitions: Partitions = None,
-    ttl: Ttl = None,
+    partitions: NewPartitions = None,
+    ttl: NewTtl = None,
     _json: Json = False,
 ) -> None:
     """Change a log while it is used. All clients follow within five seconds.

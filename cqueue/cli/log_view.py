@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.table import print_sheet, print_table
-from cqueue.cli.values import body_text, safe_for_terminal, show_duration, show_moment
+from cqueue.cli.values import body_text, safe_for_terminal, show_moment
 from cqueue.config import to_ms
+from cqueue.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.log.log import Log

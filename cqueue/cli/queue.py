@@ -12,8 +12,9 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, not_found, open_client, open_queue, say_left_out
 from cqueue.cli.options import Json, QueueName, Yes
 from cqueue.cli.queue_view import described, print_queue, print_queues
-from cqueue.cli.values import counted, parse_duration, show_duration
+from cqueue.cli.values import counted, parse_duration
 from cqueue.config import QueueConfig
+from cqueue.durations import show_duration
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 
@@ -23,47 +24,36 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make, look at, change and remove queues.", no_args_is_help=True)
 
-# Shown in the help of each option.
+# Shown in the help of each option of `create`; `alter` keeps what is not given.
 DEFAULTS = QueueConfig()
+KEPT = "kept if not given"
 
 
-def _number(name: str, text: str, default: int) -> Any:
-    return typer.Option(f"--{name}", help=f"{text}; by default {default}.", metavar="N", show_default=False)
+def _number(name: str, text: str, default: int | str) -> Any:
+    help_ = f"{text}; {default if default == KEPT else f'by default {default}'}."
+    return typer.Option(f"--{name}", help=help_, metavar="N", show_default=False)
 
 
-def _duration(name: str, text: str, default: timedelta) -> Any:
+def _duration(name: str, text: str, default: timedelta | str) -> Any:
+    help_ = f"{text}; {default if isinstance(default, str) else f'by default {show_duration(default)}'}."
     return typer.Option(
-        f"--{name}",
-        help=f"{text}; by default {show_duration(default)}.",
-        metavar="DURATION",
-        parser=parse_duration,
-        show_default=False,
+        f"--{name}", help=help_, metavar="DURATION", parser=parse_duration, show_default=False
     )
 
 
-Shards = Annotated[
-    int | None, _number("shards", "Consumers that can claim at once, up to max-shards", DEFAULTS.shards)
-]
-Visibility = Annotated[
-    timedelta | None,
-    _duration(
-        "visibility", "How long a received message is hidden from others, 2s to 12h", DEFAULTS.visibility
-    ),
-]
-MaxAttempts = Annotated[
-    int | None,
-    _number(
-        "max-attempts",
-        "Deliveries before the dead-letter queue, 2 or more; 0 means for ever",
-        DEFAULTS.max_attempts,
-    ),
-]
-Lease = Annotated[
-    timedelta | None,
-    _duration(
-        "lease", "How long a consumer may lock a part of the queue to claim, 1s or more", DEFAULTS.lease
-    ),
-]
+_SHARDS = ("shards", "Consumers that can claim at once, up to max-shards")
+_VISIBILITY = ("visibility", "How long a received message is hidden from others, 2s to 12h")
+_MAX_ATTEMPTS = ("max-attempts", "Deliveries before the dead-letter queue, 2 or more; 0 means for ever")
+_LEASE = ("lease", "How long a consumer may lock a part of the queue to claim, 1s or more")
+
+Shards = Annotated[int | None, _number(*_SHARDS, DEFAULTS.shards)]
+Visibility = Annotated[timedelta | None, _duration(*_VISIBILITY, DEFAULTS.visibility)]
+MaxAttempts = Annotated[int | None, _number(*_MAX_ATTEMPTS, DEFAULTS.max_attempts)]
+Lease = Annotated[timedelta | None, _duration(*_LEASE, DEFAULTS.lease)]
+NewShards = Annotated[int | None, _number(*_SHARDS, KEPT)]
+NewVisibility = Annotated[timedelta | None, _duration(*_VISIBILITY, KEPT)]
+NewMaxAttempts = Annotated[int | None, _number(*_MAX_ATTEMPTS, KEPT)]
+NewLease = Annotated[timedelta | None, _duration(*_LEASE, KEPT)]
 TimeShard = Annotated[
     timedelta | None,
     _duration(
@@ -156,10 +146,10 @@ def alter(
     ctx: typer.Context,
     name: QueueName,
     *,
-    shards: Shards = None,
-    visibility: Visibility = None,
-    max_attempts: MaxAttempts = None,
-    lease: Lease = None,
+    shards: NewShards = None,
+    visibility: NewVisibility = None,
+    max_attempts: NewMaxAttempts = None,
+    lease: NewLease = None,
     derived_sends: DerivedSends = False,
     _json: Json = False,
 ) -> None:

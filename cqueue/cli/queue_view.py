@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.table import print_sheet, print_table
-from cqueue.cli.values import show_duration
 from cqueue.config import FIXED, to_ms
+from cqueue.durations import show_duration
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:

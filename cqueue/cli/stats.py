@@ -12,7 +12,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import Json
 from cqueue.cli.table import print_table
-from cqueue.cli.values import show_duration
+from cqueue.durations import show_duration
 from cqueue.errors import QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.table import print_table
-from cqueue.cli.values import show_duration
+from cqueue.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.log.subscription import Subscription

@@ -35,17 +35,6 @@ def parse_duration(text: str) -> timedelta:
     raise typer.BadParameter(f"{text!r} is no duration. Write 30s, 5m, 1h30m, 250ms, 2d, or plain seconds.")
 
 
-def show_duration(duration: timedelta) -> str:
-    """As `parse_duration` reads it: the largest units first, none that is zero."""
-    left = duration // timedelta(milliseconds=1)
-    parts = []
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"
-
-
 def parse_moment(text: str) -> datetime:
     """An ISO 8601 time with its zone, such as `2030-01-31T08:00:00Z`.
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from cqueue.config import HOUR_MS, readable, stored_values, to_ms
+from cqueue.durations import given
 from cqueue.errors import ConfigError
 
 MAX_PARTITIONS = 32_767
@@ -39,16 +40,18 @@ class LogConfig:
         if self.ttl is not None and (
             not isinstance(self.ttl, timedelta) or not timedelta(minutes=1) <= self.ttl <= LONGEST_TTL
         ):
-            raise ConfigError(f"ttl is {self.ttl!r}; it takes a timedelta from 1 minute to 10 years, or None")
+            raise ConfigError(
+                f"ttl is {given(self.ttl)}; it takes a timedelta from 1 minute to 10 years, or None"
+            )
         self._check_time_shard()
 
     def _check_time_shard(self) -> None:
         if not isinstance(self.time_shard, timedelta) or self.time_shard % timedelta(milliseconds=1):
-            raise ConfigError(f"time_shard is {self.time_shard!r}; it takes a timedelta in whole ms")
+            raise ConfigError(f"time_shard is {given(self.time_shard)}; it takes a timedelta in whole ms")
         width = self.time_shard_ms
         if not 1000 <= width <= 30 * 24 * HOUR_MS or (HOUR_MS % width and width % HOUR_MS):
             raise ConfigError(
-                f"time_shard is {self.time_shard}; it divides an hour or is a multiple of one, "
+                f"time_shard is {given(self.time_shard)}; it divides an hour or is a multiple of one, "
                 "from 1 second to 30 days"
             )
 

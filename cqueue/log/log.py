@@ -40,6 +40,9 @@ class AppendResult:
         self.failed = sorted(failed, key=lambda pair: pair[0])
         self.remade = sum(len(write.rows) for write in writes if write.remade)
 
+    def __repr__(self) -> str:
+        return f"<append to {self._log}: records={self._size} failed={len(self.failed)}>"
+
     @cached_property
     def ids(self) -> list[LogId | None]:
         """Ids in the order of the entries; None for one that failed."""
@@ -59,6 +62,9 @@ class Log:
         self._catalog = catalog
         self._driver = driver
         self._states: list[AppenderState] = []  # one for each call under way
+
+    def __repr__(self) -> str:
+        return f"<log {self.name}>"
 
     @property
     def config(self) -> LogConfig:

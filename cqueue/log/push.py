@@ -42,6 +42,9 @@ class HttpPush:
         self._timeout_s = check_duration("timeout", timeout, low, high)
         self._opener: OpenerDirector = build_opener(_NoRedirects)
 
+    def __repr__(self) -> str:
+        return f"<http push to {urlsplit(self.url).hostname}>"  # the rest may hold secrets
+
     def __call__(self, record: LogRecord) -> None:
         """Send one record.
 

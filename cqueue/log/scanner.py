@@ -127,6 +127,9 @@ class Scanner(_Reader):
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="cqueue-scan")
         self._next: Future[list[Stretch] | None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<scanner of log {self._name}>"
+
     # ── reading ──
 
     def batches(self) -> Iterator[list[LogRecord]]:
@@ -252,6 +255,9 @@ class Follower(_Reader):
         self._fast = Merge(spec, positions, self._known) if low_latency else None
         self._aim: tuple[int, int] | None = None  # how far the stable one reads now, and since when
         self._seen: set[int] = set()  # handed out by the fast one, not yet passed by the stable one
+
+    def __repr__(self) -> str:
+        return f"<follower of log {self._name}>"
 
     def poll(self, wait: timedelta = timedelta()) -> list[LogRecord]:
         """What can be read next; waits up to `wait` (0 to 1 day) for the first record.

@@ -125,6 +125,9 @@ class Subscription:
         self._began = False
         self._failure: BaseException | None = None
 
+    def __repr__(self) -> str:
+        return f"<subscription {self.name} of {self.log}>"
+
     # ── running ──
 
     def run(self) -> None:

@@ -634,3 +634,11 @@ def test_a_dispatcher_loses_nothing_that_it_does_not_know(app, fields, event):
         assert dispatcher.drain(MINUTE)
     assert (event, 1) in events
     assert app.client.queue("default").stats(exact=True).waiting == 1
+
+
+def test_who_forgets_setup_is_told_to_call_it():
+    """`create_queue` would make the queue without the attempts that its tasks want."""
+    app = cqueue.App("memory://", queue="mail")
+    task = app.task(lambda: None, name="send")
+    with app, pytest.raises(cqueue.QueueNotFound, match=r"no queue 'mail' yet; app\.setup\(\) makes"):
+        task.enqueue()

@@ -56,6 +56,17 @@ def test_a_schedule_shows_how_it_stands(process):
         shown.upcoming(0)
 
 
+def test_times_that_have_passed_are_not_upcoming(world, process):
+    """Nobody serves the queue: the firing is late, and what is to come begins after now."""
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.add("once", RunOnce(SECOND))
+    world.advance(25)
+    late = process.schedules.get("k")
+    assert late.next_at == NOON + 10 * SECOND
+    assert late.upcoming(2) == [NOON + n * SECOND for n in (30, 40)]
+    assert process.schedules.get("once").upcoming() == []
+
+
 def test_a_key_is_taken_once(process):
     process.schedules.add("k", EVERY_TEN)
     with pytest.raises(ScheduleExists, match="already"):

@@ -103,6 +103,15 @@ def test_list_shows_dead_letter_queues_when_asked(cli):
     assert cli("queue", "list").out.splitlines()[1].split()[0] == "a"
 
 
+def test_alter_says_that_it_keeps_what_is_not_given(cli):
+    """A default in its help would be taken for what it sets."""
+    for group in ("queue", "log"):
+        altered = cli(group, "alter", "--help").out
+        assert "by default" not in altered
+        assert altered.count("kept if not given") >= 2
+        assert "by default" in cli(group, "create", "--help").out
+
+
 def test_pause_and_resume(cli):
     """A paused queue gives nothing and says so; sends go on."""
     cli("queue", "create", "q")

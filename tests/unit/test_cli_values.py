@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue.cli import values
+from cqueue.durations import show_duration
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_a_duration_beyond_all_time_is_no_crash(text):
 @given(st.integers(0, 10**11))
 def test_a_shown_duration_reads_back(ms):
     duration = timedelta(milliseconds=ms)
-    assert values.parse_duration(values.show_duration(duration)) == duration
+    assert values.parse_duration(show_duration(duration)) == duration
 
 
 def test_a_moment_needs_a_zone():

@@ -27,11 +27,12 @@ _COLUMNS = ("ready", "delayed", "claimed", "waiting", "live", "wide_rows")
 def stats(
     ctx: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]…", help="Which queues; all if none is named.")
+        list[str] | None, typer.Argument(metavar="[QUEUE]…", help="Which queues; by default all.")
     ] = None,
     *,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Count every message, which reads every id; takes long if many.")
+        bool,
+        typer.Option("--exact", help="Count every message: reads every id, so it takes long if many."),
     ] = False,
     _json: Json = False,
 ) -> None:

@@ -125,7 +125,7 @@ def test_the_first_page(reader):
     assert redriven.out == "2 dead letters sent back to hooks.\n"
     told = (someone.folder / "told").read_text()
     assert "GET /?paid=17" in told
-    assert "GET /?refunded=18" in told
+    assert "GET /?shipped=16" in told
     assert "message_dead" not in working
 
 

@@ -279,7 +279,7 @@ def test_scan_goes_from_one_record_to_another(cli, filled):
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        (("--from", "yesterday"), "is no position"),
+        (("--from", "yesterday"), "is not a position"),
         (("--from", "2030-01-31T08:00"), "no time zone"),
         (("--to", "2030-13-31T08:00Z"), "no time"),
         (("--from", "5x"), "no duration"),

@@ -183,10 +183,10 @@ def test_ctrl_c_ends_a_run_that_waits(cli, listeners):
         (("nowhere:listen",), "no module"),
         (("listening:lisen",), "Did you mean 'listen'?"),
         (("listening.listen",), "Did you mean listening:listen?"),
-        (("listening:number",), "is no function"),
+        (("listening:number",), "is not a function"),
         (("listening:listen", "--partition", "2"), "the log has 0 to 1"),
         (("listening:listen", "--max-attempts", "-1"), "max_attempts"),
-        (("listening:listen", "--from", "soon"), "is no position"),
+        (("listening:listen", "--from", "soon"), "is not a position"),
     ],
 )
 @pytest.mark.usefixtures("listeners")

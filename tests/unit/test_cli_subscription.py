@@ -90,7 +90,7 @@ def test_pause_and_resume(cli, client):
 
 
 def test_delete(cli):
-    assert "repeat it with --yes" in cli("subscription", "delete", "events", "billing").err
+    assert "Add --yes" in cli("subscription", "delete", "events", "billing").err
     assert cli("subscription", "list", "events").out == "billing\n"
     assert "is deleted" in cli("subscription", "delete", "events", "billing", "--yes").out
     assert cli("--json", "subscription", "list", "events").json == []

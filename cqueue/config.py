@@ -68,7 +68,7 @@ class QueueConfig:
         if self.max_attempts == 1:
             raise ConfigError(
                 "max_attempts is 1, but a claim can apply after its consumer gave up on it, "
-                "so 1 would bury messages nobody saw; use 2 or more, or 0 for no limit"
+                "so with 1, messages could die unseen; use 2 or more, or 0 for no limit"
             )
         self._check_fit()
 

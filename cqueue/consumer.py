@@ -807,7 +807,7 @@ def _listed(messages: Messages) -> list[ReceivedMessage]:
     """One message or several, as a list.
 
     Raises:
-        BadInput: something in it is no received message.
+        BadInput: something in it is not a received message.
     """
     listed = [messages] if isinstance(messages, ReceivedMessage) else messages
     if not isinstance(listed, Iterable):
@@ -817,7 +817,7 @@ def _listed(messages: Messages) -> list[ReceivedMessage]:
         return listed
     for message in listed:
         if not isinstance(message, ReceivedMessage):
-            raise BadInput(f"{message!r} is no received message")
+            raise BadInput(f"{message!r} is not a received message")
     return listed
 
 

@@ -148,14 +148,14 @@ class MessageId(str):
             version, time_shard, shard, priority = struct.unpack_from(">BqiB", packed)
             id_, queue = ids.from_bytes(packed[14:30]), packed[30:].decode("ascii")
         except (ValueError, struct.error) as exc:
-            raise InvalidMessageId(f"{str(self)!r} is no message id") from exc
+            raise InvalidMessageId(f"{str(self)!r} is not a message id") from exc
         if (
             version != 1
             or priority > MAX_PRIORITY
             or "@" not in queue
             or self.of(WideRow(queue, time_shard, shard), priority, id_) != str(self)
         ):
-            raise InvalidMessageId(f"{str(self)!r} is no message id")
+            raise InvalidMessageId(f"{str(self)!r} is not a message id")
         return Location(WideRow(queue, time_shard, shard), priority, id_)
 
 
@@ -166,7 +166,7 @@ def check_queue_name(name: str) -> str:
         InvalidQueueName: it is not 1 to 200 of the characters `A-Z a-z 0-9 . _ -`.
     """
     if not isinstance(name, str) or not _QUEUE_NAME.match(name):
-        raise InvalidQueueName(f"{name!r} is no queue name: 1 to 200 characters out of A-Z a-z 0-9 . _ -")
+        raise InvalidQueueName(f"{name!r} is not a queue name; use 1 to 200 characters of A-Z a-z 0-9 . _ -")
     return name
 
 
@@ -244,7 +244,7 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
         try:
             total += len(name.encode()) + len(value.encode())
         except UnicodeEncodeError as exc:
-            raise BadInput(f"header {name!r} is {value!r}, which is no valid text") from exc
+            raise BadInput(f"header {name!r} is {value!r}, which is not valid text") from exc
     if len(headers) > MAX_HEADERS or total > MAX_HEADERS_BYTES:
         raise HeadersTooLarge(
             f"{len(headers)} headers with {total:,} bytes; at most {MAX_HEADERS} with {MAX_HEADERS_BYTES:,}"

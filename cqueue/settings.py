@@ -246,7 +246,7 @@ def _tls_verify(values: Mapping[str, str]) -> TlsVerify:
 def _check_keyspace(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", name):
         raise ConfigError(
-            f"{name!r} is no keyspace for cqueue: up to 48 of a-z, 0-9 and _, beginning with a letter. "
+            f"{name!r} is not a keyspace name for cqueue: up to 48 of a-z, 0-9 and _, first a letter. "
             "Upper case would need quotes everywhere."
         )
 

@@ -99,7 +99,7 @@ def _host(text: str) -> tuple[str, int]:
     number = int(port) if port.isascii() and port.isdigit() else DEFAULT_PORT if not port else 0
     if not valid or not name or not 1 <= number <= 65535:
         raise ConfigError(
-            f"{text!r} is no host[:port]; the port is 1 to 65535, and an IPv6 address stands in brackets."
+            f"{text!r} is not a host[:port]. The port is 1 to 65535; put an IPv6 address in brackets."
         )
     return name, number
 

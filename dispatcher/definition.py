@@ -92,7 +92,7 @@ class Definition:
 
 def _moment_ms(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= LAST_MS:
-        raise ValueError(f"{value!r} is no time in ms since 1970")
+        raise ValueError(f"{value!r} is not a time in ms since 1970")
     return value
 
 
@@ -103,5 +103,5 @@ def check_key(key: str) -> str:
         BadInput: not 1 to 200 printable characters.
     """
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or not key.isprintable():
-        raise BadInput(f"{key!r} is no key of a schedule: 1 to {MAX_KEY} printable characters")
+        raise BadInput(f"{key!r} is not a key of a schedule: use 1 to {MAX_KEY} printable characters")
     return key

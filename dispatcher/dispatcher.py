@@ -400,7 +400,7 @@ def _checked(queues: Source | Iterable[Source]) -> list[Source]:
     sources = list(queues) if isinstance(queues, Iterable) else [queues]
     for source in sources:
         if not isinstance(source, Source):
-            raise ConfigError(f"{source!r} is no queue; open it with client.queue(…)")
+            raise ConfigError(f"{source!r} is not a queue; open it with client.queue(…)")
     names = [queue_of(source).name for source in sources]
     if not names:
         raise ConfigError("a dispatcher needs at least one queue")

@@ -74,7 +74,7 @@ def resolver_of(handler: Any) -> Resolver:
             raise ConfigError("the mapping of handlers is empty")
         for name in handler:
             if name is not None and not isinstance(name, str):
-                raise ConfigError(f"{name!r} is no task name; the handlers' keys are text, or None")
+                raise ConfigError(f"{name!r} is not a task name; the keys of handlers are text, or None")
         return ByTask({name: bind(one, name) for name, one in handler.items()})
     if isinstance(handler, Resolver) and not inspect.isclass(handler):
         return handler
@@ -90,7 +90,7 @@ def bind(handler: Any, name: str | None = None) -> Binding:
     if isinstance(handler, Binding):
         return handler
     if not callable(handler):
-        raise ConfigError(f"{handler!r} is no handler; give a function (message, context), or a class")
+        raise ConfigError(f"{handler!r} is not a handler; give a function (message, context), or a class")
     name = name or str(getattr(handler, "__name__", type(handler).__name__))
     if inspect.isclass(handler):
         return _bind_class(handler, name)

@@ -165,7 +165,7 @@ class Task(Generic[P, R]):
         calls = list(messages)
         for index, call in enumerate(calls):
             if not isinstance(call, Message) or call.task != self.name:
-                raise BadInput(f"entry {index} is no message of task {self.name!r}; make it with .message()")
+                raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")
         return self._sender.send_many(self.queue, calls)
 
     def options(

@@ -123,6 +123,6 @@ def map_literal(value: Mapping[str, object]) -> str:
 def _read(path: Path) -> Migration:
     match = _FILE_NAME.fullmatch(path.name)
     if match is None:
-        raise ConfigError(f"{path.name} is no migration: the name is NN_pre_what.cql or NN_post_what.cql.")
+        raise ConfigError(f"{path.name} is not a migration: the name is NN_pre_what.cql or NN_post_what.cql.")
     statements = split_statements(path.read_text(encoding="utf-8"))
     return Migration(int(match[1]), cast("Phase", match[2]), match[3], statements)

@@ -17,7 +17,7 @@ def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Noth
     if yes:
         return
     if cli.json or not sys.stdin.isatty():
-        raise BadInput(f"{question} Nobody can be asked here: repeat it with --yes.")
+        raise BadInput(f"{question} This is not a terminal, so there is no prompt. Add --yes to confirm.")
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as exc:

@@ -39,7 +39,7 @@ def dispatch(
     app_dir: AppDir = None,
     queues: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Only these queues; by default all that the tasks have."),
+        typer.Option(metavar="A,B", help="Only these queues; by default those of all tasks."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Threads that run handlers; by default 8.")
@@ -48,7 +48,7 @@ def dispatch(
         int | None, typer.Option(min=1, metavar="N", help="Threads that receive; by default 2.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Messages of one receive; by default 100.")
+        int | None, typer.Option(min=1, metavar="N", help="Messages to receive at once; by default 100.")
     ] = None,
     processes: Annotated[
         int | None,
@@ -56,21 +56,21 @@ def dispatch(
             min=1,
             max=256,
             metavar="N",
-            help="Run N processes, and replace one that dies; by default only this.",
+            help="Run N processes, and replace any that dies; by default just this one.",
         ),
     ] = None,
     one_core: Annotated[
         bool,
-        typer.Option("--one-core", help="Keep each process to one core: for handlers that take no time."),
+        typer.Option("--one-core", help="Keep each process to one core: for very quick handlers."),
     ] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="End when nothing is due any more.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Stop when no message is due.")] = False,
     watch: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Start afresh when a .py file under DIR changes; implies --processes 1.",
+            help="Restart when a .py file under DIR changes; implies --processes 1.",
         ),
     ] = None,
     grace: Annotated[
@@ -78,7 +78,7 @@ def dispatch(
         typer.Option(
             metavar="DURATION",
             parser=parse_duration,
-            help="How long running handlers may go on after a signal; by default 30s.",
+            help="How long handlers may run on after a signal; by default 30s.",
         ),
     ] = None,
     health_port: Annotated[
@@ -91,7 +91,8 @@ def dispatch(
         ),
     ] = None,
     health_host: Annotated[
-        str, typer.Option(metavar="HOST", help="The address for that; other machines reach only another one.")
+        str,
+        typer.Option(metavar="HOST", help="Address to listen on; by default only for this machine."),
     ] = LOOPBACK,
     log: LogFormat = None,
 ) -> None:

@@ -80,7 +80,7 @@ def create(
     ttl: Ttl = None,
     time_shard: TimeShard = None,
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="It may exist already, with the same configuration.")
+        bool, typer.Option("--exist-ok", help="Succeed if it exists with the same configuration.")
     ] = False,
     _json: Json = False,
 ) -> None:

@@ -54,7 +54,7 @@ def _check_id(text: str) -> None:
         LogId(text).locate()
     except InvalidLogId as exc:
         raise typer.BadParameter(
-            f"{text!r} is no position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
+            f"{text!r} is not a position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
             "so long ago such as 10m, or a record's id."
         ) from exc
 
@@ -127,10 +127,10 @@ def scan(
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many.")] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="From the end back to the start.")] = False,
     or_earliest: Annotated[
-        bool, typer.Option("--or-earliest", help="Begin at earliest if the log has forgotten --from.")
+        bool, typer.Option("--or-earliest", help="Begin at earliest if the log no longer has --from.")
     ] = False,
     arrow: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an Arrow file instead (IPC; extra `arrow`).")

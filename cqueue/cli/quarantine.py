@@ -26,7 +26,7 @@ Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="A row, as `quar
 def list_damaged(
     ctx: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]…", help="Which queues; all if none is named.")
+        list[str] | None, typer.Argument(metavar="[QUEUE]…", help="Which queues; by default all.")
     ] = None,
     *,
     log: Annotated[

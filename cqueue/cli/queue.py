@@ -91,7 +91,7 @@ def create(
     open_shards: OpenShards = None,
     derived_sends: DerivedSends = False,
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="It may exist already, with the same configuration.")
+        bool, typer.Option("--exist-ok", help="Succeed if it exists with the same configuration.")
     ] = False,
     _json: Json = False,
 ) -> None:

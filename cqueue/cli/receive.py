@@ -63,7 +63,7 @@ def receive(
             "--max",
             min=1,
             metavar="N",
-            help=f"At most so many; by default {DEFAULT_MAX}, without limit under --follow.",
+            help=f"At most this many; by default {DEFAULT_MAX}, without limit under --follow.",
         ),
     ] = None,
     wait: Annotated[
@@ -71,7 +71,7 @@ def receive(
         typer.Option(
             metavar="DURATION",
             parser=parse_duration,
-            help="Wait so long for the first message; by default 0s.",
+            help="How long to wait for the first message; by default 0s.",
         ),
     ] = None,
     ack: Annotated[

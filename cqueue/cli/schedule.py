@@ -49,7 +49,7 @@ def _schedules(ctx: typer.Context, queue: str) -> Iterator[Schedules]:
 def list_schedules(
     ctx: typer.Context,
     queue: Annotated[
-        str | None, typer.Argument(metavar="[QUEUE]", help="Of which queue; of all if none is named.")
+        str | None, typer.Argument(metavar="[QUEUE]", help="Which queue; by default all.")
     ] = None,
     *,
     _json: Json = False,
@@ -97,9 +97,9 @@ def add(
             metavar="EXPRESSION", help="When: 5 fields, or 6 with seconds first, such as '*/5 * * * *'."
         ),
     ] = None,
-    every: Annotated[timedelta | None, _duration("When: every so often, 100ms or more.", "--every")] = None,
-    at: Annotated[datetime | None, _moment("When: once, then: ISO 8601 with a zone.", "--at")] = None,
-    in_: Annotated[timedelta | None, _duration("When: once, so much later.", "--in")] = None,
+    every: Annotated[timedelta | None, _duration("When: at this interval, 100ms or more.", "--every")] = None,
+    at: Annotated[datetime | None, _moment("When: once, at this time: ISO 8601 with a zone.", "--at")] = None,
+    in_: Annotated[timedelta | None, _duration("When: once, after this time.", "--in")] = None,
     timezone: Annotated[
         str | None, typer.Option(metavar="ZONE", help="Of --cron, such as Europe/Berlin; by default UTC.")
     ] = None,
@@ -116,28 +116,32 @@ def add(
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
     ] = None,
-    priority: Annotated[int, typer.Option(metavar="N", help="0, the most urgent, to 9.")] = 0,
-    count: Annotated[int | None, typer.Option(metavar="N", help="So many firings, then it is done.")] = None,
-    until: Annotated[datetime | None, _moment("No firing later than this.", "--until")] = None,
+    priority: Annotated[int, typer.Option(metavar="N", help="0 (most urgent, the default) to 9.")] = 0,
+    count: Annotated[int | None, typer.Option(metavar="N", help="Stop after N firings.")] = None,
+    until: Annotated[datetime | None, _moment("Fire nothing after this time.", "--until")] = None,
     misfire: Annotated[
         str | None,
         typer.Option(
             metavar="POLICY",
-            help="Of missed times fire the latest, all, or none: latest, all, skip; by default latest.",
+            help="Which missed times to fire: latest (the default), all, or skip for none.",
         ),
     ] = None,
     grace: Annotated[
-        timedelta | None, _duration("Fire nothing that is later than this; 10s with skip.", "--grace")
+        timedelta | None,
+        _duration("Skip a firing later than this; by default 10s with skip.", "--grace"),
     ] = None,
-    jitter: Annotated[timedelta | None, _duration("Fire up to so much later, at random.", "--jitter")] = None,
+    jitter: Annotated[
+        timedelta | None, _duration("Fire up to this much later, at random.", "--jitter")
+    ] = None,
     auto_commit: Annotated[
         bool, typer.Option("--auto-commit", help="Send the next firing before the handler runs, not after.")
     ] = False,
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="It may exist already, with the same definition.")
+        bool, typer.Option("--exist-ok", help="Succeed if it exists with the same definition.")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace one of another definition; a paused one stays paused.")
+        bool,
+        typer.Option("--replace", help="Replace another definition; a paused one stays paused."),
     ] = False,
     _json: Json = False,
 ) -> None:

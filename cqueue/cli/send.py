@@ -56,7 +56,7 @@ def send(
             metavar="TIME", parser=parse_moment, help="Deliver then: ISO 8601 with a zone, 2030-01-31T08:00Z."
         ),
     ] = None,
-    priority: Annotated[int, typer.Option(metavar="N", help="0, the most urgent, to 9.")] = 0,
+    priority: Annotated[int, typer.Option(metavar="N", help="0 (most urgent, the default) to 9.")] = 0,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
     ] = None,

@@ -37,7 +37,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Jobs that Spark runs: files, reports, archives (extra `spark`)."
 )
 
-Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Files or directories, as of Spark.")]
+Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Files or directories, as in Spark.")]
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="The archive, as Spark takes directories.")]
 
 
@@ -54,7 +54,8 @@ def enqueue(
     queue: Queue = None,
     log: Log = None,
     file_format: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="As of its name.")
+        str | None,
+        typer.Option("--format", metavar="NAME", help="The format; by default by the file name."),
     ] = None,
     option: ReaderOptions = None,
     where: Where = None,
@@ -145,7 +146,7 @@ def archive(
         datetime | None, _moment("Records before this time; by default all that is stable.")
     ] = None,
     file_rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="At most so many in a file.")
+        int, typer.Option(min=1, metavar="N", help="At most this many in a file.")
     ] = 1_000_000,
     verify: Annotated[
         bool, typer.Option("--verify", help="Then compare all files with their checksums.")
@@ -205,7 +206,7 @@ def redrive(
     where: Where = None,
     to: Annotated[str | None, typer.Option(metavar="NAME", help="Another queue to send them to.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most so many, oldest first.")
+        int | None, typer.Option(min=1, metavar="N", help="At most this many, oldest first.")
     ] = None,
     master: Master = None,
     conf: Conf = None,

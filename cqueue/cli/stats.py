@@ -30,11 +30,12 @@ def stats(
     ctx: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[QUEUE]…", help="Which queues; all but dead-letter queues if none is named."),
+        typer.Argument(metavar="[QUEUE]…", help="Which queues; by default all but dead-letter queues."),
     ] = None,
     *,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Count every message, which reads every id; takes long if many.")
+        bool,
+        typer.Option("--exact", help="Count every message: reads every id, so it takes long if many."),
     ] = False,
     _json: Json = False,
 ) -> None:

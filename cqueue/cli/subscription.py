@@ -64,14 +64,14 @@ def seek(
         typer.Argument(
             metavar="POSITION",
             parser=parse_position,
-            help="earliest, latest, a time, so long ago (10m), or behind a record's id.",
+            help="earliest, latest, a time, a duration before now (10m), or after a record's id.",
             show_default=False,
         ),
     ],
     *,
     partition: Partitions = None,
     or_earliest: Annotated[
-        bool, typer.Option("--or-earliest", help="Go to earliest if the log has forgotten the position.")
+        bool, typer.Option("--or-earliest", help="Go to earliest if the log no longer has the position.")
     ] = False,
     _json: Json = False,
 ) -> None:
@@ -140,10 +140,10 @@ def run(
     topic: Topics = None,
     partition: Partitions = None,
     max_attempts: Annotated[
-        int, typer.Option(metavar="N", help="Calls before a record goes to LOG.dead; 0: for ever.")
+        int, typer.Option(metavar="N", help="Calls of a record before it goes to LOG.dead; 0: no limit.")
     ] = 5,
     or_earliest: Annotated[
-        bool, typer.Option("--or-earliest", help="Go on at earliest if the log has forgotten a position.")
+        bool, typer.Option("--or-earliest", help="Go on at earliest if the log no longer has a position.")
     ] = False,
     log_lines: LogFormat = None,
 ) -> None:
@@ -175,7 +175,7 @@ def run(
 
 def _listener(target: str, found: Any) -> Any:
     if not callable(found):
-        raise BadInput(f"{target} is no function but {type(found).__name__}; a listener takes a record.")
+        raise BadInput(f"{target} is not a function but a {type(found).__name__}; a listener takes a record.")
     return found
 
 

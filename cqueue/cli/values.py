@@ -31,8 +31,8 @@ def parse_duration(text: str) -> timedelta:
                 timedelta(),
             )
     except OverflowError as exc:
-        raise typer.BadParameter(f"{text!r} is longer than any time here.") from exc
-    raise typer.BadParameter(f"{text!r} is no duration. Write 30s, 5m, 1h30m, 250ms, 2d, or plain seconds.")
+        raise typer.BadParameter(f"{text!r} is too long.") from exc
+    raise typer.BadParameter(f"{text!r} is not a duration. Write 30s, 5m, 1h30m, 250ms, 2d or plain seconds.")
 
 
 def parse_moment(text: str) -> datetime:
@@ -44,7 +44,7 @@ def parse_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as exc:
-        raise typer.BadParameter(f"{text!r} is no time. Write it like 2030-01-31T08:00:00Z.") from exc
+        raise typer.BadParameter(f"{text!r} is not a time. Write it like 2030-01-31T08:00:00Z.") from exc
     if moment.tzinfo is None:
         raise typer.BadParameter(f"{text!r} has no time zone. Add Z for UTC, or an offset such as +02:00.")
     return moment
@@ -60,7 +60,7 @@ def parse_headers(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"{pair!r} is no header. Write name=value.")
+            raise typer.BadParameter(f"{pair!r} is not a header. Write name=value.")
         if name in headers:
             raise typer.BadParameter(f"Header {name!r} is given twice.")
         headers[name] = value

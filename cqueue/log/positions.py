@@ -72,7 +72,7 @@ def id_at(spec: LogSpec, point: Point) -> int:
             raise BadInput(f"{point} has no time zone; give an aware datetime")
         return ids.lowest_at((point - _EPOCH) // timedelta(microseconds=1)) - 1
     if not isinstance(point, str):
-        raise BadInput(f"{point!r} is no position: give a datetime, a record's id, 'earliest' or 'latest'")
+        raise BadInput(f"{point!r} is not a position: give a datetime, a record's id, 'earliest' or 'latest'")
     log, _, id_ = LogId(point).locate()
     if log != spec.partition:
         raise BadInput(f"the record is not one of log {spec.name!r}")

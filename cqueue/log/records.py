@@ -53,9 +53,9 @@ class LogId(str):
             version, partition = struct.unpack_from(">BH", packed)
             id_, log = ids.from_bytes(packed[3:19]), packed[19:].decode("ascii")
         except (ValueError, struct.error) as exc:
-            raise InvalidLogId(f"{str(self)!r} is no record id") from exc
+            raise InvalidLogId(f"{str(self)!r} is not a record id") from exc
         if version != 1 or "@" not in log or self.of(log, partition, id_) != str(self):
-            raise InvalidLogId(f"{str(self)!r} is no record id")
+            raise InvalidLogId(f"{str(self)!r} is not a record id")
         return log, partition, id_
 
 

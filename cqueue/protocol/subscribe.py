@@ -132,7 +132,7 @@ class Origin(NamedTuple):
 
 def _position(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= LAST_POSITION:
-        raise ValueError(f"{value!r} is no position")
+        raise ValueError(f"{value!r} is not a position")
     return value
 
 

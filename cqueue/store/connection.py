@@ -105,7 +105,7 @@ def open_session(settings: Settings, *, use_keyspace: bool = True) -> Connection
             a TLS file cannot be read.
     """
     if settings.scheme != "cassandra":
-        raise ConfigError(f"{settings.address} is no Cassandra cluster; this needs a cassandra:// URL.")
+        raise ConfigError(f"{settings.address} is not a Cassandra cluster; this needs a cassandra:// URL.")
     try:
         cluster = make_cluster(settings)
     except UnresolvableContactPoints as exc:

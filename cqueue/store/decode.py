@@ -342,7 +342,7 @@ def _misplaced(op: ReadShards, time_shard: Any, shard: Any) -> str:
     if not start_ms <= time_shard < start_ms + length_ms or (shard < 0) != (op.epoch < 0):
         return f"time_shard {time_shard} with shard {shard} does not belong to epoch {op.epoch}"
     if time_shard % width_ms:
-        return f"time_shard {time_shard} is no multiple of the queue's, {width_ms} ms"
+        return f"time_shard {time_shard} is not a multiple of the queue's, {width_ms} ms"
     return ""
 
 

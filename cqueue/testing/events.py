@@ -88,7 +88,7 @@ def _parse(line: bytes, where: str) -> Event:
         values = json.loads(line)
         return Event(**{**values, "messages": tuple(values.get("messages", ()))})
     except (ValueError, TypeError, AttributeError) as exc:
-        raise HistoryError(f"{where} is no line of a history: {exc}") from exc
+        raise HistoryError(f"{where} is not a line of a history: {exc}") from exc
 
 
 def calls(events: Iterable[Event]) -> list[Call]:

@@ -353,7 +353,7 @@ def _joined(bits: Iterator[int], count: int) -> int:
 def _check_subset(task: AnyTask | None, subset: Mapping[str, Any]) -> None:
     """A mistyped name would find nothing, and a test that expects nothing would pass."""
     if task is not None and not isinstance(task, Task):
-        raise BadInput(f"{task!r} is no task; give a function that @app.task has made one")
+        raise BadInput(f"{task!r} is not a task; give a function with @app.task")
     if task is None:
         return
     parameters = signature(task.function).parameters

@@ -181,7 +181,7 @@ def test_many_at_once_fail_one_by_one(app, sent):
 def test_many_are_all_of_the_task(app):
     """A message of another task would land in the wrong queue."""
     task, other = app.task(queue="mail")(send), app.task(name="other")(send)
-    with pytest.raises(cqueue.BadInput, match="entry 1 is no message of task"):
+    with pytest.raises(cqueue.BadInput, match="entry 1 is not a message of task"):
         task.enqueue_many([task.message("a"), other.message("b")])
     with pytest.raises(cqueue.BadInput, match="entry 0"):
         task.enqueue_many(["a@b"])

@@ -220,7 +220,7 @@ def test_a_mistyped_argument_is_an_error(t):
     """Where nothing is expected a test would pass by it."""
     with pytest.raises(BadArguments, match=r"has no parameter 'too'; it has to"):
         t.enqueued(mail, too="ann")
-    with pytest.raises(BadInput, match="is no task"):
+    with pytest.raises(BadInput, match="is not a task"):
         t.enqueued("mail")
 
 

@@ -204,7 +204,7 @@ def test_what_cannot_be_is_refused(spark, client, run, put, place):
         run(log=other.name)
     with pytest.raises(LogNotFound):
         run(log="nowhere")
-    with pytest.raises(BadInput, match="no archive"):
+    with pytest.raises(BadInput, match="not an archive"):
         archive.load(spark, str(Path(place).parent))
     with pytest.raises(BadInput, match="time zone"):
         Archive(log="l", path=place, until=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the test

@@ -107,7 +107,7 @@ def test_redrive(told, queue):
         (("enqueue", "{orders}", "--queue", "{queue}", "--id", "who"), "same in every run"),
         (("report",), "give a queue, a log or histories"),
         (("archive", "nowhere", "x"), "nowhere"),
-        (("replay", ".", "--queue", "{queue}"), "no archive"),
+        (("replay", ".", "--queue", "{queue}"), "not an archive"),
         (("redrive", "{queue}.dead"), "dead-letter queue"),
         (("stream", "l", "--checkpoint", "c", "--parquet", "p", "--queue", "{queue}"), "give one of"),
     ],

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,7 @@ _SKIP = re.compile(r"<!-- test: skip because (.+) -->")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?: \"[^\"]*\")?\)")
 _INLINE = re.compile(r"(`+)(.+?)\1")
+_FILE = re.compile(r"# (\w+\.py)\n")
 _ANCHOR = re.compile(r'<a (?:id|name)="([^"]+)">')
 
 
@@ -29,6 +31,17 @@ class Block:
     language: str
     text: str
     skip: str | None
+
+    @property
+    def file(self) -> str | None:
+        """The file that the reader is to write it to, if its first line names one."""
+        named = _FILE.match(self.text)
+        return named[1] if named else None
+
+    @property
+    def code(self) -> CodeType:
+        """Of a Python block: compiled, with the lines that it has in its page."""
+        return compile("\n" * (self.line - 1) + self.text, str(self.path), "exec")
 
     def __str__(self) -> str:
         return f"{name(self.path)}:{self.line}"
@@ -109,9 +122,13 @@ def anchors(path: Path) -> set[str]:
 def commands(path: Path) -> Iterator[Command]:
     """Each simple command of the page's shell blocks: pipes and lists taken apart."""
     for block in blocks(path, "sh", "bash", "console"):
-        text = block.text.replace("\\\n", " ")
-        for line in text.splitlines():
-            yield from _simple_commands(str(block), line)
+        yield from commands_of(block)
+
+
+def commands_of(block: Block) -> Iterator[Command]:
+    """Each simple command of one shell block."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        yield from _simple_commands(str(block), line)
 
 
 def inline_commands(path: Path) -> Iterator[Command]:

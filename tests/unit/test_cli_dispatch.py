@@ -69,7 +69,7 @@ def test_an_app_that_names_no_cluster_gets_that_of_the_command_line(cli, monkeyp
         (["cli_shop:app", "--queues", "mial"], "Did you mean mail?"),
         (["cli_shop:app", "--queues", " , "], "--queues names no queue"),
         (["cli_shop:app", "--threads", "1", "--consumers", "2"], "consumers is 2 and threads 1"),
-        (["cli_shop:app", "--grace", "soon"], "no duration"),
+        (["cli_shop:app", "--grace", "soon"], "not a duration"),
         (["cli_shop:app", "--processes", "0"], "greater than or equal to 1"),
         (["cli_shop:app", "--watch", "nowhere"], "does not exist"),
         (["cli_shop:app", "--health-host", "192.0.2.1", "--health-port", "1"], "192.0.2.1:1"),

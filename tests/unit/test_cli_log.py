@@ -279,10 +279,10 @@ def test_scan_goes_from_one_record_to_another(cli, filled):
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        (("--from", "yesterday"), "is no position"),
+        (("--from", "yesterday"), "is not a position"),
         (("--from", "2030-01-31T08:00"), "no time zone"),
-        (("--to", "2030-13-31T08:00Z"), "no time"),
-        (("--from", "5x"), "no duration"),
+        (("--to", "2030-13-31T08:00Z"), "not a time"),
+        (("--from", "5x"), "not a duration"),
         (("--limit", "0"), "--limit"),
         (("--partition", "4"), "the log has 0 to 3"),
         (("--topic", ""), "topic is ''"),

@@ -209,11 +209,11 @@ def test_a_name_like_no_other_gets_a_way_on(cli):
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        (("create", "a b"), "is no queue name"),
-        (("create", "[/x]"), "is no queue name"),
+        (("create", "a b"), "is not a queue name"),
+        (("create", "[/x]"), "is not a queue name"),
         (("create", "q.dead"), "dead-letter"),
         (("create", "q", "--visibility", "1s"), "2 seconds to 12 hours"),
-        (("create", "q", "--visibility", "soon"), "is no duration"),
+        (("create", "q", "--visibility", "soon"), "is not a duration"),
         (("create", "q", "--max-attempts", "1"), "2 or more"),
         (("create", "q", "--shards", "65"), "shards"),
         (("create", "q", "--time-shard", "7s"), "divides an hour"),

@@ -167,7 +167,7 @@ def test_adding_again(cli):
         (("add", "q", "k", "--cron", "* * *"), "3 field"),
         (("add", "q", "k", "--cron", "* * * * *", "--timezone", "Europe/Berlni"), "Europe/Berlin"),
         (("add", "q", "k", "--every", "1ms"), "interval"),
-        (("add", "q", "k", "--every", "often"), "no duration"),
+        (("add", "q", "k", "--every", "often"), "not a duration"),
         (("add", "q", "k", "--at", "2030-01-31T08:00"), "no time zone"),
         (("add", "q", "k", "--in", "1s", "--misfire", "lates"), "'latest', 'all', 'skip'"),
         (("add", "q", "k", "--in", "1s", "--args", "[]"), "--task"),

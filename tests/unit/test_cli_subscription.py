@@ -90,7 +90,7 @@ def test_pause_and_resume(cli, client):
 
 
 def test_delete(cli):
-    assert "repeat it with --yes" in cli("subscription", "delete", "events", "billing").err
+    assert "Add --yes" in cli("subscription", "delete", "events", "billing").err
     assert cli("subscription", "list", "events").out == "billing\n"
     assert "is deleted" in cli("subscription", "delete", "events", "billing", "--yes").out
     assert cli("--json", "subscription", "list", "events").json == []
@@ -183,10 +183,10 @@ def test_ctrl_c_ends_a_run_that_waits(cli, listeners):
         (("nowhere:listen",), "no module"),
         (("listening:lisen",), "Did you mean 'listen'?"),
         (("listening.listen",), "Did you mean listening:listen?"),
-        (("listening:number",), "is no function"),
+        (("listening:number",), "is not a function"),
         (("listening:listen", "--partition", "2"), "the log has 0 to 1"),
         (("listening:listen", "--max-attempts", "-1"), "max_attempts"),
-        (("listening:listen", "--from", "soon"), "is no position"),
+        (("listening:listen", "--from", "soon"), "is not a position"),
     ],
 )
 @pytest.mark.usefixtures("listeners")

@@ -39,7 +39,7 @@ def test_anything_else_is_refused_with_examples(text):
 
 @pytest.mark.parametrize("text", ["9" * 30 + "d", "9" * 400])
 def test_a_duration_beyond_all_time_is_no_crash(text):
-    with pytest.raises(typer.BadParameter, match="longer than any time"):
+    with pytest.raises(typer.BadParameter, match="is too long"):
         values.parse_duration(text)
 
 
@@ -54,7 +54,7 @@ def test_a_moment_needs_a_zone():
     assert values.parse_moment("2030-01-31T09:00+01:00") == datetime(2030, 1, 31, 8, tzinfo=UTC)
     with pytest.raises(typer.BadParameter, match="no time zone"):
         values.parse_moment("2030-01-31T08:00")
-    with pytest.raises(typer.BadParameter, match="is no time"):
+    with pytest.raises(typer.BadParameter, match="is not a time"):
         values.parse_moment("tomorrow")
 
 

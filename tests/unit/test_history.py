@@ -572,7 +572,7 @@ def test_a_line_cut_off_by_a_kill_is_left_out(queue, tmp_path):
     path.write_bytes(whole + whole[:50])
     assert check(path).clean
     path.write_bytes(whole[:50] + b"\n" + whole)
-    with pytest.raises(HistoryError, match=":1 is no line"):
+    with pytest.raises(HistoryError, match=":1 is not a line"):
         check(path)
 
 

@@ -67,7 +67,7 @@ def test_literals_are_quoted():
 
 @pytest.mark.parametrize("name", ["1_pre_a", "01_a", "01_mid_a", "01_pre_A"])
 def test_malformed_names_are_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match="no migration"):
+    with pytest.raises(ConfigError, match="not a migration"):
         write(tmp_path, **{name: "x"})
 
 

@@ -160,7 +160,7 @@ def verify(spark: SparkSession, path: str) -> Summary:
 def _known(files: Files) -> list[Manifest]:
     known = manifests.load(files)
     if not known:
-        raise BadInput(f"{files.root} is no archive: it has no manifest")
+        raise BadInput(f"{files.root} is not an archive: it has no manifest")
     return known
 
 

@@ -35,7 +35,7 @@ class Files:
         if not root:
             raise BadInput("the directory has no name")
         if not hasattr(spark, "_jvm"):
-            raise BadInput("this job looks after files, and needs a Spark session that is no remote one")
+            raise BadInput("this job looks after files, and needs a Spark session that is not remote")
         self._spark = spark
         inside: Any = spark  # PySpark has no public way to its file systems
         self._jvm = inside._jvm  # noqa: SLF001 - as said

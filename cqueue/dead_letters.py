@@ -129,6 +129,7 @@ class DeadLetters:
 
         Raises:
             LetterNotFound: there is none of that id.
+            DamagedRow: it cannot be read.
             InvalidMessageId, BadInput: the text is no message id, or that of another queue's message.
         """
         return self._letter(self._found([letter_id])[0])
@@ -147,8 +148,9 @@ class DeadLetters:
         """Send letters back to the queue, as the messages that they were, due at once.
 
         Give ids; or reason or task or both, as for `list`; or everything=True. Each letter is deleted only
-        when its message is known to be stored. A call that broke off is repeated without making copies,
-        within half of gc_grace. The queue is altered to have `derived_sends`.
+        when its message is known to be stored. A call that broke off is repeated without making copies; only
+        where another period of half of gc_grace (12 h by default) since the letter's death has begun
+        meanwhile may its message be sent twice. The queue is altered to have `derived_sends`.
 
         dry_run: write nothing, and say what would be done.
 
@@ -228,6 +230,7 @@ class DeadLetters:
                     by_id[original] = found
         missing = next((text for text in wanted if text not in by_id), None)
         if missing is not None:
+            self._driver.store.quarantine.check_message(*MessageId(missing).locate())
             raise LetterNotFound(f"queue {self.queue!r} has no dead letter of the id {missing}")
         return list({_id(by_id[text]): by_id[text] for text in wanted}.values())
 

@@ -345,13 +345,14 @@ class Queue:
         handler that gives it up makes a dead letter of it.
 
         Raises:
-            InvalidMessageId, BadInput: as `find`.
+            InvalidMessageId, BadInput, DamagedRow: as `find`.
             NotDone: it was not deleted.
             OutcomeUnknown: it may be; the call can be repeated.
         """
         wide_row, priority, id_ = self._locate(message_id)
         found = self._driver.run(survey.look(wide_row, priority, (id_,)))
         if not found:
+            self._driver.store.quarantine.check_message(wide_row, priority, id_)
             return False
         try:
             self._driver.run(survey.discard(wide_row, priority, [found[0].row]))

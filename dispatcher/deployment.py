@@ -78,7 +78,8 @@ class Waiting:
             return None
         now = delivery.lane.queue.now
         since = self._met(delivery, error, schedule, now)
-        return pause_for(wait, max(timedelta(), now - max(since, delivery.message.due)))
+        message = delivery.message
+        return pause_for(wait, max(timedelta(), now - max(since, message.due, message.sent_at)))
 
     def _met(self, delivery: Delivery, error: BaseException, schedule: str | None, now: datetime) -> datetime:
         """When this was met first; it is told then, and not again."""

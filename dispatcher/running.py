@@ -262,8 +262,9 @@ class Runner:
         return settlement
 
     def _age_s(self, delivery: Delivery) -> float:
-        """How long the message has been due, in seconds."""
-        return max(0.0, (delivery.lane.queue.now - delivery.message.due).total_seconds())
+        """How long the message has been due, in seconds; one that was sent again, since then."""
+        message = delivery.message
+        return max(0.0, (delivery.lane.queue.now - max(message.due, message.sent_at)).total_seconds())
 
     @staticmethod
     def _until_timeout(delivery: Delivery) -> timedelta:

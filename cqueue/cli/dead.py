@@ -13,7 +13,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code
 from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.letter_view import print_letter, print_letters
-from cqueue.cli.opening import open_queue
+from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import Json, QueueName, Yes
 from cqueue.cli.short_ids import letter_ids, short
 from cqueue.cli.values import counted
@@ -21,6 +21,7 @@ from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
     from cqueue.dead_letters import LettersResult
+    from cqueue.queue import Queue
 
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
 
@@ -52,7 +53,7 @@ def list_letters(
 ) -> None:
     """List the dead letters of a queue, the oldest first. With --json an object a line."""
     cli: CliContext = ctx.obj
-    with open_queue(cli, name) as queue:
+    with _open(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.list(limit, reason=reason, task=task)
         print_letters(cli, found)
@@ -75,7 +76,7 @@ def show(
 ) -> None:
     """Show one dead letter with its traceback and its body."""
     cli: CliContext = ctx.obj
-    with open_queue(cli, name) as queue:
+    with _open(cli, name) as queue:
         with cli.status("Looking…"):
             letter = queue.dead_letters.get(*letter_ids(queue.dead_letters, [id_]))
         print_letter(cli, letter, queue=name)
@@ -98,12 +99,12 @@ def redrive(
     """Send dead letters back to their queue: those of these ids, of a task or reason, or all.
 
     Each is sent with its task, codec, key, priority and headers, and deleted only when that is stored.
-    After an error or an interrupt the same command goes on, and makes no copies. A letter that a consumer
-    of the dead-letter queue holds stays.
+    After an error or an interrupt the same command goes on; repeated within hours it makes no copies. A
+    letter that a consumer of the dead-letter queue holds stays.
     """
     check_chosen(ids, task, reason, all_=all_)
     cli: CliContext = ctx.obj
-    with open_queue(cli, name) as queue, _going_on(cli), cli.status("Sending back…"):
+    with _open(cli, name) as queue, _going_on(cli), cli.status("Sending back…"):
         dead = queue.dead_letters
         chosen = letter_ids(dead, ids) if ids else None
         result = dead.redrive(chosen, task=task, reason=reason, everything=all_, dry_run=dry_run)
@@ -126,7 +127,7 @@ def drop(
     """Delete dead letters for good: those of these ids, of a task or reason, or all."""
     check_chosen(ids, task, reason, all_=all_)
     cli: CliContext = ctx.obj
-    with open_queue(cli, name) as queue:
+    with _open(cli, name) as queue:
         dead = queue.dead_letters
         with cli.status("Looking…"):
             chosen = letter_ids(dead, ids) if ids else None
@@ -136,6 +137,14 @@ def drop(
         with _going_on(cli), cli.status("Dropping…"):
             result = dead.drop([*would.done, *would.held])
     _tell(cli, {"queue": name}, result, f"of {name} dropped")
+
+
+@contextmanager
+def _open(cli: CliContext, name: str) -> Iterator[Queue]:
+    """A queue; in the end it is said what could not be read, and so was left out."""
+    with open_client(cli) as client:
+        yield find_queue(client, name)
+        say_left_out(cli, client, "messages")
 
 
 def check_chosen(ids: Sequence[str] | None, task: str | None, reason: str | None, *, all_: bool) -> None:

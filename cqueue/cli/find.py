@@ -10,7 +10,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.letter_view import print_letter
 from cqueue.cli.message_view import print_one
-from cqueue.cli.opening import find_queue, open_client
+from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import InQueue, Json, MessageIdText
 from cqueue.cli.short_ids import message_id, queue_of
 from cqueue.errors import LetterNotFound
@@ -39,6 +39,7 @@ def find(ctx: typer.Context, text: MessageIdText, *, queue: InQueue = None, _jso
         with cli.status("Looking…"):
             found = look(client, text, queue)
         if found is None:
+            say_left_out(cli, client, "messages")
             say_missing(cli, text)
         elif isinstance(found, DeadLetter):
             print_letter(cli, found, queue=queue_of(found.id).removesuffix(DEAD_SUFFIX))

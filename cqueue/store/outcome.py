@@ -71,7 +71,7 @@ def error(
         login: why no node lets the client's role in, if the last one asked did not.
     """
     if not sent and login is not None and isinstance(exc, NoHostAvailable):
-        return Refused(_remedy(login, server_text(login)))
+        return _refused(login)
     if is_absent(exc):
         return SchemaMismatch(f"The keyspace lacks cqueue's schema. Run `cqueue schema apply`. ({exc})")
     if (refused := refusal(exc)) is not None:
@@ -102,6 +102,10 @@ def refusal(exc: BaseException) -> Refused | Unavailable | None:
         return found[0] if found and len(found) == len(causes) and None not in found else None
     if not isinstance(exc, _REFUSED) or isinstance(exc, protocol.PreparedQueryNotFound):
         return None
+    return _refused(exc)
+
+
+def _refused(exc: BaseException) -> Refused | Unavailable:
     said = server_text(exc)
     if _ROLES_AWAY in said:
         return Unavailable(f"Nothing was done, as Cassandra could not look up the role's rights: {said}")

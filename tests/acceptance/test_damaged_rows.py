@@ -190,6 +190,8 @@ def check_set_aside(story):
     id_ = cqueue.MessageId.of(wide_row, 0, ids.from_uuid(row.id))
     with pytest.raises(cqueue.DamagedRow, match="quarantine"):
         story.queue.find(id_)
+    with pytest.raises(cqueue.DamagedRow, match="quarantine"):
+        story.queue.cancel(id_)
     story.queue.purge()
     assert story.rows(3) == []
     name = story.queue.name
@@ -372,6 +374,26 @@ def test_a_slot_without_a_number_can_be_dropped(story, run):
     (address,) = addresses(run("quarantine", "list", story.queue.name, "--json"))
     assert run("quarantine", "drop", address, "--yes").code == 0
     assert story.queue.stats().quarantined == 0
+
+
+def test_a_damaged_letter_is_not_said_to_be_gone(story, run):
+    """`get` says that it cannot be read; `dead list` and `find` say what they left out."""
+    story.send()
+    with story.queue.consumer() as consumer:
+        message = consumer.receive(1, wait=timedelta(seconds=5))[0]
+        message.dead("no use")
+    (letter,) = story.queue.dead_letters.list()
+    stored = story.session.execute(f"SELECT * FROM {story.table} WHERE kind = 3 ALLOW FILTERING")
+    (row,) = [row for row in stored if row.queue.startswith(f"{story.queue.name}.dead@")]
+    story.set(row, format=9)
+    with pytest.raises(cqueue.DamagedRow, match="quarantine"):
+        story.queue.dead_letters.get(letter.id)
+    for command in (
+        ("dead", "list", story.queue.name),
+        ("find", "abcdefg2", "--queue", story.queue.name),
+    ):
+        assert "1 damaged row is left out" in run(*command).err
+    assert run("find", letter.id).code == 3
 
 
 def test_receive_says_what_it_leaves_out(story, run):

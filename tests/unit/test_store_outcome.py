@@ -222,6 +222,14 @@ def test_where_no_host_is_up_since_none_lets_the_role_in_an_operator_is_told(kin
     assert type(outcome.error(cassandra.OperationTimedOut(), kind, login=login)) is not Refused
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_a_login_that_could_not_be_looked_up_is_no_refusal(kind):
+    """The tables of roles did not answer; that passes by itself."""
+    said = 'Error from server: code=0100 message="Unable to perform authentication: Cannot achieve QUORUM"'
+    error = outcome.error(NoHostAvailable("none", {}), kind, sent=False, login=LoginRefused(said))
+    assert type(error) is Unavailable
+
+
 def test_some_hosts_that_refuse_prove_nothing_of_the_others():
     """A request that another host may have taken is not refused."""
     errors = {"a": cassandra.AuthenticationFailed("who"), "b": connection.ConnectionShutdown("defunct")}

@@ -51,6 +51,8 @@ from cqueue.store.quarantine import Damage
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 POLL_S = 1.0
+AFTER_FAILURE_S = 3.0
+"""How much longer nobody polls after a poll that failed: every call would wait for it."""
 POLL_LIMIT_S = 1.0
 """Who asks for a configuration that is known already waits no longer for news of it."""
 TRIES = 20
@@ -135,7 +137,7 @@ class Catalog:
             raise WrongDataCentre(self._refusal)
 
     def _watch(self) -> None:
-        """Before a run: who cannot read any more what all agree on may still settle what is held."""
+        """Before a run. A deployment row that is damaged keeps nobody from acking."""
         with suppress(SchemaMismatch):
             self.keep_fresh()
 
@@ -149,6 +151,7 @@ class Catalog:
             self._polled_s = float("-inf")  # whoever asks next is told as well
             raise
         except NotDone:
+            self._polled_s = time.monotonic() + AFTER_FAILURE_S
             return
         with self._mutex:
             if stored is not None:

@@ -45,13 +45,13 @@ from cqueue.store.operations import (
     WideRow,
 )
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, SLOT_KIND, Damage, parse_address
+from cqueue.store.statements import KEY_COLUMNS
 from cqueue.store.subscriptions import ListSubscriptions, ReadSubscription, RemoveMember, SubscriptionKey
 
 _INSTEAD: Final = {
     "queues": "`cqueue queue delete {0}` deletes the queue with its messages",
     "logs": "`cqueue log delete {0}` deletes the log with its records",
 }
-_KEYS: Final = {"subscriptions": ("log", "subscription", "kind", "partition", "member")}
 TABLES: Final = ("queues", "logs", "schedules", "workers", "subscriptions", "shards", "log", "log_shards")
 
 
@@ -234,11 +234,9 @@ def _refusal(damage: Damage) -> BadInput:
 
 
 def _cql(damage: Damage) -> str:
-    if damage.table not in _KEYS:
-        return f"its key is {', '.join(map(str, damage.key))}"
-    parts = zip(_KEYS[damage.table], damage.key, strict=True)
     where = " AND ".join(
-        f"{column} = {repr(each) if isinstance(each, str) else each}" for column, each in parts
+        f"{column} = {repr(value) if isinstance(value, str) else value}"
+        for column, value in zip(KEY_COLUMNS[damage.table], damage.key, strict=True)
     )
     return f"DELETE FROM {damage.table} WHERE {where}"  # noqa: S608 - shown, not run
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -226,7 +226,8 @@ def _free_slot(head: Head, priority: int) -> Proto[tuple[int, SlotRow | None]]:
     if free:
         slot = free[pick % len(free)]
         return slot.number, slot
-    return max((slot.number for slot in mine), default=-1) + 1 + MOST_NEW + pick % 4, None
+    used = {slot.number for slot in mine}
+    return next(n for n in count(len(used) + MOST_NEW + pick % 4) if n not in used), None
 
 
 def _add(change: SlotChange, number: int) -> SlotChange:

@@ -114,7 +114,7 @@ class Draft:
         self.changed: list[Lease] = []  # finished, but not as the slot is known: to be looked at again
         self.listed: dict[int, set[int]] = {}
         self.skip_listed(head)
-        for at in head.cursors.values():
+        for at in () if view.open else head.cursors.values():
             if is_lost(at, now_us):
                 self._place(restarted(at, now_us))
 
@@ -220,7 +220,7 @@ class Draft:
             idle = key in self.finished or (slot is not None and slot.state is SlotState.FREE)
             if idle and key not in self.changes:
                 return number
-        return max(numbers, default=-1) + 1
+        return next(number for number in range(len(numbers) + 1) if number not in numbers)
 
     # ── cursors ──
 

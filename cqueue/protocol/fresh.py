@@ -137,7 +137,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     rows, began_us = slice_.rows, slice_.began_us
     if known.looked:
         draft.view.looked_us = draft.now_us
-    late = [id_ for piece in pieces for id_ in piece.ids]
+    late = [id_ for piece in pieces for id_ in _readable(piece)]
     if upto > at.cursor:
         upto = _swept_end(draft, pieces[0], upto)
     upto = yield from _take_late(draft, priority, draft.unlisted(priority, late), upto)
@@ -318,6 +318,12 @@ def look_back(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> Loo
     upto = at.boundary if sparse else min(taken[-1].upto, at.boundary)
     after = max(at.cursor, ids.lowest_at(ids.time_us(upto) - spec.skew_us), 0 if sparse else taken[0].after)
     return LookBack(after, upto) if after < upto else None
+
+
+def _readable(piece: IdSlice) -> list[int]:
+    if not piece.damaged:
+        return piece.ids
+    return [id_ for id_ in piece.ids if not ids.is_any_of_row(id_, piece.damaged)]
 
 
 def _swept_end(draft: Draft, piece: IdSlice, upto: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol.sanity import is_held, next_fence
+from cqueue.protocol.sanity import is_held, is_retired, next_fence
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
@@ -43,7 +43,7 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     head = view.head or (yield from ReadHead(view.wide_row))
     view.head = view.ahead = None
     now_us = yield from Now()
-    if head.lock is not None and head.lock.state is LockState.RETIRED:
+    if is_retired(head.lock, view.end_us, now_us):
         view.retired = True
         return False
     if is_held(head.lock, spec, now_us):

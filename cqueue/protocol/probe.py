@@ -14,14 +14,13 @@ from cqueue.protocol.draft import listed_above
 from cqueue.protocol.fresh import look_back
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, is_spent, ripe_at_us
-from cqueue.protocol.sanity import is_held, is_lost
+from cqueue.protocol.sanity import is_held, is_lost, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
     CursorRow,
     Head,
     IdSlice,
-    LockState,
     Now,
     Operation,
     ReadHead,
@@ -52,7 +51,7 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
         if isinstance(head, Head):
             view.rivals.met(head, view.fence)
             view.head, view.head_us = head, 0  # to lock with; a claim goes by none but its own
-            if head.lock is not None and head.lock.state is LockState.RETIRED:
+            if is_retired(head.lock, view.end_us, now_us):
                 view.retired = True
                 yield from finish_retirement(view, spec)
             elif not is_held(head.lock, spec, now_us):

@@ -26,6 +26,8 @@ PRIORITIES = range(10)
 SIDE_BY_SIDE = 4
 QUARANTINE_REST_US = 60_000_000
 """A wide row that only rows in quarantine keep from being retired is looked at again after this time."""
+PASS_IDS = 100
+"""Ids of one read of a pass: one that is alive is enough to keep the wide row."""
 READS_AT_ONCE = 60
 """A claim makes no more of them for a pass: messages of other wide rows wait meanwhile."""
 Found = dict[int, list[int]]
@@ -73,10 +75,18 @@ def try_retire(draft: Draft) -> Proto[None]:
             found, reads = yield from _pass_priority(draft, priority, left)
             left -= reads
     if found:
-        view.pass_to.clear()
+        _begin_anew(view)
         yield from _take_strays(draft, found)
-    else:
-        draft.retire = all(view.pass_to.get(priority, 0) >= _end(draft) for priority in PRIORITIES)
+    elif all(view.pass_to.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
+        draft.retire = not view.passed_quarantine
+        if view.passed_quarantine:
+            _begin_anew(view)
+            view.rest_until_us = draft.now_us + QUARANTINE_REST_US
+
+
+def _begin_anew(view: RowView) -> None:
+    view.pass_to.clear()
+    view.passed_quarantine = False
 
 
 def _end(draft: Draft) -> int:
@@ -130,34 +140,47 @@ def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[Found, int]]:
     if not pieces:
         return {}, 0
     row, found = draft.view.wide_row, dict[int, list[int]]()
-    answers: list[IdSlice] = yield from together(*(ReadIds(row, *piece, 100) for piece in pieces))
+    answers: list[IdSlice] = yield from together(*(ReadIds(row, *piece, PASS_IDS) for piece in pieces))
     for piece, answer in zip(pieces, answers, strict=True):
-        if answer.ids:
-            found.setdefault(piece.priority, []).extend(answer.ids)
+        some = yield from _not_in_quarantine(draft, piece, answer)
+        if some:
+            found.setdefault(piece.priority, []).extend(some)
     return found, max(answer.tombstones for answer in answers)
 
 
-def _take_strays(draft: Draft, found: Found) -> Proto[None]:
-    """Messages behind a cursor: sent late, so never acknowledged. Delivering them is the safe answer.
+def _not_in_quarantine(draft: Draft, piece: Piece, answer: IdSlice) -> Proto[list[int]]:
+    """Ids of a piece that are not in quarantine; where an answer is full of others, those behind it."""
+    aside = _set_aside(draft, piece.priority)
+    while True:
+        some = [i for i in answer.ids if i not in aside and not ids.is_any_of_row(i, answer.damaged)]
+        draft.view.passed_quarantine |= len(some) < len(answer.ids)
+        if some or len(answer.ids) < PASS_IDS:
+            return some
+        rest = piece._replace(after=answer.ids[-1])
+        answer = yield from ReadIds(draft.view.wide_row, *rest, PASS_IDS)
 
-    What is in quarantine stays, and with it the wide row: it is looked at again after a while.
+
+def _take_strays(draft: Draft, found: Found) -> Proto[None]:
+    """Messages behind a cursor: sent late, or brought back by a repair. Deliver them.
+
+    What cannot be read stays, and with it the wide row: it is looked at again after a while.
     """
-    view, quarantined = draft.view, False
+    view, damaged = draft.view, tuple[int, ...]()
     for priority, strays in found.items():
         view.priorities.add(priority)
         wanted = draft.unlisted(priority, sorted(strays))[: max(0, draft.left)]
-        quarantined |= not _set_aside(draft, priority).isdisjoint(strays)
         if wanted:
             read = ReadSlice(view.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
             rows, _, damaged = yield from read
+            # Others may stand between them, and fill the answer: of what is behind it nothing is known.
+            reached = rows[-1].id if len(rows) >= len(wanted) else wanted[-1]
             rows = [row for row in rows if row.id in wanted]
             if rows:
                 draft.grant(priority, rows, 1)
-            quarantined |= bool(damaged)
-            gone = set(wanted) - {row.id for row in rows}
+            gone = {id_ for id_ in wanted if id_ <= reached} - {row.id for row in rows}
             phantoms = {id_ for id_ in gone if not ids.is_any_of_row(id_, damaged)}
             yield from _delete_phantoms(draft, priority, phantoms)
-    if quarantined and not draft.grants:
+    if damaged and not draft.grants:
         view.rest_until_us = draft.now_us + QUARANTINE_REST_US
 
 

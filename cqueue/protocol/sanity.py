@@ -36,6 +36,11 @@ def is_held(lock: LockRow | None, spec: QueueSpec, now_us: int) -> bool:
     return 0 < left_us <= spec.lease_ms * 1000 + AHEAD_US
 
 
+def is_retired(lock: LockRow | None, end_us: int, now_us: int) -> bool:
+    """Whether a wide row, which ends at `end_us`, was dropped: nobody does that before its end."""
+    return lock is not None and lock.state is LockState.RETIRED and now_us >= end_us
+
+
 def is_lost(at: CursorRow, now_us: int) -> bool:
     """Whether messages that nobody lists may stand below this cursor, as no claim has put it there."""
     return at.cursor > at.boundary or at.boundary > ids.highest_at(now_us + AHEAD_US)

@@ -170,6 +170,7 @@ class RowView:
     taken: dict[int, deque[Stretch]] = field(default_factory=dict)  # by priority: what we took last, joined
     passed: dict[int, list[Stretch]] = field(default_factory=dict)  # by priority: all that we took, no gap
     pass_to: dict[int, int] = field(default_factory=dict)  # by priority: so far has a pass found nothing
+    passed_quarantine: bool = False  # the pass has passed over rows in quarantine
     floors: dict[int, int] = field(default_factory=dict)  # open wide rows: read from here on
     pass_at_us: int = 0  # open wide rows: when the next whole pass is due
     pass_gap_us: int = FIRST_PASS_GAP_US

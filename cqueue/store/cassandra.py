@@ -42,6 +42,8 @@ BODY_READS_IN_FLIGHT: Final = 4
 REAPED_AT_ONCE: Final = 500
 PACKS_AT_ONCE: Final = 64
 """Rows of one read by ids; each may have 32 KiB, for one message that is asked for."""
+FEW_ROWS: Final = 4
+"""Of the first such read, where a few messages are wanted; each further one asks for four times as many."""
 SINGLES_AT_ONCE: Final = 250
 """The same where the first few of many single messages are asked for."""
 PACK_READS_IN_FLIGHT: Final = 2
@@ -241,8 +243,9 @@ class CassandraStore:
         packed = any(map(ids.is_packed, row_ids))
         if not packed and not op.limit:
             return send(0, len(row_ids))
-        rows = PACKS_AT_ONCE if packed else SINGLES_AT_ONCE
-        jobs = [(1, partial(send, at, at + rows)) for at in range(0, len(row_ids), rows)]
+        most = PACKS_AT_ONCE if packed else SINGLES_AT_ONCE
+        parts = _parts(len(row_ids), most, first=FEW_ROWS if op.limit else most)
+        jobs = [(1, partial(send, start_, end)) for start_, end in parts]
         return FirstOf(jobs, PACK_READS_IN_FLIGHT, op.limit)
 
     def _live(
@@ -308,7 +311,7 @@ class CassandraStore:
         return self._requests.send_together(parts, deleted)
 
     def _drop_messages(self, op: ops.DropMessages) -> Request[None]:
-        rows = packs.row_ids(op.ids)
+        rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may stand under any id
         values = (max(op.at_us, _delete_us(rows)), *op.wide_row, op.priority, rows)
         return self._requests.send(cql.DELETE_MESSAGES, values, _nothing)
 
@@ -442,6 +445,14 @@ def _level(name: str) -> int:
 
 def _delete_us(some: Iterable[int]) -> int:
     return max(map(ids.time_us, some)) + 1
+
+
+def _parts(total: int, most: int, *, first: int) -> Iterator[tuple[int, int]]:
+    """Where parts of so many begin and end: the first of them small, each further one four times as large."""
+    start, size = 0, first
+    while start < total:
+        yield start, min(total, start + size)
+        start, size = start + size, min(most, 4 * size)
 
 
 def _portions(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:

@@ -126,7 +126,8 @@ def lowest(after: int) -> int:
 
 def last_in(row_id: int) -> int:
     """The id of the last message that stands in the row with this id."""
-    return row_id + ids.pack_size(row_id) - 1 if ids.is_packed(row_id) else row_id
+    whole = ids.is_packed(row_id) and not ids.place_in_pack(row_id)
+    return row_id + ids.pack_size(row_id) - 1 if whole else row_id
 
 
 def row_ids(some: Iterable[int]) -> list[int]:
@@ -177,12 +178,25 @@ def id_damage(row: IdRow) -> str | None:
     packed = ids.is_packed(id_)
     if packed != (format_ == PACK):
         return "its format is not that of its id"
+    if packed and ids.place_in_pack(id_):
+        return "its id is not that of the first message of a pack"
     if not gone:
         return None
     size = ids.pack_size(id_) if packed else 0
     if any(mark < 0 or not mark // _STRETCH <= mark % _STRETCH < size for mark in gone):
         return "it marks messages as gone that it does not have"
     return None
+
+
+_NOTHING = (None,) * 6
+
+
+def _is_plain(row: Row) -> bool:
+    """Whether it is one message with nothing but a small body, as most are that stand alone."""
+    _, id_, body, *more, sent_at, expires, format_, gone = row
+    if body is None or sent_at is None or gone or expires is not None or format_ != SINGLE:
+        return False
+    return tuple(more) == _NOTHING and 0 <= sent_at <= LAST_MS and not ids.is_packed(id_)
 
 
 class Read(NamedTuple):
@@ -197,6 +211,10 @@ def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> 
     found, damaged = list[MessageRow](), dict[int, str]()
     for row in rows:
         id_ = row[1]
+        if _is_plain(row):
+            if after < id_ <= upto:
+                found.append(MessageRow._make(row[:12]))
+            continue
         if is_partial(id_, row[2], row[11]):
             continue
         reason = damage(row)

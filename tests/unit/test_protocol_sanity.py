@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
+from cqueue.protocol.ack import Shared, nack
 from cqueue.protocol.retire import QUARANTINE_REST_US
 from cqueue.protocol.sanity import AHEAD_US, LAST_FENCE, is_lost, next_fence, restarted
 from cqueue.store import codec
 from cqueue.store.operations import (
     CursorRow,
+    DeleteMessages,
     IdSlice,
     LockRow,
     LockState,
@@ -139,6 +141,116 @@ def test_a_wide_row_with_a_quarantined_message_stays_and_rests():
     assert ids_of(table.poll(view)) == []
     assert view.rest_until_us == table.time_us + QUARANTINE_REST_US
     assert table.head().lock is None or table.head().lock.state is not LockState.RETIRED
+
+
+# ── The pass before retirement, with rows in quarantine beside live ones ──
+
+
+def packed(table, at_us, count):
+    """The ids of a pack at that time."""
+    return list(ids.packed(at_us * 10, next(table._numbers), count))
+
+
+def over(table):
+    """A wide row that is over and swept, in the view of somebody who took nothing there.
+
+    What is put there now is found by a pass only.
+    """
+    (first,) = table.put(NOON_US)
+    (last,) = table.put(NOON_US + 50 * SECOND_US)
+    table.pass_time(51 * SECOND_US)
+    assert ids_of(table.claim()) == [first, last]
+    view = table.view()
+    table.store.execute(DeleteMessages(table.row, 0, (first, last)))
+    while table.time_us < table.end_us + SECOND_US:
+        table.pass_time(SECOND_US)
+        table.poll(view)
+    table.log.clear()
+    return view
+
+
+def passed(table, view, seconds=400):
+    """What polls of these seconds deliver; each message is acked at once."""
+    found = []
+    for _ in range(seconds):
+        table.pass_time(SECOND_US)
+        some = ids_of(table.poll(view, want=500))
+        found += some
+        if some:
+            table.store.execute(DeleteMessages(table.row, 0, tuple(some)))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("gap_s", [0.05, 0.3, 0.5, 0.6, 1])
+def test_a_pass_deletes_nothing_that_it_has_not_read(gap_s):
+    """More strays than one read of ids shows, and others behind: all are delivered, none is a phantom."""
+    table = Table()
+    view = over(table)
+    strays = [id_ for _ in range(3) for id_ in packed(table, NOON_US + SECOND_US, 100)]
+    strays += packed(table, NOON_US + SECOND_US + int(gap_s * SECOND_US), 100)
+    table.insert(strays)
+    assert passed(table, view) == sorted(strays)
+
+
+def test_a_pass_delivers_what_stands_around_a_quarantined_slots_messages():
+    """They fill an answer, and are neither delivered nor deleted; the packs around them are delivered."""
+    table = Table()
+    view = over(table)
+    at_us = NOON_US + 5 * SECOND_US
+    before = packed(table, at_us, 3)
+    held = table.put(at_us + 10, at_us + 20, at_us + 25)
+    after = packed(table, at_us + 30, 3)
+    table.insert([*before, *after])
+    write(table, slots=(slot(SlotState.QUARANTINED, held, number=7),))
+    assert passed(table, view) == [*before, *after]
+    assert table.store.execute(ReadIds(table.row, 0, 0, END, 10)).ids == held
+
+
+@pytest.mark.parametrize("gap_s", [1, 40])
+def test_a_pass_goes_on_behind_a_row_in_quarantine(gap_s):
+    """What stands behind it is delivered, near or far."""
+    table = Table()
+    view = over(table)
+    held = table.put(NOON_US + SECOND_US)
+    stray = table.put(NOON_US + (1 + gap_s) * SECOND_US)
+    write(table, slots=(slot(SlotState.QUARANTINED, held, number=7),))
+    assert passed(table, view) == stray
+
+
+def test_a_pass_goes_on_behind_many_messages_in_quarantine():
+    """More than one read of ids shows."""
+    table = Table()
+    view = over(table)
+    held = table.put(*(NOON_US + SECOND_US + at for at in range(250)))
+    stray = table.put(NOON_US + SECOND_US + 300)
+    write(table, slots=(slot(SlotState.QUARANTINED, held, number=7),))
+    assert passed(table, view) == stray
+
+
+# ── Numbers of slots, and locks of the future ──
+
+
+def test_a_slot_with_the_last_number_does_not_drive_others_beyond_it():
+    """Claims and nacks take numbers that are free, which can be stored and read."""
+    table = Table()
+    held = table.put(NOON_US - SECOND_US)
+    last = slot(SlotState.CLAIMED, held, number=(1 << 20) - 1, due_ms=NOON_US // 1000 + 20_000)
+    write(table, slots=(last,))
+    table.put(NOON_US, NOON_US)
+    claimed = table.claim()
+    lease = claimed.taken[0].lease
+    table.run(nack(lease, [claimed.taken[0].row.id], 1000, Shared()))
+    numbers = sorted(row.number for row in table.head().slots)
+    assert len(numbers) == 3
+    assert numbers[1] < 20
+
+
+def test_a_wide_row_that_is_not_over_was_not_dropped():
+    """A lock that says so is a free one."""
+    table = Table()
+    some = table.put(NOON_US)
+    write(table, lock=LockRow(LockState.RETIRED, b"x", 0, 5))
+    assert ids_of(table.poll(table.view())) == some
 
 
 class Damaged:

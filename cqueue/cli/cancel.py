@@ -20,7 +20,7 @@ def cancel(ctx: typer.Context, text: MessageIdText, *, queue: InQueue = None, _j
     """Delete one message, so that it does not come any more, whether it is due or not.
 
     A handler that has it goes on to its end; the message does not come again after it. A dead letter is
-    left alone: `cqueue dead drop` deletes it. Exit code 1: there is no such message, or none any more.
+    left alone: `cqueue dead drop` deletes it. Exit code 1: there is no such message (any more).
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 

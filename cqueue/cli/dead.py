@@ -173,6 +173,8 @@ def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: s
     ]
     value = {**about, "done": result.done, "sent": result.sent, "held": result.held, "failed": failed}
     cli.emit(value, f"{counted(len(result.done), 'dead letter')} {done}.")
+    if not (result.done or result.held or failed):
+        cli.remark(f"No letter fits. `cqueue dead list {about['queue']}` shows the tasks and reasons of all.")
     reasons = [(id_, "a consumer of the dead-letter queue holds it, so it stays") for id_ in result.held]
     reasons += [(id_, f"{type(error).__name__}: {error}") for id_, error in result.failed]
     for text in _grouped(reasons):

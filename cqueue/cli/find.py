@@ -30,7 +30,7 @@ def find(ctx: typer.Context, text: MessageIdText, *, queue: InQueue = None, _jso
     """Show where a message stands: its state, its attempts, when it may come next, and the message.
 
     A whole id says its queue. A short one is looked for among all messages of all queues, or of --queue.
-    Exit code 1: there is no such message, or none any more.
+    Exit code 1: there is no such message (any more).
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 
@@ -74,5 +74,5 @@ def say_missing(cli: CliContext, text: str) -> None:
     """
     if cli.json:
         cli.emit(None)
-    cli.remark(f"There is no message {text}, or none any more: it was acked or cancelled, or has expired.")
+    cli.remark(f"There is no message {text}. It may have been acked or cancelled, or have expired.")
     raise typer.Exit(ExitCode.CHECK_FAILED)

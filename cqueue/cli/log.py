@@ -140,7 +140,7 @@ def alter(
 def delete(ctx: typer.Context, name: LogName, *, yes: Yes = False, _json: Json = False) -> None:
     """Delete a log and all its records.
 
-    Interrupted, it leaves a log that nobody finds any more; the same command finishes it.
+    If it is interrupted, the log can no longer be used; repeat the command to finish.
     """
     cli: CliContext = ctx.obj
     confirm(cli, f"Delete log {name} and all its records?", yes=yes)

@@ -178,7 +178,7 @@ def alter(
 def delete(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json = False) -> None:
     """Delete a queue, its dead-letter queue, and all their messages.
 
-    Interrupted, it leaves a queue that nobody finds any more; the same command finishes it.
+    If it is interrupted, the queue can no longer be used; repeat the command to finish.
     """
     cli: CliContext = ctx.obj
     if name.endswith(DEAD_SUFFIX):

@@ -47,7 +47,7 @@ def list_subscriptions(ctx: typer.Context, log: LogName, *, _json: Json = False)
 def show(ctx: typer.Context, log: LogName, name: Name, *, _json: Json = False) -> None:
     """Show a subscription: its members, and for each partition who reads it, how far, and its lag.
 
-    The lag counts records, so it is no quick look.
+    Counting the lag reads records, so it takes a while.
     """
     with open_client(ctx.obj) as client:
         _emit(ctx.obj, _opened(client, log, name))

@@ -268,6 +268,15 @@ def test_ctrl_c_says_that_the_same_command_goes_on(cli, monkeypatch):
     assert (said.code, "the same command goes on" in said.err) == (130, True)
 
 
+def test_a_filter_that_fits_no_letter_says_where_to_look(cli, bury):
+    """A short or misspelt name of a task changes nothing, and the answer says where the names stand."""
+    bury(*SEND)
+    result = cli("dead", "redrive", "q", "--task", "send")
+    assert result.out == "0 dead letters sent back to q.\n"
+    assert "No letter fits. `cqueue dead list q` shows" in result.err
+    assert ids(cli)
+
+
 def test_dropped_letters_are_gone(cli, bury):
     bury(*SEND)
     bury("stays", reason="other")

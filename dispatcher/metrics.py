@@ -124,7 +124,7 @@ class _Held(Collector):
 
     def collect(self) -> Iterator[Metric]:
         depth = _by_queue("cqueue_queue_depth", "Messages that are due and held by nobody: an estimate.")
-        age = _by_queue("cqueue_queue_oldest_age_seconds", "Since the oldest of them was due; 0 without any.")
+        age = _by_queue("cqueue_queue_oldest_age_seconds", "Seconds since the oldest one was due.")
         in_flight = _by_queue("cqueue_queue_in_flight", "Messages that consumers hold: an estimate.")
         dead = _by_queue("cqueue_queue_dead", "Letters in the dead-letter queue: an estimate.")
         for queue, found in self._depths().items():

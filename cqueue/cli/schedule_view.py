@@ -91,7 +91,7 @@ def print_schedules(
         )
         rows.append((schedule.queue, *row) if queues else row)
     header = ("queue", *_COLUMNS) if queues else _COLUMNS
-    print_table(cli, header, rows, right=("fired",), spare=("previous", "fired"))
+    print_table(cli, header, rows, right=("fired",), spare=("previous", "fired", "when"))
 
 
 def print_schedule(cli: CliContext, description: dict[str, Any]) -> None:

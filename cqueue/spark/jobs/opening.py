@@ -17,8 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cqueue.errors import BadInput, NotDone
+from cqueue.spark import register
 from cqueue.spark.jobs.failures import gist
-from cqueue.spark.source import DefaultSource
 
 LOOK_EVERY_S = 0.2
 SETTINGS = {
@@ -61,9 +61,8 @@ def opened(
         ) from exc
     except Py4JJavaError as exc:
         raise BadInput(f"Spark does not start with these settings: {gist(exc)}") from exc
-    # By name as well: Spark does not see `pyspark_cqueue` in an editable install.
-    spark.dataSource.register(DefaultSource)
     try:
+        register(spark)
         yield spark
     finally:
         spark.stop()

@@ -54,9 +54,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _spec(self) -> LogSpec:
-        check_stream(
-            self._options
-        )  # not sooner: Spark 4.3 reports what a reader's making raises as its own bug
+        # Not sooner: of what making a reader raises, Spark 4.3 reports a bug of its own instead.
+        check_stream(self._options)
         return session(self._options.settings).logs.entry(self._options.name).spec
 
     def _now_us(self) -> int:

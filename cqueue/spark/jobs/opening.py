@@ -14,6 +14,7 @@ from threading import Event, Thread
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from cqueue.errors import BadInput, NotDone
@@ -27,6 +28,9 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+
+LOGGERS_OF_MISTAKES = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They print a query's error with all its traces, as JSON, before it is raised."""
 
 Tell = Callable[[float], None]
 """Told how much of the tasks that Spark knows of is done, 0 to 1."""
@@ -61,6 +65,8 @@ def opened(
         ) from exc
     except Py4JJavaError as exc:
         raise BadInput(f"Spark does not start with these settings: {gist(exc)}") from exc
+    for logger in LOGGERS_OF_MISTAKES:
+        PySparkLogger.getLogger(logger).disabled = True
     try:
         register(spark)
         yield spark

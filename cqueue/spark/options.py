@@ -148,8 +148,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def stream_options(options: ReadOptions) -> ReadOptions:
-    """The same, if they are options of a stream.
+def check_stream(options: ReadOptions) -> None:
+    """Check that a stream can be read with these options.
 
     Raises:
         ConfigError: it is a queue, which has no offsets; or an option that only a batch has.
@@ -164,7 +164,6 @@ def stream_options(options: ReadOptions) -> ReadOptions:
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"option {name} is for a batch; a stream goes on")
-    return options
 
 
 def _view(texts: _Texts, kind: str) -> str:

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.spark import heads, messages, records
+from cqueue.spark.brief import brief
 from cqueue.spark.filters import narrowed
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import session
@@ -22,6 +23,7 @@ class Reader(DataSourceReader):
         self._options = options
         self._columns = columns
 
+    @brief
     def partitions(self) -> list[InputPartition]:
         """The tasks. Called once, where the query is planned.
 

@@ -16,7 +16,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cqueue.spark.options import ReadOptions, read_options, stream_options, write_options
+from cqueue.spark.brief import brief
+from cqueue.spark.options import ReadOptions, read_options, write_options
 from cqueue.spark.reader import PushdownReader, Reader
 from cqueue.spark.stream import LogStreamReader
 from cqueue.spark.stream_writer import StreamWriter
@@ -37,6 +38,7 @@ class DefaultSource(DataSource):
         """The format's name."""
         return "cqueue"
 
+    @brief
     def schema(self) -> StructType:
         """The columns of the view, or those that option `columns` names.
 
@@ -61,6 +63,7 @@ class DefaultSource(DataSource):
         pushed = options.push_filters and getattr(caller, "name", None) == _PUSHDOWN
         return (PushdownReader if pushed else Reader)(options, columns_of(options.view, schema))
 
+    @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """A writer that appends.
 
@@ -74,11 +77,12 @@ class DefaultSource(DataSource):
         """A reader of a log as a stream.
 
         Raises:
-            ConfigError: an option is wrong; or it is a queue, which cannot be read as a stream.
+            ConfigError: an option is wrong, or the schema has other columns than the view.
         """
-        options = stream_options(self._read_options())
+        options = self._read_options()
         return LogStreamReader(options, columns_of(options.view, schema))
 
+    @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         """A writer that appends each batch once.
 

@@ -26,7 +26,8 @@ from cqueue.log.records import LogId
 from cqueue.protocol.logs import LogSpec
 from cqueue.protocol.scan import IdMerge, ShardMap
 from cqueue.spark import records
-from cqueue.spark.options import EARLIEST, LATEST, ReadOptions
+from cqueue.spark.brief import brief
+from cqueue.spark.options import EARLIEST, LATEST, ReadOptions, check_stream
 from cqueue.spark.session import session
 
 IDLE_US = 600_000_000
@@ -53,16 +54,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _spec(self) -> LogSpec:
+        # Not sooner: of what making a reader raises, Spark 4.3 reports a bug of its own instead.
+        check_stream(self._options)
         return session(self._options.settings).logs.entry(self._options.name).spec
 
     def _now_us(self) -> int:
         return session(self._options.settings).driver.clock.now_us()
 
+    @brief
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name, as those below
         """Where a new query begins: with the log, now, or at a time.
 
         Raises:
             LogNotFound: there is none of that name.
+            ConfigError: it is a queue, or an option is not for streams.
             NotDone: Cassandra does not answer.
         """
         spec, options = self._spec, self._options
@@ -79,6 +84,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.max_rows_per_batch
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @brief
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what was acknowledged before this, and end: so wait until that is stable."""
         spec, now_us = self._spec, self._now_us()
@@ -86,6 +92,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while spec.horizon(self._now_us()) <= self._until:
             time.sleep(0.05)
 
+    @brief
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """Up to where the next batch reads; `start` if there is nothing new.
 
@@ -119,11 +126,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             count += len(found)
         return end if count else None
 
+    @brief
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
         """What is stable now, for the query's progress."""
         spec = self._spec
         return self._offsets(spec, dict.fromkeys(range(spec.partitions), spec.horizon(self._now_us())))
 
+    @brief
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """One task for each partition of the log, whether it holds records or not.
 

@@ -20,14 +20,15 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
-def example(client):
-    """The example as a module of this process, on the client of the tests."""
+def example(client, url, monkeypatch):
+    """The example as a module of this process, on the keyspace of the tests."""
+    monkeypatch.setenv("CQUEUE_URL", url)
     spec = importlib.util.spec_from_file_location("access_log", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.app._client, module.app._is_client_ours = client, False
     client.create_queue(module.QUEUE, cqueue.QueueConfig(derived_sends=True), exist_ok=True)
-    return module
+    with module.app:
+        yield module
 
 
 def expected(lines, upto):

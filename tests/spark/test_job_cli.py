@@ -137,6 +137,23 @@ def test_as_a_process(url, queue, orders):
     assert queue.stats(exact=True).live == 5
 
 
+def test_a_mistake_in_sql_is_one_line(url, queue):
+    """As a process: behind what Spark says when it starts there is the error, and no trace of it."""
+    command = [
+        sys.executable, "-m", "cqueue", "spark", "redrive", queue.name, "--where", "nothing = 1",
+        "--master", "local[1]",
+    ]  # fmt: skip
+    env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYSPARK_PYTHON"}}
+    done = subprocess.run(
+        command, env={**env, "CQUEUE_URL": url}, capture_output=True, text=True, check=False
+    )
+    _, said = done.stderr.split("Error: ")
+    assert (done.returncode, said.count("\n")) == (2, 1), done.stderr
+    assert "with name `nothing` cannot be resolved" in said
+    assert "Traceback" not in done.stderr
+    assert '{"ts"' not in done.stderr
+
+
 def test_without_the_extra_it_says_what_to_install():
     """A Python without PySpark: the help is there, and a job says what it needs."""
     code = (

@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_log_is_refused(reader, source, client, new_name
 @pytest.mark.parametrize("option", ["until", "limit", "asOf"])
 def test_what_only_a_batch_has_is_refused(reader, source, option):
     with pytest.raises(cqueue.ConfigError, match=re.escape(f"option {option} is for a batch")):
-        reader(source, **{option: "5"})
+        reader(source, **{option: "5"}).initialOffset()
 
 
 def test_the_first_try_of_a_batch_is_remembered(url, source, new_name):

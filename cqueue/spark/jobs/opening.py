@@ -14,11 +14,12 @@ from threading import Event, Thread
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from cqueue.errors import BadInput, NotDone
+from cqueue.spark import register
 from cqueue.spark.jobs.failures import gist
-from cqueue.spark.source import DefaultSource
 
 LOOK_EVERY_S = 0.2
 SETTINGS = {
@@ -27,6 +28,9 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+
+LOGGERS_OF_MISTAKES = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They print a query's error with all its traces, as JSON, before it is raised."""
 
 Tell = Callable[[float], None]
 """Told how much of the tasks that Spark knows of is done, 0 to 1."""
@@ -61,9 +65,10 @@ def opened(
         ) from exc
     except Py4JJavaError as exc:
         raise BadInput(f"Spark does not start with these settings: {gist(exc)}") from exc
-    # By name as well: Spark does not see `pyspark_cqueue` in an editable install.
-    spark.dataSource.register(DefaultSource)
+    for logger in LOGGERS_OF_MISTAKES:
+        PySparkLogger.getLogger(logger).disabled = True
     try:
+        register(spark)
         yield spark
     finally:
         spark.stop()

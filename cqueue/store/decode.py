@@ -267,6 +267,11 @@ def schedules(rows: Iterable[Row]) -> Found:
     )
 
 
+def is_damaged(row: ScheduleRow) -> bool:
+    """Whether a schedule that was read as it is stored cannot be read otherwise."""
+    return bool(schedules([row]).damages)
+
+
 def workers(rows: Iterable[Row]) -> Found:
     """`WorkerRow`s."""
     return _sound(

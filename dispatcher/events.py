@@ -174,13 +174,13 @@ class Trouble:
     def failed(
         self, subject: str, error: BaseException, *, event: Event | None = None, **fields: Any
     ) -> None:
-        """It failed. An error of another class is told of at once. event: what to tell, if not the usual."""
+        """It failed. Another error is told of at once. event: what to tell, if not the usual."""
         now_s = self._clock()
         known = self._failing.setdefault(subject, Failing(now_s, error))
         known.failures += 1
         known.untold += 1
         repeat_s = REPEAT_LASTING_S if isinstance(error, LASTING) else REPEAT_S
-        if type(error) is not type(known.error) or now_s - known.told_s >= repeat_s:
+        if _is_another(error, known.error) or now_s - known.told_s >= repeat_s:
             self._events.say(event or self._failed, error=error, failures=known.untold, **fields)
             known.told_s, known.untold = now_s, 0
         known.error = error
@@ -204,3 +204,10 @@ class Trouble:
             for subject, one in self._failing.copy().items()
             if one.failures >= STUCK_FAILURES and one.since_s <= before_s
         }
+
+
+def _is_another(error: BaseException, before: BaseException) -> bool:
+    """Whether an operator has to hear of this error as well: what lasts says in its text what to mend."""
+    if type(error) is not type(before):
+        return True
+    return isinstance(error, LASTING) and describe(error) != describe(before)

@@ -81,6 +81,17 @@ def test_what_lasts_is_told_once_and_another_error_at_once():
     ]
 
 
+def test_another_refusal_is_told_at_once_though_both_are_of_one_class():
+    """The operator who has granted SELECT must hear that MODIFY is missing too, not ten minutes later."""
+    now_s, events = [0.0], Told()
+    trouble = Trouble(events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED, lambda: now_s[0])
+    for second in range(10):
+        now_s[0] = second
+        trouble.failed("mail", Refused("GRANT SELECT" if second < 5 else "GRANT MODIFY"))
+        trouble.failed("slow", Unavailable(f"away for the time {second}"))
+    assert [error for _, error in events.said] == [Refused, Unavailable, Refused]
+
+
 def test_several_processes_are_ready_if_one_is_and_the_parent_cares_for_the_rest():
     health = together(
         {"0": Health(alive=False, ready=False, reason="ended"), "1": Health(True, True, "running")}

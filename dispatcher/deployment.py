@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from cqueue.dispatcher.events import Event, Events, describe
+from cqueue.dispatcher.events import Event, Events
 from cqueue.dispatcher.retry import DEFAULT_POLICY
 from cqueue.dispatcher.ticket import Ticket
 from cqueue.dispatcher.verdicts import Snooze
@@ -29,7 +29,11 @@ FIRST_PAUSE: Final = timedelta(seconds=1)
 LONGEST_PAUSE: Final = timedelta(minutes=1)
 """Between two looks whether the task is known by now; what has waited long is looked at rarely."""
 REMEMBERED: Final = 1000
-"""Tasks and schedules that are told once each; their names come from messages, so there may be any number."""
+"""Tasks and schedules that are told once each; their names come from messages, so there may be any number.
+
+What comes beyond them is not remembered: its wait is measured from when the message is due or was sent. None
+of those that are known makes room for it, because all are met again and again, and each would be new again.
+"""
 
 
 def is_too_new(message: ReceivedMessage, error: BaseException, binding: Binding | None) -> bool:
@@ -62,6 +66,8 @@ class Waiting:
             that is later, so that a backlog from a time without dispatchers has its time as well.
     """
 
+    _is_full = False
+
     def __init__(self, wait: timedelta, events: Events) -> None:
         self._wait = wait
         self._events = events
@@ -82,19 +88,27 @@ class Waiting:
         return pause_for(wait, max(timedelta(), now - max(since, message.due, message.sent_at)))
 
     def _met(self, delivery: Delivery, error: BaseException, schedule: str | None, now: datetime) -> datetime:
-        """When this was met first; it is told then, and not again."""
-        detail = schedule or ("" if delivery.binding is None else describe(error))
-        subject = (delivery.lane.name, delivery.name, detail)
+        """When this was met first; it is told then, and not again. Beyond REMEMBERED: when it was sent."""
+        subject = (delivery.lane.name, delivery.name, schedule or "")
         with self._mutex:
-            since = self._since.setdefault(subject, now)
-            while len(self._since) > REMEMBERED:
-                del self._since[next(iter(self._since))]
-        if since is now:
-            self._tell(delivery, error, schedule)
-        return since
+            known = self._since.get(subject)
+            if known is not None:
+                return known
+            is_remembered = len(self._since) < REMEMBERED
+            if is_remembered:
+                self._since[subject] = now
+            is_told = is_remembered or not self._is_full
+            self._is_full = not is_remembered
+        if is_told:
+            self._tell(delivery, error, schedule, is_remembered=is_remembered)
+        return now if is_remembered else delivery.message.sent_at
 
-    def _tell(self, delivery: Delivery, error: BaseException, schedule: str | None) -> None:
-        if schedule is not None:
+    def _tell(
+        self, delivery: Delivery, error: BaseException, schedule: str | None, *, is_remembered: bool
+    ) -> None:
+        if not is_remembered:
+            self._events.of(Event.UNTOLD, delivery, error=error, remembered=REMEMBERED)
+        elif schedule is not None:
             self._events.of(Event.UNFIRED, delivery, error=error, schedule=schedule)
         else:
             event = Event.UNKNOWN if delivery.binding is None else Event.MISMATCH

@@ -59,6 +59,7 @@ class Event(StrEnum):
     UNKNOWN = "task_unknown"
     MISMATCH = "arguments_unknown"
     UNFIRED = "schedule_unfired"
+    UNTOLD = "unknown_untold"
     HOOK_FAILED = "middleware_failed"
     BROKEN = "dispatcher_error"
 

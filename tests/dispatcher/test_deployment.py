@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.dispatcher.deployment import REMEMBERED, Waiting, pause_for
+from cqueue.dispatcher import deployment
+from cqueue.dispatcher.deployment import pause_for
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.events import Events
 from cqueue.dispatcher.tasks import Definition, Task
 from cqueue.dispatcher.watcher import look
 from cqueue.errors import PayloadMismatch, UnknownTask
@@ -53,12 +53,13 @@ def settled(dispatcher, **counts):
     until(there)
 
 
-def until_dead(dispatcher, clock):
+def until_dead(dispatcher, clock, messages=1):
     def tick():
         stats = dispatcher.stats()
-        if not (stats.unstarted or stats.running or stats.unsettled):
+        idle = not (stats.unstarted or stats.running or stats.unsettled)
+        if idle:
             clock.advance(0.1)  # only its back-off passes, and no lease
-        return stats.total.dead == 1 and not stats.unsettled
+        return idle and stats.total.dead == messages
 
     until(tick)
 
@@ -172,6 +173,16 @@ def test_arguments_that_this_version_does_not_take_wait_as_well(work, clock, dis
     assert fields["error"].startswith("PayloadMismatch: task 'resize': too many positional arguments")
 
 
+def test_a_task_whose_arguments_are_wrong_in_many_ways_is_told_once(work, dispatch, lines):
+    """What is wrong comes from the message, so there may be any number of ways."""
+    definition = Definition(name="resize", queue="work", retry=cqueue.Retry(max_attempts=1))
+    dispatcher = dispatch(work, {"resize": Task(_resize, definition, None).binding}, on_event=lines)
+    bodies = [b'{"args": [1, 2]}', b'{"kwargs": {"depth": 1}}', b'{"args": []}']
+    work.send_many([cqueue.Message(body, task="resize", codec="json") for body in bodies])
+    settled(dispatcher, snoozed=3)
+    assert len(lines.of("arguments_unknown")) == 1
+
+
 @pytest.mark.parametrize("error", [UnknownTask("mine"), PayloadMismatch("mine")])
 def test_an_error_of_the_handler_itself_is_no_reason_to_wait(work, dispatch, error):
     """It ran, so its policy decides."""
@@ -194,24 +205,21 @@ def test_pauses_grow_to_a_minute_and_end_with_the_wait(waited_s, pause_s):
     assert (snooze and snooze.delay.total_seconds()) == pause_s
 
 
-def test_what_is_remembered_of_unknown_tasks_is_bounded(work, dispatch):
-    """Names come from messages: a sender must not fill the memory of dispatchers."""
-    waiting = Waiting(HOUR, Events())
-    dispatcher = dispatch(work, {"mail": lambda *_: None})
-    (lane, *_) = dispatcher.lanes
-
-    class Met:
-        binding, message = None, cqueue.Message(b"")
-
-        def __init__(self, name):
-            self.lane, self.name = lane, name
-
-    for number in range(REMEMBERED + 5):
-        waiting._since[("work", str(number), "")] = work.now
-    waiting._events.of = lambda *_args, **_fields: None
-    waiting._met(Met("one more"), UnknownTask(""), None, work.now)
-    assert len(waiting._since) == REMEMBERED
-    assert ("work", "one more", "") in waiting._since
+def test_more_unknown_tasks_than_are_remembered_wait_no_longer_than_others(
+    letters, work, clock, *, old, lines, monkeypatch
+):
+    """Names come from messages: they fill neither the memory nor the log, and each message has its hour."""
+    monkeypatch.setattr(deployment, "REMEMBERED", 2)
+    work.send_many([cqueue.Message(b"x", task=f"task-{number}") for number in range(4)])
+    for looks, seconds in enumerate((1.1, 2, 60, 3500), start=1):
+        settled(old, snoozed=4 * looks)
+        clock.advance(seconds)
+    until_dead(old, clock, messages=4)
+    assert {letter.task for letter in letters()} == {f"task-{number}" for number in range(4)}
+    assert len(lines.of("task_unknown")) == 2
+    (fields,) = lines.of("unknown_untold")
+    assert (fields["queue"], fields["remembered"]) == ("work", 2)
+    assert fields["error"].startswith("UnknownTask: ")
 
 
 # ── Schedules ──

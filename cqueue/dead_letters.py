@@ -183,7 +183,11 @@ class DeadLetters:
     ) -> LettersResult:
         """Delete letters for good; which, and errors: as for `redrive`."""
         chosen = self._chosen(letter_ids, reason, task, everything=everything)
-        return self._each(chosen, _would_drop if dry_run else self._drop)
+        return self._each(chosen, _would_drop) if dry_run else self._drop_those_left(chosen)
+
+    def _drop_those_left(self, letter_ids: Sequence[MessageId]) -> LettersResult:
+        """Delete those of these letters that are still there; the result does not name the others."""
+        return self._each(letter_ids, self._drop)
 
     # ── which ──
 
@@ -221,8 +225,12 @@ class DeadLetters:
     def _found(self, wanted: Sequence[str]) -> Sequence[Found]:
         """The letter of each id, once; all must be there."""
         originals = self._originals(wanted)
-        own = letters.look(self._driver, [text for text in wanted if text not in originals])
-        by_id: dict[str, Found] = {_id(found): found for found in own}
+        own = [text for text in wanted if text not in originals]
+        by_id: dict[str, Found] = {
+            _id(found): found
+            for start in range(0, len(own), letters.AT_ONCE)
+            for found in letters.look(self._driver, own[start : start + letters.AT_ONCE])
+        }
         if originals:
             for found in listing.messages(self._driver, self._dead.spec):
                 original = (found.row.headers or {}).get(HEADER_ID)

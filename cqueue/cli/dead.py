@@ -130,12 +130,16 @@ def drop(
     with _open(cli, name) as queue:
         dead = queue.dead_letters
         with cli.status("Looking…"):
-            chosen = letter_ids(dead, ids) if ids else None
-            would = dead.drop(chosen, task=task, reason=reason, everything=all_, dry_run=True)
+            named = letter_ids(dead, ids) if ids else None
+            would = dead.drop(named, task=task, reason=reason, everything=all_, dry_run=True)
         if would.done:
             confirm(cli, f"Delete {counted(len(would.done), 'dead letter')} of {name} for good?", yes=yes)
+        chosen = [*would.done, *would.held]
         with _going_on(cli), cli.status("Dropping…"):
-            result = dead.drop([*would.done, *would.held])
+            result = dead._drop_those_left(chosen)  # noqa: SLF001 - a public drop refuses letters that are gone
+    gone = len(chosen) - len(result.done) - len(result.held) - len(result.failed)
+    if gone:
+        cli.remark(f"{counted(gone, 'dead letter')} had gone meanwhile.")
     _tell(cli, {"queue": name}, result, f"of {name} dropped")
 
 

@@ -7,6 +7,7 @@ from hashlib import blake2b
 import pytest
 
 from cqueue import connect
+from cqueue.cli import dead
 from cqueue.cli.short_ids import short
 from cqueue.dead_letters import DeadLetters, LettersResult
 from cqueue.dispatcher.payload import decode
@@ -283,6 +284,21 @@ def test_dropped_letters_are_gone(cli, bury):
     assert cli("dead", "drop", "q", "--reason", "timeout", "--yes").out == "1 dead letter of q dropped.\n"
     assert len(ids(cli)) == 1
     assert cli("dead", "drop", "q", "--reason", "timeout", "--yes").out == "0 dead letters of q dropped.\n"
+
+
+def test_a_letter_that_goes_while_drop_asks_keeps_no_other(cli, bury, client, monkeypatch):
+    """A colleague drops one before the "yes", and another message dies: the others of the question go."""
+    originals = [bury(*SEND, "--priority", priority) for priority in (1, 2, 3)]
+
+    def meanwhile(*_args, **_options):
+        client.queue("q").dead_letters.drop(originals[1])
+        bury("late")
+
+    monkeypatch.setattr(dead, "confirm", meanwhile)
+    said = cli("dead", "drop", "q", "--all")
+    assert (said.code, said.out) == (0, "2 dead letters of q dropped.\n")
+    assert "1 dead letter had gone meanwhile." in said.err
+    assert len(ids(cli)) == 1
 
 
 # ── find, cancel ──

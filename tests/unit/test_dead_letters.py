@@ -212,6 +212,22 @@ def test_what_cannot_be_meant_is_refused(queue, call):
     assert queue.stats(exact=True).live == 0
 
 
+def test_many_ids_are_looked_up_some_at_a_time(queue, monkeypatch):
+    """An operator who drops thousands by id asks Cassandra for no more than AT_ONCE rows in a statement."""
+    bury(queue, *map(task, range(5)))
+    own = [letter.id for letter in queue.dead_letters]
+    looked = []
+
+    def look(driver, wanted, look=letters.look):
+        looked.append(len(wanted))
+        return look(driver, wanted)
+
+    monkeypatch.setattr(letters, "AT_ONCE", 2)
+    monkeypatch.setattr(letters, "look", look)
+    assert len(queue.dead_letters.drop(own).done) == 5
+    assert looked == [2, 2, 1, 2, 2, 1]
+
+
 def test_an_id_without_a_letter(client, queue):
     """One that was sent back is not there any more; one of another queue never was. Nothing is sent."""
     first, second = bury(queue, task(0), task(1))

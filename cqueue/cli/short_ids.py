@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from cqueue.cli.opening import find_queue
 from cqueue.errors import BadInput, InvalidMessageId, LetterNotFound
 from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -79,16 +80,18 @@ def letter_ids(dead: DeadLetters, texts: Sequence[str]) -> list[str]:
 
 
 def message_id(client: Client, text: str, queue: str | None) -> MessageId | None:
-    """The whole id of a message, looked for in one queue or in all; None if no message has the short form.
+    """The whole id of a message, looked for in one queue or in all; None if there can be no such message.
 
-    Of a message that is dead it is the id of its letter.
+    That is so if none has the short form, or if the whole id's queue has been deleted and made again. Of a
+    message that is dead it is the id of its letter.
 
     Raises:
         InvalidMessageId: the text is neither an id nor a short form.
-        BadInput: several messages have it.
+        BadInput: several messages have it, or it is a whole id of another queue than the one named.
+        QueueNotFound: the whole id's queue does not exist.
     """
     if not is_short(check(text)):
-        return MessageId(text)
+        return _whole_id(client, MessageId(text), queue)
     names = client.queues() if queue is None else [queue, queue + DEAD_SUFFIX]
     found: list[str] = [
         id_ for name in names for id_ in client.queue(name).ids() if short(id_).startswith(text)
@@ -97,6 +100,18 @@ def message_id(client: Client, text: str, queue: str | None) -> MessageId | None
         letters = (client.queue(name).dead_letters for name in names if not name.endswith(DEAD_SUFFIX))
         found = [own for dead in letters for id_, own in _names(dead) if short(id_).startswith(text)]
     return MessageId(_only(text, found)) if found else None
+
+
+def _whole_id(client: Client, id_: MessageId, queue: str | None) -> MessageId | None:
+    name = queue_of(id_)
+    own = name.removesuffix(DEAD_SUFFIX)
+    if queue is not None and queue != own:
+        raise BadInput(f"{id_} is the id of a message of queue {own!r}, not {queue!r}; leave out --queue.")
+    find_queue(client, own)
+    partition, named = client._catalog.entry(name).spec.partition, id_.locate().wide_row.queue  # noqa: SLF001
+    if len(named) < len(partition):
+        raise InvalidMessageId(f"{id_} is not a whole message id; its end is missing.")
+    return id_ if named == partition else None
 
 
 def _names(dead: DeadLetters) -> Iterator[tuple[str, str]]:

@@ -346,7 +346,38 @@ def test_a_message_that_is_not_there_is_1(cli, command):
     assert cli("--json", command, id_).out == "null\n"
     assert cli(command, "nonsense!").code == 2
     assert cli(command, id_[:-1]).code == 2
+    wide_row, priority, number = MessageId(id_).locate()
+    cut = MessageId.of(wide_row._replace(queue=wide_row.queue[:-1]), priority, number)
+    assert cli(command, cut).code == 2  # what is left of a pasted id may look like a whole one
     assert "Did you mean 'q'?" in cli(command, "aaaa", "--queue", "qq").err
+
+
+@pytest.mark.parametrize("command", ["find", "cancel"])
+def test_a_whole_id_of_another_queue_than_the_one_named_is_a_mistake(cli, bury, queue, command):
+    """Whoever names beta does not mean a message of alpha, and nothing is deleted."""
+    cli("queue", "create", "beta")
+    original = bury("dead")
+    alive = cli("send", "q", "alive").out.strip()
+    for id_ in (alive, original, *ids(cli)):
+        said = cli(command, id_, "--queue", "beta")
+        assert (said.code, said.out, "of queue 'q', not 'beta'" in said.err) == (2, "", True)
+    assert [message.id for message in queue.peek()] == [alive]
+    for name in ("q", "q.dead"):
+        assert cli("find", alive, "--queue", name).code == 0
+
+
+@pytest.mark.parametrize("command", ["find", "cancel"])
+def test_a_message_of_a_queue_that_was_deleted_and_made_again_is_1(cli, bury, command):
+    """It is not there any more; the queue of its name is another one. Its letters went with the old one."""
+    original = bury("dead")
+    (letter_id,) = ids(cli)
+    old = cli("send", "q", "x").out.strip()
+    cli("queue", "delete", "q", "--yes")
+    assert cli(command, old).code == 2  # there is no queue at all
+    cli("queue", "create", "q")
+    for id_ in (old, original, letter_id):
+        said = cli(command, id_)
+        assert (said.code, said.out, f"no message {id_}" in said.err) == (1, "", True)
 
 
 def test_a_dead_letter_is_not_cancelled(cli, bury):

@@ -37,7 +37,8 @@ def load(target: str, app_dir: Path | None = None) -> Any:
         TargetError: there is no such module or name, or importing the module failed.
     """
     module_name, colon, name = target.partition(":")
-    if not module_name or (colon and not name) or ":" in name or "/" in module_name:
+    parts = [*module_name.split("."), *(name.split(".") if colon else ())]
+    if "" in parts or ":" in name or "/" in module_name:
         raise TargetError(_malformed(target))
     if app_dir is None:
         _check_place(module_name, name)
@@ -58,7 +59,7 @@ def _check_place(module: str, name: str) -> None:
         return
     raise TargetError(
         f"The tasks of {file.name} would be called {module}:… when loaded from here, and {real_name}:… when "
-        f"loaded from {_shown(folder)}. Did you mean {_command(folder, real_name, name)}? "
+        f"loaded from {_shown(folder)!r}. Did you mean {_command(folder, real_name, name)}? "
         f"To name them {module}:… everywhere, write --app-dir . {module}:{name or DEFAULT_NAME}"
     )
 
@@ -86,9 +87,10 @@ def _shown(folder: Path) -> str:
 def _malformed(target: str) -> str:
     text = f"{target!r} is not module:name, such as shop.tasks:app."
     path, _, name = target.partition(":")
-    if "/" not in path and not path.endswith(".py"):
+    file = Path.cwd() / f"{path.rstrip('/').removesuffix('.py')}.py"
+    if ("/" not in path and not path.endswith(".py")) or not file.is_file():
         return text
-    folder, module = place_of(Path.cwd() / f"{path.removesuffix('.py')}.py")
+    folder, module = place_of(file)
     return f"{text} Did you mean {_command(folder, module, name)}?"
 
 
@@ -112,8 +114,6 @@ def _no_module(name: str, missing: str, folder: str) -> str:
     if missing.endswith(".py") or name.endswith(".py"):
         return _malformed(name)
     parent, _, last = missing.rpartition(".")
-    if not last:
-        return _malformed(name)
     holder = sys.modules.get(parent)
     if holder is not None and not hasattr(holder, "__path__"):
         return f"{parent!r} is a module, and holds no other.{_colon(holder, last) or _apps_in(holder)}"

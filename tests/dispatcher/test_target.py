@@ -64,6 +64,14 @@ def test_a_name_in_a_module_of_the_current_directory_is_found(text):
         (":app", "not module:name"),
         ("", "not module:name"),
         ("a:b:c", "not module:name"),
+        ("examples/", "not module:name, such as shop.tasks:app.$"),
+        ("depot/:app", "not module:name, such as shop.tasks:app.$"),
+        ("examples/tall.py", "not module:name, such as shop.tasks:app.$"),
+        ("shopfront.py/", "Did you mean shopfront:app"),
+        (".shopfront:app", "not module:name, such as shop.tasks:app.$"),
+        ("depot..stock:holder", "not module:name, such as shop.tasks:app.$"),
+        ("depot.", "not module:name, such as shop.tasks:app.$"),
+        ("shopfront:app.", "not module:name, such as shop.tasks:app.$"),
     ],
 )
 @pytest.mark.usefixtures("project")
@@ -117,7 +125,9 @@ def test_a_module_that_has_another_name_elsewhere_is_refused_before_it_is_import
     """Its messages and schedules would be unknown to dispatchers that were started in another folder."""
     monkeypatch.chdir(project / stand_in)
     module = text.partition(":")[0]
-    with pytest.raises(TargetError, match=rf"(?s)Did you mean {meant}\?.*--app-dir \. {module}:"):
+    with pytest.raises(
+        TargetError, match=rf"(?s)from '[\w.]+'\. Did you mean {meant}\?.*--app-dir \. {module}:"
+    ):
         target.load(text)
     assert module not in sys.modules
 

@@ -2,7 +2,7 @@
 
 A letter is sent under an id derived from its own. So whoever repeats a redrive that broke off, with this or
 another tool, sends the same message and no second one; and as the letter is deleted only when its message is
-known to be stored, it is never in neither queue.
+known to be stored, it is always in one of the two queues.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Letter(NamedTuple):
 
     @property
     def row(self) -> MessageRow:
-        """As it is stored."""
+        """The letter's row, as it is stored."""
         return self.found.row
 
     @property
     def id(self) -> MessageId:
-        """Of the dead letter."""
+        """The dead letter's own id, not that of its message."""
         return MessageId.of(self.found.wide_row, self.row.priority, self.row.id)
 
     @property

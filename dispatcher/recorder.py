@@ -56,7 +56,8 @@ class Recorder(Middleware):
         text = told.encode(errors="replace")[: SIZE - 2]
         begin = slot * SIZE
         self._memory[begin + 2 : begin + 2 + len(text)] = text
-        self._memory[begin : begin + 2] = len(text).to_bytes(2)  # last: half a text is none
+        # The length is written last, so a half-written text is not read.
+        self._memory[begin : begin + 2] = len(text).to_bytes(2)
 
     def after_run(
         self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None

@@ -198,9 +198,7 @@ class Settler:
             self._leave([item.delivery for item in items])
             return []
         except CqueueError as exc:
-            if isinstance(exc, BadInput) and not isinstance(
-                exc, NotDone
-            ):  # no dead-letter queue, for example
+            if _is_never_accepted(exc):
                 self._events.say(Event.BROKEN, error=exc, queue=items[0].delivery.lane.name)
                 return self._refused(items)
             return self._unfinished(tally, items, exc)
@@ -238,6 +236,14 @@ class Settler:
         """The client has been closed: timeouts do the rest."""
         for delivery in deliveries:
             delivery.stage = Stage.LEFT
+
+
+def _is_never_accepted(error: CqueueError) -> bool:
+    """Whether the queue will never take this settlement: it has no dead-letter queue, for example.
+
+    SchemaMismatch is bad input as well as not done, and an operator can mend it.
+    """
+    return isinstance(error, BadInput) and not isinstance(error, NotDone)
 
 
 def _give_back(items: Sequence[Item], delay: timedelta) -> None:

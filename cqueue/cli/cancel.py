@@ -1,4 +1,4 @@
-"""`cqueue cancel`: delete one message, in whatever queue."""
+"""`cqueue cancel`: delete one message, in any queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cqueue find`: one message, in whatever queue."""
+"""`cqueue find`: one message, in any queue."""
 
 from __future__ import annotations
 

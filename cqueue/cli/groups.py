@@ -31,7 +31,7 @@ ENTRIES: Final = (
     Entry("send", "cqueue.cli.send", "Send a message, or one a line."),
     Entry("receive", "cqueue.cli.receive", "Receive messages, print them, ack them."),
     Entry("peek", "cqueue.cli.peek", "Look at the first messages without receiving them."),
-    Entry("find", "cqueue.cli.find", "Show where a message stands, in whatever queue."),
+    Entry("find", "cqueue.cli.find", "Show where a message stands, in any queue."),
     Entry("cancel", "cqueue.cli.cancel", "Delete one message, so that it does not come any more."),
     Entry("dead", "cqueue.cli.dead", "Look at dead letters, send them back, drop them."),
     Entry("stats", "cqueue.cli.stats", "Show what queues hold."),

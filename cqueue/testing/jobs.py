@@ -108,7 +108,7 @@ class Runs(tuple[Run, ...]):
         return [run for run in self if run.error is not None]
 
     def of(self, task: Task[..., Any]) -> list[Run]:
-        """Those of one task."""
+        """The runs of one task."""
         return [run for run in self if run.task == task.name]
 
     def _of(self, outcome: str) -> list[Run]:

@@ -37,6 +37,10 @@ class Wrapper:
     def __init__(self, store):
         self.store = store
 
+    @property
+    def quarantine(self):
+        return self.store.quarantine
+
     def execute(self, operation):
         return self.store.execute(operation)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,8 @@ REPEAT_S: Final = 30.0
 """A trouble that goes on is told again after so long."""
 REPEAT_LASTING_S: Final = 600.0
 """The same of one that lasts until an operator mends something: he has been told."""
+LASTING_TOLD: Final = 10
+"""So many different texts of one trouble are told at once; there may be one for each of many damaged rows."""
 STUCK_FAILURES: Final = 3
 STUCK_S: Final = 5.0
 """So many failures in so many seconds are no single node that restarts."""
@@ -152,13 +154,24 @@ class MessageLog:
 
 @dataclass(slots=True)
 class Failing:
-    """What goes on failing. since_s: the first failure; untold: failures that were not told of."""
+    """What goes on failing. since_s: the first failure; untold: failures that were not told of.
+
+    texts: what lasting errors said that were told of, since all was told again.
+    """
 
     since_s: float
     error: BaseException
     failures: int = 0
     told_s: float = float("-inf")
     untold: int = 0
+    texts: set[str] = field(default_factory=set)
+
+    def is_news(self, error: BaseException) -> bool:
+        """Whether an operator has to hear of it as well: what lasts says in its text what to mend."""
+        if type(error) is not type(self.error):
+            return True
+        is_new = isinstance(error, LASTING) and describe(error) not in self.texts
+        return is_new and len(self.texts) < LASTING_TOLD
 
 
 class Trouble:
@@ -181,9 +194,14 @@ class Trouble:
         known.failures += 1
         known.untold += 1
         repeat_s = REPEAT_LASTING_S if isinstance(error, LASTING) else REPEAT_S
-        if _is_another(error, known.error) or now_s - known.told_s >= repeat_s:
+        is_due = now_s - known.told_s >= repeat_s
+        if is_due:
+            known.texts.clear()
+        if is_due or known.is_news(error):
             self._events.say(event or self._failed, error=error, failures=known.untold, **fields)
             known.told_s, known.untold = now_s, 0
+            if isinstance(error, LASTING) and len(known.texts) < LASTING_TOLD:
+                known.texts.add(describe(error))
         known.error = error
 
     def succeeded(self, subject: str, **fields: Any) -> None:
@@ -205,10 +223,3 @@ class Trouble:
             for subject, one in self._failing.copy().items()
             if one.failures >= STUCK_FAILURES and one.since_s <= before_s
         }
-
-
-def _is_another(error: BaseException, before: BaseException) -> bool:
-    """Whether an operator has to hear of this error as well: what lasts says in its text what to mend."""
-    if type(error) is not type(before):
-        return True
-    return isinstance(error, LASTING) and describe(error) != describe(before)

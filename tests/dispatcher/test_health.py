@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from cqueue.dispatcher.events import Event, Events, Trouble
+from cqueue.dispatcher.events import LASTING_TOLD, Event, Events, Trouble
 from cqueue.dispatcher.health import Health, HealthServer, Signs, judge, together
 from cqueue.errors import ConfigError, Refused, Unavailable
 
@@ -90,6 +90,19 @@ def test_another_refusal_is_told_at_once_though_both_are_of_one_class():
         trouble.failed("mail", Refused("GRANT SELECT" if second < 5 else "GRANT MODIFY"))
         trouble.failed("slow", Unavailable(f"away for the time {second}"))
     assert [error for _, error in events.said] == [Refused, Unavailable, Refused]
+
+
+def test_refusals_that_take_turns_are_told_once_each():
+    """Two grants may be missing; and of many damaged rows only the first few are told."""
+    now_s, events = [0.0], Told()
+    trouble = Trouble(events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED, lambda: now_s[0])
+    for second in range(100):
+        now_s[0] = second
+        trouble.failed("mail", Refused(f"GRANT {second % 2}"))
+    assert len(events.said) == 2
+    for second in range(100):
+        trouble.failed("damaged", Refused(f"row {second}"))
+    assert len(events.said) == 2 + LASTING_TOLD
 
 
 def test_several_processes_are_ready_if_one_is_and_the_parent_cares_for_the_rest():

@@ -7,6 +7,7 @@ is written, because a message with wrong arguments would fail where nobody is le
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -32,6 +33,7 @@ R = TypeVar("R")
 
 SHORTEST_TIMEOUT = timedelta(milliseconds=1)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Sender(Protocol):
@@ -146,7 +148,7 @@ class Task(Generic[P, R]):
             BadArguments: as `enqueue`.
         """
         try:
-            self._signature.bind(*args, **kwargs)
+            self._bind(args, kwargs)
             body = encode(Arguments(args, dict(kwargs)), self._codec, self._positional)
         except (TypeError, BadArguments) as exc:
             raise BadArguments(f"task {self.name!r}: {exc}") from exc
@@ -227,11 +229,38 @@ class Task(Generic[P, R]):
         """The arguments in the message, if this version of the function takes them."""
         args, kwargs = self._arguments(message, context)
         try:
-            return self._signature.bind(*args, **kwargs)
+            return self._bind(args, kwargs)
         except TypeError as exc:
             raise PayloadMismatch(
-                f"task {self.name!r}: {exc}; was it enqueued for another version of the function?"
+                f"task {self.name!r}: was it enqueued for another version of the function? {exc}"
             ) from exc
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """The arguments by the function's signature.
+
+        Raises:
+            TypeError: the function does not take them. The text names a misspelt one, not the one it misses.
+        """
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as exc:
+            if why := _unexpected(self._signature.parameters.values(), kwargs):
+                raise TypeError(why) from exc
+            raise
+
+
+def _unexpected(parameters: Iterable[inspect.Parameter], kwargs: Iterable[str]) -> str | None:
+    """What to say of the first argument whose name the function does not take; None: it takes all names."""
+    kinds = {each.name: each.kind for each in parameters}
+    if inspect.Parameter.VAR_KEYWORD in kinds.values():
+        return None
+    names = [name for name, kind in kinds.items() if kind in _BY_NAME]
+    for name in kwargs:
+        if name not in kinds:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f". Did you mean {near[0]!r}?" if near else ""
+            return f"got an unexpected keyword argument {name!r}{hint}"
+    return None
 
 
 def _check_function(function: Callable[..., Any]) -> None:

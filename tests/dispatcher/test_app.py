@@ -498,6 +498,7 @@ def test_a_firing_of_an_unknown_task_leaves_its_schedule_alone(app, t):
         ({"body": b"{"}, "cannot be read as json"),
         ({"body": b'{"args": []}'}, "missing a required argument: 'to'"),
         ({"body": b'{"args": [1, 2, 3]}'}, "another version of the function"),
+        ({"body": b'{"kwargs": {"too": 1}}'}, "unexpected keyword argument 'too'. Did you mean 'to'?"),
         ({"codec": "pickle"}, "cannot be read as pickle"),
     ],
 )

@@ -7,7 +7,7 @@ import re
 import struct
 from binascii import b2a_base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -46,6 +46,8 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_AFTER_ALL_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""A time of sending that no due time is ahead of."""
 
 
 @dataclass(frozen=True, init=False)
@@ -201,6 +203,19 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
         return Outgoing(body, priority, due_us, headers, ttl_ms, *_texts(message), source)
     at_us = None if message.delay is None and message.due is None else due_at_us(message, now_us)
     return Outgoing(body, priority, at_us, headers, ttl_ms, *_texts(message))
+
+
+def check_options(message: Message) -> None:
+    """Refuse what `outgoing` would refuse at any time.
+
+    How far ahead a due time may be depends on the time of sending, and a source may still get its due time.
+
+    Raises:
+        BadInput: as `outgoing`.
+    """
+    outgoing(replace(message, source=None), _AFTER_ALL_US)
+    if message.source is not None:
+        _source(message.source)
 
 
 def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:

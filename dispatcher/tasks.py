@@ -25,7 +25,7 @@ from cqueue.dispatcher.registry import check_task_name
 from cqueue.dispatcher.retry import DEFAULT_POLICY
 from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry, Verdict
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
-from cqueue.message import Message, MessageId, check_duration, check_queue_name
+from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
 
 P = ParamSpec("P")
@@ -184,10 +184,15 @@ class Task(Generic[P, R]):
         """This task, with messages that are sent so; see `Message`. The task itself stays as it is.
 
         What is not given stays as an earlier `options` has set it; delay and due replace each other.
+
+        Raises:
+            BadInput: a value passes a limit, or both delay and due are given. What depends on the time of
+                sending is refused there: a due time more than 10 years ahead, a source without a due time.
         """
         changes = SendOptions(
             delay=delay, due=due, priority=priority, headers=headers, ttl=ttl, key=key, source=source
         ).given()
+        check_options(Message(b"", **changes))
         if "delay" in changes:
             changes.setdefault("due", None)
         if "due" in changes:

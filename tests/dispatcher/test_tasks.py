@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -155,8 +156,38 @@ def test_delay_and_due_replace_each_other(app):
 def test_both_delay_and_due_at_once_are_refused(app):
     task = app.task(queue="mail")(send)
     with pytest.raises(cqueue.BadInput, match="delay or due"):
-        task.options(delay=MINUTE, due=datetime(2031, 1, 1, tzinfo=UTC)).enqueue("a")
-    assert app.client.queue("mail").stats(exact=True).live == 0
+        task.options(delay=MINUTE, due=datetime(2031, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"priority": 99}, cqueue.PriorityOutOfRange),
+        ({"priority": "high"}, cqueue.PriorityOutOfRange),
+        ({"delay": timedelta(seconds=-1)}, cqueue.DelayOutOfRange),
+        ({"delay": 5}, cqueue.BadInput),
+        ({"due": datetime(2031, 1, 1)}, cqueue.BadInput),  # noqa: DTZ001 - that is what is wrong
+        ({"ttl": timedelta()}, cqueue.BadInput),
+        ({"headers": {"k": 1}}, cqueue.BadInput),
+        ({"headers": {"k": "v" * (16 << 10)}}, cqueue.HeadersTooLarge),
+        ({"key": ""}, cqueue.BadInput),
+        ({"source": "x" * 1001}, cqueue.BadInput),
+    ],
+)
+def test_wrong_options_are_refused_where_they_are_given(app, options, error):
+    """Not at the first call of the task, which may stand in another module, and come much later."""
+    task = app.task(queue="mail")(send)
+    with pytest.raises(error) as caught:
+        task.options(**options)
+    assert type(caught.value) is error
+
+
+def test_options_may_be_given_one_after_the_other(app):
+    """A source needs a due time, which another `options` may give; how far ahead it may be, sending says."""
+    task = app.task(queue="mail")(send)
+    due = datetime(2099, 1, 1, tzinfo=UTC)
+    message = task.options(source="order-17").options(due=due).message("a")
+    assert (message.source, message.due) == ("order-17", due)
 
 
 def test_a_source_makes_enqueueing_idempotent(app, sent):
@@ -169,8 +200,8 @@ def test_a_source_makes_enqueueing_idempotent(app, sent):
 def test_many_at_once_fail_one_by_one(app, sent):
     """As with `send_many`."""
     task = app.task(queue="mail")(send)
-    urgent, bad = task.options(priority=1), task.options(priority=99)
-    result = task.enqueue_many([task.message("a"), bad.message("b"), urgent.message("c")])
+    urgent, bad = task.options(priority=1), replace(task.message("b"), priority=99)
+    result = task.enqueue_many([task.message("a"), bad, urgent.message("c")])
     assert [id_ is not None for id_ in result.ids] == [True, False, True]
     ((index, error),) = result.failed
     assert (index, type(error)) == (1, cqueue.PriorityOutOfRange)

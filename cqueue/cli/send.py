@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -11,12 +14,13 @@ import typer
 
 from cqueue.cli.arguments import encoded
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import open_queue
+from cqueue.cli.opening import find_queue, open_client, open_queue
 from cqueue.cli.options import Json, QueueName
 from cqueue.cli.values import parse_duration, parse_headers, parse_moment
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, CqueueError
 
 if TYPE_CHECKING:
+    from cqueue.client import Client
     from cqueue.message import Message
 
 app = typer.Typer()
@@ -107,11 +111,36 @@ def _call(task: str | None, args: str | None, kwargs: str | None, options: dict[
 
 
 def _send_task(cli: CliContext, name: str, message: Message) -> None:
-    with open_queue(cli, name) as queue:
-        result = queue.send_many([message])
-    for _, error in result.failed:
-        raise error
-    cli.emit({"queue": name, "task": message.task, "id": result.ids[0]}, result.ids[0])
+    with open_client(cli) as client:
+        result = find_queue(client, name).send_many([message])
+        for _, error in result.failed:
+            raise error
+        cli.emit({"queue": name, "task": message.task, "id": result.ids[0]}, result.ids[0])
+        with suppress(CqueueError):  # the message is sent, whatever becomes of the remark
+            _remark_unknown(cli, client, name, str(message.task))
+
+
+def _remark_unknown(cli: CliContext, client: Client, queue: str, task: str) -> None:
+    """Say that none of the workers of the queue knows the task, if all say what they know."""
+    from cqueue.dispatcher import members  # noqa: PLC0415 - not for --help
+
+    workers, _ = members.listed(client)
+    if not members.is_orphan(task, queue, workers):
+        return
+    known = {one for each in workers if each.polls(queue) for one in each.tasks or () if one is not None}
+    near = _nearest(task, known)
+    hint = f"Did you mean {near}?" if near else "`cqueue --json workers` shows the tasks that each knows."
+    cli.remark(
+        f"No worker of queue {queue} knows a task {task!r}: the message waits for one that does. {hint}"
+    )
+
+
+def _nearest(task: str, known: Iterable[str]) -> str | None:
+    """The task that may be meant: before all one whose part behind the colon is the same."""
+    names = sorted(known)
+    same = [name for name in names if name.rpartition(":")[2] == task.rpartition(":")[2]]
+    near = difflib.get_close_matches(task, same, n=1, cutoff=0) or difflib.get_close_matches(task, names, n=1)
+    return near[0] if near else None
 
 
 def check_source(body: str | None, file: Path | None, *, lines: bool, verb: str = "send") -> None:

@@ -10,10 +10,13 @@ from cqueue import connect
 from cqueue.cli import dead
 from cqueue.cli.short_ids import short
 from cqueue.dead_letters import DeadLetters, LettersResult
+from cqueue.dispatcher import members
+from cqueue.dispatcher.members import TTL_S, Worker
 from cqueue.dispatcher.payload import decode
 from cqueue.errors import BadInput, NotDone, SendUnknown
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.store.control import Heartbeat
 from cqueue.store.operations import DeleteBodies
 
 SEND = ("--task", "shop:send", "--args", '["a@b"]')
@@ -434,3 +437,65 @@ def test_a_call_that_cannot_be_is_2_and_sends_nothing(cli, queue, options, hint)
     assert (said.code, said.out) == (2, "")
     assert hint in said.err
     assert queue.stats(exact=True).live == 0
+
+
+def at_work(client, *tasks, **values):
+    """A worker of queue q that says that it knows these tasks."""
+    told = {"app": "hooks:app", "queues": ("q",), "state": "running", "tasks": tasks, **values}
+    worker = Worker(f"worker-{told}", "db-7", 4711, threads=8, version="1", started=1.0, **told)
+    client._driver.ask(Heartbeat(worker.row(), TTL_S))
+
+
+@pytest.mark.parametrize(
+    ("task", "tasks", "hint"),
+    [
+        ("send_hook", ("hooks:resend_hooks", "hooks:send_hook", None), "Did you mean hooks:send_hook?"),
+        ("hoks:send_hook", ("hooks:send_hook", "hooks:send_hooks"), "Did you mean hooks:send_hook?"),
+        ("hooks:sendhook", ("hooks:send_hook",), "Did you mean hooks:send_hook?"),
+        (
+            "send_hook",
+            ("shop.services.webhooks.outgoing:send_hook",),
+            "webhooks.outgoing:send_hook?",
+        ),
+        ("mail", ("hooks:a", "hooks:b"), "`cqueue --json workers` shows the tasks that each knows."),
+        ("mail", (), "`cqueue --json workers` shows the tasks that each knows."),
+    ],
+)
+def test_a_task_that_no_worker_knows_is_sent_and_said(cli, client, task, tasks, hint):
+    """Nobody would notice otherwise before it fails, an hour later; but a deployment may be under way."""
+    at_work(client, *tasks)
+    said = cli("send", "q", "--task", task)
+    assert said.code == 0
+    assert client.queue("q").find(said.out.strip()).task == task
+    assert said.err.startswith(f"No worker of queue q knows a task {task!r}: the message waits for one ")
+    assert said.err.strip().endswith(hint)
+    assert cli("--json", "send", "q", "--task", task).err == ""
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        [],
+        [{"tasks": ("hooks:send_hook", "send_hook")}],
+        [{}, {"tasks": None}],
+        [{"queues": ("other",)}],
+        [{"state": "stopping"}],
+    ],
+)
+def test_nothing_is_said_of_a_task_that_a_worker_may_know(cli, client, workers):
+    """Nobody serves the queue, one knows the task, or one does not say what it knows."""
+    for values in workers:
+        at_work(client, "hooks:send_hook", **values)
+    assert cli("send", "q", "--task", "send_hook").err == ""
+
+
+def test_a_call_is_sent_also_where_nobody_can_be_asked_about_workers(cli, queue, monkeypatch):
+    """The message is stored by then, whatever becomes of the remark."""
+
+    def fail(_client):
+        raise NotDone("no answer")
+
+    monkeypatch.setattr(members, "listed", fail)
+    said = cli("send", "q", "--task", "send_hook")
+    assert (said.code, said.err) == (0, "")
+    assert queue.find(said.out.strip()).task == "send_hook"

@@ -227,7 +227,7 @@ def test_the_command_line_shows_and_moves_it(capsys, away):
     assert cqueue_dc("dc", "show")[1].startswith("home       elsewhere\n")
     code, _, said = cqueue_dc("dc", "switch", HERE)
     assert code == 2
-    assert "repeat it with --yes" in said
+    assert "Add --yes" in said
     code, out, said = cqueue_dc("dc", "switch", HERE, "--old-centre-lost", "--reason", "flood", "--yes")
     assert code == 0
     assert f"switch elsewhere → {HERE} (old centre lost): flood" in out

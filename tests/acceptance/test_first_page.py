@@ -133,12 +133,12 @@ def test_the_tutorial(reader):
     """The mended task is done in the end, and what the shell sent is received by the shell."""
     someone = reader("shop")
     someone.follow("docs/tutorial.md")
-    receipts = [out.splitlines() for out, log in someone.printed if "daemon_ready" in log]
-    assert sorted(receipts[0]) == [
-        "receipt of order 1 to ann@example.org",
-        "receipt of order 2 to bob@example.org",
-    ]
-    assert receipts[1] == ["receipt of order 3 to eve@example.org"]
+    receipts = [out for out, log in someone.printed if "daemon_ready" in log]
+    # Two threads print: each text is written in one piece, its line end may come later.
+    assert "receipt of order 1 to ann@example.org" in receipts[0]
+    assert "receipt of order 2 to bob@example.org" in receipts[0]
+    assert receipts[0].count("receipt") == 2
+    assert receipts[1].splitlines() == ["receipt of order 3 to eve@example.org"]
     assert "attempt 3 of 3: KeyError: 3" in "".join(out for out, _ in someone.printed)
     received = [out for out, _ in someone.printed if out.startswith("hello")]
     assert received == ["hello\n", "hello, later\n"]

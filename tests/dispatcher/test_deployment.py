@@ -170,7 +170,7 @@ def test_arguments_that_this_version_does_not_take_wait_as_well(work, clock, dis
     assert [fields["attempt"] for fields in lines.of("message_snoozed")] == [1, 1]
     (fields,) = lines.of("arguments_unknown")
     assert fields["task"] == "resize"
-    assert fields["error"].startswith("PayloadMismatch: task 'resize': too many positional arguments")
+    assert fields["error"].startswith("PayloadMismatch: task 'resize': was it enqueued")
 
 
 def test_a_task_whose_arguments_are_wrong_in_many_ways_is_told_once(work, dispatch, lines):

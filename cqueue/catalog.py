@@ -148,7 +148,7 @@ class Catalog:
             with self._driver.limited(POLL_LIMIT_S):
                 stored = self._driver.ask(ReadDeployment())
         except SchemaMismatch:
-            self._polled_s = float("-inf")  # whoever asks next is told as well
+            self._polled_s = float("-inf")  # the next caller reads the row again, and gets this error too
             raise
         except NotDone:
             self._polled_s = time.monotonic() + AFTER_FAILURE_S

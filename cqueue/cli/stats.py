@@ -100,7 +100,7 @@ def _print(cli: CliContext, rows: list[dict[str, Any]], *, exact: bool) -> None:
 
 
 def _figure(row: dict[str, Any], name: str) -> str:
-    """A count: exact, about so many, or that many and perhaps more."""
+    """Show a count: `1,200` if exact, `~1,200` if estimated, `10,000+` if it is a lower bound."""
     if row[name] is None:
         return "–"
     if name in row["at_least"]:

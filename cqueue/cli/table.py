@@ -53,7 +53,7 @@ def print_table(
 
 
 def _leave_out(widths: dict[str, int], spare: Sequence[str], room: int, *, cut: bool) -> None:
-    """Leave out columns until the others fit, if there are so many that can be spared."""
+    """Leave out columns of `spare` one by one until the others fit into `room`."""
     for name in spare:
         *others, last = widths.values()
         if _width([*others, min(last, LEAST) if cut else last]) <= room:

@@ -22,7 +22,7 @@ from cqueue.store.operations import Head, IdSlice, Now, ReadHead, ReadIds, SlotS
 
 PAGE = 1000
 MOST_IDS = 10_000
-"""After so many messages of a queue no more are counted."""
+"""Ids that an estimate reads of one queue: beyond them the count is a lower bound."""
 MOST_READS = 512
 """Pages of ids of one queue, empty ones among them."""
 MOST_ROWS = 512

@@ -262,7 +262,7 @@ class Consumer:
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
-        self._deleted_at = 0  # the last purge that is known of
+        self._deletions = 0  # purges that are known of
         self._looked_s = 0.0
         self._alone = False  # the last receive looked for what is never claimed ahead
         self._left_some = False  # the last claim did, in its wide row or in others that are known
@@ -455,34 +455,16 @@ class Consumer:
             return poll.has_found
 
     def heard(self) -> bool:
-        """Used inside: whether this process has sent what this consumer has not received yet."""
-        return any(self._is_of_use(news) for news in list(self._sleeper.told))
-
-    def _is_of_use(self, news: News) -> bool:
-        """Whether to look for it now: of what is only being written we hear again."""
-        if news.sending is None:
-            return not self._has(news)
-        poll = self._poll
-        try:
-            return poll is not None and poll.claims_unread(news, self._driver.clock.now_us())
-        except NotDone:
-            return False
+        """Used inside: whether this consumer was told of messages since it last looked."""
+        return bool(self._sleeper.told)
 
     def _news(self, poll: Poll) -> list[News]:
-        """What this process has sent, and whether it was received meanwhile: then looking costs a lock."""
-        told, deleted_at = self._sleeper.told, self._bell.deleted_at
-        if deleted_at > self._deleted_at:
-            self._deleted_at = deleted_at
+        """Where this consumer was told to look since it was last asked."""
+        told, deletions = self._sleeper.told, self._bell.deletions
+        if deletions != self._deletions:
+            self._deletions = deletions
             poll.distrust()
-        news: list[News] = []
-        for one in [told.popleft() for _ in range(len(told))]:
-            rows = one.rows if one.began > deleted_at else ()
-            news.append(one._replace(rows=rows, received=self._has(one)))
-        return news
-
-    def _has(self, news: News) -> bool:
-        """Whether all of it has been received here."""
-        return bool(news.ids) and all(id_ in self._recent or id_ in self._older for id_ in news.ids)
+        return [News(*told.popleft()) for _ in range(len(told))]
 
     def _remember(self, taken: Iterable[Taken]) -> None:
         """Know the last few thousand ids that were received."""
@@ -494,6 +476,7 @@ class Consumer:
         """The search in the queue's present incarnation."""
         if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
             self._poll = Poll(entry.row, entry.spec, self._gate)
+            self._bell.serve(entry.spec.partition)
         return self._poll
 
     # ── what a claim gave ──

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from threading import Event, Lock
 
-from cqueue.doorbell import Doorbell
+from cqueue.doorbell import Doorbell, Target
 from cqueue.protocol.hint import Hint
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
@@ -84,8 +84,8 @@ class Bell:
     def ring(self, hint: Hint) -> None:
         """Messages were stored: tell one consumer, here or in another process."""
         if self._doorbell is not None:
-            name, place, flags = ring_of(hint)
-            if not self._doorbell.ring(name, place, flags, here=bool(self._sleepers)):
+            target, flags = target_of(hint, here=bool(self._sleepers))
+            if not self._doorbell.ring(target, flags):
                 return
         self._tell(hint)
 
@@ -110,10 +110,11 @@ class Bell:
         self.deletions += 1
 
 
-def ring_of(hint: Hint) -> tuple[str, bytes, int]:
-    """A hint as the doorbell carries it: name, place and flags."""
+def target_of(hint: Hint, *, here: bool) -> tuple[Target, int]:
+    """A hint as the doorbell carries it. here: consumers of this process may be told as well."""
     queue, time_shard, shard = hint.wide_row
-    return queue, b"%d\0%d" % (time_shard, shard), sum(1 << priority for priority in hint.priorities)
+    target = Target(queue, b"%d\0%d" % (time_shard, shard), here=here)
+    return target, sum(1 << priority for priority in hint.priorities)
 
 
 def hint_of(partition: str, place: bytes, flags: int) -> Hint | None:

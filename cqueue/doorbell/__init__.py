@@ -5,7 +5,8 @@ forged or misdirected costs at most a poll.
 """
 
 from cqueue.doorbell.datagram import Ring
+from cqueue.doorbell.directory import Target
 from cqueue.doorbell.doorbell import Doorbell
 from cqueue.doorbell.listener import Address
 
-__all__ = ["Address", "Doorbell", "Ring"]
+__all__ = ["Address", "Doorbell", "Ring", "Target"]

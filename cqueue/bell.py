@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Event, Lock
 
-from cqueue.doorbell import Doorbell, Target
+from cqueue.doorbell import Doorbell, HintCounts, Target
 from cqueue.protocol.hint import Hint
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
@@ -104,6 +105,16 @@ class Bell:
         return next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(
             (sleeper for sleeper in self._sleepers if sleeper.wake is not None), self._sleepers[0]
         )
+
+    @property
+    def has_doorbell(self) -> bool:
+        """Whether other processes are told, and tell this one."""
+        return self._doorbell is not None
+
+    @property
+    def counts(self) -> HintCounts:
+        """Datagrams of this client so far, of all its queues."""
+        return HintCounts() if self._doorbell is None else replace(self._doorbell.counts)
 
     def deleted(self) -> None:
         """All that was sent until now may have been deleted: it has to be looked for."""

@@ -264,6 +264,7 @@ class Consumer:
         self._poll: Poll | None = None
         self._deletions = 0  # purges that are known of
         self._looked_s = 0.0
+        self.was_told = False  # the last look was made, or went on, where a hint said
         self._alone = False  # the last receive looked for what is never claimed ahead
         self._left_some = False  # the last claim did, in its wide row or in others that are known
         self._leases: set[Lease] = set()
@@ -408,7 +409,7 @@ class Consumer:
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
-        self._looked_s = time.monotonic()
+        self._looked_s, self.was_told = time.monotonic(), False
         run(poll.begin(entry.spec, lambda: self._news(poll), self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
@@ -464,6 +465,7 @@ class Consumer:
         if deletions != self._deletions:
             self._deletions = deletions
             poll.distrust()
+        self.was_told |= bool(told)
         return [News(*told.popleft()) for _ in range(len(told))]
 
     def _remember(self, taken: Iterable[Taken]) -> None:

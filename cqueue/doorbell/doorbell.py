@@ -12,7 +12,7 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any, Final
 
-from cqueue.doorbell.counts import Counts
+from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, encode, short_name
 from cqueue.doorbell.directory import Directory, Target, listing
 from cqueue.doorbell.listener import Address, Listener
@@ -74,7 +74,7 @@ class Doorbell:
         name: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counts = Counts()
+        self.counts = HintCounts()
         self.name = name or _new_name()
         self._ask = ask
         self._address = address

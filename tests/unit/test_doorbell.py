@@ -16,7 +16,7 @@ from cqueue.client import Client
 from cqueue.dispatcher.members import first_owner
 from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
-from cqueue.doorbell.counts import Counts
+from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
 from cqueue.doorbell.directory import Directory, listing, lists
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
@@ -257,7 +257,7 @@ def send(listener, *datagrams):
 
 def test_forged_garbled_and_empty_datagrams_are_dropped_and_counted(heard):
     """And what is true is told all the same, also if it is repeated: a hint may come twice."""
-    counts = Counts()
+    counts = HintCounts()
     listener = Listener(LOCAL, heard, counts)
     try:
         true = encode(RING, listener.key)
@@ -275,7 +275,7 @@ def test_a_listener_that_fails_to_tell_goes_on(heard):
         if len(heard.rings) == 1:
             raise RuntimeError("no")
 
-    listener = Listener(LOCAL, broken, Counts())
+    listener = Listener(LOCAL, broken, HintCounts())
     try:
         send(listener, encode(RING, listener.key), encode(RING, listener.key))
         assert heard.wait(2)
@@ -284,11 +284,11 @@ def test_a_listener_that_fails_to_tell_goes_on(heard):
 
 
 def test_a_closed_listener_lets_its_port_go_at_once(heard):
-    listener = Listener(LOCAL, heard, Counts())
+    listener = Listener(LOCAL, heard, HintCounts())
     begun_s = time.monotonic()
     listener.close()
     assert time.monotonic() - begun_s < 2
-    again = Listener(Address("127.0.0.1", listener.port), heard, Counts())
+    again = Listener(Address("127.0.0.1", listener.port), heard, HintCounts())
     again.close()
 
 
@@ -302,7 +302,7 @@ def test_the_address_is_that_by_which_the_servers_are_reached():
 
 def test_an_address_from_which_datagrams_are_led_here_is_told_to_others(heard):
     """As with a container's published port: it cannot be bound, and is what others must send to."""
-    listener = Listener(Address("192.0.2.1"), heard, Counts())
+    listener = Listener(Address("192.0.2.1"), heard, HintCounts())
     try:
         assert listener.host == "192.0.2.1"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -424,7 +424,7 @@ def test_a_process_that_waits_alone_is_told_through_memory(store):
             for number in range(3):
                 client.queue("orders").send(b"%d" % number)
             assert came.wait()
-        assert client._doorbell.counts == Counts()
+        assert client._doorbell.counts == HintCounts()
 
 
 def test_of_several_processes_one_is_told(clients, store):

@@ -72,7 +72,7 @@ class Bell:
         if self._doorbell is None or partition == before:
             return
         if before is not None:
-            self._doorbell.forget(before)
+            self._doorbell.forget(before, self._heard)
         if partition is not None:
             self._doorbell.listen(partition, self._heard)
 

@@ -32,6 +32,8 @@ BEAT_S: Final = 10.0
 """How often the row is written."""
 HASTE_S: Final = 0.1
 """Consumers that join one after the other wait so long for each other before the row is written again."""
+FORGET_S: Final = 1.0
+"""The same for those that leave: rings that come meanwhile are of no use, and do no harm."""
 FAILED_S: Final = 5.0
 """Pause after Cassandra did not answer."""
 OFF_S: Final = 60.0
@@ -80,7 +82,7 @@ class Doorbell:
         self._address = address
         self._clock = clock
         self._changed = Condition()
-        self._heard: dict[bytes, Heard] = {}
+        self._heard: dict[bytes, tuple[Heard, ...]] = {}
         self._ringer = Ringer[Target]()
         self._directory = Directory(me=self.name)
         self._is_read_due = False
@@ -96,18 +98,22 @@ class Doorbell:
     # ── waiting ──
 
     def listen(self, name: str, heard: Heard) -> None:
-        """Have `heard` called when others ring at this name, from some moments on."""
+        """Have `heard` called as well when others ring at this name, from some moments on."""
+        short = short_name(name)
         with self._changed:
-            self._heard[short_name(name)] = heard
+            self._heard[short] = (*self._heard.get(short, ()), heard)
             self._beat_s = min(self._beat_s, self._clock() + (HASTE_S if self._listener else 0.0))
             self._wake()
 
-    def forget(self, name: str) -> None:
-        """Nobody here waits for this name any more. Others learn of it within some seconds."""
+    def forget(self, name: str, heard: Heard) -> None:
+        """Call it no more. Others learn within some seconds that nobody here waits, if nobody does."""
+        short = short_name(name)
         with self._changed:
-            if self._heard.pop(short_name(name), None) is not None:
-                self._beat_s = min(self._beat_s, self._clock() + 1.0)
-                self._wake()
+            left = tuple(one for one in self._heard.pop(short, ()) if one != heard)
+            if left:
+                self._heard[short] = left
+            self._beat_s = min(self._beat_s, self._clock() + FORGET_S)
+            self._wake()
 
     # ── ringing ──
 
@@ -251,11 +257,11 @@ class Doorbell:
         return OFF_S
 
     def _take(self, ring: Ring) -> None:
-        heard = self._heard.get(ring.name)
-        if heard is None:
-            self.counts.misdirected += 1
-        else:
+        waiting = self._heard.get(ring.name, ())
+        for heard in waiting:
             heard(ring.place, ring.flags)
+        if not waiting:
+            self.counts.misdirected += 1
 
     def _complain(self, event: str, error: Exception) -> None:
         """Log a kind of trouble once."""

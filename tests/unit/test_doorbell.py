@@ -13,6 +13,7 @@ import cqueue
 from cqueue import rendezvous
 from cqueue.bell import hint_of, target_of
 from cqueue.client import Client
+from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.members import first_owner
 from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
@@ -501,6 +502,41 @@ def test_a_taken_port_turns_only_the_doorbell_off(store, caplog):
                 assert consumer.receive(wait=timedelta(seconds=SOON_S))
                 until(lambda: "doorbell_deaf" in caplog.text)
     assert caplog.text.count("doorbell_deaf") == 1
+
+
+def test_all_who_wait_for_a_name_in_one_process_are_told(clients, store):
+    """Until they leave: two followers of one log, say."""
+    sender, receiver = (client._doorbell for client in clients)
+    one, other = Heard(), Heard()
+    receiver.listen("log@1", one)
+    receiver.listen("log@1", other)
+    assert store.seen.wait()
+    everybody = Target("log@1", b"3", to_all=True)
+    assert not sender.ring(everybody, 5)
+    assert one.wait()
+    assert other.wait()
+    assert one.rings == other.rings == [(b"3", 5)]
+    receiver.forget("log@1", other)
+    until(lambda: sender.ring(everybody) or len(one.rings) > 1)
+    assert len(other.rings) == 1
+
+
+def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
+    """Beside what was found by polling, and how many datagrams came."""
+    sender, receiver = clients
+    dispatcher = Dispatcher(receiver.queue("orders"), lambda *_: None, max_poll_interval=timedelta(minutes=5))
+    dispatcher.start()
+    try:
+        until(lambda: dispatcher.stats().hints == HintCounts() and store.seen.rings)
+        lane = dispatcher.lanes[0]
+        until(lambda: lane.ticket and lane.pause_s > 1)  # it waits for longer than this test does
+        sender.queue("orders").send(b"x")
+        until(lambda: dispatcher.stats().total.acked)
+        stats = dispatcher.stats()
+        assert (stats.total.received, stats.queues["orders"].found_by_hint) == (1, 1)
+        assert stats.hints == HintCounts(received=1)
+    finally:
+        dispatcher.stop()
 
 
 def test_a_closed_consumer_is_not_waited_for_by_others(clients, store):

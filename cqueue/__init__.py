@@ -67,10 +67,11 @@ if TYPE_CHECKING:
     from cqueue.log.config import LogConfig
     from cqueue.log.delivery import batched
     from cqueue.log.fanout import feed
+    from cqueue.log.follower import Follower
     from cqueue.log.log import AppendResult, Log
     from cqueue.log.push import HttpPush
     from cqueue.log.records import LogId, LogRecord, Record
-    from cqueue.log.scanner import Follower, Scanner
+    from cqueue.log.scanner import Scanner
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import Lag, Subscription
     from cqueue.message import Message, MessageId
@@ -187,7 +188,8 @@ _HOMES = {
     "log.log": ("AppendResult", "Log"),
     "log.push": ("HttpPush",),
     "log.records": ("LogId", "LogRecord", "Record"),
-    "log.scanner": ("Follower", "Scanner"),
+    "log.follower": ("Follower",),
+    "log.scanner": ("Scanner",),
     "log.stats": ("LogStats",),
     "log.subscription": ("Lag", "Subscription"),
     "message": ("Message", "MessageId"),

@@ -21,10 +21,10 @@ from cqueue.log import Log, LogConfig
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.delivery import Listener
 from cqueue.log.positions import Start
+from cqueue.log.protocol.definition import remove
 from cqueue.log.subscription import OnEvent, Subscription, pace_of, policy_of
 from cqueue.message import check_duration
 from cqueue.producer import Producer
-from cqueue.protocol.subscribe import remove
 from cqueue.queue import Queue
 from cqueue.senders import Senders
 from cqueue.settings import Settings, load

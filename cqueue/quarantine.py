@@ -19,11 +19,11 @@ from cqueue.client import Client
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, DamagedRow
 from cqueue.log.positions import Point, Start
+from cqueue.log.protocol.definition import definition_of, origin_of
 from cqueue.protocol import survey
 from cqueue.protocol.lock import settle
 from cqueue.protocol.sanity import next_fence
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.subscribe import definition_of, origin_of
 from cqueue.store import decode
 from cqueue.store.control import ReadSchedule, ReadWorkers, RemoveSchedule, RemoveWorker
 from cqueue.store.log_operations import DropRecord, LogShard, UnregisterLogShard

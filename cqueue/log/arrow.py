@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cqueue import arrays
-from cqueue.protocol.pages import Stretch
+from cqueue.log.protocol.source import Stretch
 from cqueue.store.record_page import ID_AT, NULLS, TOPIC_AT
 
 SCHEMA: Final = pa.schema(

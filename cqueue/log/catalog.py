@@ -12,11 +12,11 @@ from cqueue.catalog import ACTIVE, DELETING
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
+from cqueue.log.protocol.definition import remove
+from cqueue.log.protocol.shards import SHARDS_AT_ONCE
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.message import check_queue_name
-from cqueue.protocol.logs import LogSpec
-from cqueue.protocol.scan import SHARDS_AT_ONCE
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.subscribe import remove
 from cqueue.store import decode
 from cqueue.store.log_operations import (
     ChangeLog,

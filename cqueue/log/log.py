@@ -12,13 +12,15 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
+from cqueue.log.follower import Follower
 from cqueue.log.positions import EARLIEST, Point, Start
+from cqueue.log.protocol.append import Entry, Write, append
+from cqueue.log.protocol.shards import existing
 from cqueue.log.records import LogId, Record, entry_of
-from cqueue.log.scanner import Follower, Scanner
+from cqueue.log.scanner import Scanner
 from cqueue.log.stats import RECENT, SAMPLE, LogStats, rate
 from cqueue.message import MAX_BATCH, to_datetime
-from cqueue.protocol.append import AppenderState, Entry, Write, append
-from cqueue.protocol.scan import existing
+from cqueue.protocol.writing import WriterState
 
 
 class AppendResult:
@@ -61,7 +63,7 @@ class Log:
         self.name = name
         self._catalog = catalog
         self._driver = driver
-        self._states: list[AppenderState] = []  # one for each call under way
+        self._states: list[WriterState] = []  # one for each call under way
 
     def __repr__(self) -> str:
         return f"<log {self.name}>"
@@ -161,7 +163,7 @@ class Log:
         try:
             state = self._states.pop()
         except IndexError:
-            state = AppenderState(turn=random.randrange(1 << 16))
+            state = WriterState(turn=random.randrange(1 << 16))
         try:
             return self._driver.run(append(spec, state, entries))
         finally:

@@ -10,8 +10,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.protocol.logs import LogSpec
-from cqueue.protocol.subscribe import (
+from cqueue.log.protocol.members import (
     BEAT_US,
     EXPIRY_US,
     MEMBER_TTL_S,
@@ -19,6 +18,7 @@ from cqueue.protocol.subscribe import (
     is_sure,
     member_info,
 )
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.store.subscriptions import (
     BeatMember,
     MemberRow,

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 from cqueue import ids
 from cqueue.errors import BadInput, PositionExpired
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogId, check_partition
 from cqueue.message import to_datetime
-from cqueue.protocol.logs import LogSpec
 
 Point = str | datetime
 """A record's id, "earliest", "latest", or an aware datetime."""

@@ -16,23 +16,15 @@ from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import LogNotFound, PositionExpired
 from cqueue.log.delivery import Delivery
+from cqueue.log.following import Following
 from cqueue.log.lanes import Lane, Lanes
 from cqueue.log.member import Member, View
 from cqueue.log.positions import EARLIEST
+from cqueue.log.protocol.definition import PAUSED, Origin, definition_of, origin_of
+from cqueue.log.protocol.members import assigned
+from cqueue.log.protocol.progress import NOBODY, change, changed, taken
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogRecord
-from cqueue.protocol.logs import LogSpec
-from cqueue.protocol.scan import Merge, ShardMap
-from cqueue.protocol.subscribe import (
-    NOBODY,
-    PAUSED,
-    Origin,
-    assigned,
-    change,
-    changed,
-    definition_of,
-    origin_of,
-    taken,
-)
 from cqueue.store.subscriptions import PositionChange, PositionRow, SubscriptionKey
 
 PAUSED_S: Final = 0.5
@@ -93,7 +85,7 @@ class Reading:
         self._pace = pace or Pace()
         self._report = report
         self._time_s = time_s
-        self._merge = Merge(spec(), {}, ShardMap())
+        self._following = Following(driver, spec, {})
         self._seen = 0  # the number of the last view that was followed
         self._spell: int | None = None  # the one in which all that is held was confirmed
         self._paused = False
@@ -102,7 +94,6 @@ class Reading:
         self._quiet_s = self._checked_s + self._quiet_for_s()
         self._poll_s = self._pace.shortest_poll_s
         self._next_poll_s = 0.0
-        self._end: tuple[int, int] | None = None  # (horizon, when it was) until all has been read up to it
 
     # ── a step ──
 
@@ -164,20 +155,15 @@ class Reading:
 
     def _poll(self, now_s: float) -> float:
         """Read on; where nothing new was found, wait longer and longer."""
-        spec = self._spec()
-        if self._end is None:
-            now_us = self._now_us()
-            self._end = (spec.horizon(now_us), now_us)
-        found = self._driver.run(self._merge.more(spec, *self._end))
-        for row, partition in found or ():
+        found, is_all = self._following.read()
+        for row, partition in found:
             wanted = self._topics is None or row.topic in self._topics
-            record = LogRecord(spec.partition, partition, row) if wanted else None
+            record = LogRecord(self._key.log, partition, row) if wanted else None
             self.lanes.put(partition, row.id, record)
         if found:
             self._poll_s = self._pace.shortest_poll_s
-        if found is not None:
+        if not is_all:
             return 0.0
-        self._end = None
         wait_s, self._poll_s = self._poll_s, min(self._poll_s * 2, self._pace.longest_poll_s)
         self._next_poll_s = now_s + wait_s
         return wait_s
@@ -291,10 +277,8 @@ class Reading:
 
     def _passed(self, lane: Lane) -> None:
         """Where nothing waits, all is done up to where the partition has been read."""
-        source = self._merge.sources[lane.partition]
         if not lane.waiting:
-            read_upto = source.buffer[0].id - 1 if source.buffer else source.position
-            lane.done = max(lane.done, read_upto)
+            lane.done = max(lane.done, self._following.position(lane.partition))
 
     def release_all(self) -> None:
         """Check in, and give everything back.
@@ -341,13 +325,12 @@ class Reading:
             self._report("checkpoint", stored.partition, stored.position)
 
     def _open(self, row: PositionRow, why: str) -> None:
-        self._merge.sources.pop(row.partition, None)
-        self._merge.add(self._spec(), row.partition, row.position)
+        self._following.open(row.partition, row.position)
         self.lanes.open(row)
         self._poll_s, self._next_poll_s = self._pace.shortest_poll_s, 0.0
         self._report(why, row.partition, row.position)
 
     def _drop(self, stored: PositionRow, why: str) -> None:
         self.lanes.close(stored.partition)
-        del self._merge.sources[stored.partition]
+        self._following.close(stored.partition)
         self._report(why, stored.partition, stored.position)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from cqueue import ids
 from cqueue.errors import BadInput, BodyTooLarge, InvalidLogId, PartitionOutOfRange
+from cqueue.log.protocol.append import Entry
 from cqueue.message import MAX_BODY, MAX_TEXT, check_headers, to_datetime
-from cqueue.protocol.append import Entry
 from cqueue.store.log_operations import RecordRow
 
 
@@ -133,3 +133,36 @@ def check_partition(partition: int, partitions: int) -> int:
     if type(partition) is not int or not 0 <= partition < partitions:
         raise PartitionOutOfRange(f"partition is {partition!r}; the log has 0 to {partitions - 1}")
     return partition
+
+
+def check_partitions(partitions: Iterable[int] | None, count: int) -> frozenset[int] | None:
+    """Some of the log's partitions; None for all.
+
+    Raises:
+        BadInput: they are none.
+        PartitionOutOfRange: the log has not all of them.
+    """
+    if partitions is None:
+        return None
+    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
+        raise BadInput(f"partitions is {partitions!r}; it takes several numbers")
+    found = frozenset(check_partition(each, count) for each in partitions)
+    if not found:
+        raise BadInput("partitions is empty; leave it out for all of them")
+    return found
+
+
+def check_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
+    """Some topics; None for all.
+
+    Raises:
+        BadInput: they are none.
+    """
+    if topics is None:
+        return None
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise BadInput(f"topics is {topics!r}; it takes several texts")
+    found = frozenset(check_text("topic", topic) for topic in topics)
+    if not found:
+        raise BadInput("topics is empty; leave it out for all of them")
+    return found

@@ -21,23 +21,23 @@ from cqueue.log.catalog import LogCatalog
 from cqueue.log.delivery import DeadLetters, Delivery, Listener, RetryPolicy
 from cqueue.log.member import Member
 from cqueue.log.positions import EARLIEST, ON_EXPIRED, Start, starts
-from cqueue.log.reading import Pace, Reading
-from cqueue.log.records import LogId, check_partition, check_text
-from cqueue.message import check_duration, check_queue_name
-from cqueue.protocol.logs import LogSpec
-from cqueue.protocol.scan import ShardMap
-from cqueue.protocol.subscribe import (
+from cqueue.log.protocol.definition import (
     ACTIVE,
     PAUSED,
     Origin,
-    behind,
     define,
     defined,
     definition_of,
-    move,
     origin_of,
     set_state,
 )
+from cqueue.log.protocol.lag import behind
+from cqueue.log.protocol.progress import move
+from cqueue.log.protocol.shards import ShardMap
+from cqueue.log.protocol.spec import LogSpec
+from cqueue.log.reading import Pace, Reading
+from cqueue.log.records import LogId, check_partitions, check_topics
+from cqueue.message import check_duration, check_queue_name
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
 
@@ -97,7 +97,7 @@ class Subscription:
         spec = self._specs()
         self._key = SubscriptionKey(spec.partition, name)
         self._on_event = on_event
-        readable = _checked_partitions(partitions, spec)
+        readable = check_partitions(partitions, spec.partitions)
         delivery = Delivery(
             listeners,
             policy,
@@ -113,7 +113,7 @@ class Subscription:
             delivery,
             spec=self._specs,
             partitions=readable,
-            topics=_checked_topics(topics),
+            topics=check_topics(topics),
             on_expired=on_expired,
             pace=pace,
             report=self._tell,
@@ -354,28 +354,6 @@ class _Specs:
 
 def _member_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def _checked_partitions(partitions: Iterable[int] | None, spec: LogSpec) -> frozenset[int] | None:
-    if partitions is None:
-        return None
-    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
-        raise BadInput(f"partitions is {partitions!r}; it takes several numbers")
-    found = frozenset(check_partition(each, spec.partitions) for each in partitions)
-    if not found:
-        raise BadInput("partitions is empty; leave it out for all of them")
-    return found
-
-
-def _checked_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
-    if topics is None:
-        return None
-    if isinstance(topics, str) or not isinstance(topics, Iterable):
-        raise BadInput(f"topics is {topics!r}; it takes several texts")
-    found = frozenset(check_text("topic", topic) for topic in topics)
-    if not found:
-        raise BadInput("topics is empty; leave it out for all of them")
-    return found
 
 
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:

@@ -1,40 +1,27 @@
-"""Sending: ids, wide rows, one flush per wide row, and when a send counts as acknowledged.
-
-A message written late may lie behind a cursor, where nobody looks. So a send is acknowledged only if
-its answers arrive within W of the id's time; an answer that comes later means: send again under a new
-id, then delete the old one. Without an answer the same id is repeated, which is idempotent, and after
-W the outcome is unknown.
-"""
+"""Sending messages: what is written for a flush, and when it counts. See `writing`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
-from cqueue import ids
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol.flush import (
-    Failure,
-    Flush,
-    Outgoing,
-    ProducerState,
-    entropy_for,
-    make_flushes,
-    new_flush,
-    unknown,
-    worst,
-    write,
-)
-from cqueue.protocol.shards import open_in_time
+from cqueue.protocol import shards
+from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes, new_flush
+from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.store.operations import DeleteBodies, DeleteMessages, Now, Operation, Pause, Together
-
-ROWS_IN_FLIGHT = 2000
-FLUSHES_IN_FLIGHT = 32
-BYTES_IN_FLIGHT = 4 << 20
-REMAKES = 5
-FIRST_PAUSE_S = 0.01
+from cqueue.protocol.writing import Bits, Failure, Writer, in_time, worst
+from cqueue.store.operations import (
+    DeleteBodies,
+    DeleteMessages,
+    InsertBodies,
+    InsertMessages,
+    MessageRow,
+    Operation,
+    Together,
+    WideRow,
+)
 
 Announce = Callable[[Flush], None]
 
@@ -46,207 +33,92 @@ def send(
 
     announce: called with each flush that is about to be written for the first time.
     """
-    done: list[Flush] = []
-    for start, end in _parts(outgoing):
-        part = outgoing[start:end]
-        now_us = yield from Now()  # ids are made when they are written, not long before: W counts from them
-        entropy = yield from entropy_for(len(part))
-        flushes = make_flushes(spec, state, part, now_us, entropy)
-        if start:
-            for flush in flushes:
-                flush.indexes = [start + index for index in flush.indexes]
-        for group in _groups(flushes):
-            done += yield from _send_group(spec, state, group, announce)
-    return done
+    return (yield from Sending(spec, state, announce).write(outgoing))
 
 
-def _parts(outgoing: Sequence[Outgoing]) -> Iterator[tuple[int, int]]:
-    """Where parts begin and end, so that each is written in a fraction of W."""
-    if len(outgoing) == 1 or (
-        len(outgoing) <= ROWS_IN_FLIGHT
-        and sum([len(message.body) for message in outgoing]) <= BYTES_IN_FLIGHT
-    ):
-        yield 0, len(outgoing)
-        return
-    start = size = 0
-    for index, message in enumerate(outgoing):
-        if index > start and (index - start == ROWS_IN_FLIGHT or size + len(message.body) > BYTES_IN_FLIGHT):
-            yield start, index
-            start, size = index, 0
-        size += len(message.body)
-    if start < len(outgoing):
-        yield start, len(outgoing)
+class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
+    """Writes messages."""
+
+    rows_in_flight = 2000
+    copy_may = "may lie behind a cursor"
+
+    def parts_of(self, entries: Sequence[Outgoing], now_us: int, bits: Bits) -> list[Flush]:
+        """Flushes by time shard."""
+        return make_flushes(self.spec, self.state, entries, now_us, bits)
+
+    def insert(self, part: Flush) -> Operation[Any]:
+        """Its messages."""
+        return InsertMessages(part.wide_row, tuple(part.rows))
+
+    def places(self, part: Flush) -> set[tuple[WideRow, int]]:
+        """Its wide row with each of its priorities."""
+        return {(part.wide_row, priority) for priority in {row.priority for row in part.rows}}
+
+    def registrations(self, new: set[Any]) -> list[Operation[Any]]:
+        """Rows of the registry."""
+        return [
+            row for wide_row, priority in sorted(new) for row in registration(self.spec, wide_row, priority)
+        ]
+
+    def before(self, parts: list[Flush]) -> Proto[Failure | None]:
+        """Register wide rows and store large bodies; whatever fails here, no message has been written."""
+        large = [flush for flush in parts if flush.bodies]
+        if not large:
+            return None
+        new = set[Any]().union(*map(self.places, large)) - self.state.registered
+        failed = worst((yield from Together(tuple(self.registrations(new))))) if new else None
+        if failed is None:
+            self.state.note_registered(new)
+            bodies = tuple(InsertBodies(flush.wide_row, tuple(flush.bodies)) for flush in large)
+            failed = worst((yield from Together(bodies)))
+        if failed is None or isinstance(failed, LASTING):
+            return failed
+        error = NotDone("a large body could not be stored, so its message was not")
+        error.__cause__ = failed
+        return error
+
+    def judge(self, part: Flush, now_us: int) -> tuple[list[Flush], Flush | None]:
+        """Messages that are late are made again without those in time; derived ones cannot be."""
+        counts = shards.open_in_time if part.derived else in_time
+        if counts(self.spec, min([row.id for row in part.rows]), now_us):  # so all of them do
+            return [part], None
+        if part.derived:  # neither made again nor deleted: another writer may own the id
+            part.error = OutcomeUnknown("stored, but longer after its due time than gc_grace allows")
+            return [part], None
+        late = {row.id for row in part.rows if not counts(self.spec, row.id, now_us)}
+        kept = _share(part, {row.id for row in part.rows} - late)
+        return ([kept] if kept.rows else []), _share(part, late)
+
+    def successor(self, late: Flush, time_us: int, now_us: int) -> Flush:
+        """A flush to the shard whose turn it is."""
+        return new_flush(self.spec, self.state, time_us, now_us)
+
+    def move(self, row: MessageRow, id_: int, late: Flush, fresh: Flush) -> None:
+        """With its large body, if it has one."""
+        super().move(row, id_, late, fresh)
+        fresh.bodies += [(id_, body) for old, body in late.bodies if old == row.id]
+
+    def delete(self, late: Flush) -> Proto[None]:
+        """The messages, then their bodies."""
+        by_priority: dict[int, list[int]] = {}
+        for row in late.rows:
+            by_priority.setdefault(row.priority, []).append(row.id)
+        deletes: list[Operation[Any]] = [
+            DeleteMessages(late.wide_row, priority, tuple(ids_)) for priority, ids_ in by_priority.items()
+        ]
+        failed = worst((yield from Together(tuple(deletes))))
+        if late.bodies and failed is None:  # a message that may still be delivered keeps its body
+            with suppress(NotDone, OutcomeUnknown):
+                yield from DeleteBodies(late.wide_row, tuple(id_ for id_, _ in late.bodies))
 
 
-def _groups(flushes: list[Flush]) -> Iterator[list[Flush]]:
-    """Flushes to be written side by side, what is due first in front."""
-    if len(flushes) == 1:
-        yield flushes
-        return
-    group: list[Flush] = []
-    for flush in sorted(flushes, key=lambda flush: flush.rows[0].id):
-        size = flush.size + sum(other.size for other in group)
-        if group and (len(group) == FLUSHES_IN_FLIGHT or size > BYTES_IN_FLIGHT):
-            yield group
-            group = []
-        group.append(flush)
-    if group:
-        yield group
-
-
-def _send_group(
-    spec: QueueSpec, state: ProducerState, group: list[Flush], announce: Announce | None
-) -> Proto[list[Flush]]:
-    began_us = yield from Now()
-    if announce is not None:
-        for flush in group:
-            announce(flush)
-    errors = yield from write(spec, state, group)
-    done: list[Flush] = []
-    for flush, error in zip(group, errors, strict=True):
-        done += yield from _deliver(spec, state, flush, Try(began_us, error))
-    return done
-
-
-# ── one flush ──
-
-
-class Try(NamedTuple):
-    """A first attempt to write a flush: when it began, and how it failed (None: it is stored)."""
-
-    began_us: int
-    error: Failure | None
-
-
-def _deliver(
-    spec: QueueSpec, state: ProducerState, flush: Flush, first: Try, remakes: int = REMAKES
-) -> Proto[list[Flush]]:
-    """Write a flush until it is acknowledged in time, or say what is known about it."""
-    if first.error is not None:
-        flush.error = yield from _write_within_settle(spec, state, flush, first)
-        if flush.error is not None:
-            return [flush]
-    try:
-        now_us = yield from Now(checked=True)
-    except NotDone as exc:
-        flush.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
-        return [flush]
-    counts = open_in_time if flush.derived else in_time
-    if counts(spec, min([row.id for row in flush.rows]), now_us):  # so all of them do
-        return [flush]
-    late = {row.id for row in flush.rows if not counts(spec, row.id, now_us)}
-    if flush.derived:  # neither made again nor deleted: another writer may own the id
-        flush.error = OutcomeUnknown("stored, but longer after its due time than gc_grace allows")
-        return [flush]
-    if not remakes:
-        flush.error = OutcomeUnknown("stored, but each time too late to count as acknowledged")
-        return [flush]
-    in_time_part, late_part = _split(flush, late)
-    return in_time_part + (yield from _remake(spec, state, late_part, remakes - 1))
-
-
-def in_time(spec: QueueSpec, id_: int, now_us: int) -> bool:
-    """Whether an answer at `now_us` acknowledges the send: no cursor can have passed the id yet."""
-    return now_us <= ids.time_us(id_) + spec.settle_us
-
-
-def _write_within_settle(
-    spec: QueueSpec, state: ProducerState, flush: Flush, first: Try
-) -> Proto[Failure | None]:
-    """Repeat the same ids until they are answered or W is over; None if they are stored."""
-
-    def again() -> Proto[Failure | None]:
-        (failure,) = yield from write(spec, state, [flush])
-        return failure
-
-    return (yield from within_settle(spec.settle_us, first.began_us, first.error, again))
-
-
-def within_settle(
-    settle_us: int, began_us: int, error: Failure | None, again: Callable[[], Proto[Failure | None]]
-) -> Proto[Failure | None]:
-    """Repeat a failed write until it is stored (None), refused for good, or W since it began is over."""
-    pause_s = FIRST_PAUSE_S
-    doubt: OutcomeUnknown | None = None
-    while error is not None:
-        doubt = error if isinstance(error, OutcomeUnknown) else doubt
-        now_us = yield from Now()
-        if isinstance(error, LASTING) or now_us + pause_s * 1e6 > began_us + settle_us:
-            return doubt or error
-        yield from Pause(pause_s)
-        pause_s = min(pause_s * 2, 0.5)
-        error = yield from again()
-    return None
-
-
-# ── late answers ──
-
-
-def _split(flush: Flush, late: set[int]) -> tuple[list[Flush], Flush]:
-    """The part acknowledged in time (none or one flush), and the late part."""
-
-    def part(wanted: bool) -> Flush:  # noqa: FBT001 - local
-        places = [place for place, row in enumerate(flush.rows) if (row.id in late) is wanted]
-        return Flush(
-            flush.wide_row,
-            [flush.indexes[place] for place in places],
-            [flush.rows[place] for place in places],
-            [(id_, body) for id_, body in flush.bodies if (id_ in late) is wanted],
-            remade=flush.remade,
-        )
-
-    kept = part(False)
-    return ([kept] if kept.rows else []), part(True)
-
-
-def _remake(spec: QueueSpec, state: ProducerState, late: Flush, remakes: int) -> Proto[list[Flush]]:
-    """Send late messages again under new ids, and only then delete the old ones."""
-    done: list[Flush] = []
-    for fresh in (yield from _renewed(spec, state, late)):
-        began_us = yield from Now()
-        (error,) = yield from write(spec, state, [fresh])
-        done += yield from _deliver(spec, state, fresh, Try(began_us, error), remakes)
-    for flush in done:
-        if flush.error is not None:
-            flush.error = unknown("an earlier try is stored, but may lie behind a cursor", flush.error)
-    if all(flush.error is None for flush in done):
-        yield from _delete_old(late)
-    return done
-
-
-def _renewed(spec: QueueSpec, state: ProducerState, late: Flush) -> Proto[list[Flush]]:
-    """The messages under new ids, each in the wide row of its id's own time shard.
-
-    Ids handed out lately may lie ahead of the clock, and so beyond the time shard of now.
-    """
-    now_us = yield from Now()
-    entropy = yield from entropy_for(len(late.rows))
-    bodies = dict(late.bodies)
-    flushes: dict[int, Flush] = {}
-    for place, (index, row) in enumerate(zip(late.indexes, late.rows, strict=True)):
-        ticks = state.last_ticks = max(now_us * 10, state.last_ticks + 1)
-        id_ = ids.from_ticks(ticks, int.from_bytes(entropy[8 * place : 8 * place + 8], "big"))
-        time_shard = ticks // 10 // (spec.width_ms * 1000)
-        flush = flushes.get(time_shard)
-        if flush is None:
-            flush = flushes[time_shard] = new_flush(spec, state, ticks // 10, now_us)
-            flush.remade = True
-        flush.indexes.append(index)
-        flush.rows.append(row._replace(id=id_))
-        if row.id in bodies:
-            flush.bodies.append((id_, bodies[row.id]))
-    return list(flushes.values())
-
-
-def _delete_old(late: Flush) -> Proto[None]:
-    """Delete replaced messages; if that fails they may be delivered beside their replacements."""
-    by_priority: dict[int, list[int]] = {}
-    for row in late.rows:
-        by_priority.setdefault(row.priority, []).append(row.id)
-    deletes: list[Operation[Any]] = [
-        DeleteMessages(late.wide_row, priority, tuple(ids_)) for priority, ids_ in by_priority.items()
-    ]
-    failed = worst((yield from Together(tuple(deletes))))
-    if late.bodies and failed is None:  # a message that may still be delivered keeps its body
-        with suppress(NotDone, OutcomeUnknown):
-            yield from DeleteBodies(late.wide_row, tuple(id_ for id_, _ in late.bodies))
+def _share(flush: Flush, wanted: set[int]) -> Flush:
+    """The part of a flush that has these ids."""
+    places = [place for place, row in enumerate(flush.rows) if row.id in wanted]
+    return Flush(
+        wide_row=flush.wide_row,
+        indexes=[flush.indexes[place] for place in places],
+        rows=[flush.rows[place] for place in places],
+        bodies=[(id_, body) for id_, body in flush.bodies if id_ in wanted],
+        remade=flush.remade,
+    )

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import Final
 
 from cqueue import ids
-from cqueue.protocol.logs import LogSpec
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.spark.records import existing, within
 from cqueue.spark.session import SparkSide
 from cqueue.store.cells import pairs

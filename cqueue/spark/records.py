@@ -11,9 +11,9 @@ from pyspark.sql.datasource import InputPartition
 
 from cqueue import ids
 from cqueue.log.arrow import Columns, of_topics
-from cqueue.protocol.logs import LogSpec
-from cqueue.protocol.pages import Stretch
-from cqueue.protocol.scan import SHARDS_AT_ONCE
+from cqueue.log.protocol.shards import SHARDS_AT_ONCE
+from cqueue.log.protocol.source import Stretch
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide

@@ -23,10 +23,11 @@ from cqueue.errors import (
     NotDone,
     SendUnknown,
 )
+from cqueue.log.protocol.append import Entry, append
 from cqueue.message import MAX_HEADERS
-from cqueue.protocol.append import AppenderState, Entry, append
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.send import send
+from cqueue.protocol.writing import WriterState
 from cqueue.spark import rows
 from cqueue.spark.ledger import MARK, digest_of
 from cqueue.spark.options import WriteOptions
@@ -207,9 +208,9 @@ class LogSink(Sink):
         """Never: readers may have seen the first copy."""
         return False
 
-    def new_state(self) -> AppenderState:
+    def new_state(self) -> WriterState:
         """Rotation, ids and registrations of one appender."""
-        return AppenderState(turn=random.randrange(1 << 16))
+        return WriterState(turn=random.randrange(1 << 16))
 
     def entries(self, batch: pa.RecordBatch, first: int) -> list[Entry]:
         """Records, all limits checked, without those that are stored already."""

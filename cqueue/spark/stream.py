@@ -22,9 +22,10 @@ from pyspark.sql.streaming.datasource import (
 
 from cqueue import ids
 from cqueue.errors import PositionExpired
+from cqueue.log.protocol.merge import Merge
+from cqueue.log.protocol.shards import ShardMap
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogId
-from cqueue.protocol.logs import LogSpec
-from cqueue.protocol.scan import IdMerge, ShardMap
 from cqueue.spark import records
 from cqueue.spark.brief import brief
 from cqueue.spark.options import EARLIEST, LATEST, ReadOptions, check_stream
@@ -117,8 +118,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> int | None:
         """The id with which a batch is full, or the end; None if there is no record up to there."""
         driver = session(self._options.settings).driver
-        merge, count = IdMerge(spec, positions, self._known), 0
-        while (found := driver.run(merge.more(spec, end, now_us))) is not None:
+        merge, count = Merge(spec, positions, self._known, ids_only=True), 0
+        while (more := driver.run(merge.more(spec, end, now_us))) is not None:
+            found = [id_ for stretch in more for id_ in stretch.ids()]
             if found and most is None:
                 return end
             if most is not None and count + len(found) >= most:

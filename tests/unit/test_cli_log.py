@@ -11,7 +11,7 @@ from cqueue import Follower, Log, LogConfig, Record, connect, ids
 from cqueue.cli import log_read
 from cqueue.cli.log_view import RecordPrinter
 from cqueue.errors import AppendUnknown, BodyTooLarge, Unavailable
-from cqueue.protocol.logs import LogSpec
+from cqueue.log.protocol.spec import LogSpec
 
 
 @pytest.fixture(autouse=True)

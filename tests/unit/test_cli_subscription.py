@@ -9,8 +9,8 @@ import time
 import pytest
 
 from cqueue import Record, connect, ids
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.subscription import Subscription
-from cqueue.protocol.logs import LogSpec
 
 
 @pytest.fixture(autouse=True)

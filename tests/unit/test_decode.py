@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cqueue import ids
 from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.log.config import LogConfig
-from cqueue.protocol.subscribe import Origin, assigned
+from cqueue.log.protocol.definition import Origin
+from cqueue.log.protocol.members import assigned
 from cqueue.store import cells, decode
 from cqueue.store.operations import ReadShards
 from cqueue.store.quarantine import Damage, Quarantine

@@ -13,10 +13,12 @@ import pytest
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import append as appending
-from cqueue.protocol.append import AppenderState, Entry, append
-from cqueue.protocol.logs import LogSpec
-from cqueue.protocol.scan import Merge
+from cqueue.log.protocol import append as appending
+from cqueue.log.protocol.append import Entry, append
+from cqueue.log.protocol.merge import Merge
+from cqueue.log.protocol.source import in_order
+from cqueue.log.protocol.spec import LogSpec
+from cqueue.protocol.writing import WriterState
 from cqueue.store.log_operations import AppendRecords, DeleteRecords, RegisterLogShard
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Now, Pause, RandomBits, Together
@@ -120,7 +122,7 @@ class Process:
 
 def appender(world, number, acknowledged):
     """Appends one after the other; notes what was acknowledged."""
-    state = AppenderState(turn=number)
+    state = WriterState(turn=number)
     for turn in range(APPENDS):
         entry = Entry("t", b"%d-%d" % (number, turn), None, world.rng.choice((None, 0)))
         for write in (yield from append(SPEC, state, [entry])):
@@ -141,7 +143,7 @@ def reader(world, found):
         end = SPEC.horizon(now_us)
         try:
             while (more := (yield from merge.more(SPEC, end, now_us))) is not None:
-                found.extend(record.row for record in more)
+                found.extend(record.row for record in in_order(more))
         except NotDone:
             pass
         yield Pause(world.rng.choice((0.02, 0.1, 0.3)))

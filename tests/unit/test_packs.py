@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from cqueue import ids
 from cqueue.protocol.flush import (
-    FLUSH_ROWS,
     INLINE_BODY,
     PACK_BYTES,
     PACK_ROWS,
@@ -14,6 +13,7 @@ from cqueue.protocol.flush import (
     ProducerState,
 )
 from cqueue.protocol.flush import make_flushes as flushes_of
+from cqueue.protocol.writing import PART_ROWS, Bits
 from cqueue.store import packs
 from cqueue.store.operations import WideRow
 from cqueue.store.ranges import Density
@@ -25,8 +25,8 @@ places = st.sets(st.integers(0, 255))
 
 def make_flushes(some, state=None, **changes):
     spec = Table(**changes).spec
-    entropy = bytes(range(256)) * (len(some) // 32 + 1)
-    return flushes_of(spec, state or ProducerState(), some, NOON_US, entropy)
+    bits = Bits(bytes(range(256)) * (len(some) // 32 + 1))
+    return flushes_of(spec, state or ProducerState(), some, NOON_US, bits)
 
 
 def out(body=b"x", priority=0, **columns):
@@ -230,9 +230,9 @@ def test_rows_stay_small():
 
 def test_flushes_hold_whole_packs():
     """A flush never ends in the middle of one."""
-    several = make_flushes([out()] * (2 * FLUSH_ROWS))
-    assert sum(len(flush.rows) for flush in several) == 2 * FLUSH_ROWS
-    assert all(len(flush.rows) <= FLUSH_ROWS for flush in several)
+    several = make_flushes([out()] * (2 * PART_ROWS))
+    assert sum(len(flush.rows) for flush in several) == 2 * PART_ROWS
+    assert all(len(flush.rows) <= PART_ROWS for flush in several)
     for flush in several:
         assert sum(sizes(flush.rows)) == len(flush.rows)
 

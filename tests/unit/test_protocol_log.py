@@ -7,17 +7,20 @@ import pytest
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.append import AppenderState, Entry, append
-from cqueue.protocol.logs import LogSpec, partition_of
-from cqueue.protocol.scan import Merge
+from cqueue.log.protocol.append import Entry, append
+from cqueue.log.protocol.merge import Merge
+from cqueue.log.protocol.source import in_order
+from cqueue.log.protocol.spec import LogSpec, partition_of
+from cqueue.protocol.writing import WriterState
 from cqueue.store.log_operations import AppendRecords, DeleteRecords, ReadLogShards, ReadRecords
+from cqueue.store.record_page import ReadRecordPage
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table
 
 SPEC = LogSpec("events", "1", 4, 60_000, 0, NOON_US // 1000, SETTLE_US, SKEW_US)
 
 
 def put(table, *entries, spec=SPEC, state=None, hook=lambda _: None):
-    return table.run(append(spec, state or AppenderState(), list(entries)), hook)
+    return table.run(append(spec, state or WriterState(), list(entries)), hook)
 
 
 def entries(count, **values):
@@ -38,7 +41,7 @@ def everything(table, *, spec=SPEC, partitions=range(4), reverse=False, end_us=N
     merge = Merge(spec, dict.fromkeys(partitions, high if reverse else low), reverse=reverse)
     found = []
     while (more := table.run(merge.more(spec, low if reverse else high, table.time_us))) is not None:
-        found += more
+        found += in_order(more, reverse=reverse)
     return found
 
 
@@ -56,7 +59,7 @@ def test_records_of_one_key_stand_in_one_partition_in_order():
 
 def test_writes_without_a_key_take_turns():
     table = Table()
-    state = AppenderState()
+    state = WriterState()
     for _ in range(8):
         put(table, *entries(3), state=state)
     assert sorted(op.shard.partition for op in table.log if type(op) is AppendRecords) == [
@@ -126,7 +129,7 @@ def test_what_is_never_answered_is_reported_as_what_is_known(error, known):
 def test_a_merge_is_the_merge_of_its_partitions(reverse):
     """Over time shards, dense and empty ones, and partitions of very different sizes."""
     rng = Random(5)
-    table, state = Table(), AppenderState()
+    table, state = Table(), WriterState()
     for _ in range(60):
         count = rng.choice((1, 3, 90, 700))
         put(table, *entries(count, partition=rng.choice((0, 0, 0, 1, 3))), state=state)
@@ -148,13 +151,13 @@ def test_a_long_silence_costs_few_reads():
     table.pass_time(10 * SECOND_US)
     table.log.clear()
     assert len(everything(table, spec=spec, partitions=[0])) == 2
-    assert sum(type(op) is ReadRecords for op in table.log) <= 5
+    assert sum(type(op) is ReadRecordPage for op in table.log) <= 5
     assert sum(type(op) is ReadLogShards for op in table.log) <= 7 * 1440 // 64 + 1
 
 
 def test_a_reader_at_the_tail_goes_on_where_it_was():
     """Each poll gives what has become stable since the last one, once."""
-    table, state = Table(), AppenderState()
+    table, state = Table(), WriterState()
     merge = Merge(SPEC, dict.fromkeys(range(4), ids.lowest_at(NOON_US) - 1))
     found = []
     for number in range(300):
@@ -162,7 +165,7 @@ def test_a_reader_at_the_tail_goes_on_where_it_was():
         table.pass_time(SECOND_US)
         end = SPEC.horizon(table.time_us)
         while (more := table.run(merge.more(SPEC, end, table.time_us))) is not None:
-            found += [record.row.body for record in more]
+            found += [record.row.body for record in in_order(more)]
         assert found == [b"%d" % seen for seen in range(max(0, number - 1))][: len(found)]
         assert len(found) >= number - 2
     assert len(found) >= 297

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cqueue import ids
 from cqueue.log import arrow
-from cqueue.protocol.pages import Stretch, passed_upto
+from cqueue.log.protocol.source import Stretch, passed_upto
 from cqueue.store import wire
 from cqueue.store.cassandra_log import _page
 from cqueue.store.cells import pairs, text_map

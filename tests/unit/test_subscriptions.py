@@ -24,10 +24,11 @@ from cqueue.log import LogConfig
 from cqueue.log import member as members
 from cqueue.log import subscription as subscriptions
 from cqueue.log.delivery import RetryPolicy, batched
+from cqueue.log.protocol import progress
+from cqueue.log.protocol.definition import Origin
 from cqueue.log.reading import Pace, Reading
-from cqueue.protocol import subscribe
-from cqueue.store.log_operations import ReadRecords
 from cqueue.store.memory import MemoryStore
+from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import (
     BeatMember,
     ChangeDefinition,
@@ -339,7 +340,7 @@ def test_a_definition_of_a_newer_version_keeps_what_only_that_one_knows(client, 
     member.subscription.pause()
     member.subscription.resume()
     assert store.execute(ReadSubscription(key)).definition.config == newer.config
-    assert subscribe.Origin.from_json(newer.config) == subscribe.Origin.from_json(stored.config)
+    assert Origin.from_json(newer.config) == Origin.from_json(stored.config)
 
 
 def test_positions_can_be_moved_back_and_on(client, log, store):
@@ -487,7 +488,7 @@ def test_no_more_is_read_while_many_wait(client, log, store):
     member.live()
     waiting = len(member.subscription._reading.lanes)
     reads = []
-    store.trouble = lambda op: reads.append(op) if type(op) is ReadRecords else None
+    store.trouble = lambda op: reads.append(op) if type(op) is ReadRecordPage else None
     fill(log, store, 100, start=2000)
     member.live()
     assert waiting >= 50
@@ -631,7 +632,7 @@ def without_noticing_gaps(monkeypatch):
 
 
 def without_new_fences(monkeypatch):
-    monkeypatch.setattr(subscribe, "next_fence", lambda stored, _: stored or 1)
+    monkeypatch.setattr(progress, "next_fence", lambda stored, _: stored or 1)
 
 
 def without_expiry(monkeypatch):

@@ -28,7 +28,7 @@ from cqueue.spark.views import LOG, spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cqueue.protocol.logs import LogSpec
+    from cqueue.log.protocol.spec import LogSpec
 
 FILE_ROWS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

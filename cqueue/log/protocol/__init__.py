@@ -1,0 +1,1 @@
+"""How a log is written and read, as generators over store operations: no I/O, no threads, no wall clock."""

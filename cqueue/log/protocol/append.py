@@ -1,0 +1,109 @@
+"""Appending to a log: ids in order, one write for each partition. When an append counts: see `writing`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cqueue import ids
+from cqueue.log.protocol.spec import LogSpec, partition_of
+from cqueue.protocol.spec import Proto
+from cqueue.protocol.writing import Bits, Part, Writer, WriterState, in_time
+from cqueue.store.log_operations import (
+    AppendRecords,
+    DeleteRecords,
+    LogShard,
+    RecordRow,
+    RegisterLogShard,
+)
+from cqueue.store.operations import Operation
+
+ROW_BYTES = 100
+"""Of a record, besides its body."""
+
+
+class Entry(NamedTuple):
+    """A record to append, its limits checked. partition: None for the key's, or any."""
+
+    topic: str
+    body: bytes
+    key: str | None = None
+    partition: int | None = None
+    headers: dict[str, str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Write(Part):
+    """Records of one Cassandra partition."""
+
+    shard: LogShard
+    rows: list[RecordRow] = field(default_factory=list)
+
+
+def append(spec: LogSpec, state: WriterState, entries: Sequence[Entry]) -> Proto[list[Write]]:
+    """Store records; each write says what became of its part."""
+    return (yield from Appending(spec, state).write(entries))
+
+
+class Appending(Writer[LogSpec, WriterState, Entry, Write]):
+    """Writes records."""
+
+    rows_in_flight = 4000
+    copy_may = "readers may have passed it"
+
+    def parts_of(self, entries: Sequence[Entry], now_us: int, bits: Bits) -> list[Write]:
+        """Writes by partition; those without one go together to the next one."""
+        open_: dict[tuple[int | None, int], Write] = {}
+        done: list[Write] = []
+        for place, entry in enumerate(entries):
+            ticks = self.state.next_ticks(now_us)
+            partition = self._partition(entry)
+            group = (partition, ticks // 10 // (self.spec.width_ms * 1000))
+            if group not in open_:
+                open_[group] = Write(shard=self.spec.shard_at(self._or_next(partition), ticks // 10))
+            write = open_[group]
+            id_ = ids.from_ticks(ticks, bits.at(place))
+            write.indexes.append(place)
+            write.rows.append(RecordRow(id_, entry.topic, entry.key, entry.headers, entry.body))
+            write.size += len(entry.body) + ROW_BYTES
+            if write.is_full:
+                done.append(open_.pop(group))
+        return done + list(open_.values())
+
+    def _partition(self, entry: Entry) -> int | None:
+        if entry.partition is None and entry.key is not None:
+            return partition_of(entry.key, self.spec.partitions)
+        return entry.partition
+
+    def _or_next(self, partition: int | None) -> int:
+        if partition is not None:
+            return partition
+        self.state.turn += 1
+        return self.state.turn % self.spec.partitions
+
+    def insert(self, part: Write) -> Operation[Any]:
+        """Its records."""
+        return AppendRecords(part.shard, tuple(part.rows), self.spec.ttl_s)
+
+    def places(self, part: Write) -> set[LogShard]:
+        """Its partition."""
+        return {part.shard}
+
+    def registrations(self, new: set[Any]) -> list[Operation[Any]]:
+        """Rows of the registry."""
+        return [RegisterLogShard(shard, self.spec.registry_ttl_s) for shard in new]
+
+    def judge(self, part: Write, now_us: int) -> tuple[list[Write], Write | None]:
+        """A write with one late record is made again as a whole: so the order is kept."""
+        if in_time(self.spec, part.rows[0].id, now_us):  # the first id is the earliest
+            return [part], None
+        return [], part
+
+    def successor(self, late: Write, time_us: int, now_us: int) -> Write:
+        """A write to the same partition."""
+        return Write(shard=self.spec.shard_at(late.shard.partition, time_us))
+
+    def delete(self, late: Write) -> Proto[None]:
+        """All of its records."""
+        yield from DeleteRecords(late.shard, tuple(row.id for row in late.rows))

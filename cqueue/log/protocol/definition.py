@@ -1,0 +1,159 @@
+"""What a subscription is: where it began, and whether it is paused. Changed on the version that was seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from cqueue import ids
+from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown
+from cqueue.protocol.spec import Proto
+from cqueue.store import decode
+from cqueue.store.quarantine import Damage
+from cqueue.store.subscriptions import (
+    ChangeDefinition,
+    DefineSubscription,
+    DefinitionRow,
+    ReadSubscription,
+    RemoveSubscription,
+    SubscriptionKey,
+    SubscriptionRows,
+)
+
+ACTIVE, PAUSED = "active", "paused"
+LAST_POSITION = ids.lowest_at(decode.LAST_MS * 1000)
+TRIES = 4
+CHANGE_TRIES = 20
+
+
+class Origin(NamedTuple):
+    """Where partitions without a position begin. None stands for the earliest record.
+
+    partitions: how many there were; those added later are read from their beginning.
+    """
+
+    partitions: int
+    default: int | None
+    own: Mapping[int, int]
+
+    def of(self, partition: int) -> int | None:
+        """The position of one of them."""
+        return self.own.get(partition, self.default) if partition < self.partitions else None
+
+    def to_json(self) -> str:
+        """As stored."""
+        return json.dumps({"partitions": self.partitions, "default": self.default, "own": self.own})
+
+    @classmethod
+    def from_json(cls, text: str) -> Origin:
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: this library did not write it.
+        """
+        values = json.loads(text)
+        own = {int(partition): _position(position) for partition, position in values["own"].items()}
+        default = values["default"]
+        return cls(int(values["partitions"]), None if default is None else _position(default), own)
+
+
+def _position(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LAST_POSITION:
+        raise ValueError(f"{value!r} is not a position")
+    return value
+
+
+def origin_of(key: SubscriptionKey, row: DefinitionRow, now_us: int, report: decode.Report) -> Origin:
+    """Where the subscription began.
+
+    Raises:
+        DamagedRow: the definition does not say so any more.
+    """
+    place = Damage("subscriptions", key.log, (*key, decode.DEFINITION, 0, ""), "config")
+    origin = decode.parsed(place, lambda: Origin.from_json(row.config), report)
+    latest = max([origin.default or 0, *origin.own.values()])
+    decode.not_ahead(place, ids.time_us(latest), now_us, report)
+    return origin
+
+
+def definition_of(rows: SubscriptionRows) -> DefinitionRow | None:
+    """The definition, if there is one.
+
+    Raises:
+        DamagedRow: it cannot be read.
+    """
+    if rows.broken is not None:
+        raise decode.error(rows.broken[0])
+    return rows.definition
+
+
+def define(key: SubscriptionKey, origin: Origin) -> Proto[DefinitionRow]:
+    """The definition, made now if there is none."""
+    for _ in range(TRIES):
+        stored = definition_of((yield from ReadSubscription(key, serial=True)))
+        if stored is not None:
+            return stored
+        row = DefinitionRow(1, ACTIVE, origin.to_json())
+        try:
+            if (yield from DefineSubscription(key, row)):
+                return row
+        except OutcomeUnknown:
+            continue
+    raise OutcomeUnknown(f"it is not known whether subscription {key.name!r} was made")
+
+
+def set_state(key: SubscriptionKey, state: str) -> Proto[None]:
+    """Pause or resume all members; they follow at their next look."""
+    for _ in range(CHANGE_TRIES):
+        stored = yield from defined(key)
+        if stored.state == state:
+            return
+        try:
+            yield from ChangeDefinition(key, stored._replace(state=state), stored.version)
+        except OutcomeUnknown:
+            continue  # the serial read tells
+    raise NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
+
+
+def defined(key: SubscriptionKey) -> Proto[DefinitionRow]:
+    """The definition as it stands.
+
+    Raises:
+        LogNotFound: there is no such subscription.
+        DamagedRow: it cannot be read.
+    """
+    stored = definition_of((yield from ReadSubscription(key, serial=True)))
+    if stored is None:
+        raise _no_such(key)
+    return stored
+
+
+def _no_such(key: SubscriptionKey) -> LogNotFound:
+    return LogNotFound(f"there is no subscription {key.name!r} of log {key.log.partition('@')[0]!r}")
+
+
+def remove(key: SubscriptionKey) -> Proto[None]:
+    """Forget the subscription with all its positions. Members that still run end at their next look.
+
+    One whose definition is damaged goes as well.
+
+    Raises:
+        LogNotFound: there is no such subscription.
+    """
+    rows = yield from ReadSubscription(key, serial=True)
+    if rows.definition is None and rows.broken is None:
+        raise _no_such(key)
+    for _ in range(CHANGE_TRIES):
+        version = rows.broken[1] if rows.broken is not None else _version(rows.definition)
+        with suppress(OutcomeUnknown):  # the serial read tells
+            yield from RemoveSubscription(key, version)
+        rows = yield from ReadSubscription(key, serial=True)
+        if rows.definition is None and rows.broken is None:
+            return
+    raise NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
+
+
+def _version(row: DefinitionRow | None) -> int | None:
+    return None if row is None else row.version

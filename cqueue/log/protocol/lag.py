@@ -1,0 +1,38 @@
+"""How far a position is behind what can be read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cqueue import ids
+from cqueue.log.protocol.shards import ShardMap
+from cqueue.log.protocol.spec import LogSpec
+from cqueue.protocol.spec import Proto
+from cqueue.store.log_operations import LogShard
+from cqueue.store.operations import Now
+from cqueue.store.subscriptions import CountRecords
+
+
+class Behind(NamedTuple):
+    """Records that can be read and are not done yet; the time of the first one, in µs since 1970."""
+
+    records: int
+    first_us: int | None
+
+
+def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Proto[Behind]:
+    """How far a partition is behind the stable horizon."""
+    now_us = yield from Now()
+    end = spec.horizon(now_us)
+    width = spec.width_ms
+    start_us = max(ids.time_us(position), spec.oldest_us(now_us))
+    shards = range(start_us // 1000 // width * width, ids.time_us(end) // 1000 + 1, width)
+    yield from known.load(spec, shards, now_us)
+    count, first_us = 0, None
+    for at in shards:
+        if known.holds(at, partition):
+            span = yield from CountRecords(LogShard(spec.partition, partition, at), position, end)
+            count += span.records
+            if first_us is None and span.first is not None:
+                first_us = ids.time_us(span.first)
+    return Behind(count, first_us)

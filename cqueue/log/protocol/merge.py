@@ -1,0 +1,119 @@
+"""Reading a log: partitions merged in the order of ids, never beyond what the caller knows to be stable.
+
+Each partition is a source that knows how far it has been read. What all sources have passed can be
+handed out in order; the next round reads only those that hold the others back.
+"""
+
+from __future__ import annotations
+
+from cqueue.log.protocol.shards import ShardMap
+from cqueue.log.protocol.source import SLICE_BYTES, Read, Source, Stretch
+from cqueue.log.protocol.spec import LogSpec
+from cqueue.protocol.fresh import together
+from cqueue.protocol.spec import Proto
+from cqueue.store.log_operations import PeekRecords
+
+SOURCES_AT_ONCE = 32
+MERGE_BYTES = 64 << 20
+"""What the reads of all sources of a merge aim at together."""
+
+Asked = tuple[Source, Read]
+"""A source, and what it reads next."""
+
+
+class Merge:
+    """Several partitions of a log. A round hands out all records up to a watermark, and the next one goes on.
+
+    Stretches of one partition are in order; `source.in_order` merges them. ids_only: bodies are not read.
+    """
+
+    def __init__(
+        self,
+        spec: LogSpec,
+        positions: dict[int, int],
+        known: ShardMap | None = None,
+        *,
+        reverse: bool = False,
+        ids_only: bool = False,
+    ) -> None:
+        self._known = known or ShardMap()
+        self._reverse = reverse
+        self._ids_only = ids_only
+        self._slice_bytes = min(SLICE_BYTES, MERGE_BYTES // max(1, len(positions)))
+        self.sources = dict[int, Source]()
+        for partition, position in sorted(positions.items()):
+            self.add(spec, partition, position)
+
+    def add(self, spec: LogSpec, partition: int, position: int) -> None:
+        """Read this partition as well, or from another position."""
+        self.sources[partition] = Source(
+            spec,
+            partition,
+            position,
+            reverse=self._reverse,
+            ids_only=self._ids_only,
+            slice_bytes=self._slice_bytes,
+        )
+
+    def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Stretch] | None]:
+        """The next records, perhaps none; None once all sources are at `end`.
+
+        began_us: when this read began: time shards that were over by then are looked up in the registry.
+
+        Raises:
+            NotDone: a read failed; what was handed out is passed, nothing else.
+        """
+        behind = self._behind(end)
+        if not behind:
+            return self._hand_out(end) or None
+        missing = {
+            time_shard for source in behind for time_shard in source.missing(spec, self._known, end, began_us)
+        }
+        if missing:
+            yield from self._known.load(spec, sorted(missing), began_us)
+            return []
+        asked = [(source, source.request(spec, self._known, end, began_us)) for source in behind]
+        yield from self._perform([(source, read) for source, read in asked if read is not None], end)
+        return self._hand_out(end)
+
+    def _perform(self, reads: list[Asked], end: int) -> Proto[None]:
+        """Read; partitions that were quiet lately are first asked together whether they have anything."""
+        quiet: dict[int, list[Asked]] = {}
+        for source, read in reads:
+            if source.quiet and not self._reverse:
+                quiet.setdefault(read.shard.time_shard, []).append((source, read))
+        groups = [group for group in quiet.values() if len(group) > 1]
+        grouped = {id(source) for group in groups for source, _ in group}
+        single = [(source, read) for source, read in reads if id(source) not in grouped]
+        answers = yield from together(*map(_peek, groups), *(read for _, read in single))
+        for group, found in zip(groups, answers, strict=False):
+            for source, _ in group:
+                source.peeked(found.get(source.partition), end)
+        for (source, _), answer in zip(single, answers[len(groups) :], strict=True):
+            source.feed(answer, end)
+
+    def is_at(self, end: int) -> bool:
+        """Whether all up to `end` has been handed out."""
+        return all(source.handed_out >= end for source in self.sources.values())
+
+    def _behind(self, end: int) -> list[Source]:
+        """The sources to read: those that hold the others back first."""
+        if self._reverse:
+            behind = [source for source in self.sources.values() if source.position > end]
+            behind.sort(key=lambda source: -source.position)
+        else:
+            behind = [source for source in self.sources.values() if source.position < end]
+            behind.sort(key=lambda source: source.position)
+        return [source for source in behind[:SOURCES_AT_ONCE] if source is behind[0] or source.runs_low()]
+
+    def _hand_out(self, end: int) -> list[Stretch]:
+        positions = [source.position for source in self.sources.values()] or [end]
+        watermark = max(positions) if self._reverse else min(positions)
+        return [stretch for source in self.sources.values() for stretch in source.take(watermark)]
+
+
+def _peek(group: list[Asked]) -> PeekRecords:
+    partitions = tuple(source.partition for source, _ in group)
+    shard, upto = group[0][1].shard, group[0][1].upto
+    after = min(read.after for _, read in group)
+    return PeekRecords(shard.log, partitions, shard.time_shard, after, upto)

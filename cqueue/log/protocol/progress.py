@@ -1,0 +1,141 @@
+"""How positions of a subscription change.
+
+A position's row names its owner. Each change is conditional on its fence, which grows every time: two members
+cannot both have a partition, and one that was paused cannot move a position back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from cqueue.errors import LASTING, NotDone, OutcomeUnknown
+from cqueue.protocol.lock import OUTCOME_PAUSES_S
+from cqueue.protocol.sanity import next_fence
+from cqueue.protocol.spec import Proto
+from cqueue.store import decode
+from cqueue.store.operations import Now, Pause
+from cqueue.store.subscriptions import (
+    CHANGES_AT_ONCE,
+    ChangePositions,
+    PositionChange,
+    PositionRow,
+    ReadSubscription,
+    SubscriptionKey,
+    SubscriptionRows,
+)
+
+NOBODY = ""
+TRIES = 4
+MOVE_TRIES = 20
+
+
+def changed(row: PositionRow, now_us: int, position: int, owner: str) -> PositionChange:
+    """The row moved on, given away, or only its fence renewed."""
+    fence = next_fence(row.fence, now_us)
+    return PositionChange(row.fence, row._replace(position=position, owner=owner, fence=fence))
+
+
+def taken(row: PositionRow | None, partition: int, now_us: int, position: int, owner: str) -> PositionChange:
+    """The same for a row that may not exist yet."""
+    if row is not None:
+        return changed(row, now_us, position, owner)
+    return PositionChange(None, PositionRow(partition, position, next_fence(None, now_us), owner, 0))
+
+
+def change(key: SubscriptionKey, wanted: Sequence[PositionChange]) -> Proto[dict[int, PositionRow | None]]:
+    """Change what still has the fence that was seen; what stands then, for each partition asked for.
+
+    A row that equals what was wanted is changed. Any other one belongs to whom it says.
+
+    Raises:
+        NotDone: nothing more was changed.
+        OutcomeUnknown: there was no answer, and no serial read succeeded either.
+    """
+    found: dict[int, PositionRow | None] = {}
+    for chunk in _chunks(wanted):
+        found.update((yield from _change_some(key, chunk)))
+    return found
+
+
+def _chunks(wanted: Sequence[PositionChange]) -> Iterator[Sequence[PositionChange]]:
+    for start in range(0, len(wanted), CHANGES_AT_ONCE):
+        yield wanted[start : start + CHANGES_AT_ONCE]
+
+
+def _change_some(
+    key: SubscriptionKey, changes: Sequence[PositionChange]
+) -> Proto[dict[int, PositionRow | None]]:
+    """One batch; where a single fence has moved on, again without that row.
+
+    Sending the same change twice is harmless here: the rows are read before, and if the first one was
+    applied late they equal what was wanted.
+    """
+    found: dict[int, PositionRow | None] = {}
+    left = list(changes)
+    for _ in range(TRIES):
+        stored = yield from _try(key, left)
+        if stored is None:
+            found.update({each.row.partition: each.row for each in left})
+            return found
+        for each in left:
+            found[each.row.partition] = stored.positions.get(each.row.partition)
+        left = [each for each in left if _fence(found[each.row.partition]) == each.expect_fence]
+        if not left:
+            break
+    return found
+
+
+def _fence(row: PositionRow | None) -> int | None:
+    return None if row is None else row.fence
+
+
+def _try(key: SubscriptionKey, changes: Sequence[PositionChange]) -> Proto[SubscriptionRows | None]:
+    """None if all was applied; what stands, if it was not, or if there was no answer."""
+    unknown: OutcomeUnknown | None = None
+    try:
+        if (yield from ChangePositions(key, tuple(changes))):
+            return None
+    except OutcomeUnknown as exc:
+        unknown = exc
+    for pause_s in OUTCOME_PAUSES_S:
+        try:
+            return (yield from ReadSubscription(key, serial=True))
+        except LASTING:
+            if unknown is None:
+                raise
+            break
+        except NotDone:
+            yield from Pause(pause_s)
+    raise unknown or NotDone("a position was changed by another member, and cannot be read")
+
+
+def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
+    """Move positions by hand. Their owners stay, finish what they have in hand, and go on from there.
+
+    Raises:
+        NotDone: some may be moved already, and others not; moving them again is safe.
+    """
+    left = dict(targets)
+    for _ in range(MOVE_TRIES):
+        now_us = yield from Now()
+        stored = yield from ReadSubscription(key, serial=True, now_us=now_us)
+        wanted = [_moved(stored, each, now_us, at) for each, at in sorted(left.items())]
+        found = yield from change(key, wanted)
+        for each in wanted:
+            if found[each.row.partition] == each.row:
+                del left[each.row.partition]
+        if not left:
+            return
+    raise NotDone("positions are being changed by too many at once; try again")
+
+
+def _moved(rows: SubscriptionRows, partition: int, now_us: int, position: int) -> PositionChange:
+    """A position in place of the stored one, also of one that cannot be read."""
+    if partition in rows.lost:
+        seen = rows.lost[partition]
+        usable = seen if seen is not None and 0 <= seen < decode.MOST else None
+        mended = PositionRow(partition, position, next_fence(usable, now_us), NOBODY, now_us)
+        return PositionChange(seen, mended)
+    row = rows.positions.get(partition)
+    to = taken(row, partition, now_us, position, NOBODY if row is None else row.owner)
+    return to._replace(row=to.row._replace(generation=to.row.generation + 1))

@@ -1,0 +1,61 @@
+"""Which partitions exist in which time shards, as the registry says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cqueue.log.protocol.spec import LogSpec
+from cqueue.protocol.fresh import together
+from cqueue.protocol.spec import Proto
+from cqueue.store.log_operations import ReadLogShards
+from cqueue.store.operations import Operation
+
+SHARDS_AT_ONCE = 64
+"""Time shards of the registry that one statement reads."""
+CHUNKS_AT_ONCE = 16
+MAX_KNOWN = 20_000
+
+
+class ShardMap:
+    """Which partitions exist, as far as the registry was read; only of time shards that are over for good."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, frozenset[int]] = {}
+
+    def is_over(self, spec: LogSpec, time_shard: int, began_us: int) -> bool:
+        """Whether nothing can be acknowledged in a time shard any more, for a read that began then."""
+        return (time_shard + spec.width_ms) * 1000 + spec.settle_us + spec.skew_us <= began_us
+
+    def knows(self, spec: LogSpec, time_shard: int, began_us: int) -> bool:
+        """Whether `holds` can be asked."""
+        return time_shard in self._known or not self.is_over(spec, time_shard, began_us)
+
+    def holds(self, time_shard: int, partition: int) -> bool:
+        """Whether the partition may hold records; where nothing was read, it may."""
+        known = self._known.get(time_shard)
+        return known is None or partition in known
+
+    def load(self, spec: LogSpec, time_shards: Iterable[int], began_us: int) -> Proto[None]:
+        """Read the registry for those time shards that are over."""
+        wanted = [each for each in time_shards if not self.knows(spec, each, began_us)]
+        if len(self._known) > MAX_KNOWN:
+            self._known.clear()
+        chunks = [wanted[at : at + SHARDS_AT_ONCE] for at in range(0, len(wanted), SHARDS_AT_ONCE)]
+        reads: list[Operation[Any]] = [ReadLogShards(spec.partition, tuple(chunk)) for chunk in chunks]
+        for chunk, found in zip(chunks, (yield from together(*reads)), strict=True):
+            self._known.update({each: found.get(each, frozenset()) for each in chunk})
+
+
+def existing(spec: LogSpec, now_us: int) -> Proto[dict[int, frozenset[int]]]:
+    """Every time shard that the registry knows, and the partitions that exist in it."""
+    width_ms = spec.width_ms
+    first, last = spec.shard_at(0, spec.oldest_us(now_us)).time_shard, now_us // 1000 + width_ms
+    found: dict[int, frozenset[int]] = {}
+    step = SHARDS_AT_ONCE * width_ms
+    for start in range(first, last, step * CHUNKS_AT_ONCE):
+        begins = range(start, min(last, start + step * CHUNKS_AT_ONCE), step)
+        chunks = (tuple(range(begin, min(last, begin + step), width_ms)) for begin in begins)
+        for part in (yield from together(*(ReadLogShards(spec.partition, chunk) for chunk in chunks))):
+            found.update(part)
+    return found

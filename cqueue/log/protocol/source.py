@@ -1,0 +1,213 @@
+"""One partition of a log, read from time shard to time shard; what was read is kept as it came."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cqueue import ids
+from cqueue.log.protocol.append import ROW_BYTES
+from cqueue.log.protocol.shards import SHARDS_AT_ONCE, ShardMap
+from cqueue.log.protocol.spec import LogSpec
+from cqueue.store.log_operations import LogShard, ReadRecordIds, RecordRow
+from cqueue.store.record_page import ReadRecordPage, RecordPage
+
+FIRST_ROWS = 64
+FEWEST_ROWS = 8
+MOST_ROWS = 5000
+SLICE_BYTES = 2 << 20
+"""What one read aims at; the first one of a source is small, because bodies may be large."""
+
+Read = ReadRecordPage | ReadRecordIds
+
+
+@dataclass(frozen=True, slots=True)
+class IdPage:
+    """An answer that holds ids and nothing else."""
+
+    listed: list[int]
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def id_at(self, place: int) -> int:
+        """The id of a record."""
+        return self.listed[place]
+
+
+class Stretch(NamedTuple):
+    """Some records of one partition: those at the places `start` to `stop` - 1 of an answer."""
+
+    partition: int
+    page: Any  # a RecordPage, or an IdPage
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many records."""
+        return self.stop - self.start
+
+    def ids(self) -> list[int]:
+        """The records' ids."""
+        return [self.page.id_at(place) for place in range(self.start, self.stop)]
+
+
+class Record(NamedTuple):
+    """A record and its partition."""
+
+    row: RecordRow
+    partition: int
+
+
+def in_order(stretches: Iterable[Stretch], *, reverse: bool = False) -> list[Record]:
+    """The records of some stretches in the order of their ids."""
+    found = [
+        Record(row, stretch.partition)
+        for stretch in stretches
+        for row in stretch.page.rows(stretch.start, stretch.stop)
+    ]
+    # Stretches are in order, and sorting finds that out: it merges.
+    found.sort(key=lambda record: record.row.id, reverse=reverse)
+    return found
+
+
+def passed_upto(stretch: Stretch, watermark: int, *, reverse: bool) -> int:
+    """The first place not passed: forwards ids up to the watermark are passed, backwards those above it."""
+    places = range(stretch.start, stretch.stop)
+    if reverse:
+        found = bisect_left(places, -watermark, key=lambda place: -stretch.page.id_at(place))
+    else:
+        found = bisect_right(places, watermark, key=stretch.page.id_at)
+    return stretch.start + found
+
+
+class Source:
+    """One partition, read up to `position`: forwards, or with `reverse` backwards.
+
+    position: forwards the last id passed; backwards ids above it are passed. quiet: the last read found
+    nothing. ids_only: bodies are not read.
+    """
+
+    def __init__(
+        self,
+        spec: LogSpec,
+        partition: int,
+        position: int,
+        *,
+        reverse: bool = False,
+        ids_only: bool = False,
+        slice_bytes: int = SLICE_BYTES,
+    ) -> None:
+        self.partition = partition
+        self.quiet = ids_only  # of ids alone most partitions have nothing new: they are asked together first
+        self._reverse = reverse
+        self._ids_only = ids_only
+        self._slice_bytes = slice_bytes
+        self._limit = max(FEWEST_ROWS, min(FIRST_ROWS, slice_bytes >> 10))
+        self._width = spec.width_ms
+        self.seek(position)
+
+    def seek(self, position: int) -> None:
+        """Go on from another position."""
+        self.position = position
+        self._shard = self._floor(position)
+        self._buffer: list[Stretch] = []  # read, and not handed out
+
+    def _floor(self, id_: int) -> int:
+        return ids.time_us(id_) // 1000 // self._width * self._width
+
+    # ── what to read ──
+
+    def missing(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> list[int]:
+        """Time shards of which the registry has to be read before `request`."""
+        at = self._skip(spec, known, end, began_us)
+        if at is None or known.knows(spec, at, began_us):
+            return []
+        step = -self._width if self._reverse else self._width
+        return [each for each in range(at, at + step * SHARDS_AT_ONCE, step) if not self._is_past(each, end)]
+
+    def _is_past(self, time_shard: int, end: int) -> bool:
+        return time_shard < self._floor(end) if self._reverse else time_shard > self._floor(end)
+
+    def _skip(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> int | None:
+        """The first time shard that may hold records, or of which nothing is known; None: beyond the end."""
+        while not self._is_past(self._shard, end):
+            unknown = not known.knows(spec, self._shard, began_us)
+            if unknown or known.holds(self._shard, self.partition):
+                return self._shard
+            self._shard += -self._width if self._reverse else self._width
+        return None
+
+    def request(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> Read | None:
+        """What to read next; None: there is nothing up to the end."""
+        at = self._skip(spec, known, end, began_us)
+        if at is None:
+            self.position = end
+            self._shard = self._floor(end)
+            return None
+        shard = LogShard(spec.partition, self.partition, at)
+        if self._ids_only:
+            return ReadRecordIds(shard, self.position, end, self._limit)
+        after, upto = (end, self.position) if self._reverse else (self.position, end)
+        return ReadRecordPage(shard, after, upto, self._limit, self._reverse)
+
+    def runs_low(self) -> bool:
+        """Whether to read on before all is handed out: many are then read side by side."""
+        return sum(stretch.size for stretch in self._buffer) * 2 < self._limit
+
+    # ── what was read ──
+
+    def feed(self, answer: RecordPage | list[int], end: int) -> None:
+        """Take what was read, and bound the next read by bytes, as far as this one tells."""
+        page = IdPage(answer) if isinstance(answer, list) else answer
+        count = len(page)
+        self.quiet = not count
+        if count:
+            self._buffer.append(Stretch(self.partition, page, 0, count))
+        if count == self._limit:
+            last = page.id_at(count - 1)
+            self.position = last - 1 if self._reverse else last
+        else:
+            self._leave_shard(end)
+        if count:
+            size = len(page.data) if isinstance(page, RecordPage) else count * ROW_BYTES
+            self._limit = max(FEWEST_ROWS, min(MOST_ROWS, self._limit * 4, self._slice_bytes * count // size))
+
+    def peeked(self, first: int | None, end: int) -> None:
+        """Take note of the first id that stands there, if any does."""
+        if first is None:
+            self._leave_shard(end)
+        else:
+            self.quiet = False
+
+    def _leave_shard(self, end: int) -> None:
+        if self._reverse:
+            self.position = max(end, ids.lowest_at(self._shard * 1000) - 1)
+            self._shard -= self._width
+        else:
+            self.position = min(end, ids.lowest_at((self._shard + self._width) * 1000) - 1)
+            self._shard = self._floor(self.position + 1) if self.position < end else self._shard
+
+    def take(self, watermark: int) -> list[Stretch]:
+        """Hand out what the watermark has passed."""
+        passed: list[Stretch] = []
+        left: list[Stretch] = []
+        for stretch in self._buffer:
+            middle = passed_upto(stretch, watermark, reverse=self._reverse)
+            if middle > stretch.start:
+                passed.append(stretch._replace(stop=middle))
+            if middle < stretch.stop:
+                left.append(stretch._replace(start=middle))
+        self._buffer = left
+        return passed
+
+    @property
+    def handed_out(self) -> int:
+        """Forwards: the position up to which all records have been handed out."""
+        if not self._buffer:
+            return self.position
+        first = self._buffer[0]
+        return int(first.page.id_at(first.start)) - 1

@@ -1,0 +1,65 @@
+"""What a scanner and a follower have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Event
+from types import TracebackType
+from typing import Self
+
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import Closed
+from cqueue.log.catalog import LogCatalog
+from cqueue.log.protocol.source import Record
+from cqueue.log.protocol.spec import LogSpec
+from cqueue.log.records import LogRecord, check_partitions, check_topics
+
+
+class Reader:
+    """A log, some of its partitions, topics to keep, and an end to it all."""
+
+    def __init__(
+        self,
+        catalog: LogCatalog,
+        driver: BlockingDriver,
+        name: str,
+        *,
+        partitions: Sequence[int] | None,
+        topics: Iterable[str] | None,
+    ) -> None:
+        self._catalog = catalog
+        self._driver = driver
+        self._name = name
+        self._all = partitions is None
+        self._topics = check_topics(topics)
+        self._closed = Event()
+        count = self._spec.partitions
+        self._partitions = sorted(check_partitions(partitions, count) or range(count))
+
+    @property
+    def _spec(self) -> LogSpec:
+        return self._catalog.entry(self._name).spec
+
+    def _wanted(self, found: list[Record]) -> list[LogRecord]:
+        log, topics = self._spec.partition, self._topics
+        return [
+            LogRecord(log, partition, row)
+            for row, partition in found
+            if topics is None or row.topic in topics
+        ]
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Closed(f"the reader of log {self._name!r} has been closed")
+
+    def close(self) -> None:
+        """Read no more. Never raises; from any thread."""
+        self._closed.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -18,6 +18,7 @@ from cqueue.doorbell import Address, Doorbell
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.group_commit import MAX_LINGER
 from cqueue.log import Log, LogConfig
+from cqueue.log.bells import LogBells
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.delivery import Listener
 from cqueue.log.positions import Start
@@ -140,6 +141,7 @@ class Client:
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
         self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify)
+        self._log_bells = LogBells(self._doorbell)
         self._gates: dict[str, SharedGate] = {}
 
     def __repr__(self) -> str:
@@ -199,7 +201,7 @@ class Client:
             LogNotFound: there is none of that name.
         """
         self._logs.entry(name)
-        return Log(name, self._logs, self._driver)
+        return Log(name, self._logs, self._driver, self._log_bells)
 
     def create_log(self, name: str, config: LogConfig | None = None, *, exist_ok: bool = False) -> Log:
         """Create a log, and open it.
@@ -210,7 +212,7 @@ class Client:
             OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
         """
         self._logs.create(name, config or LogConfig(), exist_ok=exist_ok)
-        return Log(name, self._logs, self._driver)
+        return Log(name, self._logs, self._driver, self._log_bells)
 
     def delete_log(self, name: str) -> None:
         """Delete a log with all its records.
@@ -243,6 +245,7 @@ class Client:
         poll_interval: timedelta = timedelta(milliseconds=100),
         max_poll_interval: timedelta = timedelta(seconds=2),
         buffer: int = 1000,
+        low_latency: bool = False,
         on_event: OnEvent | None = None,
     ) -> Subscription:
         """Become a member of a subscription, which is made if it does not exist; `run` or `start` it.
@@ -256,7 +259,9 @@ class Client:
         `tenacity.wait_*` object): what follows an exception; after the last one the record goes to the log
         `<log>.dead`. checkpoint_interval, checkpoint_records: how often positions are written down; what
         was done since may be done again after a crash. buffer: so many records may wait here before reading
-        on. on_event: told of "acquired", "checkpoint", "released" and "lost" with partition and position.
+        on. low_latency: hand records out as soon as they can be read, in order only as far as they come in
+        order; those of the last 2.5 s may be handed out again by the next member. on_event: told of
+        "acquired", "checkpoint", "released" and "lost" with partition and position.
 
         Raises:
             LogNotFound: there is no such log.
@@ -275,6 +280,8 @@ class Client:
             policy=policy_of(max_attempts, wait),
             pace=pace_of(poll_interval, max_poll_interval, checkpoint_interval, checkpoint_records, buffer),
             on_event=on_event,
+            low_latency=low_latency,
+            bells=self._log_bells,
         )
 
     def subscriptions(self, log: str) -> list[str]:

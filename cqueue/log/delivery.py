@@ -14,7 +14,6 @@ from typing import Any, Final
 from tenacity import RetryCallState, Retrying
 from tenacity.wait import wait_base, wait_random_exponential
 
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, LogExists, LogNotFound, RecordRejected
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
@@ -219,11 +218,11 @@ def _words(error: Exception) -> str:
 class DeadLetters:
     """The log `<log>.dead`, made when it is first needed."""
 
-    def __init__(self, catalog: LogCatalog, driver: BlockingDriver, log: str, subscription: str) -> None:
+    def __init__(self, catalog: LogCatalog, dead: Log, log: str, subscription: str) -> None:
         self._catalog = catalog
         self._source = log
         self._subscription = subscription
-        self._dead = Log(log + DEAD_SUFFIX, catalog, driver)
+        self._dead = dead
 
     def bury(self, record: LogRecord, attempts: int, reason: str) -> None:
         """Append the record with why it died, and where it stood.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from threading import Event
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import Closed
+from cqueue.log.bells import LogBells, Told
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.following import Following
+from cqueue.log.following import Following, Found
 from cqueue.log.positions import EARLIEST, Start, starts
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogId, LogRecord
@@ -25,6 +27,7 @@ class Follower(Reader):
         driver: BlockingDriver,
         name: str,
         *,
+        bells: LogBells,
         start: Start,
         partitions: Sequence[int] | None,
         topics: Iterable[str] | None,
@@ -37,7 +40,14 @@ class Follower(Reader):
         self._interval_s = check_duration("poll_interval", poll_interval, low, high)
         spec, now_us = self._spec, driver.clock.now_us()
         positions = starts(spec, start, self._partitions, now_us, on_expired)
-        self._following = Following(driver, lambda: self._spec, positions, low_latency=low_latency)
+        self._bells = bells
+        self._log = spec.partition
+        self._awake = Event()  # told of something, or closed
+        self._told = Told(self._awake.set) if low_latency else None
+        self._following = Following(driver, lambda: self._spec, positions, told=self._told)
+        self._next_s = 0.0  # when to read all partitions again
+        if self._told is not None:
+            bells.listen(self._log, self._told)
 
     def __repr__(self) -> str:
         return f"<follower of log {self._name}>"
@@ -51,14 +61,24 @@ class Follower(Reader):
         """
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), timedelta(days=1))
         while True:
+            self._awake.clear()
             self._check_open()
-            self._add_partitions()
-            found = self._following.read()
-            records, left_s = self._wanted(found.records), deadline_s - time.monotonic()
-            if records or left_s <= 0:
+            found = self._read(deadline_s)
+            records, now_s = self._wanted(found.records), time.monotonic()
+            if records or now_s >= deadline_s:
                 return records
             if found.is_all:
-                self._closed.wait(min(self._interval_s, left_s))
+                self._awake.wait(max(0.0, min(self._next_s, deadline_s) - now_s))
+
+    def _read(self, deadline_s: float) -> Found:
+        """All partitions if it is time for that, or the last chance; else those of which it was told."""
+        now_s = time.monotonic()
+        if now_s < min(self._next_s, deadline_s):
+            return self._following.read_told()
+        self._add_partitions()
+        found = self._following.read()
+        self._next_s = now_s + self._interval_s if found.is_all else now_s
+        return found
 
     def __iter__(self) -> Iterator[LogRecord]:
         """Records until the follower is closed."""
@@ -67,6 +87,13 @@ class Follower(Reader):
                 yield from self.poll(timedelta(seconds=1))
             except Closed:
                 return
+
+    def close(self) -> None:
+        """Read no more. Never raises; from any thread."""
+        super().close()
+        if self._told is not None:
+            self._bells.forget(self._log, self._told)
+        self._awake.set()
 
     def positions(self) -> dict[int, LogId]:
         """For each partition the position behind which all is still to come; a `start` for another reader."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import NotDone
+from cqueue.log.bells import Told
 from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import Record, in_order
 from cqueue.log.protocol.spec import LogSpec
@@ -21,9 +22,10 @@ class Found(NamedTuple):
 
 
 class Following:
-    """Some partitions, read up to the horizon again and again; with a tail, beyond it as well.
+    """Some partitions, read up to the horizon again and again.
 
-    spec: the log as it is configured now.
+    spec: the log as it is configured now. told: of whoever wants records early; what is readable beyond the
+    horizon is read as well then.
     """
 
     def __init__(
@@ -32,13 +34,15 @@ class Following:
         spec: Callable[[], LogSpec],
         positions: Mapping[int, int],
         *,
-        low_latency: bool = False,
+        told: Told | None = None,
     ) -> None:
         self._driver = driver
         self._spec = spec
         self._merge = Merge(spec(), dict(positions))
-        self._tail = Tail() if low_latency else None
+        self._told = told
+        self._tail = Tail() if told is not None else None
         self._aim: tuple[int, int] | None = None  # (horizon, when it was) until all has been read up to it
+        self._is_at_end = False  # all has been read up to some horizon
 
     @property
     def partitions(self) -> set[int]:
@@ -48,6 +52,7 @@ class Following:
     def open(self, partition: int, position: int) -> None:
         """Read this partition as well, or from another position."""
         self._merge.add(self._spec(), partition, position)
+        self._is_at_end = False
         if self._tail is not None:
             self._tail.forget(partition)
 
@@ -80,15 +85,39 @@ class Following:
             found = self._tail.left(found, self.positions())
         if not self._merge.is_at(self._aim[0]):
             return Found(found, is_all=False)
-        self._aim = None
-        return Found(found + self._beyond(spec, now_us, lenient=bool(found)), is_all=True)
+        self._aim, self._is_at_end = None, True
+        if self._told is not None:
+            found += self._beyond(self._told.take(), self.partitions, lenient=bool(found))
+        return Found(found, is_all=True)
 
-    def _beyond(self, spec: LogSpec, now_us: int, *, lenient: bool) -> list[Record]:
+    @property
+    def is_told(self) -> bool:
+        """Whether `read_told` may find something."""
+        return bool(self._told) and self._is_at_end
+
+    def read_told(self) -> Found:
+        """What lies beyond the horizon in partitions of which it was told.
+
+        Whoever has not read up to the horizon gets nothing: it comes there soon, and in order.
+
+        Raises:
+            NotDone: Cassandra did not answer.
+        """
+        if self._told is None or not self._is_at_end:
+            return Found([], is_all=True)
+        told = self._told.take() & self.partitions
+        return Found(self._beyond(told, told), is_all=True)
+
+    def _beyond(
+        self, told: Collection[int], partitions: Collection[int], *, lenient: bool = False
+    ) -> list[Record]:
         """What the tail finds. lenient: nothing if it fails, for the sake of what was found already."""
-        if self._tail is None:
+        if self._tail is None or not partitions:
             return []
+        positions = {partition: self.position(partition) for partition in partitions}
+        now_us = self._driver.clock.now_us()
         try:
-            return self._driver.run(self._tail.read(spec, self.positions(), now_us))
+            return self._driver.run(self._tail.read(self._spec(), positions, now_us, told))
         except NotDone:
             if lenient:
                 return []

@@ -41,6 +41,10 @@ class Lane:
         while self.waiting and self.waiting[0].record is None:
             self.done = max(self.done, self.waiting.popleft().id)
 
+    def upto(self) -> int:
+        """Up to where nothing waits, at most to the last record that is done."""
+        return min(self.done, min((one.id for one in self.waiting), default=self.done + 1) - 1)
+
     def chunk(self, size: int) -> list[Waiting]:
         """The next records to hand out together, in order."""
         chunk: list[Waiting] = []

@@ -10,6 +10,7 @@ from typing import Any
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone
+from cqueue.log.bells import LogBells
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
 from cqueue.log.follower import Follower
@@ -59,10 +60,13 @@ class AppendResult:
 class Log:
     """One log of a client. Cheap to make; thread-safe."""
 
-    def __init__(self, name: str, catalog: LogCatalog, driver: BlockingDriver) -> None:
+    def __init__(
+        self, name: str, catalog: LogCatalog, driver: BlockingDriver, bells: LogBells | None = None
+    ) -> None:
         self.name = name
         self._catalog = catalog
         self._driver = driver
+        self._bells = bells or LogBells()
         self._states: list[WriterState] = []  # one for each call under way
 
     def __repr__(self) -> str:
@@ -165,9 +169,11 @@ class Log:
         except IndexError:
             state = WriterState(turn=random.randrange(1 << 16))
         try:
-            return self._driver.run(append(spec, state, entries))
+            writes = self._driver.run(append(spec, state, entries))
         finally:
             self._states.append(state)
+        self._bells.ring(spec.partition, {write.shard.partition for write in writes if write.error is None})
+        return writes
 
     # ── read ──
 
@@ -225,6 +231,7 @@ class Log:
             self._catalog,
             self._driver,
             self.name,
+            bells=self._bells,
             start=start,
             partitions=partitions,
             topics=topics,

@@ -15,8 +15,9 @@ from typing import Final
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import LogNotFound, PositionExpired
+from cqueue.log.bells import Told
 from cqueue.log.delivery import Delivery
-from cqueue.log.following import Following
+from cqueue.log.following import Following, Found
 from cqueue.log.lanes import Lane, Lanes
 from cqueue.log.member import Member, View
 from cqueue.log.positions import EARLIEST
@@ -54,6 +55,7 @@ class Reading:
         spec: the log as it is configured now.
         partitions: which of them this member would read; None for all.
         topics: which records it wants; None for all.
+        told: of appends, for records beyond the horizon; None: what is stable is early enough.
         on_expired: "error", or "earliest" for a position that the log no longer remembers.
         time_s: a clock that only runs forward.
     """
@@ -70,6 +72,7 @@ class Reading:
         topics: frozenset[str] | None = None,
         on_expired: str = "error",
         pace: Pace | None = None,
+        told: Told | None = None,
         report: Report = lambda *_: None,
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -85,7 +88,7 @@ class Reading:
         self._pace = pace or Pace()
         self._report = report
         self._time_s = time_s
-        self._following = Following(driver, spec, {})
+        self._following = Following(driver, spec, {}, told=told)
         self._seen = 0  # the number of the last view that was followed
         self._spell: int | None = None  # the one in which all that is held was confirmed
         self._paused = False
@@ -131,7 +134,8 @@ class Reading:
         if spell is None:
             self._member.beat()
             spell = self._member.spell()
-        self._change([changed(lane.row, self._now_us(), lane.done, lane.row.owner) for lane in self._all()])
+        now_us = self._now_us()
+        self._change([changed(lane.row, now_us, self._upto(lane), lane.row.owner) for lane in self._all()])
         self._spell = spell
         return False  # what was chosen may be gone: choose again
 
@@ -150,23 +154,30 @@ class Reading:
             wait_s = self._pace.longest_poll_s
         elif wait_s <= 0:
             wait_s = self._poll(now_s)
+        elif self._following.is_told:
+            wait_s = 0.0
+            self._put(self._following.read_told())
         retry_s = self.lanes.next_s()
         return wait_s if retry_s is None else max(0.0, min(wait_s, retry_s - now_s))
 
     def _poll(self, now_s: float) -> float:
         """Read on; where nothing new was found, wait longer and longer."""
-        found, is_all = self._following.read()
-        for row, partition in found:
-            wanted = self._topics is None or row.topic in self._topics
-            record = LogRecord(self._key.log, partition, row) if wanted else None
-            self.lanes.put(partition, row.id, record)
-        if found:
-            self._poll_s = self._pace.shortest_poll_s
-        if not is_all:
+        found = self._following.read()
+        self._put(found)
+        if not found.is_all:
             return 0.0
         wait_s, self._poll_s = self._poll_s, min(self._poll_s * 2, self._pace.longest_poll_s)
         self._next_poll_s = now_s + wait_s
         return wait_s
+
+    def _put(self, found: Found) -> None:
+        """Let what was read wait for listeners."""
+        for row, partition in found.records:
+            wanted = self._topics is None or row.topic in self._topics
+            record = LogRecord(self._key.log, partition, row) if wanted else None
+            self.lanes.put(partition, row.id, record)
+        if found.records:
+            self._poll_s = self._pace.shortest_poll_s
 
     # ── partitions come and go ──
 
@@ -192,7 +203,7 @@ class Reading:
         """A position cannot be read. Where only the position is wrong, the next checkpoint mends it."""
         lane = self.lanes.by_partition.get(partition)
         if lane is not None and lane.row.fence != fence:
-            self._drop(lane.row._replace(position=lane.done), "lost")
+            self._drop(lane.row._replace(position=self._upto(lane)), "lost")
 
     def _assigned(self, view: View) -> set[int]:
         every = range(self._spec().partitions)
@@ -211,7 +222,7 @@ class Reading:
         for lane in leaving:
             self._passed(lane)
         self._change(
-            [changed(lane.row, now_us, lane.done, NOBODY) for lane in leaving]
+            [changed(lane.row, now_us, self._upto(lane), NOBODY) for lane in leaving]
             + [changed(row, now_us, row.position, NOBODY) for row in stray]
         )
 
@@ -269,11 +280,17 @@ class Reading:
         for lane in self._all():
             if quiet:
                 self._passed(lane)
-            if lane.done > lane.row.position:
-                changes.append(changed(lane.row, now_us, lane.done, lane.row.owner))
-        self._checked_s, self._since = now_s, 0
+            upto = self._upto(lane)
+            if upto > lane.row.position:
+                changes.append(changed(lane.row, now_us, upto, lane.row.owner))
+        early = sum(lane.done > self._upto(lane) for lane in self._all())
+        self._checked_s, self._since = now_s, early
         self._quiet_s = now_s + self._quiet_for_s() if quiet else self._quiet_s
         self._change(changes)
+
+    def _upto(self, lane: Lane) -> int:
+        """The position to write down: nothing up to it waits, or may still come."""
+        return max(lane.row.position, min(lane.upto(), self._following.position(lane.partition)))
 
     def _passed(self, lane: Lane) -> None:
         """Where nothing waits, all is done up to where the partition has been read."""
@@ -289,7 +306,7 @@ class Reading:
         for lane in self._all():
             self._passed(lane)
         now_us = self._now_us()
-        self._change([changed(lane.row, now_us, lane.done, NOBODY) for lane in self._all()])
+        self._change([changed(lane.row, now_us, self._upto(lane), NOBODY) for lane in self._all()])
 
     def _change(self, changes: list[PositionChange]) -> None:
         """Change positions, and take note of what stands then."""

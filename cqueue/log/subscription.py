@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Final, Self
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import LASTING, BadInput, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.log.bells import LogBells, Told
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.delivery import DeadLetters, Delivery, Listener, RetryPolicy
+from cqueue.log.delivery import DEAD_SUFFIX, DeadLetters, Delivery, Listener, RetryPolicy
+from cqueue.log.log import Log
 from cqueue.log.member import Member
 from cqueue.log.positions import EARLIEST, ON_EXPIRED, Start, starts
 from cqueue.log.protocol.definition import (
@@ -88,6 +90,8 @@ class Subscription:
         policy: RetryPolicy,
         pace: Pace,
         on_event: OnEvent | None,
+        low_latency: bool = False,
+        bells: LogBells | None = None,
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.log = log
@@ -101,10 +105,13 @@ class Subscription:
         delivery = Delivery(
             listeners,
             policy,
-            DeadLetters(catalog, driver, log, name).bury,
+            DeadLetters(catalog, Log(log + DEAD_SUFFIX, catalog, driver, bells), log, name).bury,
             about={"log": log, "subscription": name},
         )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
+        self._stop, self._wake = Event(), Event()
+        self._bells = bells or LogBells()
+        self._told = Told(self._wake.set) if low_latency else None
         self._member = Member(driver, self._key, _member_name(), self._specs, readable)
         self._reading = Reading(
             driver,
@@ -116,10 +123,10 @@ class Subscription:
             topics=check_topics(topics),
             on_expired=on_expired,
             pace=pace,
+            told=self._told,
             report=self._tell,
             time_s=time_s,
         )
-        self._stop, self._wake = Event(), Event()
         self._mutex = Lock()
         self._thread: Thread | None = None
         self._began = False
@@ -183,12 +190,16 @@ class Subscription:
     def _run(self) -> None:
         living = Thread(target=self._live, name=f"cqueue-{self.name}-member", daemon=True)
         living.start()
+        if self._told is not None:
+            self._bells.listen(self._key.log, self._told)
         try:
             self._work()
         except BaseException as exc:  # noqa: BLE001 - raised again by run, or by stop
             self._failure = exc
         finally:
             self._stop.set()
+            if self._told is not None:
+                self._bells.forget(self._key.log, self._told)
             living.join()
             self._leave()
 

@@ -42,7 +42,7 @@ class Tail:
         for partition, source in merge.sources.items():
             source.quiet = partition not in told and partition not in self._given
         found: list[Record] = []
-        end = ids.highest_at(began_us)
+        end = ids.highest_at(began_us + spec.skew_us)  # the clock of whoever appended may be ahead
         while (more := (yield from merge.more(spec, end, began_us))) is not None:
             for stretch in more:
                 self._back_rows[stretch.partition] = BACK_BYTES * stretch.size // (len(stretch.page.data) + 1)

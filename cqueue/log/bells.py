@@ -23,7 +23,9 @@ class Told:
         self._mutex = Lock()
         self._partitions: set[int] = set()
 
-    def __bool__(self) -> bool:
+    @property
+    def has_any(self) -> bool:
+        """Whether it was told of any."""
         return bool(self._partitions)
 
     def tell(self, partition: int) -> None:
@@ -61,10 +63,11 @@ class LogBells:
     def forget(self, log: str, told: Told) -> None:
         """Tell this reader no more."""
         with self._mutex:
-            left = [each for each in self._readers.pop(log, []) if each is not told]
+            before = self._readers.pop(log, [])
+            left = [each for each in before if each is not told]
             if left:
                 self._readers[log] = left
-            elif self._doorbell is not None:
+            elif before and self._doorbell is not None:
                 self._doorbell.forget(log)
 
     def ring(self, log: str, partitions: Iterable[int]) -> None:

@@ -11,8 +11,9 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import Closed
 from cqueue.log.bells import LogBells, Told
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.following import Following, Found
 from cqueue.log.positions import EARLIEST, Start, starts
+from cqueue.log.protocol.following import Following, Found
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogId, LogRecord
 from cqueue.message import check_duration
@@ -43,10 +44,10 @@ class Follower(Reader):
         self._bells = bells
         self._log = spec.partition
         self._awake = Event()  # told of something, or closed
-        self._told = Told(self._awake.set) if low_latency else None
-        self._following = Following(driver, lambda: self._spec, positions, told=self._told)
+        self._told = Told(self._awake.set)
+        self._following = Following(spec, positions, early=low_latency)
         self._next_s = 0.0  # when to read all partitions again
-        if self._told is not None:
+        if low_latency:
             bells.listen(self._log, self._told)
 
     def __repr__(self) -> str:
@@ -73,10 +74,11 @@ class Follower(Reader):
     def _read(self, deadline_s: float) -> Found:
         """All partitions if it is time for that, or the last chance; else those of which it was told."""
         now_s = time.monotonic()
+        spec, told = self._spec, self._told.take()
         if now_s < min(self._next_s, deadline_s):
-            return self._following.read_told()
-        self._add_partitions()
-        found = self._following.read()
+            return self._driver.run(self._following.read_told(spec, told))
+        self._add_partitions(spec)
+        found = self._driver.run(self._following.read(spec, told))
         self._next_s = now_s + self._interval_s if found.is_all else now_s
         return found
 
@@ -91,8 +93,7 @@ class Follower(Reader):
     def close(self) -> None:
         """Read no more. Never raises; from any thread."""
         super().close()
-        if self._told is not None:
-            self._bells.forget(self._log, self._told)
+        self._bells.forget(self._log, self._told)
         self._awake.set()
 
     def positions(self) -> dict[int, LogId]:
@@ -100,12 +101,11 @@ class Follower(Reader):
         log = self._spec.partition
         return {each: LogId.of(log, each, at) for each, at in self._following.positions().items()}
 
-    def _add_partitions(self) -> None:
+    def _add_partitions(self, spec: LogSpec) -> None:
         """Read new partitions as well, from their beginning."""
-        spec, known = self._spec, self._following.partitions
-        if not self._all or len(known) == spec.partitions:
+        if not self._all or spec.partitions - 1 in self._following:
             return
-        missing = [each for each in range(spec.partitions) if each not in known]
+        missing = [each for each in range(spec.partitions) if each not in self._following]
         now_us = self._driver.clock.now_us()
         for partition, position in starts(spec, EARLIEST, missing, now_us, EARLIEST).items():
-            self._following.open(partition, position)
+            self._following.open(spec, partition, position)

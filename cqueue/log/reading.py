@@ -17,11 +17,11 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import LogNotFound, PositionExpired
 from cqueue.log.bells import Told
 from cqueue.log.delivery import Delivery
-from cqueue.log.following import Following, Found
 from cqueue.log.lanes import Lane, Lanes
 from cqueue.log.member import Member, View
 from cqueue.log.positions import EARLIEST
 from cqueue.log.protocol.definition import PAUSED, Origin, definition_of, origin_of
+from cqueue.log.protocol.following import Following, Found
 from cqueue.log.protocol.members import assigned
 from cqueue.log.protocol.progress import NOBODY, change, changed, taken
 from cqueue.log.protocol.spec import LogSpec
@@ -88,7 +88,8 @@ class Reading:
         self._pace = pace or Pace()
         self._report = report
         self._time_s = time_s
-        self._following = Following(driver, spec, {}, told=told)
+        self._following = Following(spec(), {}, early=told is not None)
+        self._told = Told(lambda: None) if told is None else told
         self._seen = 0  # the number of the last view that was followed
         self._spell: int | None = None  # the one in which all that is held was confirmed
         self._paused = False
@@ -154,15 +155,15 @@ class Reading:
             wait_s = self._pace.longest_poll_s
         elif wait_s <= 0:
             wait_s = self._poll(now_s)
-        elif self._following.is_told:
+        elif self._told.has_any and self._following.is_at_end:
             wait_s = 0.0
-            self._put(self._following.read_told())
+            self._put(self._driver.run(self._following.read_told(self._spec(), self._told.take())))
         retry_s = self.lanes.next_s()
         return wait_s if retry_s is None else max(0.0, min(wait_s, retry_s - now_s))
 
     def _poll(self, now_s: float) -> float:
         """Read on; where nothing new was found, wait longer and longer."""
-        found = self._following.read()
+        found = self._driver.run(self._following.read(self._spec(), self._told.take()))
         self._put(found)
         if not found.is_all:
             return 0.0
@@ -342,7 +343,7 @@ class Reading:
             self._report("checkpoint", stored.partition, stored.position)
 
     def _open(self, row: PositionRow, why: str) -> None:
-        self._following.open(row.partition, row.position)
+        self._following.open(self._spec(), row.partition, row.position)
         self.lanes.open(row)
         self._poll_s, self._next_poll_s = self._pace.shortest_poll_s, 0.0
         self._report(why, row.partition, row.position)

@@ -15,6 +15,7 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.log.protocol import append as appending
 from cqueue.log.protocol.append import Entry, append
+from cqueue.log.protocol.following import Following
 from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import in_order
 from cqueue.log.protocol.spec import LogSpec
@@ -149,16 +150,46 @@ def reader(world, found):
         yield Pause(world.rng.choice((0.02, 0.1, 0.3)))
 
 
-def missed(seed):
-    """What was acknowledged and not read, in one schedule."""
+def early_reader(world, found):
+    """Follows with records beyond the horizon, told of partitions rightly or wrongly, or not at all."""
+    start = dict.fromkeys(range(SPEC.partitions), ids.lowest_at(NOON_US - 10 * SECOND_US))
+    following = Following(SPEC, start, early=True)
+    positions, last_us = following.positions(), None
+    while last_us is None or world.time_us < last_us:
+        if not world.appending and last_us is None:
+            last_us = world.time_us + 20 * SECOND_US
+        told = world.rng.sample(range(SPEC.partitions + 1), world.rng.randrange(3))
+        try:
+            if world.rng.random() < 0.5:
+                got = yield from following.read_told(SPEC, told)
+            else:
+                got = yield from following.read(SPEC, told)
+            found.extend(record.row for record in got.records)
+        except NotDone:
+            pass
+        now_us = yield from Now()
+        moved = following.positions()
+        assert all(positions[each] <= moved[each] <= SPEC.horizon(now_us) for each in moved), "the horizon"
+        positions = moved
+        yield Pause(world.rng.choice((0.001, 0.02, 0.3)))
+
+
+def played(seed, read):
+    """What was acknowledged, and what was read, in one schedule."""
     world = World(seed)
     acknowledged, found = [], []
     for number in range(APPENDERS):
         Process(world, appender(world, number, acknowledged))
-    Process(world, reader(world, found))
+    Process(world, read(world, found))
     world.run()
-    assert [row.id for row in found] == sorted({row.id for row in found}), "order, and each once"
     assert len(acknowledged) > APPENDS, "nothing was tried"
+    return acknowledged, found
+
+
+def missed(seed):
+    """What was acknowledged and not read, in one schedule."""
+    acknowledged, found = played(seed, reader)
+    assert [row.id for row in found] == sorted({row.id for row in found}), "order, and each once"
     return set(acknowledged) - {row.body for row in found}
 
 
@@ -166,6 +197,14 @@ def missed(seed):
 def test_no_acknowledged_append_is_missed(seed):
     """However late writes land, however long appenders pause, wherever clocks stand within the skew."""
     assert missed(seed) == set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_reader_that_reads_early_misses_nothing_and_repeats_nothing(seed):
+    """Whatever it is told, and whatever fails; its positions stay at the horizon."""
+    acknowledged, found = played(seed, early_reader)
+    assert len({row.id for row in found}) == len(found)
+    assert set(acknowledged) <= {row.body for row in found}
 
 
 def without_settle(monkeypatch):

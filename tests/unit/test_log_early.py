@@ -1,0 +1,295 @@
+"""Records before they are stable: low-latency followers and subscriptions, and what tells them to look."""
+
+import threading
+import time
+from datetime import timedelta
+from functools import partial
+from random import Random
+
+import pytest
+
+import cqueue
+from cqueue.doorbell import Target
+from cqueue.errors import NotDone
+from cqueue.log import LogConfig
+from cqueue.log.bells import LogBells, Told
+from cqueue.log.delivery import RetryPolicy
+from cqueue.log.reading import Pace
+from cqueue.store.log_operations import AppendRecords
+from tests.unit.subscribing import Clocked, Member, client_on, live_together, made_log
+
+SOON_S = 20.0
+LONG = timedelta(minutes=1)
+
+
+@pytest.fixture
+def store():
+    return Clocked()
+
+
+@pytest.fixture
+def client(store):
+    with client_on(store) as client:
+        yield client
+
+
+@pytest.fixture
+def log(client):
+    return made_log(client)
+
+
+def early(client, listener=None, **options):
+    member = Member(client, listener, low_latency=True, bells=client._log_bells, **options)
+    client._log_bells.listen(member.subscription._key.log, member.subscription._told)
+    member.pulse()
+    member.work()
+    return member
+
+
+def stored_position(member, partition):
+    return member.subscription._rows().positions[partition].position
+
+
+def id_of(log_id):
+    return log_id.locate()[2]
+
+
+# ── Subscriptions ──
+
+
+def test_a_member_that_is_told_hands_a_record_out_before_it_is_stable(client, log, store):
+    """And before its next poll."""
+    member = early(client)
+    store.pass_time(milliseconds=1)
+    log.append("t", b"0", partition=1)
+    member.work()
+    assert member.bodies == [b"0"]
+
+
+def test_positions_stay_at_the_horizon(client, log, store):
+    """What was handed out early is written down once nothing before it can come any more."""
+    member = early(client, pace=Pace(checkpoint_s=0.1))
+    at = id_of(log.append("t", b"0", partition=1))
+    for _ in range(20):
+        member.pulse()
+        member.work()
+        assert stored_position(member, 1) < at or horizon(log, store) >= at
+        store.pass_time(milliseconds=200)
+    assert stored_position(member, 1) == at
+    assert member.bodies == [b"0"]
+
+
+def horizon(log, store):
+    return log._catalog.entry("events").spec.horizon(store.time_us)
+
+
+def test_a_record_that_lands_late_is_handed_out_after_later_ones(client, log, store):
+    """Once; and no position passes it before it is done."""
+    member = early(client)
+    appended = []
+    store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
+    log.append("t", b"0", partition=0)
+    store.pass_time(milliseconds=50)
+    log.append("t", b"2", partition=0)
+    member.work()
+    (first,) = appended[0].rows
+    store.execute(AppendRecords(appended[0].shard, (first._replace(id=first.id + 1, body=b"1"),), 0))
+    member.live(6)
+    assert member.bodies == [b"0", b"2", b"1"]
+
+
+def test_a_late_record_whose_listener_fails_holds_the_position(client, log, store):
+    """Later ones are done; a successor begins before it all the same."""
+    appended = []
+    store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
+
+    def refuse_one(record):
+        if record.body == b"1":
+            raise ValueError("not now")
+
+    policy = RetryPolicy(0, lambda _: 1000.0)
+    member = early(client, refuse_one, policy=policy, pace=Pace(checkpoint_s=0.1))
+    first = log.append("t", b"0", partition=0)
+    store.pass_time(milliseconds=50)
+    log.append("t", b"2", partition=0)
+    member.work()
+    (row,) = appended[0].rows
+    store.execute(AppendRecords(appended[0].shard, (row._replace(id=row.id + 1, body=b"1"),), 0))
+    member.live(6)
+    assert stored_position(member, 0) == id_of(first)
+    member.leave()
+    second = early(client)
+    second.live(6)
+    assert second.bodies == [b"1", b"2"]
+
+
+def test_the_next_member_may_repeat_and_misses_nothing(client, log, store):
+    """What was handed out beyond the horizon is handed out again after a takeover."""
+    member = early(client)
+    for number in range(40):
+        log.append("t", b"%d" % number)
+        member.pulse()
+        member.work()
+        store.pass_time(milliseconds=100)
+    member.leave()
+    second = early(client)
+    second.live(6)
+    assert member.bodies == [b"%d" % number for number in range(40)]
+    assert set(second.bodies) < {b"%d" % number for number in range(10, 40)}
+    assert b"39" in second.bodies
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_members_that_come_and_go_miss_nothing(client, log, store, seed):
+    """Each record is handed out at least once, whoever is told of it, and whatever fails."""
+    rng = Random(seed)
+    members, sent = [early(client), early(client)], 0
+    store.trouble = lambda _: rng.random() < 0.02 and fail()
+
+    def fail():
+        raise NotDone("no")
+
+    everybody = list(members)
+    for _ in range(60):
+        for _ in range(rng.randrange(4)):
+            sent += try_(partial(log.append, "t", b"%d" % sent))
+        for member in members:
+            try_(member.pulse)
+            try_(partial(member.work, rng.randrange(1, 30)))
+        if rng.random() < 0.05:
+            gone = members.pop(0)
+            client._log_bells.forget(gone.subscription._key.log, gone.subscription._told)
+            store.trouble, trouble = lambda _: None, store.trouble
+            members.append(early(client))
+            store.trouble = trouble
+            everybody.append(members[-1])
+        store.pass_time(milliseconds=rng.choice((5, 100, 700)))
+    store.trouble = lambda _: None
+    live_together(members, 15)
+    handled = {record.body for member in everybody for record in member.handled}
+    assert handled >= {b"%d" % number for number in range(sent)}
+
+
+def try_(act):
+    try:
+        act()
+    except NotDone:
+        return False
+    return True
+
+
+# ── Who is told ──
+
+
+class Rung:
+    """A doorbell that notes what is asked of it."""
+
+    def __init__(self):
+        self.rung = []
+        self.heard = {}
+
+    def ring(self, target, flags=0):
+        self.rung.append(target)
+
+    def listen(self, name, heard):
+        self.heard[name] = heard
+
+    def forget(self, name):
+        del self.heard[name]
+
+
+def test_all_readers_of_a_log_are_told():
+    """Those of this process and, once each, those of others; of another log nobody."""
+    doorbell = Rung()
+    bells, woken = LogBells(doorbell), []
+    readers = [Told(lambda number=number: woken.append(number)) for number in range(3)]
+    for log, told in zip(("a@1", "a@1", "b@1"), readers, strict=True):
+        bells.listen(log, told)
+    bells.ring("a@1", {3})
+    assert woken == [0, 1]
+    assert [told.take() for told in readers] == [{3}, {3}, set()]
+    assert doorbell.rung == [Target("a@1", b"3", to_all=True)]
+
+
+def test_what_others_ring_is_told_until_the_last_reader_is_gone():
+    doorbell = Rung()
+    bells, one, other = LogBells(doorbell), Told(lambda: None), Told(lambda: None)
+    bells.listen("a@1", one)
+    bells.listen("a@1", other)
+    bells.forget("a@1", one)
+    doorbell.heard["a@1"](b"7", 0)
+    doorbell.heard["a@1"](b"no number", 0)
+    assert (one.take(), other.take()) == (set(), {7})
+    bells.forget("a@1", other)
+    bells.forget("a@1", other)
+    assert doorbell.heard == {}
+
+
+def test_only_what_was_acknowledged_rings(client, log, store):
+    told = Told(lambda: None)
+    client._log_bells.listen(log._catalog.entry("events").spec.partition, told)
+
+    def fail_append(operation):
+        if type(operation) is AppendRecords:
+            raise NotDone("no")
+
+    store.trouble = fail_append
+    with pytest.raises(NotDone):
+        log.append("t", b"x", partition=2)
+    assert not told.has_any
+    store.trouble = lambda _: None
+    log.append("t", b"x", partition=2)
+    assert told.take() == {2}
+
+
+# ── Live ──
+
+
+@pytest.fixture
+def live():
+    with cqueue.connect("memory://") as client:
+        yield client, client.create_log("events", LogConfig(partitions=2))
+
+
+def test_a_follower_that_waits_is_woken(live):
+    """Long before its next poll."""
+    _, log = live
+    with log.follow(low_latency=True, poll_interval=LONG) as follower:
+        follower.poll()
+        began_s = time.monotonic()
+        threading.Timer(0.2, log.append, ("t", b"x")).start()
+        assert [record.body for record in follower.poll(timedelta(seconds=50))] == [b"x"]
+        assert time.monotonic() - began_s < SOON_S
+
+
+def test_closing_ends_a_poll_that_waits(live):
+    _, log = live
+    follower = log.follow(low_latency=True, poll_interval=LONG)
+    follower.poll()
+    threading.Timer(0.2, follower.close).start()
+    began_s = time.monotonic()
+    with pytest.raises(cqueue.Closed):
+        follower.poll(timedelta(seconds=50))
+    assert time.monotonic() - began_s < SOON_S
+
+
+def test_a_subscription_that_waits_is_woken(live):
+    client, log = live
+    found = threading.Event()
+    subscription = client.subscribe(
+        "events",
+        name="b",
+        listeners=[lambda _: found.set()],
+        low_latency=True,
+        start="latest",
+        poll_interval=LONG,
+        max_poll_interval=LONG,
+    )
+    with subscription:
+        deadline_s = time.monotonic() + SOON_S
+        while subscription.partitions != [0, 1] or not subscription._reading._following.is_at_end:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        log.append("t", b"x")
+        assert found.wait(SOON_S)
+    assert client._log_bells._readers == {}

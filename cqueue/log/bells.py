@@ -34,6 +34,11 @@ class Told:
             self._partitions.add(partition)
         self._wake()
 
+    def heard(self, place: bytes, _: int) -> None:
+        """The same, from another process."""
+        if place.isdigit():
+            self.tell(int(place))
+
     def take(self) -> set[int]:
         """All of which it was told."""
         with self._mutex:
@@ -50,37 +55,29 @@ class LogBells:
     def __init__(self, doorbell: Doorbell | None = None) -> None:
         self._doorbell = doorbell
         self._mutex = Lock()
-        self._readers: dict[str, list[Told]] = {}  # lists are replaced, never changed
+        self._readers: dict[str, tuple[Told, ...]] = {}
 
     def listen(self, log: str, told: Told) -> None:
         """Tell this reader of appends to the log of that partition name, from some moments on."""
         with self._mutex:
-            before = self._readers.get(log, [])
-            self._readers[log] = [*before, told]
-            if not before and self._doorbell is not None:
-                self._doorbell.listen(log, lambda place, _: self._heard(log, place))
+            self._readers[log] = (*self._readers.get(log, ()), told)
+        if self._doorbell is not None:
+            self._doorbell.listen(log, told.heard)
 
     def forget(self, log: str, told: Told) -> None:
-        """Tell this reader no more."""
+        """Tell this reader no more, if it was told at all."""
         with self._mutex:
-            before = self._readers.pop(log, [])
-            left = [each for each in before if each is not told]
+            before = self._readers.pop(log, ())
+            left = tuple(each for each in before if each is not told)
             if left:
                 self._readers[log] = left
-            elif before and self._doorbell is not None:
-                self._doorbell.forget(log)
+        if self._doorbell is not None and left != before:
+            self._doorbell.forget(log, told.heard)
 
     def ring(self, log: str, partitions: Iterable[int]) -> None:
         """Records of these partitions have been acknowledged."""
         for partition in partitions:
-            self._tell(log, partition)
+            for told in self._readers.get(log, ()):
+                told.tell(partition)
             if self._doorbell is not None:
                 self._doorbell.ring(Target(log, b"%d" % partition, to_all=True))
-
-    def _heard(self, log: str, place: bytes) -> None:
-        if place.isdigit():
-            self._tell(log, int(place))
-
-    def _tell(self, log: str, partition: int) -> None:
-        for told in self._readers.get(log, ()):
-            told.tell(partition)

@@ -1,7 +1,7 @@
 """A member of a subscription, or a writer to its log, in a process of its own, to be killed and stopped.
 
-Usage: log_child.py member|writer URL LOG JOURNAL. A line of the journal says what happened, and when by the
-machine's monotonic clock, before anything that follows from it.
+Usage: log_child.py member|early-member|writer URL LOG JOURNAL. A line of the journal says what happened, and
+when by the machine's monotonic clock, before anything that follows from it.
 """
 
 import os
@@ -40,7 +40,7 @@ def patiently(call, *args, **options):
             time.sleep(0.5)
 
 
-def member(client, log, say):
+def member(client, log, say, **options):
     """Read until SIGTERM, or until killed."""
 
     def listen(record):
@@ -52,6 +52,7 @@ def member(client, log, say):
         name="members",
         listeners=[listen],
         checkpoint_records=200,
+        **options,
         on_event=lambda what, partition, at: say(f"{what} {partition} {position(at)}"),
     )
     # On another thread: the signal may come while this one has the lock of what `stop` sets.
@@ -76,7 +77,11 @@ def writer(client, log, say):
 def main(role, url, log, journal):
     """Connect, and do it."""
     with patiently(cqueue.connect, url) as client:
-        {"member": member, "writer": writer}[role](client, log, Journal(journal))
+        say = Journal(journal)
+        if role == "writer":
+            writer(client, log, say)
+        else:
+            member(client, log, say, low_latency=role == "early-member")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Child:
     """One process and its journal."""
 
     def __init__(self, role, url, log, directory, number):
-        self.role, self.number = role, number
+        self.role, self.number, self.kind = role.removeprefix("early-"), number, role
         self.journal = directory / f"{role}-{number}"
         command = [sys.executable, str(CHILD), role, url, log, str(self.journal)]
         self.process = subprocess.Popen(command)
@@ -62,6 +62,7 @@ class Crowd:
         self.acts = Counter()
 
     def add(self, role):
+        """early-member: one with low latency."""
         child = Child(role, *self._where, len(self.all))
         self.all.append(child)
         self.running.append(child)
@@ -88,7 +89,7 @@ class Crowd:
             return
         child.process.send_signal(signal.SIGKILL if act == "kill" else signal.SIGTERM)
         self.running.remove(child)
-        self.add(child.role)
+        self.add(child.kind)
 
     def _resume(self, now_s):
         for child in self.running:
@@ -108,11 +109,11 @@ class Crowd:
 
 
 @contextmanager
-def crowd(url, log, directory, *, members, writers, seed):
+def crowd(url, log, directory, *, members, writers, seed, kind="member"):
     """Nobody is left when it is over."""
     people = Crowd(url, log, directory, seed)
     try:
-        for role, count in (("member", members), ("writer", writers)):
+        for role, count in ((kind, members), ("writer", writers)):
             for _ in range(count):
                 people.add(role)
         yield people
@@ -148,8 +149,8 @@ class Verdict(NamedTuple):
     overlaps: int
 
 
-def judge(people):
-    """0 missed, order kept, and every repeat explained."""
+def judge(people, *, early=False):
+    """0 missed, order kept, and every repeat explained. early: each once in a stretch, in whatever order."""
     acked = {line.body for line in people.lines("writer")}
     done = [line for line in people.lines("member") if line.what == "done"]
     assert acked <= {line.body for line in done}, "missed"
@@ -159,7 +160,7 @@ def judge(people):
     for line in people.lines("member"):
         by_partition[line.partition].append(line)
     once = {body for body in acked if copies[body] == 1}  # not made again under a second id
-    found = [_judge_partition(lines, once) for lines in by_partition.values()]
+    found = [_judge_partition(lines, once, early=early) for lines in by_partition.values()]
     handled = len({line.at for line in done})
     return Verdict(
         len(acked), handled, len(done) - handled, sum(n for n, _ in found), sum(n for _, n in found)
@@ -174,7 +175,7 @@ class Stretch:
         self.done = []
 
 
-def _judge_partition(lines, acked):
+def _judge_partition(lines, acked, *, early):
     """How many stretches there were, and how many records were in hand when another took over."""
     stretches, holding, stored, overlaps = [], {}, [], Counter()
     for line in lines:
@@ -191,7 +192,12 @@ def _judge_partition(lines, acked):
     used = [stretch for stretch in stretches if stretch.done]
     must = sorted({line.at for line in lines if line.what == "done" and line.body in acked})
     for stretch in used:
-        _judge_stretch(stretch, must, stored)
+        if early:
+            places = [line.at for line in stretch.done]
+            assert len(set(places)) == len(places), "twice by one owner"
+            assert min(places) > stretch.acquired.at, "what was written down was done again"
+        else:
+            _judge_stretch(stretch, must, stored)
     assert all(count <= 1 for count in overlaps.values()), "one that had lost the partition went on reading"
     return len(used), sum(overlaps.values())
 

@@ -6,10 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from threading import Event, Lock
 
-from cqueue.protocol.news import News, moments
-
-KEEPS_UP = 50
-"""One that has more news than this before it is not told of rows: it would only keep them in memory."""
+from cqueue.protocol.hint import Hint
 
 
 class Sleeper:
@@ -21,7 +18,7 @@ class Sleeper:
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
         self.event = Event()
         self.wake = wake
-        self.told: deque[News] = deque(maxlen=1000)
+        self.told: deque[Hint] = deque(maxlen=1000)
         self.waiting = False
 
     def sleep(self, seconds: float) -> bool:
@@ -40,7 +37,7 @@ class Bell:
     def __init__(self) -> None:
         self._mutex = Lock()
         self._sleepers: list[Sleeper] = []
-        self.deleted_at = 0  # the moment of the last purge
+        self.purges = 0  # by this process
 
     def join(self, wake: Callable[[], None] | None = None) -> Sleeper:
         """A new consumer."""
@@ -54,7 +51,7 @@ class Bell:
         with self._mutex:
             self._sleepers.remove(sleeper)
 
-    def ring(self, news: News) -> None:
+    def ring(self, hint: Hint) -> None:
         """Messages were stored: tell one consumer that waits.
 
         If none does, one that polls on being woken, or else the first.
@@ -63,7 +60,7 @@ class Bell:
             if not self._sleepers:
                 return
             chosen = self._chosen()
-            chosen.told.append(news if len(chosen.told) < KEEPS_UP else news._replace(rows=()))
+            chosen.told.append(hint)
             chosen.event.set()
         if chosen.wake is not None:
             chosen.wake()
@@ -73,26 +70,6 @@ class Bell:
             (sleeper for sleeper in self._sleepers if sleeper.wake is not None), self._sleepers[0]
         )
 
-    @property
-    def announces(self) -> bool:
-        """Whether a consumer wants to know of messages before they are stored."""
-        return any(sleeper.wake is not None for sleeper in self._sleepers)
-
-    def announce(self, news: News) -> None:
-        """Messages are about to be written: tell the consumer that is likely to be told once they are stored.
-
-        Only one that is polled on being woken: it looks first whether that is of use.
-        """
-        if not news.rows:
-            return
-        with self._mutex:
-            chosen = self._chosen() if self._sleepers else None
-            if chosen is None or chosen.wake is None or len(chosen.told) >= KEEPS_UP // 2:
-                return
-            chosen.told.append(news)
-            chosen.event.set()
-        chosen.wake()
-
-    def deleted(self) -> None:
-        """All that was sent until now may have been deleted: it has to be looked for."""
-        self.deleted_at = next(moments)
+    def purged(self) -> None:
+        """All that was sent until now may have been deleted."""
+        self.purges += 1

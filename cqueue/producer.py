@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import cached_property
 
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
@@ -13,7 +13,7 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DelayOutOfRange, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
-from cqueue.protocol.news import FEWER, Underway, moments, news_of
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
 
@@ -99,7 +99,7 @@ class Producer:
 
     def purged(self) -> None:
         """Consumers of this process must look for what was sent until now: it may have been deleted."""
-        self._bell.deleted()
+        self._bell.purged()
 
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Let sends inside end in `limit_s`, if that is less than they have."""
@@ -115,29 +115,19 @@ class Producer:
         checked, places, failed = _check(entries, now_us, spec)
         if not checked:
             return [], failed
-        state, began = self._borrow(), next(moments)
-        sending = Underway() if len(checked) <= FEWER and self._bell.announces else None
-        flushes: list[Flush] = []
+        state = self._borrow()
         try:
-            announce = None if sending is None else partial(self._announce, began, sending)
-            flushes = self._driver.run(send(spec, state, checked, announce))
+            flushes = self._driver.run(send(spec, state, checked))
         finally:
-            if sending is not None:
-                sending.stored = _stored(flushes)
             self._states.append(state)
         for flush in flushes:
             if len(places) < len(entries):
                 flush.indexes = [places[index] for index in flush.indexes]
             if flush.error is None:
-                self._bell.ring(news_of(flush.wide_row, flush.rows, began))
+                self._bell.ring(Hint(flush.wide_row, frozenset([row.priority for row in flush.rows])))
             else:
                 failed += _failures(flush)
         return flushes, failed
-
-    def _announce(self, began: int, sending: Underway, flush: Flush) -> None:
-        """Tell a consumer of messages that are about to be written."""
-        if not flush.derived:
-            self._bell.announce(news_of(flush.wide_row, flush.rows, began)._replace(sending=sending))
 
     def _borrow(self) -> ProducerState:
         """A state of one's own: concurrent calls must not share ids or turns."""
@@ -145,11 +135,6 @@ class Producer:
             return self._states.pop()
         except IndexError:
             return ProducerState(turn=random.randrange(1 << 16))
-
-
-def _stored(flushes: Iterable[Flush]) -> frozenset[int]:
-    """The ids that are acknowledged."""
-    return frozenset([row.id for flush in flushes if flush.error is None for row in flush.rows])
 
 
 def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from cqueue.protocol.lock import share
 from cqueue.protocol.sanity import is_lost, next_fence, restarted
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.protocol.view import Ahead, RowView, Stretch
+from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -56,6 +56,7 @@ class Claim:
     expired: list[Taken] = field(default_factory=list)
     more: bool = False  # whether there is more to take where these came from
     passed_over: bool = False  # whether there is a suspect that was not taken
+    reason: Reason | None = None  # why the consumer looked there
 
 
 @dataclass(slots=True)
@@ -96,10 +97,8 @@ class Draft:
         self.retire = False
         self.beside: Known | None = None  # what was read beside the head
         self.sliced: set[int] = set()  # priorities whose slice was read to its end
-        self.looked = True  # for what anybody has sent
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
-        self.follows = False  # the last claim was a moment ago, and read ahead
         self.suspect = False  # one was reserved with the gate
         self.owner = owner
         self.cursors = dict(head.cursors)
@@ -138,13 +137,10 @@ class Draft:
         listed = self.listed.get(priority, set())
         return [id_ for id_ in ids_ if id_ not in listed]
 
-    def without_listed(self, ahead: Ahead, before: AbstractSet[int] = frozenset()) -> Ahead:
-        """Those of these messages that no slot lists, nor listed `before`."""
+    def without_listed(self, ahead: Ahead) -> Ahead:
+        """Those of these messages that no slot lists."""
         listed = self.listed.get(ahead.priority, set())
-        if not (listed or before):
-            return ahead
-        rows = [row for row in ahead.rows if row.id not in listed and row.id not in before]
-        return ahead._replace(rows=rows)
+        return ahead._replace(rows=[row for row in ahead.rows if row.id not in listed]) if listed else ahead
 
     def in_use(self) -> list[SlotRow]:
         """Slots that hold messages, our finished ones left out."""
@@ -258,7 +254,7 @@ class Draft:
         return Mutate(
             self.view.wide_row,
             lock=LockRow(state, self.owner, until_ms, fence, self._lock_tally()),
-            expect_fence=self.view.fence,
+            expect_fence=self.view.fence or None,
             cursors=() if self.view.open or self.retire else tuple(self.moved.values()),
             slots=() if self.retire else tuple(self.changes.values()),
             retire=self.retire,

@@ -26,8 +26,6 @@ from cqueue.protocol import (
     shards,
 )
 from cqueue.protocol.draft import Draft
-from cqueue.protocol.early import Early
-from cqueue.protocol.news import Heard
 from cqueue.protocol.spec import SuspectGate
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
@@ -238,39 +236,6 @@ def remembered_head_is_older() -> Any:
             draft.view.head = replace(draft.view.head, slots=slots)
 
     return patch.object(claim, "_remember", remember)
-
-
-def old_news_trusted() -> Any:
-    """What this process has sent is claimed unread, however long ago the send began."""
-    right = Heard.hear
-    return patch.object(Heard, "hear", lambda self, news: right(self, news._replace(began=1 << 60)))
-
-
-def unstored_delivered() -> Any:
-    """What is claimed while it is being written is delivered at once."""
-    return patch.object(Early, "put_by", lambda self, claimed, heard: iter(()))
-
-
-def listed_kept_ahead() -> Any:
-    """What was read ahead is kept although a slot lists it."""
-    return patch.object(Draft, "without_listed", lambda _, ahead, before=(): ahead)
-
-
-def begun_read_trusted() -> Any:
-    """What a read shows that was begun is taken, whatever slots listed when it began."""
-    right = Draft.without_listed
-    return patch.object(Draft, "without_listed", lambda self, ahead, before=(): right(self, ahead))
-
-
-def own_claims_forgotten() -> Any:
-    """What this process has sent is claimed unread, though a claim may have given it already."""
-    right = Heard.claimable
-
-    def claimable(self: Heard, now_us: int) -> list[MessageRow]:
-        self.granted.clear()
-        return right(self, now_us)
-
-    return patch.object(Heard, "claimable", claimable)
 
 
 def claim_unconditional_on_fence() -> Any:

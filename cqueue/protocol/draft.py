@@ -254,7 +254,7 @@ class Draft:
         return Mutate(
             self.view.wide_row,
             lock=LockRow(state, self.owner, until_ms, fence, self._lock_tally()),
-            expect_fence=self.view.fence or None,
+            expect_fence=self.view.fence,
             cursors=() if self.view.open or self.retire else tuple(self.moved.values()),
             slots=() if self.retire else tuple(self.changes.values()),
             retire=self.retire,

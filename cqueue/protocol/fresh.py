@@ -192,7 +192,7 @@ class Reads(NamedTuple):
 def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads | None:
     """What a claim will want to read if the head's fence is still the one that we know, as is likely."""
     head = view.head
-    if head is None or fence_of(head) != view.fence or not head.is_whole:
+    if head is None or view.fence is None or fence_of(head) != view.fence or not head.is_whole:
         return None
     if view.open or not (view.expects_no_rival(now_us) and view.is_current(now_us)):
         return None

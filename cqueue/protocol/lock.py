@@ -42,8 +42,9 @@ def new_owner() -> Proto[bytes]:
 def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
     """Know a fence to claim on; False if the wide row is gone, or another consumer's for now.
 
-    Where others claim from the queue, too, the lock is taken first, so that they do not read in vain. Else
-    the fence that stands will do: the claim fails if anybody claims before it.
+    The fence that stands will do: the claim fails if anybody claims before it. Where others claim, too, the
+    lock is taken first, so that they do not read in vain; and where there is no fence yet: a claim that was
+    made up before the wide row was dropped must not find things as it left them when it is sent at last.
     """
     if view.head is None:
         now_us = yield from Now()
@@ -53,7 +54,7 @@ def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
         view.retired = True
     if view.retired or is_held(head.lock, spec, now_us):
         return False
-    if not view.expects_no_rival(now_us):
+    if head.lock is None or not view.expects_no_rival(now_us):
         return (yield from acquire(view, spec))
     view.fence = fence_of(head)
     return True

@@ -87,9 +87,9 @@ class Ahead(NamedTuple):
     damaged_to: int = 0
 
 
-def fence_of(head: Head) -> int:
-    """The fence that stands; 0 where nobody has claimed yet."""
-    return head.lock.fence if head.lock is not None else 0
+def fence_of(head: Head) -> int | None:
+    """The fence that stands; None where nobody has claimed yet."""
+    return head.lock.fence if head.lock is not None else None
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ class RowView:
     def saw(self, head: Head, now_us: int) -> None:
         """A head was read. A fence that is not the one that we know says when somebody else claimed."""
         if fence_of(head) != self.fence:
-            self.rival_us = max(self.rival_us, fence_of(head))
+            self.rival_us = max(self.rival_us, fence_of(head) or 0)
             self.fence, self.ahead, self.locked = None, None, False
         self.head, self.head_us = head, now_us
 

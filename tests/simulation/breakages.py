@@ -284,7 +284,7 @@ def messages_before_head() -> Any:
         return (yield from ReadHead(wide_row)), None
 
     def rows(wide_row: WideRow, priority: int, after: int, upto: int, limit: int) -> list[MessageRow]:
-        return [row for row in early[wide_row].get(priority, ()) if after < row.id <= upto][:limit]
+        return [row for row in early.get(wide_row, {}).get(priority, ()) if after < row.id <= upto][:limit]
 
     return _all_of(
         contextlib.ExitStack(),

@@ -218,6 +218,6 @@ def epochs_kept_when_retiring_resumes() -> Any:
     right = Poll.is_of
 
     def is_of(self: Poll, row: Any, spec: Any) -> bool:
-        return right(self, row, replace(spec, retiring=self._retiring))
+        return right(self, row, replace(spec, retiring=self._of[2]))
 
     return patch.object(Poll, "is_of", is_of)

@@ -1,4 +1,4 @@
-"""Wakes consumers of this process when this process sends, so that they need not wait for a poll."""
+"""Wakes consumers when something is sent to their queue, in this process or through the doorbell."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections import deque
 from collections.abc import Callable
 from threading import Event, Lock
 
+from cqueue.doorbell import Doorbell
 from cqueue.protocol.hint import Hint
+from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
+from cqueue.store.operations import WideRow
 
 
 class Sleeper:
     """One consumer's side: what it was told since it last looked, and an event to wait on.
 
-    wake: called as well, on the sending thread, for a caller that waits for many consumers at once.
+    wake: called as well, on the telling thread, for a caller that waits for many consumers at once.
     """
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
@@ -32,12 +35,17 @@ class Sleeper:
 
 
 class Bell:
-    """All consumers of one queue in this process. Thread-safe."""
+    """All consumers of one queue in this process. Thread-safe.
 
-    def __init__(self) -> None:
+    doorbell: by which other processes are told, and tell this one; None: there is only this one.
+    """
+
+    def __init__(self, doorbell: Doorbell | None = None) -> None:
+        self._doorbell = doorbell
         self._mutex = Lock()
         self._sleepers: list[Sleeper] = []
-        self.purges = 0  # by this process
+        self._partition: str | None = None  # that others may ring at
+        self.deletions = 0  # how often messages were deleted that may have been read ahead
 
     def join(self, wake: Callable[[], None] | None = None) -> Sleeper:
         """A new consumer."""
@@ -50,12 +58,39 @@ class Bell:
         """A consumer has been closed."""
         with self._mutex:
             self._sleepers.remove(sleeper)
+            if not self._sleepers:
+                self._serve(None)
+
+    def serve(self, partition: str) -> None:
+        """A consumer looks for messages in the queue's wide rows of this partition name from now on."""
+        with self._mutex:
+            self._serve(partition)
+
+    def _serve(self, partition: str | None) -> None:
+        before, self._partition = self._partition, partition
+        if self._doorbell is None or partition == before:
+            return
+        if before is not None:
+            self._doorbell.forget(before)
+        if partition is not None:
+            self._doorbell.listen(partition, self._heard)
+
+    def _heard(self, place: bytes, flags: int) -> None:
+        partition = self._partition
+        hint = None if partition is None else hint_of(partition, place, flags)
+        if hint is not None:
+            self._tell(hint)
 
     def ring(self, hint: Hint) -> None:
-        """Messages were stored: tell one consumer that waits.
+        """Messages were stored: tell one consumer, here or in another process."""
+        if self._doorbell is not None:
+            name, place, flags = ring_of(hint)
+            if not self._doorbell.ring(name, place, flags, here=bool(self._sleepers)):
+                return
+        self._tell(hint)
 
-        If none does, one that polls on being woken, or else the first.
-        """
+    def _tell(self, hint: Hint) -> None:
+        """Tell a consumer that waits; if none does, one that polls on being woken, or else the first."""
         with self._mutex:
             if not self._sleepers:
                 return
@@ -70,6 +105,24 @@ class Bell:
             (sleeper for sleeper in self._sleepers if sleeper.wake is not None), self._sleepers[0]
         )
 
-    def purged(self) -> None:
-        """All that was sent until now may have been deleted."""
-        self.purges += 1
+    def deleted(self) -> None:
+        """All that was sent until now may have been deleted: it has to be looked for."""
+        self.deletions += 1
+
+
+def ring_of(hint: Hint) -> tuple[str, bytes, int]:
+    """A hint as the doorbell carries it: name, place and flags."""
+    queue, time_shard, shard = hint.wide_row
+    return queue, b"%d\0%d" % (time_shard, shard), sum(1 << priority for priority in hint.priorities)
+
+
+def hint_of(partition: str, place: bytes, flags: int) -> Hint | None:
+    """What a ring says; None if it is nothing that a sender of a queue would say."""
+    try:
+        time_shard, shard = map(int, place.split(b"\0"))
+    except ValueError:
+        return None
+    priorities = frozenset(priority for priority in range(10) if flags >> priority & 1)
+    if not priorities or not 0 <= time_shard <= LAST_MS or not -MOST_OPEN_SHARDS <= shard < MOST_SHARDS:
+        return None
+    return Hint(WideRow(partition, time_shard, shard), priorities)

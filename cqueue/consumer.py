@@ -261,7 +261,7 @@ class Consumer:
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
-        self._purges = 0  # that are known of
+        self._deletions = 0  # purges that are known of
         self._looked_s = 0.0
         self._alone = False  # the last receive looked for what is never claimed ahead
         self.has_more = False  # the last claim did, in its wide row or in others that are known
@@ -433,17 +433,18 @@ class Consumer:
             return holds
 
     def _hints(self, poll: Poll) -> list[Hint]:
-        """What senders have told since the last round."""
-        if self._bell.purges > self._purges:
-            self._purges = self._bell.purges
+        """Where this consumer was told to look since it was last asked."""
+        told, deletions = self._sleeper.told, self._bell.deletions
+        if deletions != self._deletions:
+            self._deletions = deletions
             poll.distrust()
-        told = self._sleeper.told
         return [told.popleft() for _ in range(len(told))]
 
     def _polling(self, entry: Entry) -> Poll:
         """The search in the queue's present incarnation."""
         if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
             self._poll = Poll(entry.row, entry.spec, self._gate)
+            self._bell.serve(entry.spec.partition)
         return self._poll
 
     # ── what a claim gave ──

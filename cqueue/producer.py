@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property
 
+from cqueue import ids
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
 from cqueue.drive.blocking import BlockingDriver
@@ -99,7 +100,7 @@ class Producer:
 
     def purged(self) -> None:
         """Consumers of this process must look for what was sent until now: it may have been deleted."""
-        self._bell.purged()
+        self._bell.deleted()
 
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Let sends inside end in `limit_s`, if that is less than they have."""
@@ -124,10 +125,16 @@ class Producer:
             if len(places) < len(entries):
                 flush.indexes = [places[index] for index in flush.indexes]
             if flush.error is None:
-                self._bell.ring(Hint(flush.wide_row, frozenset([row.priority for row in flush.rows])))
+                self._ring(flush)
             else:
                 failed += _failures(flush)
         return flushes, failed
+
+    def _ring(self, flush: Flush) -> None:
+        """Tell a consumer of what is due; who polls finds the rest when it is."""
+        last = ids.highest_at(self._driver.clock.now_us())
+        if due := frozenset([row.priority for row in flush.rows if row.id <= last]):
+            self._bell.ring(Hint(flush.wide_row, due))
 
     def _borrow(self) -> ProducerState:
         """A state of one's own: concurrent calls must not share ids or turns."""

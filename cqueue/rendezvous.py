@@ -9,6 +9,11 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 
+def thing(name: str, place: bytes) -> bytes:
+    """A place in something that has a name, for `Names.first`."""
+    return name.encode() + b"\0" + place
+
+
 class Names:
     """Several names, of which there is at least one when they are asked."""
 

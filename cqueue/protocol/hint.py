@@ -1,8 +1,4 @@
-"""What a sender tells a consumer: that a wide row has just got messages.
-
-A hint says where to look first, and nothing else hangs on it. Polling stays the truth: a hint that is lost,
-late, repeated or wrong costs at most one look.
-"""
+"""All that a consumer is told of what was sent: where to look, and nothing of what is there."""
 
 from __future__ import annotations
 
@@ -12,7 +8,10 @@ from cqueue.store.operations import WideRow
 
 
 class Hint(NamedTuple):
-    """Messages of these priorities were stored in this wide row, and are due."""
+    """Messages of these priorities may be due in this wide row.
+
+    It may come late, twice, or without a reason: whoever is told reads before claiming anything.
+    """
 
     wide_row: WideRow
     priorities: frozenset[int]

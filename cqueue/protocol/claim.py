@@ -24,6 +24,9 @@ from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import Ahead, RowView, fence_of
 from cqueue.store.operations import Head, Mutate, Now
 
+TRIES = 3
+"""Where somebody else was quicker a claim is made again: on a head that is read anew, then with the lock."""
+
 
 def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True) -> Proto[Claim]:
     """Take up to `want` messages from one wide row; an empty claim if there is nothing to take.
@@ -35,10 +38,9 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         OutcomeUnknown: the mutation may be applied; nothing is delivered, its messages come again.
     """
     claimed = yield from _claim_on(view, spec, gate, want, stay=stay)
-    if claimed is None:
-        claimed = yield from _claim(view, spec, gate, want, stay=stay)
-    if claimed is None:  # somebody else has claimed since the fence was known
-        claimed = yield from _claim(view, spec, gate, want, stay=stay)
+    for _ in range(TRIES):
+        if claimed is None:
+            claimed = yield from _claim(view, spec, gate, want, stay=stay)
     return claimed or Claim()
 
 
@@ -61,7 +63,7 @@ def _claim_on(
 def _claim(
     view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
 ) -> Proto[Claim | None]:
-    """Read the head, and take what is there; None if its fence is not the one that was known."""
+    """Read the head, and take what is there; None if somebody else was quicker."""
     if view.fence is None and not (yield from make_ready(view, spec)):
         return Claim()
     owner = yield from new_owner()
@@ -82,7 +84,7 @@ def _claim(
         yield from take_fresh(draft)
         if not draft.grants:
             yield from try_retire(draft)
-        return (yield from _commit(draft, gate)) or Claim(passed_over=draft.passed_over)
+        return (yield from _commit(draft, gate))
     finally:
         if draft.suspect:
             gate.settle()
@@ -92,7 +94,7 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
     """What is ours now; None if a slot or the lock was changed meanwhile: the next head read tells."""
     view = draft.view
     if not view.locked and draft.is_empty:
-        return None
+        return Claim(passed_over=draft.passed_over)
     mutation, read_us = draft.mutation(), view.head_us
     # What the head is like is not known until the mutation is known to be applied.
     view.head_us, view.ahead = 0, None

@@ -15,10 +15,11 @@ fence stands that a head was read with, all that is listed now was listed there.
 
 from __future__ import annotations
 
+from cqueue.protocol import fresh, lock, policy, retire
 from cqueue.protocol.draft import Claim, Draft
-from cqueue.protocol.fresh import beside_head, next_slice, take_fresh
-from cqueue.protocol.lock import make_ready, new_owner, read_whole, settle, settle_beside
-from cqueue.protocol.retire import finish_retirement, try_retire
+from cqueue.protocol.fresh import beside_head, next_slice
+from cqueue.protocol.lock import make_ready, new_owner, settle, settle_beside
+from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, take_ripe
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import Ahead, RowView, fence_of
@@ -56,7 +57,7 @@ def _claim_on(
     if any(is_ripe(slot, spec, now_us) for slot in draft.in_use()):
         return None
     draft.changed = [lease for lease in view.finished if lease not in draft.finished.values()]
-    yield from take_fresh(draft)
+    yield from fresh.take_fresh(draft)
     return (yield from _commit(draft, gate)) if draft.grants else None
 
 
@@ -69,7 +70,7 @@ def _claim(
     owner = yield from new_owner()
     now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
     before, beside = view.head, beside_head(view, spec, now_us, want)
-    head, found = yield from read_whole(view.wide_row, beside.all if beside else ())
+    head, found = yield from lock.read_whole(view.wide_row, beside.all if beside else ())
     is_ours = fence_of(head) == view.fence
     view.saw(head, now_us)
     if not is_ours:
@@ -81,9 +82,9 @@ def _claim(
     view.finished = list(draft.finished.values())
     try:
         yield from take_ripe(draft, gate)
-        yield from take_fresh(draft)
+        yield from fresh.take_fresh(draft)
         if not draft.grants:
-            yield from try_retire(draft)
+            yield from retire.try_retire(draft)
         return (yield from _commit(draft, gate))
     finally:
         if draft.suspect:
@@ -128,7 +129,7 @@ def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
 
 def _remember(draft: Draft, mutation: Mutate) -> None:
     """Bring the view up to date with an applied mutation."""
-    view, lock = draft.view, mutation.lock
+    view, written = draft.view, mutation.lock
     view.claims += 1
     view.finished = [*draft.changed, *draft.finished.values()]  # the next claims' to free
     view.retired = draft.retire
@@ -140,7 +141,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     for priority, stretches in draft.passed.items():
         for stretch in stretches:
             view.note_passed(priority, stretch)
-    if lock is not None:
-        view.fence, view.locked = lock.fence, bool(lock.until_ms)
-    slots = {**draft.slots, **{key: change.row for key, change in draft.changes.items()}}
-    view.head = Head(lock, {**draft.cursors, **draft.moved}, tuple(slots.values()))
+    if written is not None:
+        view.fence, view.locked = written.fence, bool(written.until_ms)
+    slots = policy.slots_after(draft.slots, draft.changes)
+    view.head = Head(written, {**draft.cursors, **draft.moved}, tuple(slots.values()))

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol.sanity import is_held, is_retired, next_fence
+from cqueue.protocol import policy, sanity
+from cqueue.protocol.sanity import is_held, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView, fence_of
 from cqueue.store.operations import (
@@ -65,7 +66,7 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     head, now_us = view.head or Head(), (yield from Now())
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
     view.head = view.ahead = None
-    owner, fence = (yield from new_owner()), next_fence(stored, now_us)
+    owner, fence = (yield from new_owner()), sanity.next_fence(stored, now_us)
     lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence, tally)
     if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
         return False
@@ -80,7 +81,7 @@ def unlock(view: RowView) -> Proto[None]:
         return
     view.head, view.fence, view.locked, view.ahead = None, None, False, None
     now_us = yield from Now()
-    lock = LockRow(LockState.FREE, b"", 0, next_fence(expect, now_us), head.lock.tally)
+    lock = LockRow(LockState.FREE, b"", 0, sanity.next_fence(expect, now_us), head.lock.tally)
     if (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))):
         view.fence, view.head = lock.fence, replace(head, lock=lock)
 
@@ -108,7 +109,7 @@ def read_whole(
             raise head
         found = None if any(isinstance(answer, Exception) for answer in answers) else answers
     for _ in range(READS):
-        if head.is_whole:
+        if policy.is_whole(head):
             return head, found
         before, head = head, (yield from ReadHead(wide_row))
         if head == before:
@@ -136,23 +137,24 @@ def settle(mutation: Mutate) -> Proto[bool]:
     try:
         return (yield from mutation)
     except OutcomeUnknown as exc:
-        return (yield from _find_out(mutation, exc))
+        return (yield from find_out(mutation, exc))
 
 
 def settle_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
     """As `settle`, and what a read gives that goes side by side with it; None if it failed."""
     applied, found = yield from Together((mutation, read), retried=False)
     if isinstance(applied, OutcomeUnknown):
-        applied = yield from _find_out(mutation, applied)
+        applied = yield from find_out(mutation, applied)
     elif isinstance(applied, Exception):
         raise applied
     return applied, None if isinstance(found, Exception) else found
 
 
-def _find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
+def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
+    """Whether a mutation without an answer stands: look, and never send it again."""
     for pause_s in OUTCOME_PAUSES_S:
         try:
-            head = yield from ReadHead(mutation.wide_row, serial=True)
+            head = yield from policy.outcome_read(mutation.wide_row)
         except LASTING:
             break
         except NotDone:

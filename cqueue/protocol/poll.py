@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import ack
+from cqueue.protocol import ack, policy
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
@@ -61,7 +61,9 @@ class Poll:
         When wide rows may be retired again, what came back meanwhile is to be found first: all epochs are
         read again, and passes begin anew.
         """
-        return self._of == (row.incarnation, spec.has_open_rows, spec.retiring)
+        incarnation, has_open, was_retiring = self._of
+        same = (incarnation, has_open) == (row.incarnation, spec.has_open_rows)
+        return same and policy.epochs_stay_known(spec, was_retiring=was_retiring)
 
     @property
     def has_finished(self) -> bool:

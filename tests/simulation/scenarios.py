@@ -257,6 +257,34 @@ def remembered_head_lists_the_last_claim() -> None:
     assert ids_of(table.claim(view, want=1)) == [second]
 
 
+def what_is_claimed_is_not_kept_ahead() -> None:
+    """A stray that is read ahead while a slot lists it is not given again once its slot is free."""
+    table = Table()
+    view = table.view()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    emptied = table.run(ack.ack(table.claim(view).taken))
+    view.finished.extend(emptied)
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    stray: list[int] = []
+
+    def land(operation: object) -> None:
+        """Behind the slice, which has been read, and before the pass."""
+        if type(operation) is ReadIds and not stray:
+            stray.extend(table.put(NOON_US + 50_000))
+
+    (taken,) = table.claim(view, hook=land).taken
+    assert [taken.row.id] == stray
+    others = table.put(*(NOON_US + 49_000 + number for number in range(6)))
+    view.finished.extend(table.run(ack.ack([taken])))
+    given: list[int] = []
+    for _ in range(6):
+        some = table.claim(view, want=2).taken
+        given += [one.row.id for one in some]
+        view.finished.extend(table.run(ack.ack(some)))
+    assert given == others
+
+
 def what_was_read_ahead_is_as_old_as_its_read() -> None:
     """The cursor does not pass what landed after messages were read ahead, and before they were claimed."""
     skew_us = 100_000

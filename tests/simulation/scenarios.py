@@ -275,8 +275,8 @@ def what_is_claimed_is_not_kept_ahead() -> None:
 
     (taken,) = table.claim(view, hook=land).taken
     assert [taken.row.id] == stray
-    others = table.put(*(NOON_US + 49_000 + number for number in range(4)))
-    given = ids_of(table.claim(view, want=3))  # and reads on, up to the stray
+    others = table.put(*(NOON_US + 50_000 + number for number in (-5, -4, -3, -2, -1, 1, 2)))
+    given = ids_of(table.claim(view, want=4))  # and reads on, beyond the stray
     view.finished.extend(table.run(ack.ack([taken])))
     for _ in range(3):
         given += ids_of(table.claim(view, want=1))

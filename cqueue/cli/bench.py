@@ -13,7 +13,7 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.table import print_sheet
+from cqueue.cli.table import print_sheet, print_table
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,6 +36,17 @@ Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and c
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 MESSAGES, SIZE, BATCH, RECEIVE, SHARDS = 20_000, 200, 100, 500, 4
+MOST_A_SECOND = 1000
+_COLUMNS = {
+    "to": "to",
+    "rate/s": "rate_per_s",
+    "messages": "received",
+    "p50 ms": "p50_ms",
+    "p99 ms": "p99_ms",
+    "floor ms": "floor_ms",
+    "p50/floor": "p50_to_floor",
+    "p99/floor": "p99_to_floor",
+}
 
 
 @app.callback()
@@ -224,11 +235,76 @@ def cost(
 
 
 @app.command()
-def latency(ctx: typer.Context, size: Size = SIZE, shards: Shards = SHARDS, *, json: Json = False) -> None:
-    """Send 200 messages a second for 20 s: from send to handler, through a dispatcher, in ms."""
-    from cqueue.bench import latency as module  # noqa: PLC0415 - as above
+def processes(
+    ctx: typer.Context,
+    messages: Messages = 200_000,
+    size: Size = SIZE,
+    batch: Batch = 500,
+    receive: Receive = RECEIVE,
+    shards: Shards = SHARDS,
+    rounds: Rounds = 3,
+    *,
+    json: Json = False,
+) -> None:
+    """Two producer and two consumer processes at once, and four and four: both rates, and four / two."""
+    from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    _run(ctx, module.latency, _options(module.RATE_PER_S * module.SECONDS, size, 1, 100, shards), json=json)
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return growth.processes(bench, options, rounds, progress)
+
+    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+
+
+@app.command()
+def latency(
+    ctx: typer.Context,
+    size: Size = SIZE,
+    shards: Shards = SHARDS,
+    *,
+    rate: Annotated[
+        str, typer.Option(metavar="N,…", help="Messages a second, one rate after the other; 1 to 1000.")
+    ] = "",
+    seconds: Annotated[float | None, typer.Option(min=1, max=3600, help="How long each rate takes.")] = None,
+    dispatchers: Annotated[int, typer.Option(min=1, max=100, help="Processes that handle messages.")] = 1,
+    one_process: Annotated[
+        bool, typer.Option("--one-process", help="Let this process handle the messages as well.")
+    ] = False,
+    followers: Annotated[
+        bool, typer.Option("--followers", help="Measure a log's follower and subscription instead.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """From send to handler in another process, in ms, beside a bare insert and a conditional mutation."""
+    from cqueue.bench import followers as of_logs  # noqa: PLC0415 - as above
+    from cqueue.bench import latency as of_queues  # noqa: PLC0415 - as above
+
+    if followers and (one_process or dispatchers > 1):
+        raise typer.BadParameter(
+            "takes no --dispatchers and no --one-process: a follower and a subscription listen to a log",
+            param_hint="--followers",
+        )
+    asked = of_queues.Asked(
+        rates=_rates(rate) or (of_logs.RATES if followers else of_queues.RATES),
+        seconds=seconds,
+        dispatchers=dispatchers,
+        one_process=one_process,
+    )
+
+    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
+        return (of_logs.followers if followers else of_queues.latency)(bench, options, asked, progress)
+
+    _run(ctx, measure, _options(1, size, 1, 1, shards), json=json)
+
+
+def _rates(text: str) -> list[int]:
+    """The numbers of `--rate`."""
+    rates = [int(word) if word.isascii() and word.isdigit() else 0 for word in text.split(",") if text]
+    if not all(1 <= each <= MOST_A_SECOND for each in rates):
+        raise typer.BadParameter(
+            f"{text!r} is no list of whole numbers from 1 to {MOST_A_SECOND}, such as 1,20,200",
+            param_hint="--rate",
+        )
+    return rates
 
 
 @app.command()
@@ -320,7 +396,7 @@ def idle(
 
     With one queue also the time from the next send, by somebody else, to its delivery.
     """
-    from cqueue.bench import latency as module  # noqa: PLC0415 - as above
+    from cqueue.bench import idle as module  # noqa: PLC0415 - as above
 
     def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
         if queues == 1:
@@ -367,9 +443,21 @@ def _bar(context: CliContext) -> Iterator[Callable[[float], None]]:
 def _print(context: CliContext, result: dict[str, Any]) -> None:
     figures: dict[str, str] = {}
     for key, value in result.items():
-        if isinstance(value, dict):
+        if key == "rows":
+            _print_rows(context, value)
+        elif isinstance(value, dict):
             figures.update({f"{key}.{inner}": f"{number:,}" for inner, number in value.items()})
         else:
-            plain = isinstance(value, bool) or not isinstance(value, int | float)
-            figures[key] = str(value) if plain else f"{value:,}"
+            figures[key] = _text(value)
     print_sheet(context, figures)
+
+
+def _text(value: object) -> str:
+    plain = isinstance(value, bool) or not isinstance(value, int | float)
+    return str(value) if plain else f"{value:,}"
+
+
+def _print_rows(context: CliContext, rows: list[dict[str, Any]]) -> None:
+    columns = {name: key for name, key in _COLUMNS.items() if any(key in row for row in rows)}
+    cells = [[_text(row.get(key, "")) for key in columns.values()] for row in rows]
+    print_table(context, list(columns), cells, right=list(columns)[1:], spare=["messages"])

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cqueue.bench.children import Signals, Work, children
-from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, silent
+from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, ratios_of, silent
 from cqueue.bench.throughput import bodies
 from cqueue.errors import NotDone
 from cqueue.message import Message
@@ -76,10 +76,8 @@ def _compared(  # noqa: PLR0917 - all of it says what is compared
         progress((2 * turn + 1) / (2 * rounds))
         large.append(drain(many))
         progress((2 * turn + 2) / (2 * rounds))
-    pairs = [{"ratio": two["per_s"] / one["per_s"]} for one, two in zip(small, large, strict=True)]
     return {
-        "ratio": median_of(pairs, "ratio"),
-        "ratios": [round(pair["ratio"], 4) for pair in pairs],
+        **ratios_of(large, small),
         f"{word}_{few}": {key: median_of(small, key) for key in small[0]},
         f"{word}_{many}": {key: median_of(large, key) for key in large[0]},
     }

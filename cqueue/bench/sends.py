@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, Final
 
 from cqueue.bench.bare import Call, bare_insert
-from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, silent
+from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, ratios_of, silent
 from cqueue.store.connection import open_session
 
 LINGER: Final = timedelta()
@@ -39,19 +39,11 @@ def sends(
                 progress((3 * turn + place + 1) / (3 * (rounds + 1)))
     for results in found.values():
         del results[0]
-    ratios = {
-        name: [
-            {"ratio": ours["per_s"] / bare["per_s"]}
-            for ours, bare in zip(found[name], found["floor"], strict=True)
-        ]
-        for name in ("send", "linger")
-    }
     keys = ("per_s", "p50_ms", "p99_ms")
     return {
         "bench": "sends",
-        "ratio": median_of(ratios["send"], "ratio"),
-        "ratios": [round(pair["ratio"], 4) for pair in ratios["send"]],
-        "linger_ratio": median_of(ratios["linger"], "ratio"),
+        **ratios_of(found["send"], found["floor"]),
+        "linger_ratio": ratios_of(found["linger"], found["floor"])["ratio"],
         **{name: {key: median_of(results, key) for key in keys} for name, results in found.items()},
         "threads": threads,
         "rounds": rounds,

@@ -126,9 +126,7 @@ def ratio(
     """Floor and burndown in turn: medians, and the median of burndown / floor."""
     from cqueue.bench import throughput  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return throughput.ratio(bench, options, rounds, progress)
-
+    measure = partial(throughput.ratio, rounds=rounds)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -148,9 +146,7 @@ def dispatch(
     """Burndown and a dispatcher whose handler does nothing in turn: medians, and dispatcher / burndown."""
     from cqueue.bench import dispatch as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.dispatch(bench, options, rounds, threads, progress)
-
+    measure = partial(module.dispatch, rounds=rounds, threads=threads)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -168,9 +164,7 @@ def sends(
     """Single sends from many threads: bare inserts, `send`, and `send` of a queue that lingers, in turn."""
     from cqueue.bench import sends as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.sends(bench, options, rounds, threads, progress)
-
+    measure = partial(module.sends, rounds=rounds, threads=threads)
     _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
 
 
@@ -190,9 +184,7 @@ def backlog(
     """Drain a small and a large backlog in turn: both rates, and large / small."""
     from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return growth.backlog(bench, options, large, rounds, progress)
-
+    measure = partial(growth.backlog, large=large, rounds=rounds)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -211,9 +203,7 @@ def consumers(
     """Drain a backlog with two and with ten processes in turn: both rates, and ten / two."""
     from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return growth.consumers(bench, options, rounds, progress)
-
+    measure = partial(growth.consumers, rounds=rounds)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -249,9 +239,7 @@ def processes(
     """Two producer and two consumer processes at once, and four and four: both rates, and four / two."""
     from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return growth.processes(bench, options, rounds, progress)
-
+    measure = partial(growth.processes, rounds=rounds)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -290,9 +278,7 @@ def latency(
         one_process=one_process,
     )
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return (of_logs.followers if followers else of_queues.latency)(bench, options, asked, progress)
-
+    measure = partial(of_logs.followers if followers else of_queues.latency, asked=asked)
     _run(ctx, measure, _options(1, size, 1, 1, shards), json=json)
 
 
@@ -318,12 +304,10 @@ def log(
     *,
     json: Json = False,
 ) -> None:
-    """Append to a log, scan it as records and to Arrow, and follow it; with the CPU time of each record."""
+    """Append to a log, and scan it as records and to Arrow; with the CPU time of each record."""
     from cqueue.bench import log as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.log(bench, options, partitions, threads, progress)
-
+    measure = partial(module.log, partitions=partitions, threads=threads)
     _run(ctx, measure, _options(messages, size, batch, 1, 1), json=json)
 
 
@@ -350,17 +334,7 @@ def spark(
     compared = {None: module.CONNECTOR, "none": ""}.get(connector, connector or "")
     settings = dict(pair.partition("=")[::2] for pair in conf or [])
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.spark(
-            bench,
-            options,
-            context.url,
-            master=master,
-            conf=settings,
-            connector=compared,
-            progress=progress,
-        )
-
+    measure = partial(module.spark, url=context.url, master=master, conf=settings, connector=compared)
     _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
 
 
@@ -375,9 +349,7 @@ def warm_up(
     """Send and drain for a while, so that the server is at its full speed for what is measured next."""
     from cqueue.bench import warm_up as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.warm_up(bench, options, seconds, progress)
-
+    measure = partial(module.warm_up, seconds=seconds)
     _run(ctx, measure, _options(1, size, 1, 1, SHARDS), json=json)
 
 
@@ -398,11 +370,11 @@ def idle(
     """
     from cqueue.bench import idle as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        if queues == 1:
-            return module.idle(bench, options, seconds, progress)
-        return module.idle_queues(bench, options, queues, seconds, progress)
-
+    one, many = (
+        partial(module.idle, seconds=seconds),
+        partial(module.idle_queues, queues=queues, seconds=seconds),
+    )
+    measure = one if queues == 1 else many
     _run(ctx, measure, _options(1, 12, 1, 10, shards), json=json)
 
 
@@ -422,7 +394,7 @@ def _run(
     context: CliContext = ctx.obj
     context.json = context.json or json
     with open_bench(context.settings()) as bench, _bar(context) as progress:
-        result = measure(bench, options, progress)
+        result = measure(bench, options, progress=progress)
     context.emit(result, lambda: _print(context, result))
     return result
 

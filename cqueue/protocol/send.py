@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,17 +23,10 @@ from cqueue.store.operations import (
     WideRow,
 )
 
-Announce = Callable[[Flush], None]
 
-
-def send(
-    spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing], announce: Announce | None = None
-) -> Proto[list[Flush]]:
-    """Store messages; each flush says what became of its part.
-
-    announce: called with each flush that is about to be written for the first time.
-    """
-    return (yield from Sending(spec, state, announce).write(outgoing))
+def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) -> Proto[list[Flush]]:
+    """Store messages; each flush says what became of its part."""
+    return (yield from Sending(spec, state).write(outgoing))
 
 
 class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):

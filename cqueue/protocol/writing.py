@@ -9,7 +9,7 @@ is deleted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -90,19 +90,15 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 class Writer(ABC, Generic[AnySpec, S, Entry, P]):
-    """Writes what is asked in parts; each says what became of it.
-
-    announce: called with each part that is about to be written for the first time.
-    """
+    """Writes what is asked in parts; each says what became of it."""
 
     rows_in_flight: ClassVar[int]
     copy_may: ClassVar[str]
     """What may happen to a copy that stays: "readers may have passed it"."""
 
-    def __init__(self, spec: AnySpec, state: S, announce: Callable[[P], None] | None = None) -> None:
+    def __init__(self, spec: AnySpec, state: S) -> None:
         self.spec = spec
         self.state = state
-        self._announce = announce
 
     # ── what differs ──
 
@@ -165,9 +161,6 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
 
     def _write_group(self, group: list[P]) -> Proto[list[P]]:
         began_us = yield from Now()
-        if self._announce is not None:
-            for part in group:
-                self._announce(part)
         errors = yield from self._try(group)
         done: list[P] = []
         for part, error in zip(group, errors, strict=True):

@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol import shards
+from cqueue.protocol import shards, writing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes, new_flush
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.writing import Bits, Failure, Writer, in_time, worst
+from cqueue.protocol.writing import Bits, Failure, Writer, worst
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -72,7 +72,7 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
 
     def judge(self, part: Flush, now_us: int) -> tuple[list[Flush], Flush | None]:
         """Messages that are late are made again without those in time; derived ones cannot be."""
-        counts = shards.open_in_time if part.derived else in_time
+        counts = shards.open_in_time if part.derived else writing.in_time
         if counts(self.spec, min([row.id for row in part.rows]), now_us):  # so all of them do
             return [part], None
         if part.derived:  # neither made again nor deleted: another writer may own the id

@@ -38,6 +38,7 @@ from cqueue.protocol import (
     send,
     shards,
     view,
+    writing,
 )
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
@@ -72,7 +73,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "epoch length": ((QueueConfig, "epoch_ms"),),
     "open row": ((shards, "open_row"),),
     "open in time": ((shards, "open_in_time"),),
-    "in time": ((send, "in_time"),),
+    "in time": ((writing, "in_time"),),
     "head read": ((lock, "read_whole"),),
     "messages taken": ((fresh, "take_fresh"),),
     "unanswered": ((lock, "find_out"),),
@@ -107,6 +108,7 @@ MODULES = (
     ripe,
     send,
     view,
+    writing,
 )
 """Modules of the protocol that call each other's functions."""
 

@@ -13,12 +13,12 @@ import pytest
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.log.protocol import append as appending
 from cqueue.log.protocol.append import Entry, append
 from cqueue.log.protocol.following import Following
 from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import in_order
 from cqueue.log.protocol.spec import LogSpec
+from cqueue.protocol import writing
 from cqueue.protocol.writing import WriterState
 from cqueue.store.log_operations import AppendRecords, DeleteRecords, RegisterLogShard
 from cqueue.store.memory import MemoryStore
@@ -216,7 +216,7 @@ def without_skew(monkeypatch):
 
 
 def with_late_acknowledgements(monkeypatch):
-    monkeypatch.setattr(appending, "in_time", lambda *_: True)
+    monkeypatch.setattr(writing, "in_time", lambda *_: True)
 
 
 @pytest.mark.parametrize("broken", [without_settle, without_skew, with_late_acknowledgements])

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.log.protocol.spec import LogSpec, partition_of
+from cqueue.protocol import writing
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.writing import Bits, Part, Writer, WriterState, in_time
+from cqueue.protocol.writing import Bits, Part, Writer, WriterState
 from cqueue.store.log_operations import (
     AppendRecords,
     DeleteRecords,
@@ -96,7 +97,7 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
 
     def judge(self, part: Write, now_us: int) -> tuple[list[Write], Write | None]:
         """A write with one late record is made again as a whole: so the order is kept."""
-        if in_time(self.spec, part.rows[0].id, now_us):  # the first id is the earliest
+        if writing.in_time(self.spec, part.rows[0].id, now_us):  # the first id is the earliest
             return [part], None
         return [], part
 

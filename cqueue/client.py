@@ -20,10 +20,11 @@ from cqueue.group_commit import MAX_LINGER
 from cqueue.log import Log, LogConfig
 from cqueue.log.bells import LogBells
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.delivery import Listener
+from cqueue.log.delivery import Listener, policy_of
+from cqueue.log.pace import pace_of
 from cqueue.log.positions import Start
 from cqueue.log.protocol.definition import remove
-from cqueue.log.subscription import OnEvent, Subscription, pace_of, policy_of
+from cqueue.log.subscription import OnEvent, Subscription
 from cqueue.message import check_duration
 from cqueue.producer import Producer
 from cqueue.queue import Queue

@@ -26,6 +26,7 @@ DEAD_SUFFIX: Final = ".dead"
 DEFAULT_WAIT: Final = wait_random_exponential(multiplier=0.1, min=0.1, max=30)
 MAX_BATCH: Final = 10_000
 MAX_WORDS: Final = 500
+MAX_ATTEMPTS: Final = 1_000_000
 BURY_AGAIN_S: Final = 1.0
 
 HEADER_REASON: Final = "cqueue-dead-reason"
@@ -103,6 +104,17 @@ class RetryPolicy:
     def is_over(self, attempts: int, error: Exception) -> bool:
         """Whether it makes no sense to go on."""
         return isinstance(error, RecordRejected) or bool(self.max_attempts and attempts >= self.max_attempts)
+
+
+def policy_of(max_attempts: int, wait: wait_base | None) -> RetryPolicy:
+    """How failures are retried.
+
+    Raises:
+        BadInput: out of range.
+    """
+    if type(max_attempts) is not int or not 0 <= max_attempts <= MAX_ATTEMPTS:
+        raise BadInput(f"max_attempts is {max_attempts!r}; it goes from 0 (for ever) to {MAX_ATTEMPTS:,}")
+    return RetryPolicy(max_attempts) if wait is None else RetryPolicy(max_attempts, wait)
 
 
 @dataclass(frozen=True, slots=True)

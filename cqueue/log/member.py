@@ -55,9 +55,9 @@ class Member:
     ) -> None:
         self.name = name
         self.view: View | None = None
-        self._driver = driver
-        self._key = key
-        self._spec = spec
+        self.driver = driver
+        self.key = key
+        self.spec = spec
         self._info = member_info(partitions)
         self._mutex = Lock()
         self._beat_us = 0
@@ -70,12 +70,12 @@ class Member:
         Raises:
             NotDone, OutcomeUnknown: perhaps nobody knows.
         """
-        now_us = self._driver.clock.now_us(checked=True)
-        self._driver.ask(BeatMember(self._key, MemberRow(self.name, self._info, now_us), MEMBER_TTL_S))
-        done_us = self._driver.clock.now_us()
+        now_us = self.driver.clock.now_us(checked=True)
+        self.driver.ask(BeatMember(self.key, MemberRow(self.name, self._info, now_us), MEMBER_TTL_S))
+        done_us = self.driver.clock.now_us()
         with self._mutex:
             # Others saw nothing new until now: whether there was a gap is measured to this moment.
-            if not is_sure(self._spec(), self._beat_us, done_us):
+            if not is_sure(self.spec(), self._beat_us, done_us):
                 self._spells += 1
             self._beat_us = max(self._beat_us, now_us)
 
@@ -86,9 +86,9 @@ class Member:
 
     def spell(self) -> int | None:
         """The spell that lasts, or None if it cannot be sure at present."""
-        now_us = self._driver.clock.now_us()
+        now_us = self.driver.clock.now_us()
         with self._mutex:
-            return self._spells if is_sure(self._spec(), self._beat_us, now_us) else None
+            return self._spells if is_sure(self.spec(), self._beat_us, now_us) else None
 
     def look(self) -> View:
         """Read the subscription; also kept as `view`.
@@ -96,8 +96,8 @@ class Member:
         Raises:
             NotDone: it cannot be read.
         """
-        began_us, spec = self._driver.clock.now_us(), self._spec()
-        rows: SubscriptionRows = self._driver.ask(ReadSubscription(self._key, now_us=began_us))
+        began_us, spec = self.driver.clock.now_us(), self.spec()
+        rows: SubscriptionRows = self.driver.ask(ReadSubscription(self.key, now_us=began_us))
         alive = tuple(row for row in rows.members if is_alive(spec, row, began_us))
         over_us = [row.seen + EXPIRY_US + spec.skew_us + 1 for row in alive if row.member != self.name]
         self._number += 1
@@ -110,4 +110,4 @@ class Member:
         Raises:
             NotDone, OutcomeUnknown: the row goes by itself, and nobody counts it after 3.5 s.
         """
-        self._driver.ask(RemoveMember(self._key, self.name))
+        self.driver.ask(RemoveMember(self.key, self.name))

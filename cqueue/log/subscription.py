@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event, Lock, Thread, current_thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
@@ -20,8 +20,10 @@ from cqueue.errors import LASTING, BadInput, Closed, CqueueError, NotDone, Outco
 from cqueue.log.bells import LogBells, Told
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.delivery import DEAD_SUFFIX, DeadLetters, Delivery, Listener, RetryPolicy
+from cqueue.log.held import Held
 from cqueue.log.log import Log
 from cqueue.log.member import Member
+from cqueue.log.pace import Pace
 from cqueue.log.positions import EARLIEST, ON_EXPIRED, Start, starts
 from cqueue.log.protocol.definition import (
     ACTIVE,
@@ -37,14 +39,12 @@ from cqueue.log.protocol.lag import behind
 from cqueue.log.protocol.progress import move
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.log.reading import Pace, Reading
+from cqueue.log.reading import Reading
 from cqueue.log.records import LogId, check_partitions, check_topics
-from cqueue.message import check_duration, check_queue_name
+from cqueue.log.sharing import Sharing
+from cqueue.message import check_queue_name
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
-
-if TYPE_CHECKING:
-    from tenacity.wait import wait_base
 
 SPEC_FRESH_S: Final = 15.0
 """How soon a member knows of new partitions."""
@@ -52,10 +52,7 @@ TROUBLE_S: Final = 0.3
 LASTING_S: Final = 5.0
 """Pauses after a failure, and after one that lasts until an operator mends something."""
 SHORTEST_WAIT_S: Final = 0.02
-MAX_ATTEMPTS: Final = 1_000_000
-MAX_BUFFER: Final = 100_000
 
-_SHORTEST, _LONGEST = timedelta(milliseconds=1), timedelta(minutes=1)
 _log = logging.getLogger("cqueue.log")
 
 OnEvent = Callable[[str, int, LogId], None]
@@ -111,20 +108,18 @@ class Subscription:
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
         self._stop, self._wake = Event(), Event()
         self._bells = bells or LogBells()
-        self._told = Told(self._wake.set) if low_latency else None
+        self._told = Told(self._wake.set)
+        self._is_early = low_latency
         self._member = Member(driver, self._key, _member_name(), self._specs, readable)
+        self._held = Held(self._member, self._tell, early=low_latency)
         self._reading = Reading(
-            driver,
-            self._key,
             self._member,
+            self._held,
+            Sharing(self._member, self._held, partitions=readable, on_expired=on_expired),
             delivery,
-            spec=self._specs,
-            partitions=readable,
             topics=check_topics(topics),
-            on_expired=on_expired,
             pace=pace,
             told=self._told,
-            report=self._tell,
             time_s=time_s,
         )
         self._mutex = Lock()
@@ -190,7 +185,7 @@ class Subscription:
     def _run(self) -> None:
         living = Thread(target=self._live, name=f"cqueue-{self.name}-member", daemon=True)
         living.start()
-        if self._told is not None:
+        if self._is_early:
             self._bells.listen(self._key.log, self._told)
         try:
             self._work()
@@ -198,8 +193,7 @@ class Subscription:
             self._failure = exc
         finally:
             self._stop.set()
-            if self._told is not None:
-                self._bells.forget(self._key.log, self._told)
+            self._bells.forget(self._key.log, self._told)
             living.join()
             self._leave()
 
@@ -264,7 +258,7 @@ class Subscription:
     @property
     def partitions(self) -> list[int]:
         """Those that this member reads at present."""
-        return sorted(self._reading.lanes.by_partition)
+        return sorted(self._held.lanes.by_partition)
 
     def positions(self) -> dict[int, LogId]:
         """For each partition that was read the position up to where all is done; a `start` for readers."""
@@ -392,38 +386,3 @@ def _unchecked_origin(spec: LogSpec, start: Start, now_us: int, on_expired: str)
     if start == EARLIEST:
         return Origin(spec.partitions, None, {})
     return Origin(spec.partitions, starts(spec, start, [0], now_us, on_expired)[0], {})
-
-
-def policy_of(max_attempts: int, wait: wait_base | None) -> RetryPolicy:
-    """How failures are retried.
-
-    Raises:
-        BadInput: out of range.
-    """
-    if type(max_attempts) is not int or not 0 <= max_attempts <= MAX_ATTEMPTS:
-        raise BadInput(f"max_attempts is {max_attempts!r}; it goes from 0 (for ever) to {MAX_ATTEMPTS:,}")
-    return RetryPolicy(max_attempts) if wait is None else RetryPolicy(max_attempts, wait)
-
-
-def pace_of(
-    poll_interval: timedelta,
-    max_poll_interval: timedelta,
-    checkpoint_interval: timedelta,
-    checkpoint_records: int,
-    buffer: int,
-) -> Pace:
-    """How often to look and to check in.
-
-    Raises:
-        BadInput: out of range.
-    """
-    for name, value in (("checkpoint_records", checkpoint_records), ("buffer", buffer)):
-        if type(value) is not int or not 1 <= value <= MAX_BUFFER:
-            raise BadInput(f"{name} is {value!r}; it goes from 1 to {MAX_BUFFER:,}")
-    return Pace(
-        check_duration("poll_interval", poll_interval, _SHORTEST, _LONGEST),
-        check_duration("max_poll_interval", max_poll_interval, poll_interval, _LONGEST),
-        check_duration("checkpoint_interval", checkpoint_interval, timedelta(), _LONGEST),
-        checkpoint_records,
-        buffer,
-    )

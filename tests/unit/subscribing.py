@@ -10,7 +10,7 @@ from cqueue.client import Client
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.log import LogConfig
 from cqueue.log.delivery import RetryPolicy
-from cqueue.log.reading import Pace
+from cqueue.log.pace import Pace
 from cqueue.log.subscription import Subscription
 from cqueue.store.memory import MemoryStore
 

@@ -14,7 +14,7 @@ from cqueue.errors import NotDone
 from cqueue.log import LogConfig
 from cqueue.log.bells import LogBells, Told
 from cqueue.log.delivery import RetryPolicy
-from cqueue.log.reading import Pace
+from cqueue.log.pace import Pace
 from cqueue.store.log_operations import AppendRecords
 from tests.unit.subscribing import Clocked, Member, client_on, live_together, made_log
 
@@ -289,7 +289,7 @@ def test_a_subscription_that_waits_is_woken(live):
     )
     with subscription:
         deadline_s = time.monotonic() + SOON_S
-        while subscription.partitions != [0, 1] or not subscription._reading._following.is_at_end:
+        while subscription.partitions != [0, 1] or not subscription._held.following.is_at_end:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
         log.append("t", b"x")

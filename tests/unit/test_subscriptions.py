@@ -24,9 +24,10 @@ from cqueue.log import LogConfig
 from cqueue.log import member as members
 from cqueue.log import subscription as subscriptions
 from cqueue.log.delivery import RetryPolicy, batched
+from cqueue.log.held import Held
+from cqueue.log.pace import Pace
 from cqueue.log.protocol import progress
 from cqueue.log.protocol.definition import Origin
-from cqueue.log.reading import Pace, Reading
 from cqueue.store.memory import MemoryStore
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import (
@@ -112,7 +113,7 @@ def test_listeners_are_called_in_turn_and_the_position_waits_for_all(client, log
     member = Member(client, listeners=[first, second])
     member.pulse()
     member.work(5)
-    assert member.subscription._reading.lanes.by_partition[0].done < log_ids(log)[0]
+    assert member.subscription._held.lanes.by_partition[0].done < log_ids(log)[0]
     member.live(20)
     # What the first one has done it is not asked to do again.
     assert [number for who, number in calls if who == "first"] == [0, 1, 2]
@@ -486,13 +487,13 @@ def test_no_more_is_read_while_many_wait(client, log, store):
 
     member = Member(client, listener, policy=RetryPolicy(0, lambda _: 100.0), pace=Pace(buffer=50))
     member.live()
-    waiting = len(member.subscription._reading.lanes)
+    waiting = len(member.subscription._held.lanes)
     reads = []
     store.trouble = lambda op: reads.append(op) if type(op) is ReadRecordPage else None
     fill(log, store, 100, start=2000)
     member.live()
     assert waiting >= 50
-    assert len(member.subscription._reading.lanes) == waiting
+    assert len(member.subscription._held.lanes) == waiting
     assert reads == []
 
 
@@ -624,11 +625,11 @@ def _try_many(count):
 
 
 def without_confirming(monkeypatch):
-    monkeypatch.setattr(Reading, "_is_confirmed", lambda _: True)
+    monkeypatch.setattr(Held, "is_confirmed", lambda _: True)
 
 
 def without_noticing_gaps(monkeypatch):
-    monkeypatch.setattr(members.Member, "spell", lambda self: 1 if self._driver.clock.now_us() else None)
+    monkeypatch.setattr(members.Member, "spell", lambda self: 1 if self.driver.clock.now_us() else None)
 
 
 def without_new_fences(monkeypatch):
@@ -683,15 +684,17 @@ def _try_schedule(store, rng):
     judge(calls, sent)
 
 
-def _member(client, number, calls):
-    member = Member(client, lambda record: calls.append(("done", number, record.partition, record)))
-    tell = member.subscription._reading._report
+def _member(client, number, calls, **options):
+    member = Member(
+        client, lambda record: calls.append(("done", number, record.partition, record)), **options
+    )
+    tell = member.subscription._held._report
 
     def report(what, partition, position):
         calls.append((what, number, partition, position))
         tell(what, partition, position)
 
-    member.subscription._reading._report = report
+    member.subscription._held._report = report
     return member
 
 
@@ -807,7 +810,7 @@ def _crash_at(at, *, applied):
         log = made_log(client, partitions=3)
         fill(log, store, 30)
         calls, left = [], [at]
-        victim = _member(client_on(door), 0, calls)
+        victim = _member(client_on(door), 0, calls, pace=Pace(checkpoint_records=4))
 
         def trouble(operation):
             left[0] -= 1
@@ -817,8 +820,6 @@ def _crash_at(at, *, applied):
                 raise Crashed
 
         door.trouble = trouble
-        pace = victim.subscription._reading._pace
-        victim.subscription._reading._pace = type(pace)(checkpoint_records=4)
         try:
             victim.live(4)
         except Crashed:

@@ -1,0 +1,127 @@
+"""The partitions that a member of a subscription holds: as they are stored, read, and done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from cqueue.log.lanes import Lane, Lanes
+from cqueue.log.member import Member
+from cqueue.log.protocol.following import Following
+from cqueue.log.protocol.progress import NOBODY, change, changed
+from cqueue.store.subscriptions import PositionChange, PositionRow
+
+Report = Callable[[str, int, int], None]
+"""Told of: "acquired", "checkpoint", "released" or "lost"; the partition; the position."""
+
+
+class Held:
+    """The partitions of one member. Not thread-safe.
+
+    early: records beyond the horizon are read as well.
+    """
+
+    def __init__(self, member: Member, report: Report, *, early: bool) -> None:
+        self.lanes = Lanes()
+        self.following = Following(member.spec(), {}, early=early)
+        self._member = member
+        self._report = report
+        self._spell: int | None = None  # the one in which all that is held was confirmed
+
+    def __contains__(self, partition: int) -> bool:
+        return partition in self.lanes.by_partition
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(list(self.lanes.by_partition.values()))
+
+    def is_confirmed(self) -> bool:
+        """Whether nobody can have taken over what is held; if that is not sure, find out first.
+
+        After False what was chosen may be gone: choose again.
+
+        Raises:
+            NotDone, OutcomeUnknown: it is not sure yet.
+        """
+        spell = self._member.spell()
+        if spell is not None and spell == self._spell:
+            return True
+        if spell is None:
+            self._member.beat()
+            spell = self._member.spell()
+        self.change([self.moved(lane) for lane in self])
+        self._spell = spell
+        return False
+
+    # ── positions ──
+
+    def upto(self, lane: Lane) -> int:
+        """The position to write down: nothing up to it waits, or may still come."""
+        return max(lane.row.position, min(lane.upto(), self.following.position(lane.partition)))
+
+    def pass_quiet(self, lane: Lane) -> None:
+        """Where nothing waits, all is done up to where the partition has been read."""
+        if not lane.waiting:
+            lane.done = max(lane.done, self.following.position(lane.partition))
+
+    def moved(self, lane: Lane, owner: str | None = None) -> PositionChange:
+        """The lane's position where it is by now, under a new fence. owner: another one."""
+        now_us = self._member.driver.clock.now_us()
+        return changed(lane.row, now_us, self.upto(lane), lane.row.owner if owner is None else owner)
+
+    def release(self, lanes: Iterable[Lane]) -> list[PositionChange]:
+        """What gives these lanes back, with all that is done."""
+        leaving = list(lanes)
+        for lane in leaving:
+            self.pass_quiet(lane)
+        return [self.moved(lane, NOBODY) for lane in leaving]
+
+    def change(self, changes: list[PositionChange]) -> None:
+        """Change positions in one mutation, and take note of what stands then.
+
+        Raises:
+            NotDone, OutcomeUnknown: they may be changed or not.
+        """
+        if not changes:
+            return
+        found = self._member.driver.run(change(self._member.key, changes))
+        for wanted in changes:
+            stored = found[wanted.row.partition]
+            if stored is not None:
+                self._note(stored, wanted)
+
+    def _note(self, stored: PositionRow, wanted: PositionChange) -> None:
+        if stored.partition in self:
+            if wanted.row.owner == NOBODY:
+                self._drop(stored, "released")
+            else:
+                self.adopt(stored)
+        elif stored.owner == self._member.name and wanted.row.owner == stored.owner and stored == wanted.row:
+            self._open(stored)
+
+    def adopt(self, stored: PositionRow) -> None:
+        """Compare what is held with what is stored; what is stored is older at times, never wrong."""
+        lane = self.lanes.by_partition.get(stored.partition)
+        if lane is None or stored.fence <= lane.row.fence:
+            return
+        if stored.owner != self._member.name:
+            self._drop(stored, "lost")
+        elif stored.generation != lane.row.generation:
+            self._open(stored)  # moved by hand
+        else:
+            lane.row = stored
+            self._report("checkpoint", stored.partition, stored.position)
+
+    def lose(self, partition: int, fence: int | None) -> None:
+        """A position cannot be read. Where only the position is wrong, the next checkpoint mends it."""
+        lane = self.lanes.by_partition.get(partition)
+        if lane is not None and lane.row.fence != fence:
+            self._drop(lane.row._replace(position=self.upto(lane)), "lost")
+
+    def _open(self, row: PositionRow) -> None:
+        self.following.open(self._member.spec(), row.partition, row.position)
+        self.lanes.open(row)
+        self._report("acquired", row.partition, row.position)
+
+    def _drop(self, stored: PositionRow, why: str) -> None:
+        self.lanes.close(stored.partition)
+        self.following.close(stored.partition)
+        self._report(why, stored.partition, stored.position)

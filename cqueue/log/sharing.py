@@ -1,0 +1,103 @@
+"""How members of a subscription share its partitions: what a look shows, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from cqueue import ids
+from cqueue.errors import LogNotFound, PositionExpired
+from cqueue.log.held import Held
+from cqueue.log.member import Member, View
+from cqueue.log.positions import EARLIEST
+from cqueue.log.protocol.definition import PAUSED, Origin, definition_of, origin_of
+from cqueue.log.protocol.members import assigned
+from cqueue.log.protocol.progress import NOBODY, changed, taken
+
+
+class Sharing:
+    """Takes partitions that are this member's by now, and gives back those of others.
+
+    partitions: which of them this member would read; None for all. on_expired: "error", or "earliest" for a
+    position that the log no longer remembers. paused: no listener is to be called.
+    """
+
+    def __init__(
+        self, member: Member, held: Held, *, partitions: Collection[int] | None, on_expired: str
+    ) -> None:
+        self.paused = False
+        self._member = member
+        self._held = held
+        self._partitions = partitions
+        self._on_expired = on_expired
+        self._seen = 0  # the number of the last view that was followed
+
+    def follow(self) -> None:
+        """Do what the last look shows.
+
+        Raises:
+            LogNotFound: the subscription has been deleted.
+            NotDone, OutcomeUnknown: some is not done; the next time goes on.
+            PositionExpired: a position is forgotten, and `on_expired` is "error".
+        """
+        view = self._member.view
+        if view is None or view.number == self._seen:
+            return
+        member, rows = self._member, view.rows
+        definition = definition_of(rows)
+        if definition is None:
+            raise LogNotFound(f"subscription {member.key.name!r} has been deleted")
+        for row in rows.positions.values():
+            self._held.adopt(row)
+        for partition, fence in rows.lost.items():
+            self._held.lose(partition, fence)
+        self.paused = definition.state == PAUSED
+        mine = self._assigned(view)
+        self._release(view, mine)
+        origin = origin_of(member.key, definition, member.driver.clock.now_us(), member.driver.report)
+        self._acquire(view, [each for each in mine - rows.lost.keys() if each not in self._held], origin)
+        self._seen = view.number
+
+    def _assigned(self, view: View) -> set[int]:
+        every = range(self._member.spec().partitions)
+        readable = every if self._partitions is None else self._partitions
+        return assigned(self._member.key, self._member.name, view.alive, readable)
+
+    def _release(self, view: View, mine: set[int]) -> None:
+        """Give back what is another's now; also what was taken here by a mutation that seemed to fail."""
+        leaving = [lane for lane in self._held if lane.partition not in mine]
+        now_us = self._member.driver.clock.now_us()
+        stray = [
+            changed(row, now_us, row.position, NOBODY)
+            for partition, row in view.rows.positions.items()
+            if row.owner == self._member.name and partition not in self._held and partition not in mine
+        ]
+        self._held.change(self._held.release(leaving) + stray)
+
+    def _acquire(self, view: View, wanted: Iterable[int], origin: Origin) -> None:
+        """Take what is mine by now, and nobody's, or that of one who is dead."""
+        alive = {row.member for row in view.alive} - {self._member.name}
+        now_us, changes = self._member.driver.clock.now_us(), []
+        for partition in sorted(wanted):
+            row = view.rows.positions.get(partition)
+            if row is None or row.owner not in alive:
+                at = self._begin(partition, origin.of(partition) if row is None else row.position, now_us)
+                changes.append(taken(row, partition, now_us, at, self._member.name))
+        self._held.change(changes)
+
+    def _begin(self, partition: int, position: int | None, now_us: int) -> int:
+        """Where to begin; None: at the earliest record.
+
+        Raises:
+            PositionExpired: records behind the position may be forgotten.
+        """
+        spec = self._member.spec()
+        earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+        if position is None:
+            return earliest
+        forgets = spec.ttl_s and spec.oldest_us(now_us) > spec.created_ms * 1000
+        if position < earliest and forgets and self._on_expired != EARLIEST:
+            raise PositionExpired(
+                f"partition {partition} of log {spec.name!r}: the subscription's position is older than "
+                "what the log remembers; seek, or give on_expired='earliest'"
+            )
+        return max(position, earliest)

@@ -6,7 +6,8 @@ What they are told is a hint: it says where to look, and may come late, twice, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 
 from cqueue.doorbell import Doorbell, Target
@@ -73,6 +74,15 @@ class LogBells:
                 self._readers[log] = left
         if self._doorbell is not None and left != before:
             self._doorbell.forget(log, told.heard)
+
+    @contextmanager
+    def listening(self, log: str, told: Told) -> Iterator[None]:
+        """Tell it as long as the block runs."""
+        self.listen(log, told)
+        try:
+            yield
+        finally:
+            self.forget(log, told)
 
     def ring(self, log: str, partitions: Iterable[int]) -> None:
         """Records of these partitions have been acknowledged."""

@@ -23,7 +23,7 @@ class Held:
     def __init__(self, member: Member, report: Report, *, early: bool) -> None:
         self.lanes = Lanes()
         self.following = Following(member.spec(), {}, early=early)
-        self._member = member
+        self.member = member
         self._report = report
         self._spell: int | None = None  # the one in which all that is held was confirmed
 
@@ -41,12 +41,12 @@ class Held:
         Raises:
             NotDone, OutcomeUnknown: it is not sure yet.
         """
-        spell = self._member.spell()
+        spell = self.member.spell()
         if spell is not None and spell == self._spell:
             return True
         if spell is None:
-            self._member.beat()
-            spell = self._member.spell()
+            self.member.beat()
+            spell = self.member.spell()
         self.change([self.moved(lane) for lane in self])
         self._spell = spell
         return False
@@ -64,7 +64,7 @@ class Held:
 
     def moved(self, lane: Lane, owner: str | None = None) -> PositionChange:
         """The lane's position where it is by now, under a new fence. owner: another one."""
-        now_us = self._member.driver.clock.now_us()
+        now_us = self.member.driver.clock.now_us()
         return changed(lane.row, now_us, self.upto(lane), lane.row.owner if owner is None else owner)
 
     def release(self, lanes: Iterable[Lane]) -> list[PositionChange]:
@@ -82,7 +82,7 @@ class Held:
         """
         if not changes:
             return
-        found = self._member.driver.run(change(self._member.key, changes))
+        found = self.member.driver.run(change(self.member.key, changes))
         for wanted in changes:
             stored = found[wanted.row.partition]
             if stored is not None:
@@ -94,7 +94,7 @@ class Held:
                 self._drop(stored, "released")
             else:
                 self.adopt(stored)
-        elif stored.owner == self._member.name and wanted.row.owner == stored.owner and stored == wanted.row:
+        elif stored.owner == self.member.name and wanted.row.owner == stored.owner and stored == wanted.row:
             self._open(stored)
 
     def adopt(self, stored: PositionRow) -> None:
@@ -102,7 +102,7 @@ class Held:
         lane = self.lanes.by_partition.get(stored.partition)
         if lane is None or stored.fence <= lane.row.fence:
             return
-        if stored.owner != self._member.name:
+        if stored.owner != self.member.name:
             self._drop(stored, "lost")
         elif stored.generation != lane.row.generation:
             self._open(stored)  # moved by hand
@@ -117,7 +117,7 @@ class Held:
             self._drop(lane.row._replace(position=self.upto(lane)), "lost")
 
     def _open(self, row: PositionRow) -> None:
-        self.following.open(self._member.spec(), row.partition, row.position)
+        self.following.open(self.member.spec(), row.partition, row.position)
         self.lanes.open(row)
         self._report("acquired", row.partition, row.position)
 

@@ -104,6 +104,17 @@ class Member:
         self.view = View(self._number, rows, alive, min([began_us + BEAT_US, *over_us]))
         return self.view
 
+    def pulse(self) -> float:
+        """One heartbeat if it is time for it, and one look; seconds until the next.
+
+        Raises:
+            NotDone, OutcomeUnknown: to be tried again soon.
+        """
+        if self.driver.clock.now_us() >= self.next_beat_us:
+            self.beat()
+        view = self.look()
+        return (min(self.next_beat_us, view.next_us) - self.driver.clock.now_us()) / 1e6
+
     def leave(self) -> None:
         """Say good-bye.
 

@@ -15,7 +15,6 @@ from cqueue.log.bells import Told
 from cqueue.log.delivery import Delivery
 from cqueue.log.held import Held
 from cqueue.log.lanes import Lane
-from cqueue.log.member import Member
 from cqueue.log.pace import Checkpoints, Pace, Polls
 from cqueue.log.protocol.following import Found
 from cqueue.log.records import LogRecord
@@ -36,7 +35,6 @@ class Reading:
 
     def __init__(
         self,
-        member: Member,
         held: Held,
         sharing: Sharing,
         delivery: Delivery,
@@ -46,7 +44,7 @@ class Reading:
         told: Told,
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._member = member
+        self._member = held.member
         self._held = held
         self._sharing = sharing
         self._delivery = delivery
@@ -55,7 +53,7 @@ class Reading:
         self._told = told
         self._time_s = time_s
         self._polls = Polls(pace)
-        self._checkpoints = Checkpoints(pace, member.spec, time_s())
+        self._checkpoints = Checkpoints(pace, held.member.spec, time_s())
 
     # ── a step ──
 

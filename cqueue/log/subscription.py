@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from threading import Event, Lock, Thread, current_thread
+from threading import Event
 from types import TracebackType
 from typing import Final, Self
 
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import LASTING, BadInput, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.errors import BadInput
 from cqueue.log.bells import LogBells, Told
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.delivery import DEAD_SUFFIX, DeadLetters, Delivery, Listener, RetryPolicy
@@ -41,6 +41,7 @@ from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.reading import Reading
 from cqueue.log.records import LogId, check_partitions, check_topics
+from cqueue.log.running import Running
 from cqueue.log.sharing import Sharing
 from cqueue.message import check_queue_name
 from cqueue.store.decode import AHEAD_US
@@ -48,12 +49,7 @@ from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, Subscr
 
 SPEC_FRESH_S: Final = 15.0
 """How soon a member knows of new partitions."""
-TROUBLE_S: Final = 0.3
-LASTING_S: Final = 5.0
-"""Pauses after a failure, and after one that lasts until an operator mends something."""
-SHORTEST_WAIT_S: Final = 0.02
 
-_log = logging.getLogger("cqueue.log")
 
 OnEvent = Callable[[str, int, LogId], None]
 
@@ -106,26 +102,21 @@ class Subscription:
             about={"log": log, "subscription": name},
         )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
-        self._stop, self._wake = Event(), Event()
-        self._bells = bells or LogBells()
-        self._told = Told(self._wake.set)
-        self._is_early = low_latency
         self._member = Member(driver, self._key, _member_name(), self._specs, readable)
         self._held = Held(self._member, self._tell, early=low_latency)
+        wake = Event()
+        told = Told(wake.set)
         self._reading = Reading(
-            self._member,
             self._held,
             Sharing(self._member, self._held, partitions=readable, on_expired=on_expired),
             delivery,
             topics=check_topics(topics),
             pace=pace,
-            told=self._told,
+            told=told,
             time_s=time_s,
         )
-        self._mutex = Lock()
-        self._thread: Thread | None = None
-        self._began = False
-        self._failure: BaseException | None = None
+        listening = bells.listening(self._key.log, told) if bells and low_latency else nullcontext()
+        self._running = Running(name, self._member, self._reading, wake, listening=listening)
 
     def __repr__(self) -> str:
         return f"<subscription {self.name} of {self.log}>"
@@ -140,16 +131,11 @@ class Subscription:
             LogNotFound: the log, or the subscription, has been deleted.
             Closed: the client has been closed; or the subscription, which runs only once.
         """
-        self._begin()
-        self._run()
-        if self._failure is not None:
-            raise self._failure
+        self._running.run()
 
     def start(self) -> None:
         """The same on a thread of its own; what it would raise is raised by `stop`."""
-        self._begin()
-        self._thread = Thread(target=self._run, name=f"cqueue-{self.name}", daemon=True)
-        self._thread.start()
+        self._running.start()
 
     def stop(self, timeout: timedelta | None = None) -> bool:
         """End after the call of a listener that is under way; whether it has ended in time.
@@ -157,15 +143,7 @@ class Subscription:
         Positions are written down and the partitions given back, so that other members go on at once.
         Called by a listener it does not wait.
         """
-        self._stop.set()
-        self._wake.set()
-        if self._thread is None or self._thread is current_thread():
-            return self._thread is None
-        self._thread.join(None if timeout is None else timeout.total_seconds())
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        return not self._thread.is_alive()
+        return self._running.stop(None if timeout is None else timeout.total_seconds())
 
     def __enter__(self) -> Self:
         self.start()
@@ -175,79 +153,6 @@ class Subscription:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    def _begin(self) -> None:
-        with self._mutex:
-            if self._began or self._stop.is_set():
-                raise Closed(f"subscription {self.name!r} has been run already; subscribe again")
-            self._began = True
-
-    def _run(self) -> None:
-        living = Thread(target=self._live, name=f"cqueue-{self.name}-member", daemon=True)
-        living.start()
-        if self._is_early:
-            self._bells.listen(self._key.log, self._told)
-        try:
-            self._work()
-        except BaseException as exc:  # noqa: BLE001 - raised again by run, or by stop
-            self._failure = exc
-        finally:
-            self._stop.set()
-            self._bells.forget(self._key.log, self._told)
-            living.join()
-            self._leave()
-
-    def _work(self) -> None:
-        told = ""
-        while not self._stop.is_set():
-            self._wake.clear()
-            try:
-                wait_s, trouble = self._reading.step(), ""
-            except (Closed, SchemaMismatch):
-                raise
-            except (NotDone, OutcomeUnknown) as exc:
-                wait_s, trouble = _pause_s(exc), str(exc)
-                if trouble != told:
-                    level = logging.ERROR if isinstance(exc, LASTING) else logging.INFO
-                    _log.log(
-                        level, "subscription_trouble", extra={"subscription": self.name, "error": trouble}
-                    )
-            told = trouble
-            if wait_s > 0 and not self._stop.is_set():
-                self._wake.wait(wait_s)
-
-    def _live(self) -> None:
-        """Say that this member lives, and see who else does."""
-        while not self._stop.is_set():
-            try:
-                wait_s = self.pulse()
-            except (NotDone, OutcomeUnknown) as exc:
-                wait_s = _pause_s(exc)
-            except Exception as exc:  # noqa: BLE001 - without its heart a member must not seem to work
-                self._failure = exc
-                self._stop.set()
-                return
-            finally:
-                self._wake.set()
-            self._stop.wait(max(SHORTEST_WAIT_S, wait_s))
-
-    def pulse(self) -> float:
-        """One heartbeat if it is time for it, and one look; seconds until the next. Used inside.
-
-        Raises:
-            NotDone, OutcomeUnknown: to be tried again soon.
-        """
-        if self._driver.clock.now_us() >= self._member.next_beat_us:
-            self._member.beat()
-        view = self._member.look()
-        return (min(self._member.next_beat_us, view.next_us) - self._driver.clock.now_us()) / 1e6
-
-    def _leave(self) -> None:
-        try:
-            self._reading.release_all()
-            self._member.leave()
-        except CqueueError as exc:
-            _log.info("subscription_left_late", extra={"subscription": self.name, "error": str(exc)})
 
     def _tell(self, what: str, partition: int, position: int) -> None:
         if self._on_event is not None:
@@ -332,10 +237,6 @@ class Subscription:
         targets = starts(spec, start, partitions, now_us, on_expired)
         _check_not_ahead(targets.values(), now_us)
         self._driver.run(move(self._key, targets))
-
-
-def _pause_s(error: CqueueError) -> float:
-    return LASTING_S if isinstance(error, LASTING) else TROUBLE_S
 
 
 class _Specs:

@@ -130,7 +130,7 @@ class Member:
 
     def pulse(self):
         """Heartbeat and look, as its thread does."""
-        return self.subscription.pulse()
+        return self.subscription._member.pulse()
 
     def step(self):
         return self.subscription._reading.step()
@@ -149,7 +149,7 @@ class Member:
             self.store.pass_time(seconds=step_s)
 
     def leave(self):
-        self.subscription._leave()
+        self.subscription._running.leave()
 
 
 def live_together(members, seconds=6.0, step_s=0.5):

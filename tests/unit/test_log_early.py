@@ -40,7 +40,7 @@ def log(client):
 
 def early(client, listener=None, **options):
     member = Member(client, listener, low_latency=True, bells=client._log_bells, **options)
-    client._log_bells.listen(member.subscription._key.log, member.subscription._told)
+    client._log_bells.listen(member.subscription._key.log, member.subscription._reading._told)
     member.pulse()
     member.work()
     return member
@@ -158,7 +158,7 @@ def test_members_that_come_and_go_miss_nothing(client, log, store, seed):
             try_(partial(member.work, rng.randrange(1, 30)))
         if rng.random() < 0.05:
             gone = members.pop(0)
-            client._log_bells.forget(gone.subscription._key.log, gone.subscription._told)
+            client._log_bells.forget(gone.subscription._key.log, gone.subscription._reading._told)
             store.trouble, trouble = lambda _: None, store.trouble
             members.append(early(client))
             store.trouble = trouble

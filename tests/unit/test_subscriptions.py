@@ -20,9 +20,8 @@ from cqueue.errors import (
     RecordRejected,
     Refused,
 )
-from cqueue.log import LogConfig
+from cqueue.log import LogConfig, running
 from cqueue.log import member as members
-from cqueue.log import subscription as subscriptions
 from cqueue.log.delivery import RetryPolicy, batched
 from cqueue.log.held import Held
 from cqueue.log.pace import Pace
@@ -923,7 +922,7 @@ def test_a_listener_may_end_a_subscription_that_has_a_thread_of_its_own(live_log
         "events", name="b", listeners=[lambda _: answers.append(subscription.stop())]
     )
     subscription.start()
-    wait_until(lambda: not subscription._thread.is_alive())
+    wait_until(lambda: not subscription._running.thread.is_alive())
     assert answers == [False]
     assert subscription.stop() is True
 
@@ -932,7 +931,7 @@ def test_a_member_without_a_heart_ends(live_log, monkeypatch):
     """Whatever it is that stopped it: it would never look again."""
     client, _ = live_log
     subscription = client.subscribe("events", name="b", listeners=[print])
-    monkeypatch.setattr(subscription, "pulse", lambda: 1 / 0)
+    monkeypatch.setattr(subscription._member, "pulse", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         subscription.run()
 
@@ -952,7 +951,7 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
         return step()
 
     monkeypatch.setattr(subscription._reading, "step", refused_at_first)
-    monkeypatch.setattr(subscriptions, "LASTING_S", 0.01)
+    monkeypatch.setattr(running, "LASTING_S", 0.01)
     with subscription:
         wait_until(lambda: found)
     told = [record for record in caplog.records if record.message == "subscription_trouble"]
@@ -965,7 +964,7 @@ def test_what_ends_a_subscription_is_raised_by_stop(live_log):
     subscription.start()
     client.delete_log("events")
     subscription._specs._known = None
-    wait_until(lambda: not subscription._thread.is_alive())
+    wait_until(lambda: not subscription._running.thread.is_alive())
     with pytest.raises(LogNotFound):
         subscription.stop()
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from functools import cached_property
 
 from cqueue import ids
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
 from cqueue.doorbell import HintCounts
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DelayOutOfRange, NotDone, SendUnknown
-from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
+from cqueue.errors import BadInput, DelayOutOfRange, NotDone, SendUnknown
+from cqueue.message import Message, MessageId, outgoing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
+from cqueue.storing import Failed, Result, States, checked, failures, listed
 
 
-class SendResult:
+class SendResult(Result[Flush, MessageId]):
     """What became of the entries of one `send_many`.
 
     Attributes:
@@ -31,24 +30,11 @@ class SendResult:
             was quicker.
     """
 
-    def __init__(self, size: int, flushes: list[Flush], failed: list[tuple[int, CqueueError]]) -> None:
-        self._size = size
-        self._flushes = flushes
-        self.failed = sorted(failed, key=lambda pair: pair[0])
-        self.remade = sum(len(flush.rows) for flush in flushes if flush.remade)
+    def __init__(self, size: int, flushes: list[Flush], failed: Failed) -> None:
+        super().__init__(size, flushes, failed, _ids_of)
 
     def __repr__(self) -> str:
         return f"<sent: messages={self._size} failed={len(self.failed)}>"
-
-    @cached_property
-    def ids(self) -> list[MessageId | None]:
-        """Ids in the order of the entries; None for one that failed."""
-        ids: list[MessageId | None] = [None] * self._size
-        for flush in self._flushes:
-            if flush.error is None:
-                for index, row in zip(flush.indexes, flush.rows, strict=True):
-                    ids[index] = MessageId.of(flush.wide_row, row.priority, row.id)
-        return ids
 
 
 class Producer:
@@ -59,7 +45,7 @@ class Producer:
         self._catalog = catalog
         self._driver = driver
         self._bell = bell
-        self._states: list[ProducerState] = []  # one for each call under way
+        self._states = States(ProducerState)
 
     def send(self, message: Message) -> MessageId:
         """Store one message; its id once it is acknowledged.
@@ -87,11 +73,7 @@ class Producer:
             QueueNotFound: there is no such queue.
             Closed: the client has been closed.
         """
-        if isinstance(messages, Message) or not isinstance(messages, Iterable):
-            raise BadInput(f"send_many takes several messages, not one {type(messages).__name__}")
-        entries = messages if isinstance(messages, list) else list(messages)
-        if len(entries) > MAX_BATCH:
-            raise BatchTooLarge(f"{len(entries):,} entries; at most {MAX_BATCH:,} in one send_many")
+        entries = listed(messages, Message, "send_many")
         with self._driver.limited():
             return SendResult(len(entries), *self._send(entries))
 
@@ -117,28 +99,24 @@ class Producer:
         """Let sends inside end in `limit_s`, if that is less than they have."""
         return self._driver.limited(limit_s)
 
-    def _send(self, entries: list[Message]) -> tuple[list[Flush], list[tuple[int, CqueueError]]]:
+    def _send(self, entries: list[Message]) -> tuple[list[Flush], Failed]:
         """What was written, and (place, error) of what was not, or may not have been."""
         spec = self._catalog.entry(self.name).spec
         try:
             now_us = self._driver.clock.now_us()
         except NotDone as exc:
             return [], [(place, exc) for place in range(len(entries))]
-        checked, places, failed = _check(entries, now_us, spec)
-        if not checked:
+        good, places, failed = checked(entries, lambda message: _outgoing(message, now_us, spec))
+        if not good:
             return [], failed
-        state = self._borrow()
-        try:
-            flushes = self._driver.run(send(spec, state, checked))
-        finally:
-            self._states.append(state)
+        flushes = self._states.run(lambda state: self._driver.run(send(spec, state, good)))
         for flush in flushes:
             if len(places) < len(entries):
                 flush.indexes = [places[index] for index in flush.indexes]
             if flush.error is None:
                 self._ring(flush)
             else:
-                failed += _failures(flush)
+                failed += failures(flush, _ids_of(flush), SendUnknown, "message")
         return flushes, failed
 
     def _ring(self, flush: Flush) -> None:
@@ -147,47 +125,17 @@ class Producer:
         if due := frozenset([row.priority for row in flush.rows if row.id <= last]):
             self._bell.ring(Hint(flush.wide_row, due))
 
-    def _borrow(self) -> ProducerState:
-        """A state of one's own: concurrent calls must not share ids or turns."""
-        try:
-            return self._states.pop()
-        except IndexError:
-            return ProducerState(turn=random.randrange(1 << 16))
+
+def _ids_of(flush: Flush) -> list[MessageId]:
+    return [MessageId.of(flush.wide_row, row.priority, row.id) for row in flush.rows]
 
 
-def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:
-    """The flush's error for each of its entries: an unknown outcome with the ids that may be stored."""
-    error = flush.error
-    if error is None or isinstance(error, NotDone):
-        return [(index, error) for index in flush.indexes if error is not None]
-    failures: list[tuple[int, CqueueError]] = []
-    for index, row in zip(flush.indexes, flush.rows, strict=True):
-        unknown = SendUnknown(
-            f"it is not known whether the message was stored: {error}",
-            [MessageId.of(flush.wide_row, row.priority, row.id)],
-        )
-        unknown.__cause__ = error
-        failures.append((index, unknown))
-    return failures
-
-
-def _check(
-    entries: list[Message], now_us: int, spec: QueueSpec
-) -> tuple[list[Outgoing], list[int], list[tuple[int, CqueueError]]]:
-    """Entries within all limits, their places, and (place, error) of the others."""
-    checked: list[Outgoing] = []
-    places: list[int] = []
-    failed: list[tuple[int, CqueueError]] = []
-    for place, message in enumerate(entries):
-        try:
-            one = outgoing(message, now_us)
-            if one.source is not None:
-                _check_derived(spec, one.due_us or 0, now_us)
-            checked.append(one)
-            places.append(place)
-        except BadInput as exc:
-            failed.append((place, exc))
-    return checked, places, failed
+def _outgoing(message: Message, now_us: int, spec: QueueSpec) -> Outgoing:
+    """The message as the protocol takes it, all limits checked."""
+    one = outgoing(message, now_us)
+    if one.source is not None:
+        _check_derived(spec, one.due_us or 0, now_us)
+    return one
 
 
 def _check_derived(spec: QueueSpec, due_us: int, now_us: int) -> None:

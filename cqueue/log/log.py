@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Any
 
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone
+from cqueue.errors import AppendUnknown
 from cqueue.log.bells import LogBells
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
 from cqueue.log.follower import Follower
 from cqueue.log.positions import EARLIEST, Point, Start
-from cqueue.log.protocol.append import Entry, Write, append
+from cqueue.log.protocol.append import Write, append
 from cqueue.log.protocol.shards import existing
 from cqueue.log.records import LogId, Record, entry_of
 from cqueue.log.scanner import Scanner
 from cqueue.log.stats import RECENT, SAMPLE, LogStats, rate
-from cqueue.message import MAX_BATCH, to_datetime
+from cqueue.message import to_datetime
 from cqueue.protocol.writing import WriterState
+from cqueue.storing import Failed, Result, States, checked, failures, listed
 
 
-class AppendResult:
+class AppendResult(Result[Write, LogId]):
     """What became of the entries of one `append_many`.
 
     Attributes:
@@ -34,27 +33,12 @@ class AppendResult:
             too late to count; both copies may be read.
     """
 
-    def __init__(
-        self, log: str, size: int, writes: list[Write], failed: list[tuple[int, CqueueError]]
-    ) -> None:
+    def __init__(self, log: str, size: int, writes: list[Write], failed: Failed) -> None:
+        super().__init__(size, writes, failed, lambda write: _ids_of(log, write))
         self._log = log
-        self._size = size
-        self._writes = writes
-        self.failed = sorted(failed, key=lambda pair: pair[0])
-        self.remade = sum(len(write.rows) for write in writes if write.remade)
 
     def __repr__(self) -> str:
         return f"<append to {self._log}: records={self._size} failed={len(self.failed)}>"
-
-    @cached_property
-    def ids(self) -> list[LogId | None]:
-        """Ids in the order of the entries; None for one that failed."""
-        found: list[LogId | None] = [None] * self._size
-        for write in self._writes:
-            if write.error is None:
-                for index, row in zip(write.indexes, write.rows, strict=True):
-                    found[index] = LogId.of(self._log, write.shard.partition, row.id)
-        return found
 
 
 class Log:
@@ -67,7 +51,7 @@ class Log:
         self._catalog = catalog
         self._driver = driver
         self._bells = bells or LogBells()
-        self._states: list[WriterState] = []  # one for each call under way
+        self._states = States(WriterState)
 
     def __repr__(self) -> str:
         return f"<log {self.name}>"
@@ -148,32 +132,18 @@ class Log:
             LogNotFound: there is no such log.
             Closed: the client has been closed.
         """
-        if isinstance(records, Record) or not isinstance(records, Iterable):
-            raise BadInput(f"append_many takes several records, not one {type(records).__name__}")
-        listed = records if isinstance(records, list) else list(records)
-        if len(listed) > MAX_BATCH:
-            raise BatchTooLarge(f"{len(listed):,} entries; at most {MAX_BATCH:,} in one append_many")
+        found = listed(records, Record, "append_many")
         spec = self._catalog.entry(self.name).spec
-        entries, places, failed = _check(listed, spec.partitions)
-        writes = self._append(entries) if entries else []
+        entries, places, failed = checked(found, lambda record: entry_of(record, spec.partitions))
+        writes: list[Write] = []
+        if entries:
+            writes = self._states.run(lambda state: self._driver.run(append(spec, state, entries)))
         for write in writes:
             write.indexes = [places[index] for index in write.indexes]
             if write.error is not None:
-                failed += _failures(spec.partition, write)
-        return AppendResult(spec.partition, len(listed), writes, failed)
-
-    def _append(self, entries: list[Entry]) -> list[Write]:
-        spec = self._catalog.entry(self.name).spec
-        try:
-            state = self._states.pop()
-        except IndexError:
-            state = WriterState(turn=random.randrange(1 << 16))
-        try:
-            writes = self._driver.run(append(spec, state, entries))
-        finally:
-            self._states.append(state)
+                failed += failures(write, _ids_of(spec.partition, write), AppendUnknown, "record")
         self._bells.ring(spec.partition, {write.shard.partition for write in writes if write.error is None})
-        return writes
+        return AppendResult(spec.partition, len(found), writes, failed)
 
     # ── read ──
 
@@ -241,33 +211,5 @@ class Log:
         )
 
 
-def _check(
-    records: list[Record], partitions: int
-) -> tuple[list[Entry], list[int], list[tuple[int, CqueueError]]]:
-    """Records within all limits, their places, and (place, error) of the others."""
-    entries: list[Entry] = []
-    places: list[int] = []
-    failed: list[tuple[int, CqueueError]] = []
-    for place, record in enumerate(records):
-        try:
-            entries.append(entry_of(record, partitions))
-            places.append(place)
-        except BadInput as exc:
-            failed.append((place, exc))
-    return entries, places, failed
-
-
-def _failures(log: str, write: Write) -> list[tuple[int, CqueueError]]:
-    """The write's error for each of its entries: an unknown outcome with the ids that may be stored."""
-    error = write.error
-    if error is None or isinstance(error, NotDone):
-        return [(index, error) for index in write.indexes if error is not None]
-    failures: list[tuple[int, CqueueError]] = []
-    for index, row in zip(write.indexes, write.rows, strict=True):
-        unknown = AppendUnknown(
-            f"it is not known whether the record was stored: {error}",
-            [LogId.of(log, write.shard.partition, row.id)],
-        )
-        unknown.__cause__ = error
-        failures.append((index, unknown))
-    return failures
+def _ids_of(log: str, write: Write) -> list[LogId]:
+    return [LogId.of(log, write.shard.partition, row.id) for row in write.rows]

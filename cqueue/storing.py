@@ -1,0 +1,105 @@
+"""What sending to a queue and appending to a log are to callers: entries that fail one by one, and ids."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone, SendUnknown
+from cqueue.message import MAX_BATCH
+from cqueue.protocol.writing import Part, WriterState
+
+Id = TypeVar("Id")
+P = TypeVar("P", bound=Part)
+S = TypeVar("S", bound=WriterState)
+Entry = TypeVar("Entry")
+Checked = TypeVar("Checked")
+R = TypeVar("R")
+
+Failed = list[tuple[int, CqueueError]]
+"""The index and the error of each entry that is not stored, or may not be."""
+
+
+class Result(Generic[P, Id]):
+    """What became of entries that were stored together. ids_of: the ids of a part's rows."""
+
+    def __init__(self, size: int, parts: list[P], failed: Failed, ids_of: Callable[[P], list[Id]]) -> None:
+        self._size = size
+        self._parts = parts
+        self._ids_of = ids_of
+        self.failed = sorted(failed, key=lambda pair: pair[0])
+        self.remade = sum(len(part.rows) for part in parts if part.remade)
+
+    @cached_property
+    def ids(self) -> list[Id | None]:
+        """Ids in the order of the entries; None for one that failed."""
+        found: list[Id | None] = [None] * self._size
+        for part in self._parts:
+            if part.error is None:
+                for index, id_ in zip(part.indexes, self._ids_of(part), strict=True):
+                    found[index] = id_
+        return found
+
+
+class States(Generic[S]):
+    """States of writers, one for each call under way: concurrent calls must not share ids or turns."""
+
+    def __init__(self, make: Callable[[int], S]) -> None:
+        self._make = make
+        self._free: list[S] = []
+
+    def run(self, act: Callable[[S], R]) -> R:
+        """Act with a state of one's own."""
+        try:
+            state = self._free.pop()
+        except IndexError:
+            state = self._make(random.randrange(1 << 16))
+        try:
+            return act(state)
+        finally:
+            self._free.append(state)
+
+
+def listed(entries: Iterable[Any], kind: type, call: str) -> list[Any]:
+    """The entries of a call as a list.
+
+    Raises:
+        BatchTooLarge, BadInput: there are too many, or it is one.
+    """
+    if isinstance(entries, kind) or not isinstance(entries, Iterable):
+        plural = f"{kind.__name__.lower()}s"
+        raise BadInput(f"{call} takes several {plural}, not one {type(entries).__name__}")
+    found = entries if isinstance(entries, list) else list(entries)
+    if len(found) > MAX_BATCH:
+        raise BatchTooLarge(f"{len(found):,} entries; at most {MAX_BATCH:,} in one {call}")
+    return found
+
+
+def checked(
+    entries: Sequence[Entry], check: Callable[[Entry], Checked]
+) -> tuple[list[Checked], list[int], Failed]:
+    """Entries within all limits, their places, and what is wrong with the others."""
+    good: list[Checked] = []
+    places: list[int] = []
+    failed: Failed = []
+    for place, entry in enumerate(entries):
+        try:
+            good.append(check(entry))
+            places.append(place)
+        except BadInput as exc:
+            failed.append((place, exc))
+    return good, places, failed
+
+
+def failures(part: Part, ids: Sequence[Any], unknown: type[SendUnknown | AppendUnknown], what: str) -> Failed:
+    """The part's error for each of its entries: an unknown outcome with the id that may be stored."""
+    error = part.error
+    if error is None or isinstance(error, NotDone):
+        return [(index, error) for index in part.indexes if error is not None]
+    found: Failed = []
+    for index, id_ in zip(part.indexes, ids, strict=True):
+        found.append((index, unknown(f"it is not known whether the {what} was stored: {error}", [id_])))
+        found[-1][1].__cause__ = error
+    return found

@@ -141,6 +141,22 @@ def test_a_merge_is_the_merge_of_its_partitions(reverse):
     assert len(whole) == sum(len(op.rows) for op in table.log if type(op) is AppendRecords)
 
 
+def test_ids_alone_are_those_of_the_records():
+    """Round for round above those before, and without a read of bodies: a stream plans its batches by them."""
+    table, state = Table(), WriterState()
+    for _ in range(30):
+        put(table, *entries(70, partition=len(table.log) % 3), state=state)
+        table.pass_time(20 * SECOND_US)
+    table.pass_time(10 * SECOND_US)
+    expected = [record.row.id for record in everything(table)]
+    table.log.clear()
+    merge, found = Merge(SPEC, dict.fromkeys(range(4), ids.lowest_at(NOON_US) - 1), ids_only=True), []
+    while (more := table.run(merge.more(SPEC, SPEC.horizon(table.time_us), table.time_us))) is not None:
+        found += sorted(id_ for stretch in more for id_ in stretch.ids())
+    assert found == expected
+    assert not any(type(op) is ReadRecordPage for op in table.log)
+
+
 def test_a_long_silence_costs_few_reads():
     """A week of empty time shards is passed by the registry, not by looking into each."""
     spec = replace(SPEC, partitions=1)

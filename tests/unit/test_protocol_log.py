@@ -142,7 +142,7 @@ def test_a_merge_is_the_merge_of_its_partitions(reverse):
 
 
 def test_ids_alone_are_those_of_the_records():
-    """Round for round above those before, and without a read of bodies: a stream plans its batches by them."""
+    """Round for round above those before, without a read of bodies: a stream plans its batches by them."""
     table, state = Table(), WriterState()
     for _ in range(30):
         put(table, *entries(70, partition=len(table.log) % 3), state=state)

@@ -20,12 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from cqueue.consumer import Consumer, Messages, ReceivedMessage
+from cqueue.consumer import Consumer
 from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
 from cqueue.protocol.dead import HEADER_ID
 from cqueue.queue import MAX_PEEK, Queue, StoredMessage
+from cqueue.received import Messages, ReceivedMessage
 from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, Event
 
 MS: Final = timedelta(milliseconds=1)
@@ -225,7 +226,7 @@ class RecordedConsumer:
             "receive", self.name, [], receive, answer=self._received
         )
         for message in messages:
-            message._consumer = self  # type: ignore[assignment]  # noqa: SLF001 - message.ack() is recorded too
+            message._consumer = self  # noqa: SLF001 - message.ack() is recorded too
         return messages
 
     def _received(self, messages: list[ReceivedMessage]) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
@@ -238,7 +239,7 @@ class RecordedConsumer:
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """As `Consumer.ack_async`; recorded when a thread of the client takes it up."""
-        return self._consumer._executor.submit(self.ack, _listed(messages))  # noqa: SLF001
+        return self._consumer._settler._executor.submit(self.ack, _listed(messages))  # noqa: SLF001
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """As `Consumer.nack`."""

@@ -1,0 +1,97 @@
+"""What one claim gave: messages to deliver, with their bodies, and what is not to be delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol.dead import look_everywhere, without_body
+from cqueue.protocol.draft import Claim
+from cqueue.protocol.spec import QueueSpec, Taken
+from cqueue.received import ReceivedMessage
+from cqueue.settler import Settler
+from cqueue.store.operations import ReadBodies, WideRow
+
+
+class ClaimedBatch:
+    """The messages of one claim on their way to who receives them."""
+
+    def __init__(self, claimed: Claim, spec: QueueSpec, driver: BlockingDriver, settler: Settler) -> None:
+        self._claimed = claimed
+        self._spec = spec
+        self._driver = driver
+        self._settler = settler
+
+    def accept(self) -> list[ReceivedMessage]:
+        """Load large bodies; settle what is not to be delivered."""
+        claimed, settler = self._claimed, self._settler
+        settler.hold([*claimed.taken, *claimed.dead, *claimed.expired])
+        settler.drop(claimed.expired)
+        self._bury_spent(claimed.dead)
+        if None not in [taken.row.body for taken in claimed.taken]:
+            return [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in claimed.taken]
+        try:
+            return self._with_bodies(claimed.taken)
+        except (NotDone, OutcomeUnknown):
+            settler.release({taken.lease for taken in claimed.taken})
+            raise
+
+    def _bury_spent(self, spent: Sequence[Taken]) -> None:
+        """Dead-letter what has no attempt left.
+
+        Where that fails for a large message, for want of a replica say, it would for the next one, and what
+        was claimed beside them would wait for each.
+        """
+        failed: set[bool] = set()
+        for taken in spent:
+            is_large = taken.row.size is not None
+            reason = f"not acked in {taken.lease.attempt} attempts"
+            if is_large not in failed and not self._settler.bury(taken, self._spec, reason):
+                failed.add(is_large)
+
+    def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
+        """Messages with their bodies; one that somebody has acked meanwhile is left out."""
+        large: dict[WideRow, list[Taken]] = {}
+        for one in taken:
+            if one.row.body is None:
+                large.setdefault(one.lease.wide_row, []).append(one)
+        bodies: dict[int, bytes] = {}
+        for wide_row, some in large.items():
+            sizes = {one.row.id: one.row.size or 0 for one in some}
+            read = self._driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values())))
+            bodies.update(read)
+        messages = [
+            ReceivedMessage(self._settler, one, bodies[one.row.id] if one.row.body is None else one.row.body)
+            for one in taken
+            if one.row.body is not None or one.row.id in bodies
+        ]
+        for some in large.values():
+            missing = [one for one in some if one.row.id not in bodies]
+            if missing:
+                messages += self._found(missing)
+        return messages
+
+    def _found(self, missing: Sequence[Taken]) -> list[ReceivedMessage]:
+        """Messages whose bodies a quorum does not have, with those of other replicas; if none has them, dead.
+
+        A dead letter cannot die; it is received without its body. What cannot be looked for now is put off,
+        and uses no attempt: nobody has seen it.
+        """
+        spec, settler = self._spec, self._settler
+        try:
+            bodies = self._driver.run(look_everywhere(missing))
+        except (NotDone, OutcomeUnknown):
+            settler.put_off(missing, spec.visibility_ms)
+            return []
+        found: list[ReceivedMessage] = []
+        for one in missing:
+            body = bodies.get(one.row.id)
+            bare = Taken(without_body(one.row), one.lease)
+            if body is not None:
+                found.append(ReceivedMessage(settler, one, body))
+            elif one.row.id in bodies and spec.is_dead_letter:
+                found.append(ReceivedMessage(settler, bare, b""))
+            elif one.row.id in bodies:
+                settler.bury(bare, spec, "its body is lost: no replica has it")
+        return found

@@ -51,37 +51,8 @@ HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
 
 
-class ShutGate(SuspectGate):
-    """Lets no suspect through: one is never claimed ahead, as it is to be started at once."""
-
-    def busy(self, now_ms: int) -> bool:  # noqa: D102
-        return True
-
-
-_SHUT = ShutGate()
-
-
-class SharedGate(SuspectGate):
-    """The gate of a process: several threads may ask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._mutex = RLock()
-
-    def busy(self, now_ms: int) -> bool:
-        """Whether a suspect is held, or is just being claimed."""
-        with self._mutex:
-            return super().busy(now_ms)
-
-    def reserve(self, now_ms: int) -> bool:
-        """Take the right to claim one suspect."""
-        with self._mutex:
-            return super().reserve(now_ms)
-
-    def hold(self, lease: Lease) -> None:
-        """A claim has granted a suspect."""
-        with self._mutex:
-            super().hold(lease)
+_SHUT = SuspectGate.shut()
+"""One that may have killed its holder is never claimed ahead, as it is to be started at once."""
 
 
 @dataclass(frozen=True, slots=True)

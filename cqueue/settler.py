@@ -54,18 +54,18 @@ class Settler:
     def hold(self, taken: Iterable[Taken]) -> None:
         """Know the leases of what a claim gave."""
         if len(self._leases) > MAX_LEASES:
-            self._leases = {lease for lease in list(self._leases) if lease.outstanding and not lease.lost}
+            self._leases = {lease for lease in list(self._leases) if lease.is_held}
         self._leases.update({one.lease for one in taken})
 
     @property
     def holds(self) -> bool:
         """Whether a message is held that is not settled yet."""
-        return any(one.outstanding and not one.lost for one in list(self._leases))
+        return any(lease.is_held for lease in list(self._leases))
 
     def give_back_all(self, now_ms: int) -> None:
         """Nack all that is not settled; should that fail, its timeout gives it back."""
         for lease in list(self._leases):
-            if lease.outstanding and not lease.lost and lease.due_ms > now_ms:
+            if lease.is_held and lease.due_ms > now_ms:
                 with suppress(CqueueError), self._stripe(lease):
                     self._driver.run(acks.nack(lease, lease.outstanding, 0, self._shared))
 
@@ -160,7 +160,7 @@ class Settler:
         def give_back(lease: Lease) -> None:
             with self._stripe(lease):
                 self._driver.run(acks.nack(lease, by_lease[lease], delay_ms, self._shared, count=count))
-                if lease.given:
+                if not lease.is_held:
                     self._leases.discard(lease)
 
         _each(by_lease, give_back)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol.ack import Placement, ack, move, overwrite
+from cqueue.protocol.ack import Placement, ack, place
 from cqueue.protocol.fresh import together
 from cqueue.protocol.shards import open_in_time as in_time
 from cqueue.protocol.shards import open_row, registration
@@ -59,7 +59,7 @@ def bury(  # noqa: PLR0917 - all of it makes up one letter
     """
     row, body = yield from _row_and_body(taken)  # first: nothing is changed if it cannot be read
     lease = yield from _die(spec, taken)
-    died_at_us = (lease.died_at_ms or 0) * 1000
+    died_at_us = (lease.slot.died_at_ms or 0) * 1000
     source = identity(lease.wide_row, row)
     copy = row._replace(
         id=ids.derived(died_at_us, source),
@@ -99,19 +99,12 @@ def storable(text: str) -> str:
 def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
     """Write the time of death into a slot that the message has to itself."""
     lease, row = taken.lease, taken.row
-    if lease.died_at_ms is not None and lease.outstanding == {row.id}:
+    if lease.slot.died_at_ms is not None and lease.outstanding == {row.id}:
         return lease
     now_ms = (yield from Now()) // 1000
-    due_ms = now_ms + spec.visibility_ms
-    placement = Placement(SlotState.CLAIMED, due_ms, lease.attempt, now_ms)
-    if lease.outstanding == {row.id}:
-        yield from overwrite(lease, placement)
-        return lease
-    slot = yield from move(lease, (row.id,), placement, None)
-    return Lease(
-        lease.wide_row, lease.priority, slot.number, slot.rev, slot.due_ms, slot.attempt,
-        slot.owner, lease.fence, slot.ids, slot.tally, now_ms,
-    )  # fmt: skip
+    dying = Placement(SlotState.CLAIMED, now_ms + spec.visibility_ms, lease.attempt, now_ms)
+    slot = yield from place(lease, (row.id,), dying)
+    return lease if slot is lease.slot else Lease(lease.wide_row, slot, lease.fence)
 
 
 def _row_and_body(taken: Taken) -> Proto[tuple[MessageRow, bytes | None]]:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cqueue.consumer import ShutGate
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim import Simulation
 
 FAILED = (NotDone, OutcomeUnknown)
-SHUT = ShutGate()
+SHUT = SuspectGate.shut()
 ACTIONS = ("ack", "nack", "snooze", "extend", "bury", "release", "abandon", "both")
 
 

@@ -147,7 +147,7 @@ class Oracle:
         self.deliveries += 1
         if taken.lease.suspect:
             self._check_suspects(taken.lease, client)
-        if (key[0], key[1], taken.lease.number, taken.lease.rev) not in self.applied:
+        if (key[0], key[1], taken.lease.slot.number, taken.lease.slot.rev) not in self.applied:
             self.fail(f"3: {key} was delivered by a claim that was never applied")
         if key not in self.written:
             self.fail(f"4: {key} was delivered but never stored")
@@ -162,7 +162,7 @@ class Oracle:
     def _check_suspects(self, lease: Lease, client: Client) -> None:
         """What may kill its worker is held alone."""
         now_ms = max(self.world.clock_us(client), client.told_us) // 1000
-        held = [one for one in self.suspects.get(client, ()) if one.outstanding and not one.lost]
+        held = [one for one in self.suspects.get(client, ()) if one.is_held]
         if any(one.due_ms > now_ms for one in held if one is not lease):
             self.fail(f"{client.name} holds two messages that may have killed their holders")
         self.suspects[client] = [*held, lease]
@@ -203,8 +203,8 @@ class Oracle:
         ops = self.claims.pop(client, None)
         if not ops:
             return
-        leases = {one.lease.owner for part in (claimed,) if part for one in _all_of(part)}
-        leases |= {lease.owner for lease in aside}
+        leases = {one.lease.slot.owner for part in (claimed,) if part for one in _all_of(part)}
+        leases |= {lease.slot.owner for lease in aside}
         for op in ops:
             mine = [c.row for c in op.slots if c.row.state is SlotState.CLAIMED and c.row.owner not in leases]
             mine = [row for row in mine if row.due_ms * 1000 > self.world.now_us]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.dead import look_everywhere, without_body
+from cqueue.protocol.disposition import BODY_LOST, Disposition, disposition, spent
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.spec import QueueSpec, Taken
 from cqueue.received import ReceivedMessage
@@ -37,17 +38,18 @@ class ClaimedBatch:
             settler.release({taken.lease for taken in claimed.taken})
             raise
 
-    def _bury_spent(self, spent: Sequence[Taken]) -> None:
+    def _bury_spent(self, dead: Sequence[Taken]) -> None:
         """Dead-letter what has no attempt left.
 
         Where that fails for a large message, for want of a replica say, it would for the next one, and what
         was claimed beside them would wait for each.
         """
         failed: set[bool] = set()
-        for taken in spent:
+        for taken in dead:
             is_large = taken.row.size is not None
-            reason = f"not acked in {taken.lease.attempt} attempts"
-            if is_large not in failed and not self._settler.bury(taken, self._spec, reason):
+            if is_large not in failed and not self._settler.bury(
+                taken, self._spec, spent(taken.lease.attempt)
+            ):
                 failed.add(is_large)
 
     def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
@@ -90,8 +92,8 @@ class ClaimedBatch:
             bare = Taken(without_body(one.row), one.lease)
             if body is not None:
                 found.append(ReceivedMessage(settler, one, body))
-            elif one.row.id in bodies and spec.is_dead_letter:
-                found.append(ReceivedMessage(settler, bare, b""))
+            elif one.row.id in bodies and disposition(spec, body_lost=True) is Disposition.BURY:
+                settler.bury(bare, spec, BODY_LOST)
             elif one.row.id in bodies:
-                settler.bury(bare, spec, "its body is lost: no replica has it")
+                found.append(ReceivedMessage(settler, bare, b""))
         return found

@@ -16,6 +16,7 @@ from cqueue.errors import AckUnknown, BadInput, Closed, CqueueError, LeaseLost, 
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_duration, delay_us
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, dead_headers
+from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, Taken
 from cqueue.received import Messages, listed
 
@@ -178,7 +179,7 @@ class Settler:
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""
         spec = self._catalog.entry(self._name).spec
-        if spec.is_dead_letter:
+        if disposition(spec, refused=True) is not Disposition.BURY:
             raise BadInput(f"{self._name!r} is a dead-letter queue itself; ack the message instead")
         if not isinstance(reason, str):
             raise BadInput(f"reason is {reason!r}; it takes text")

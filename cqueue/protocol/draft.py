@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from cqueue import ids
+from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lock import share
 from cqueue.protocol.sanity import is_lost, next_fence, restarted
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
@@ -274,21 +275,21 @@ class Draft:
     def claim(self, gate: SuspectGate, fence: int) -> Claim:
         """What is ours now that the mutation is applied."""
         claim = Claim(more=self.more and bool(self.grants), passed_over=self.passed_over)
+        lists = {
+            Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
+        }  # fmt: skip
         for grant in self.grants:
             lease = Lease(self.view.wide_row, grant.slot, fence, gate if grant.suspect else None)
             if grant.suspect:
                 gate.hold(lease)
-            if grant.slot.died_at_ms is None and {row.expires for row in grant.rows} <= {None}:
+            dying = grant.slot.died_at_ms is not None
+            if not dying and {row.expires for row in grant.rows} <= {None}:
                 claim.taken += [Taken(row, lease) for row in grant.rows]
                 continue
             for row in grant.rows:
-                taken = Taken(row, lease)
-                if row.expires is not None and row.expires <= self.now_ms:
-                    claim.expired.append(taken)
-                elif grant.slot.died_at_ms is not None:
-                    claim.dead.append(taken)
-                else:
-                    claim.taken.append(taken)
+                expired = row.expires is not None and row.expires <= self.now_ms
+                goes = disposition(self.spec, expired=expired, dying=dying)
+                lists[goes].append(Taken(row, lease))
         return claim
 
 

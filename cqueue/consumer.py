@@ -114,6 +114,16 @@ class Consumer:
     def __repr__(self) -> str:
         return f"<consumer of {self.name}>"
 
+    @property
+    def driver(self) -> BlockingDriver:
+        """Used inside: its client's."""
+        return self._driver
+
+    @property
+    def settles_with(self) -> BlockingDriver:
+        """Used inside: the same for consumers that may settle each other's messages."""
+        return self._driver
+
     # ── receive ──
 
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cqueue import ids
 from cqueue.errors import BadInput
@@ -12,26 +12,8 @@ from cqueue.message import MessageId, to_datetime
 from cqueue.protocol.spec import Lease, Taken
 
 if TYPE_CHECKING:
+    from cqueue.consuming import Settles
     from cqueue.settler import Settler
-
-
-class Settles(Protocol):
-    """Settles messages: a consumer's settler, or a recorder in its place."""
-
-    def ack(self, messages: Messages) -> None:
-        """See `Consumer.ack`."""
-
-    def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
-        """See `Consumer.nack`."""
-
-    def snooze(self, messages: Messages, delay: timedelta) -> None:
-        """See `Consumer.snooze`."""
-
-    def extend(self, messages: Messages, duration: timedelta) -> None:
-        """See `Consumer.extend`."""
-
-    def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
-        """See `Consumer.dead`."""
 
 
 class ReceivedMessage:

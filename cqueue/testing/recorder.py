@@ -21,12 +21,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cqueue.consumer import Consumer
+from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
 from cqueue.protocol.dead import HEADER_ID
+from cqueue.protocol.poll import Share
 from cqueue.queue import MAX_PEEK, Queue, StoredMessage
 from cqueue.received import Messages, ReceivedMessage
+from cqueue.store.operations import WideRow
 from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, Event
 
 MS: Final = timedelta(milliseconds=1)
@@ -216,12 +219,36 @@ class RecordedConsumer:
         self._recorder = recorder
         self._consumer = consumer
 
+    @property
+    def share(self) -> Share | None:
+        """As `Consumer.share`."""
+        return self._consumer.share
+
+    @share.setter
+    def share(self, share: Share | None) -> None:
+        self._consumer.share = share
+
+    @property
+    def driver(self) -> BlockingDriver:
+        """As `Consumer.driver`."""
+        return self._consumer.driver
+
+    @property
+    def settles_with(self) -> RecordedConsumer:
+        """Itself: a history says who has settled a message."""
+        return self
+
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
         """As `Consumer.receive`."""
+        return self._receive(lambda: self._consumer.receive(max_messages, wait))
 
-        def receive() -> list[ReceivedMessage]:
-            return self._consumer.receive(max_messages, wait)
+    def receive_from(
+        self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
+    ) -> list[ReceivedMessage]:
+        """As `Consumer.receive_from`."""
+        return self._receive(lambda: self._consumer.receive_from(wide_row, priorities, max_messages))
 
+    def _receive(self, receive: Callable[[], list[ReceivedMessage]]) -> list[ReceivedMessage]:
         messages: list[ReceivedMessage] = self._recorder.call(
             "receive", self.name, [], receive, answer=self._received
         )

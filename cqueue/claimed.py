@@ -47,9 +47,9 @@ class ClaimedBatch:
         failed: set[bool] = set()
         for taken in dead:
             is_large = taken.row.size is not None
-            if is_large not in failed and not self._settler.bury(
-                taken, self._spec, spent(taken.lease.attempt)
-            ):
+            if is_large in failed:
+                continue
+            if not self._settler.bury(taken, self._spec, spent(taken.lease.attempt)):
                 failed.add(is_large)
 
     def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:

@@ -10,24 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from threading import RLock
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from cqueue.bell import Bell
 from cqueue.catalog import PAUSED, Catalog, Entry
 from cqueue.claimed import ClaimedBatch
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import (
-    LASTING,
-    BatchTooLarge,
-    Closed,
-    CqueueError,
-    NotDone,
-    OutcomeUnknown,
-)
-from cqueue.message import (
-    MAX_RECEIVE,
-    check_duration,
-)
+from cqueue.errors import LASTING, BatchTooLarge, Closed, CqueueError, NotDone, OutcomeUnknown
+from cqueue.message import MAX_RECEIVE, check_duration
 from cqueue.prefetch import Prefetch
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
@@ -37,8 +27,6 @@ from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.received import Messages, ReceivedMessage
 from cqueue.settler import Settler
 from cqueue.store.operations import WideRow
-
-T = TypeVar("T")
 
 MAX_WAIT = timedelta(days=1)
 STAY_IF_BACK_S = 0.1

@@ -15,7 +15,7 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import AckUnknown, BadInput, Closed, CqueueError, LeaseLost, NotDone, OutcomeUnknown
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_duration, delay_us
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury, dead_headers
+from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, Taken
 from cqueue.received import Messages, listed
@@ -116,10 +116,10 @@ class Settler:
     ) -> None:
         dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
         id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
+        why = why_dead(reason, spec.name, taken.lease.attempt, id_)
         if headers:
-            own = dead_headers(taken.row.headers, reason, spec.name, taken.lease.attempt, id_)
-            headers = fitting(own, headers)
-        for lease in self._driver.run(bury(spec, dead, taken, reason, id_, headers)):
+            why |= fitting({**(taken.row.headers or {}), **why}, headers)
+        for lease in self._driver.run(bury(spec, dead, taken, why)):
             self._settled(lease)
 
     # ── what a holder says ──

@@ -41,17 +41,10 @@ MAX_REASON = 2000
 PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 
 
-def bury(  # noqa: PLR0917 - all of it makes up one letter
-    spec: QueueSpec,
-    dead: QueueSpec,
-    taken: Taken,
-    reason: str,
-    message_id: str,
-    more: Mapping[str, str] | None = None,
-) -> Proto[list[Lease]]:
+def bury(spec: QueueSpec, dead: QueueSpec, taken: Taken, why: Mapping[str, str]) -> Proto[list[Lease]]:
     """Move one message to the dead-letter queue; the leases that have become empty.
 
-    more: headers of the dead letter beside the message's own and those that say why it died.
+    why: headers of the dead letter beside the message's own; see `why_dead`.
 
     Raises:
         LeaseLost: the message belongs to somebody else.
@@ -62,12 +55,7 @@ def bury(  # noqa: PLR0917 - all of it makes up one letter
     died_at_us = (lease.slot.died_at_ms or 0) * 1000
     source = identity(lease.wide_row, row)
     copy = row._replace(
-        id=ids.derived(died_at_us, source),
-        headers={
-            **dead_headers(row.headers, reason, spec.name, lease.attempt, message_id),
-            **(more or {}),
-        },
-        expires=None,
+        id=ids.derived(died_at_us, source), headers={**(row.headers or {}), **why}, expires=None
     )
     yield from _insert(dead, open_row(dead, died_at_us, source), copy, body)
     return (yield from ack([Taken(taken.row, lease)]))
@@ -78,12 +66,9 @@ def identity(wide_row: WideRow, row: MessageRow) -> bytes:
     return json.dumps([*wide_row, row.priority, row.id]).encode()
 
 
-def dead_headers(
-    headers: Mapping[str, str] | None, reason: str, queue: str, attempts: int, message_id: str
-) -> dict[str, str]:
-    """The message's headers and why, where from and after how many attempts it died."""
+def why_dead(reason: str, queue: str, attempts: int, message_id: str) -> dict[str, str]:
+    """Headers that say why a message died, where from and after how many attempts."""
     return {
-        **(headers or {}),
         HEADER_REASON: storable(reason)[:MAX_REASON],
         HEADER_QUEUE: queue,
         HEADER_ATTEMPTS: str(attempts),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury
+from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.news import News
 from cqueue.protocol.poll import Poll
@@ -223,4 +223,5 @@ class Consumer:
     def _bury_one(self, taken: Taken, reason: str) -> Script:
         self.sim.buried(body_of(taken.row))
         name = f"{taken.lease.wide_row} {taken.row.priority} {taken.row.id}"
-        return (yield from bury(self.spec, self.sim.dead_spec, taken, reason, name))
+        why = why_dead(reason, self.spec.name, taken.lease.attempt, name)
+        return (yield from bury(self.spec, self.sim.dead_spec, taken, why))

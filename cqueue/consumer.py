@@ -39,7 +39,7 @@ HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
 
 
-_SHUT = SuspectGate.shut()
+_SHUT = SuspectGate(shut=True)
 """One that may have killed its holder is never claimed ahead, as it is to be started at once."""
 
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
+from cqueue.protocol import policy, sanity
 from cqueue.protocol.draft import MOST_NEW, freed
 from cqueue.protocol.lock import new_owner, settle, share
-from cqueue.protocol.sanity import next_fence
 from cqueue.protocol.spec import Change, Lease, Proto, Taken
 from cqueue.store.operations import (
     DeleteBodies,
@@ -243,7 +243,7 @@ def _free_slot(lease: Lease) -> Proto[tuple[int, SlotRow | None]]:
 
 def _stored(lease: Lease) -> Proto[SlotRow | None]:
     """The lease's slot as it stands."""
-    head = yield from ReadHead(lease.wide_row, serial=True)
+    head = yield from policy.outcome_read(lease.wide_row)
     key = lease.slot.priority, lease.slot.number
     return next((slot for slot in head.slots if (slot.priority, slot.number) == key), None)
 
@@ -254,6 +254,6 @@ def _add(change: SlotChange, number: int) -> SlotChange:
 
 def _stamped(changes: Iterable[SlotChange], owner: bytes, now_us: int) -> tuple[SlotChange, ...]:
     return tuple(
-        SlotChange(expect, row._replace(rev=next_fence(expect, now_us), owner=owner))
+        SlotChange(expect, row._replace(rev=sanity.next_fence(expect, now_us), owner=owner))
         for expect, row in changes
     )

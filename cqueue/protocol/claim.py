@@ -17,10 +17,11 @@ And what this process has begun to send since then need not be read at all: see 
 
 from __future__ import annotations
 
+from cqueue.protocol import fresh, lock, policy, retire
 from cqueue.protocol.draft import Claim, Draft
-from cqueue.protocol.fresh import beside_head, next_slice, read_on, take_fresh, take_told
-from cqueue.protocol.lock import acquire, new_owner, read_whole, settle, settle_beside
-from cqueue.protocol.retire import finish_retirement, try_retire
+from cqueue.protocol.fresh import beside_head, next_slice, read_on, take_told
+from cqueue.protocol.lock import acquire, new_owner, settle, settle_beside
+from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, take_ripe
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
 from cqueue.protocol.view import Ahead, Coming, RowView
@@ -46,7 +47,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
     now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
     view.heard.begin(now_us)
     before, beside = view.head, beside_head(view, spec, now_us, want) if known else None
-    head, found = yield from read_whole(view.wide_row, beside.all if beside else ())
+    head, found = yield from lock.read_whole(view.wide_row, beside.all if beside else ())
     if head.lock is None or head.lock.fence != view.fence:
         view.rivals.met(head, view.fence)
         view.fence, view.locked = None, False  # somebody else has claimed meanwhile
@@ -82,15 +83,15 @@ def _claim_on(
     if not take_told(draft):
         if not view.is_current(now_us):
             return None
-        yield from take_fresh(draft)
+        yield from fresh.take_fresh(draft)
     return (yield from _commit(draft, gate)) if draft.grants else None
 
 
 def _fill(draft: Draft, gate: SuspectGate) -> Proto[None]:
     yield from take_ripe(draft, gate)
-    yield from take_fresh(draft)
+    yield from fresh.take_fresh(draft)
     if not draft.grants:
-        yield from try_retire(draft)
+        yield from retire.try_retire(draft)
 
 
 def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
@@ -138,7 +139,7 @@ def _kept(draft: Draft, ahead: Ahead, coming: Coming, rows: list[MessageRow]) ->
 
 def _remember(draft: Draft, mutation: Mutate) -> None:
     """Bring the view up to date with an applied mutation."""
-    view, lock = draft.view, mutation.lock
+    view, written = draft.view, mutation.lock
     view.claims += 1
     view.finished = [*draft.changed, *draft.finished.values()]  # the next claims' to free
     view.retired = draft.retire
@@ -156,7 +157,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     for priority, stretches in draft.passed.items():
         for stretch in stretches:
             view.note_passed(priority, stretch)
-    if lock is not None:
-        view.fence, view.tally, view.locked = lock.fence, lock.tally, bool(lock.until_ms)
-    slots = {**draft.slots, **{key: change.row for key, change in draft.changes.items()}}
-    view.head = Head(lock, {**draft.cursors, **draft.moved}, tuple(slots.values()))
+    if written is not None:
+        view.fence, view.tally, view.locked = written.fence, written.tally, bool(written.until_ms)
+    slots = policy.slots_after(draft.slots, draft.changes)
+    view.head = Head(written, {**draft.cursors, **draft.moved}, tuple(slots.values()))

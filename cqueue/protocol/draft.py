@@ -15,9 +15,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from cqueue import ids
+from cqueue.protocol import policy, sanity
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lock import share
-from cqueue.protocol.sanity import is_lost, next_fence, restarted
+from cqueue.protocol.sanity import is_lost, restarted
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.protocol.view import Ahead, RowView, Stretch
 from cqueue.store.operations import (
@@ -131,7 +132,7 @@ class Draft:
     def skip_listed(self, head: Head) -> None:
         """What any slot lists, expired or not, may not be claimed from the messages."""
         for slot in head.slots:
-            if slot.state is not SlotState.FREE:
+            if policy.is_skipped(slot, self.now_ms):
                 self.listed.setdefault(slot.priority, set()).update(slot.ids)
 
     def unlisted(self, priority: int, ids_: Iterable[int]) -> list[int]:
@@ -142,10 +143,9 @@ class Draft:
     def without_listed(self, ahead: Ahead, before: AbstractSet[int] = frozenset()) -> Ahead:
         """Those of these messages that no slot lists, nor listed `before`."""
         listed = self.listed.get(ahead.priority, set())
-        if not (listed or before):
-            return ahead
-        rows = [row for row in ahead.rows if row.id not in listed and row.id not in before]
-        return ahead._replace(rows=rows)
+        rows = policy.unlisted(ahead.rows, listed) if listed else ahead.rows
+        rows = policy.unlisted_then(rows, before) if before else rows
+        return ahead if rows is ahead.rows else ahead._replace(rows=rows)
 
     def in_use(self) -> list[SlotRow]:
         """Slots that hold messages, our finished ones left out."""
@@ -197,17 +197,15 @@ class Draft:
 
     def keep(self, slot: SlotRow, ids_: Sequence[int]) -> None:
         """Let `slot` list only `ids_` from now on; with none left it is free."""
-        if ids_:
-            self._overwrite(slot._replace(ids=tuple(ids_)))
-        else:
-            self._overwrite(freed(slot))
+        rest = policy.still_listed(ids_)
+        self._overwrite(slot._replace(ids=rest) if rest else freed(slot))
 
     def _overwrite(self, row: SlotRow) -> SlotRow:
         key = (row.priority, row.number)
         stored = self.slots.get(key)
         expect = stored.rev if stored else None
         tally = wrapped((stored.tally if stored else 0) + share(self.owner))
-        row = row._replace(rev=next_fence(expect, self.now_us), owner=self.owner, tally=tally)
+        row = row._replace(rev=sanity.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
         self.changes[key] = SlotChange(expect, row)
         self.finished.pop(key, None)
         return row
@@ -232,6 +230,7 @@ class Draft:
     def move(self, priority: int, cursor: int, boundary: int) -> None:
         """Move cursor and boundary, never back."""
         old = self.cursor(priority)
+        cursor = policy.cursor_at(cursor, boundary)
         new = old._replace(cursor=max(cursor, old.cursor), boundary=max(boundary, old.boundary))
         if new != old:
             self._place(new)
@@ -253,7 +252,7 @@ class Draft:
         for key in list(self.finished)[: FREED_AT_ONCE if self.grants else None]:
             self._overwrite(freed(self.slots[key]))
         renew = self.renews
-        fence = next_fence(self.view.fence, self.now_us)
+        fence = sanity.next_fence(self.view.fence, self.now_us)
         until_ms = self.now_ms + min(self.spec.lease_ms, STAY_MS) if renew else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if renew else LockState.FREE
         return Mutate(
@@ -269,7 +268,7 @@ class Draft:
         """What makes the sum 0. Holders that change slots meanwhile leave the sum of those as it is."""
         if self.retire:
             return 0  # nothing else is left
-        slots = {**self.slots, **{key: change.row for key, change in self.changes.items()}}
+        slots = policy.slots_after(self.slots, self.changes)
         return wrapped(-tallies({**self.cursors, **self.moved}.values(), slots.values()))
 
     def claim(self, gate: SuspectGate, fence: int) -> Claim:

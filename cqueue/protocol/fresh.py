@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from cqueue import ids
 from cqueue.errors import CqueueError
+from cqueue.protocol import policy
 from cqueue.protocol.draft import MAX_CLAIM_BYTES, MOST_LISTED, Draft, Known, listed_above, within_bytes
 from cqueue.protocol.sanity import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -111,11 +112,6 @@ def _order(view: RowView) -> list[int]:
 # ── normal wide rows ──
 
 
-def horizon(spec: QueueSpec, began_us: int) -> int:
-    """The highest id up to which a read that began at `began_us` has seen all acknowledged messages."""
-    return ids.lowest_at(began_us - spec.settle_us - spec.skew_us)
-
-
 def _take_normal(draft: Draft, priority: int) -> Proto[None]:
     draft.view.set_out()
     for _ in range(MAX_PIECES):
@@ -135,6 +131,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
         known = yield from _read(draft, at)
     slice_, upto, pieces = known.slice, known.upto, known.pieces
     rows, began_us = slice_.rows, slice_.began_us
+    counts_us = policy.counts_from_us(began_us, draft.now_us)
     if known.looked:
         draft.view.looked_us = draft.now_us
     late = [id_ for piece in pieces for id_ in _readable(piece)]
@@ -148,7 +145,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     passed = [row.id for row in rows]
     _note_taken(draft, at, boundary, sorted({*unread, *passed}) if unread else passed)
     if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
-        upto = max(upto, min(boundary, horizon(draft.spec, began_us)))
+        upto = max(upto, min(boundary, policy.horizon(draft.spec, counts_us)))
     draft.move(priority, upto, max(boundary, at.boundary))
     draft.more = draft.more or not whole
     if whole:
@@ -224,7 +221,7 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
     unless the head that we know of already lists it, whatever slots were freed between the two reads.
     """
     head = view.head
-    if head is None or head.lock is None or head.lock.fence != view.fence or not head.is_whole:
+    if head is None or head.lock is None or head.lock.fence != view.fence or not policy.is_whole(head):
         return None
     if view.open or not (view.expects_no_rival(now_us) and view.is_current(now_us)):
         return None
@@ -273,7 +270,7 @@ def _slice_on(draft: Draft, priority: int, after: int, limit: int) -> ReadSlice:
 
 def _sweep_end(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> int:
     """Up to where one piece of the sweep reads: not beyond the boundary, the horizon, or its pace."""
-    seen = horizon(spec, now_us)
+    seen = policy.horizon(spec, now_us)
     last = min(at.boundary, seen)
     if last <= at.cursor:
         return at.cursor

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol.sanity import is_held, is_retired, next_fence
+from cqueue.protocol import policy, sanity
+from cqueue.protocol.sanity import is_held, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
@@ -49,7 +50,7 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     if is_held(head.lock, spec, now_us):
         return False
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
-    fence = next_fence(stored, now_us)
+    fence = sanity.next_fence(stored, now_us)
     owner = yield from new_owner()
     lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence, tally)
     if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
@@ -64,7 +65,7 @@ def unlock(view: RowView) -> Proto[None]:
         return
     expect, view.fence, view.locked, view.ahead = view.fence, None, False, None
     now_us = yield from Now()
-    lock = LockRow(LockState.FREE, b"", 0, next_fence(expect, now_us), view.tally)
+    lock = LockRow(LockState.FREE, b"", 0, sanity.next_fence(expect, now_us), view.tally)
     if (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))):
         view.fence = lock.fence
 
@@ -92,7 +93,7 @@ def read_whole(
             raise head
         found = None if any(isinstance(answer, Exception) for answer in answers) else answers
     for _ in range(READS):
-        if head.is_whole:
+        if policy.is_whole(head):
             return head, found
         before, head = head, (yield from ReadHead(wide_row))
         if head == before:
@@ -120,23 +121,24 @@ def settle(mutation: Mutate) -> Proto[bool]:
     try:
         return (yield from mutation)
     except OutcomeUnknown as exc:
-        return (yield from _find_out(mutation, exc))
+        return (yield from find_out(mutation, exc))
 
 
 def settle_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
     """As `settle`, and what a read gives that goes side by side with it; None if it failed."""
     applied, found = yield from Together((mutation, read), retried=False)
     if isinstance(applied, OutcomeUnknown):
-        applied = yield from _find_out(mutation, applied)
+        applied = yield from find_out(mutation, applied)
     elif isinstance(applied, Exception):
         raise applied
     return applied, None if isinstance(found, Exception) else found
 
 
-def _find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
+def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
+    """Whether a mutation without an answer stands: look, and never send it again."""
     for pause_s in OUTCOME_PAUSES_S:
         try:
-            head = yield from ReadHead(mutation.wide_row, serial=True)
+            head = yield from policy.outcome_read(mutation.wide_row)
         except LASTING:
             break
         except NotDone:

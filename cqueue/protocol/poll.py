@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
-from cqueue.protocol import ack
+from cqueue.protocol import ack, policy
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.early import Early
@@ -87,8 +87,8 @@ class Poll:
         When wide rows may be retired again, what came back meanwhile is to be found first: all epochs are
         read again, and passes begin anew.
         """
-        now = (row.incarnation, spec.has_open_rows, spec.retiring)
-        return (self._incarnation, self._open, self._retiring) == now
+        same = (self._incarnation, self._open) == (row.incarnation, spec.has_open_rows)
+        return same and policy.epochs_stay_known(spec, was_retiring=self._retiring)
 
     @property
     def has_finished(self) -> bool:

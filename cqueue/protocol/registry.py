@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cqueue.protocol import shards
+from cqueue.protocol import policy, shards
 from cqueue.protocol.fresh import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import Rivals, RowView, Sizes, view_of
@@ -143,7 +143,9 @@ def _advance(registry: Registry, kind: _Kind, spec: QueueSpec) -> Proto[None]:
     Not while a data centre may bring registrations back: what it acknowledged is not here yet.
     """
     epoch = kind.oldest
-    if not spec.retiring or shards.epoch_start_ms(epoch) >= shards.epoch_start_ms(kind.next_open):
+    if not policy.epochs_may_go(spec):
+        return
+    if shards.epoch_start_ms(epoch) >= shards.epoch_start_ms(kind.next_open):
         return
     while epoch != kind.next_open and not _known(registry, spec, epoch):
         rows = yield from shards.read_epoch(spec, epoch)  # began after it closed

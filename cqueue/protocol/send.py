@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
+from cqueue.protocol import shards
 from cqueue.protocol.flush import (
     Failure,
     Flush,
@@ -26,7 +27,6 @@ from cqueue.protocol.flush import (
     worst,
     write,
 )
-from cqueue.protocol.shards import open_in_time
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import DeleteBodies, DeleteMessages, Now, Operation, Pause, Together
 
@@ -131,7 +131,7 @@ def _deliver(
     except NotDone as exc:
         flush.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
         return [flush]
-    counts = open_in_time if flush.derived else in_time
+    counts = shards.open_in_time if flush.derived else in_time
     if counts(spec, min([row.id for row in flush.rows]), now_us):  # so all of them do
         return [flush]
     late = {row.id for row in flush.rows if not counts(spec, row.id, now_us)}

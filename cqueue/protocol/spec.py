@@ -7,10 +7,11 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cqueue.config import QueueConfig
 from cqueue.errors import LeaseLost
+from cqueue.protocol import policy
 from cqueue.store.operations import (
     PACKS_SINCE,
     DeploymentRow,
@@ -215,27 +216,22 @@ class SuspectGate:
     One that kills its worker then cannot burn the attempts of its neighbours.
 
     mutex: one that the same thread may take twice, where several threads share the gate.
+    shut: it lets nothing through, where messages are claimed that are not to be started at once.
     """
 
-    def __init__(self, mutex: AbstractContextManager[Any] | None = None) -> None:
+    def __init__(self, mutex: AbstractContextManager[Any] | None = None, *, shut: bool = False) -> None:
         self._mutex = mutex or nullcontext()
         self._lease: Lease | None = None
         self._until_ms = 0  # it is held until then, or until its extension that is under way
         self._reserved = False
-
-    @classmethod
-    def shut(cls) -> Self:
-        """A gate that lets nothing through: where messages are claimed that are not to be started at once."""
-        gate = cls()
-        gate._reserved = True
-        return gate
+        self._shut = shut
 
     def busy(self, now_ms: int) -> bool:
         """Whether a suspect is held, or is just being claimed. One whose time has passed is let go of."""
         with self._mutex:
             if self._lease is not None and not (self._lease.is_held and now_ms < self._until_ms):
                 self._lease = None
-            return self._reserved or self._lease is not None
+            return policy.is_suspect_held(self._lease, reserved=self._reserved or self._shut)
 
     def reserve(self, now_ms: int) -> bool:
         """Take the right to claim one suspect; to be settled by the claim."""

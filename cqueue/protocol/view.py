@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cqueue import ids
-from cqueue.protocol import shards
+from cqueue.protocol import policy, shards
 from cqueue.protocol.news import Heard
 from cqueue.protocol.spec import Lease, QueueSpec
 from cqueue.store.operations import Head, MessageRow, Operation, Slice, WideRow
@@ -178,7 +178,7 @@ class RowView:
     @property
     def open(self) -> bool:
         """Whether this is an open wide row."""
-        return shards.is_open(self.wide_row)
+        return policy.has_no_cursor(self.wide_row)
 
     def remembers_head(self, now_us: int) -> bool:
         """Whether the head need not be read: it has the fence that we wrote, and was read a moment ago.
@@ -219,10 +219,9 @@ class RowView:
 
         Not as long as a data centre that was given up in a hurry may bring back what it acknowledged.
         """
-        if not spec.retiring:
+        if not policy.rows_may_go(spec):
             return NEVER_US
-        grace = spec.gc_grace_us if self.open else 0
-        return self.end_us + spec.settle_us + spec.skew_us + grace
+        return policy.nothing_lands_from_us(spec, self.end_us, open_=self.open)
 
     def set_out(self) -> None:
         """A sweep or pass begins: as if messages lay as densely there as anywhere in this wide row."""

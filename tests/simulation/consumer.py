@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim import Simulation
 
 FAILED = (NotDone, OutcomeUnknown)
-SHUT = SuspectGate.shut()
+SHUT = SuspectGate(shut=True)
 ACTIONS = ("ack", "nack", "snooze", "extend", "bury", "release", "abandon", "both")
 
 

@@ -1,9 +1,10 @@
 """The rules of the protocol page that are marked (!), by name, and what proves each of them.
 
 A rule is a flag of the simulator: `python -m tests.simulation --without NAME` runs the protocol without
-it, and finds a violation; `--list-rules` prints this table. Most rules are proven by default runs, the
-same seeds that hold with all rules; many by a small scenario as well, which holds, and fails without the
-rule. A few can only be told: their runs would have to be of special lengths or sizes.
+it, and finds a violation, or says that the run never came to where the rule is kept; `--list-rules`
+prints this table. Most rules are proven by default runs, the same seeds that hold with all rules; many
+by a small scenario as well, which holds, and fails without the rule. A few can only be told: their runs
+would have to be of special lengths or sizes.
 
 `seed` says where the search for a violation begins, to save time; any later seed will do as well.
 
@@ -19,11 +20,13 @@ Not proven here, and why:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tests.simulation import breakages as broken
 from tests.simulation import breakages_time as early
+from tests.simulation import points
 from tests.simulation import scenarios as story
 from tests.simulation import scenarios_centres as centres
 from tests.simulation import scenarios_time as times
@@ -38,6 +41,18 @@ class Rule(NamedTuple):
     breakage: Breakage
     scenario: Callable[[], None] | None = None
     seed: int | None = None
+
+    @contextlib.contextmanager
+    def taken_out(self) -> Iterator[None]:
+        """The protocol without this rule.
+
+        Raises:
+            PointLostError: what keeps the rule was not reached, so that nothing was proven.
+        """
+        points.calls.clear()
+        with self.breakage():
+            yield
+            points.check_reached()
 
 
 RULES = (

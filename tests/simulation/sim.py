@@ -33,9 +33,6 @@ SWIFT_WHEN_QUIET = 0.8
 class Simulation:
     """A run in progress."""
 
-    unrepaired_node = False
-    """Whether a node that was away for longer than gc_grace comes back as it was: breaks a rule."""
-
     def __init__(self, seed: int, params: Params | None = None, *, trace: bool = False) -> None:
         self.seed = seed
         self.rng = Random(seed)
@@ -220,10 +217,7 @@ class Simulation:
         self.world.note("", "COMPACTED")
 
     def _return(self, replica: int) -> None:
-        if self.unrepaired_node:
-            self.cluster.come_back(too_late=True)
-        else:
-            self.cluster.rebuild(replica)
+        self.cluster.rebuild(replica)
         self.world.note("", "BACK", f"{BITS[replica]:03b}")
 
     # ── the run ──

@@ -878,14 +878,14 @@ def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
     assert ids_of(table.claim()) == [], "but the sweep is over"
     table.pass_time(11 * SECOND_US)
     before = mutations(table)
-    poll.gate = SuspectGate.shut()
+    poll.gate = SuspectGate(shut=True)
     assert table.receive(poll) == []
     assert (poll.knows_suspects, mutations(table)) == (True, before)
     suspect = table.run(poll.claim_suspect(table.spec, 10))
     assert len(suspect.taken) == 1
     assert not poll.knows_suspects
     table.pass_time(SECOND_US)
-    poll.gate = SuspectGate.shut()
+    poll.gate = SuspectGate(shut=True)
     assert table.receive(poll) == []
     assert poll.knows_suspects, "the other one"
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == [], "while the first is held"

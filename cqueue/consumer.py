@@ -28,6 +28,8 @@ from cqueue.received import Messages, ReceivedMessage
 from cqueue.settler import Settler
 from cqueue.store.operations import WideRow
 
+__all__ = ["Consumer", "PollIntervals", "ReceivedMessage"]
+
 MAX_WAIT = timedelta(days=1)
 STAY_IF_BACK_S = 0.1
 """A consumer that handles its messages quicker than this keeps the lock of a wide row that has more."""

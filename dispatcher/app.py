@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from cqueue import client as clients
 from cqueue.client import Client
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.payload import DEFAULT_CODEC
@@ -31,7 +32,6 @@ from cqueue.errors import BadInput, Closed, QueueNotFound
 from cqueue.message import Message, MessageId, check_duration
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
-from cqueue.received import ReceivedMessage
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from threading import Event, Lock
 from typing import Any
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.verdicts import Retry
-from cqueue.received import ReceivedMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.errors import BadInput
-from cqueue.received import ReceivedMessage
 
 _running: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")
 

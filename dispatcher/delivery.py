@@ -12,12 +12,12 @@ from cqueue.dispatcher.interrupt import Interruptible
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Binding, Context
     from cqueue.dispatcher.lanes import Lane
     from cqueue.dispatcher.running import Step
     from cqueue.dispatcher.verdicts import Verdict
     from cqueue.protocol.spec import Lease
-    from cqueue.received import ReceivedMessage
 
 
 class Stage(IntEnum):

@@ -21,9 +21,9 @@ from cqueue.dispatcher.verdicts import Snooze
 from cqueue.errors import PayloadMismatch, UnknownTask
 
 if TYPE_CHECKING:
+    from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Binding
     from cqueue.dispatcher.delivery import Delivery
-    from cqueue.received import ReceivedMessage
 
 FIRST_PAUSE: Final = timedelta(seconds=1)
 LONGEST_PAUSE: Final = timedelta(minutes=1)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.delivery import Delivery, Hold
 from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.handlers import Resolver
@@ -15,7 +16,6 @@ from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.lanes import Lane, Roster
 from cqueue.dispatcher.tally import Tallies, Tally
 from cqueue.errors import CqueueError
-from cqueue.received import ReceivedMessage
 
 _lease = attrgetter("lease")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context, Firing
 from cqueue.dispatcher.definition import Definition
 from cqueue.dispatcher.delivery import Settlement, Verb
@@ -24,7 +25,6 @@ from cqueue.dispatcher.verdicts import Cancel, Snooze
 from cqueue.errors import LASTING, BadInput, NotDone, OutcomeUnknown
 from cqueue.message import to_datetime
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.received import ReceivedMessage
 from cqueue.store.control import ScheduleRow
 
 AGAIN: Final = timedelta(seconds=2)

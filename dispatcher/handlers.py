@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
 from cqueue.dispatcher.retry import DEFAULT_POLICY
 from cqueue.errors import ConfigError, UnknownTask
-from cqueue.received import ReceivedMessage
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Events
@@ -28,7 +29,6 @@ from cqueue.dispatcher.settler import Item, Settler
 from cqueue.dispatcher.tally import Tallies
 from cqueue.message import MAX_RECEIVE, MessageId
 from cqueue.queue import Queue
-from cqueue.received import ReceivedMessage
 from cqueue.store.operations import WideRow
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from cqueue._version import __version__
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.depths import Depth
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import Stats
-from cqueue.received import ReceivedMessage
 
 OUTCOMES: Final = (
     "succeeded", "retried", "snoozed", "cancelled", "dead", "lost", "left", "released", "interrupted",

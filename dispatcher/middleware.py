@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Context
     from cqueue.message import Message, MessageId
-    from cqueue.received import ReceivedMessage
 
 
 class Middleware:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.definition import check_key
 from cqueue.dispatcher.payload import Arguments, encode
@@ -19,7 +20,6 @@ from cqueue.dispatcher.ticket import Ticket
 from cqueue.dispatcher.triggers import Cron, Trigger
 from cqueue.errors import ConfigError
 from cqueue.queue import Queue
-from cqueue.received import ReceivedMessage
 
 P = ParamSpec("P")
 R = TypeVar("R")

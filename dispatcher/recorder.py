@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cqueue.dispatcher.middleware import Middleware
 
 if TYPE_CHECKING:
+    from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Context
-    from cqueue.received import ReceivedMessage
 
 SLOTS: Final = 1024
 """Runs at a time that are written down; more coroutines than that may run, and the rest is not."""

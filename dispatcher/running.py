@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher import retry
 from cqueue.dispatcher.context import Context, Signal
 from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
@@ -20,7 +21,6 @@ from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import Tally
 from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, slip
 from cqueue.logs import own_frames
-from cqueue.received import ReceivedMessage
 
 NEVER_DIES: Final = timedelta(minutes=10)
 """When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""

@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.courier import Courier
 from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Stage, Verb
 from cqueue.dispatcher.events import Event, Events, Trouble
@@ -24,7 +25,6 @@ from cqueue.dispatcher.running import NEVER_DIES
 from cqueue.dispatcher.tally import Tallies, Tally
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone
 from cqueue.protocol.dead import HEADER_TRACEBACK
-from cqueue.received import ReceivedMessage
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context
 from cqueue.dispatcher.current import running
 from cqueue.dispatcher.handlers import check_runs, is_async
@@ -26,7 +27,6 @@ from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry, Verdict
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
 from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
-from cqueue.received import ReceivedMessage
 
 P = ParamSpec("P")
 R = TypeVar("R")

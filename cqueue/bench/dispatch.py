@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from cqueue.bench.setup import Bench, Options, Progress, median_of, silent
 from cqueue.bench.throughput import bodies, burndown
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.errors import NotDone
 from cqueue.message import Message
 from cqueue.queue import Queue
-from cqueue.received import ReceivedMessage
 
 PATIENCE: Final = timedelta(minutes=10)
 THREADS: Final = 8

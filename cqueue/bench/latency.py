@@ -16,11 +16,11 @@ from cqueue.bench.sends import bare_insert
 from cqueue.bench.setup import Bench, Options, Progress, percentile, silent
 from cqueue.client import Client
 from cqueue.config import QueueConfig
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.errors import NotDone, QueueNotFound
 from cqueue.queue import DEFAULT_MAX_POLL, Queue
-from cqueue.received import ReceivedMessage
 from cqueue.store.connection import open_session
 
 RATE_PER_S = 200

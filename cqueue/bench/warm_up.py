@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from cqueue.bench.setup import Bench, Options, Progress, silent
 from cqueue.bench.throughput import burndown, floor
+from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.errors import NotDone
-from cqueue.received import ReceivedMessage
 
 THREADS: Final = 2
 SMALL: Final = Options(messages=400, batch=5, receive=5, shards=4)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.dead import look_everywhere, without_body
+from cqueue.protocol import bodies
 from cqueue.protocol.disposition import BODY_LOST, Disposition, disposition, spent
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.spec import QueueSpec, Taken
 from cqueue.received import ReceivedMessage
 from cqueue.settler import Settler
-from cqueue.store.operations import ReadBodies, WideRow
+from cqueue.store.operations import WideRow
 
 
 class ClaimedBatch:
@@ -54,24 +54,20 @@ class ClaimedBatch:
 
     def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
         """Messages with their bodies; one that somebody has acked meanwhile is left out."""
-        large: dict[WideRow, list[Taken]] = {}
+        found: dict[tuple[WideRow, int], bytes] = {}
+        for read in bodies.reads((one.lease.wide_row, one.row) for one in taken):
+            found.update({(read.wide_row, id_): body for id_, body in self._driver.ask(read).items()})
+        messages: list[ReceivedMessage] = []
+        missing: dict[WideRow, list[Taken]] = {}
         for one in taken:
-            if one.row.body is None:
-                large.setdefault(one.lease.wide_row, []).append(one)
-        bodies: dict[int, bytes] = {}
-        for wide_row, some in large.items():
-            sizes = {one.row.id: one.row.size or 0 for one in some}
-            read = self._driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values())))
-            bodies.update(read)
-        messages = [
-            ReceivedMessage(self._settler, one, bodies[one.row.id] if one.row.body is None else one.row.body)
-            for one in taken
-            if one.row.body is not None or one.row.id in bodies
-        ]
-        for some in large.values():
-            missing = [one for one in some if one.row.id not in bodies]
-            if missing:
-                messages += self._found(missing)
+            wide_row, row = one.lease.wide_row, one.row
+            body = found.get((wide_row, row.id)) if row.body is None else row.body
+            if body is None:
+                missing.setdefault(wide_row, []).append(one)
+            else:
+                messages.append(ReceivedMessage(self._settler, one, body))
+        for some in missing.values():
+            messages += self._found(some)
         return messages
 
     def _found(self, missing: Sequence[Taken]) -> list[ReceivedMessage]:
@@ -82,18 +78,20 @@ class ClaimedBatch:
         """
         spec, settler = self._spec, self._settler
         try:
-            bodies = self._driver.run(look_everywhere(missing))
+            everywhere = self._driver.run(bodies.look_everywhere(missing))
         except (NotDone, OutcomeUnknown):
             settler.put_off(missing, spec.visibility_ms)
             return []
         found: list[ReceivedMessage] = []
         for one in missing:
-            body = bodies.get(one.row.id)
-            bare = Taken(without_body(one.row), one.lease)
+            if one.row.id not in everywhere:
+                continue  # acked meanwhile
+            body = everywhere[one.row.id]
+            bare = Taken(bodies.without_body(one.row), one.lease)
             if body is not None:
                 found.append(ReceivedMessage(settler, one, body))
-            elif one.row.id in bodies and disposition(spec, body_lost=True) is Disposition.BURY:
+            elif disposition(spec, body_lost=True) is Disposition.BURY:
                 settler.bury(bare, spec, BODY_LOST)
-            elif one.row.id in bodies:
+            else:
                 found.append(ReceivedMessage(settler, bare, b""))
         return found

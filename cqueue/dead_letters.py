@@ -14,10 +14,10 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, Closed, CqueueError, LetterNotFound, NotDone, OutcomeUnknown, Unavailable
 from cqueue.message import MessageId, to_datetime
 from cqueue.producer import Producer
+from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.dead import (
     HEADER_ATTEMPTS,
     HEADER_ID,
-    HEADER_LOST,
     HEADER_REASON,
     HEADER_TRACEBACK,
 )

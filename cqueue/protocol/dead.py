@@ -8,11 +8,12 @@ insert is confirmed is the original deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import policy, shards
 from cqueue.protocol.ack import Placement, ack, place
+from cqueue.protocol.bodies import look_everywhere, without_body
 from cqueue.protocol.fresh import together
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Lease, Proto, QueueSpec, Taken
@@ -23,9 +24,7 @@ from cqueue.store.operations import (
     Now,
     Pause,
     ReadBodies,
-    ReadMessages,
     SlotState,
-    Together,
     WideRow,
 )
 
@@ -34,8 +33,6 @@ HEADER_QUEUE = "cqueue-dead-queue"
 HEADER_ATTEMPTS = "cqueue-dead-attempts"
 HEADER_ID = "cqueue-dead-id"
 HEADER_TRACEBACK = "cqueue-dead-traceback"
-HEADER_LOST = "cqueue-dead-lost"
-"""How many bytes the body had of which no replica has a copy; the letter's own body is empty."""
 MAX_REASON = 2000
 PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 
@@ -103,38 +100,6 @@ def _row_and_body(taken: Taken) -> Proto[tuple[MessageRow, bytes | None]]:
         raise LeaseLost("the message has been acked by somebody else")
     body = bodies[row.id]
     return (row if body is not None else without_body(row)), body
-
-
-def look_everywhere(missing: Sequence[Taken]) -> Proto[dict[int, bytes | None]]:
-    """Bodies of one wide row that a quorum does not have, by id; None: lost. What was acked is left out.
-
-    A body is lost if its message is there, and no replica has it. Messages are looked for last. An ack
-    deletes them before their bodies, so that one that is still there then had not been acked when its body
-    was not found. Nothing is asked twice: a replica that is away stays so for longer than a claim can wait.
-
-    Raises:
-        NotDone: they cannot be read now.
-    """
-    wide_row = missing[0].lease.wide_row
-    sizes = {one.row.id: one.row.size or 0 for one in missing}
-    read = ReadBodies(wide_row, tuple(sizes), tuple(sizes.values()), everywhere=True)
-    (answer,) = yield from Together((read,), retried=False)
-    if isinstance(answer, Exception):
-        raise answer
-    found: dict[int, bytes | None] = {**answer}
-    left: dict[int, list[int]] = {}
-    for one in missing:
-        if one.row.id not in found:
-            left.setdefault(one.row.priority, []).append(one.row.id)
-    for priority, ids_ in left.items():
-        rows = yield from ReadMessages(wide_row, priority, tuple(ids_))
-        found.update({row.id: None for row in rows})
-    return found
-
-
-def without_body(row: MessageRow) -> MessageRow:
-    """The same with an empty body, and a header that says how large the lost one was."""
-    return row._replace(size=None, body=b"", headers={**(row.headers or {}), HEADER_LOST: str(row.size)})
 
 
 def insert_letter(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:

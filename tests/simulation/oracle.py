@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from cqueue import ids
 from cqueue.protocol import draft
-from cqueue.protocol.dead import HEADER_ID, HEADER_LOST
+from cqueue.protocol.bodies import HEADER_LOST
+from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.flush import Flush
 from cqueue.protocol.spec import Lease, Taken

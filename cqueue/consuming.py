@@ -42,6 +42,16 @@ class Consuming(Settles, Protocol):
     share: Share | None
 
     @property
+    def was_told(self) -> bool:
+        """Whether a hint said where the last messages were found."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more messages were left where the last ones were found, or elsewhere."""
+        ...
+
+    @property
     def driver(self) -> BlockingDriver:
         """Its client's."""
         ...
@@ -59,6 +69,10 @@ class Consuming(Settles, Protocol):
         self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
     ) -> list[ReceivedMessage]:
         """Messages of one wide row that is known to have some."""
+        ...
+
+    def tidy(self) -> bool:
+        """Do what a receive does besides looking for messages; whether anything is held still."""
         ...
 
     def close(self, *, give_back: bool = True) -> None:

@@ -71,9 +71,6 @@ class Feeders:
 
     def _poll(self, lane: Lane, tally: Tally) -> None:
         """One receive. Whatever happens, the lane is due again some time."""
-        if lane.is_early and not lane.has_news():
-            self._roster.later(lane)
-            return
         try:
             if not lane.is_needed(self._roster.clock()):
                 self._roster.tidied(lane, more=lane.tidy())
@@ -83,8 +80,10 @@ class Feeders:
             if messages:
                 lane.learn()
                 tally.add(lane.name, "received", len(messages))
+                if lane.consumer.was_told:
+                    tally.add(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
-                more = lane.look_around()
+                more = lane.consumer.has_more
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
             self._failed(lane, tally, exc)
         else:

@@ -82,7 +82,6 @@ class Lane:
         self.lively = True  # the last poll found something
         self.is_extra = False  # the next one is made at once, for what is known to be there
         self.due_s = self.planned_s = 0.0  # when it is due, and when it would be had nobody rung
-        self.is_early = False
         self.ticket = 0  # of its latest entry in the roster; 0 while it is being polled
         self.rung = False
         self.pause_s = 0.0
@@ -101,11 +100,6 @@ class Lane:
         if len(lanes) > 1 and self in lanes:
             self.consumer.share = _part(self.share, lanes.index(self), len(lanes))
 
-    def has_news(self) -> bool:
-        """Whether there is something to receive of what it was rung for."""
-        heard: Callable[[], bool] | None = getattr(self.consumer, "heard", None)  # a recorder has none
-        return heard is None or heard()
-
     def is_needed(self, now_s: float) -> bool:
         """Whether it is to look for messages, and not leave that to the lane that it helps."""
         if not self.helper or self.helps or self.main.failures:
@@ -114,14 +108,7 @@ class Lane:
 
     def tidy(self) -> bool:
         """What a poll does besides looking for messages; whether there will be more of that soon."""
-        tidy: Callable[[], bool] | None = getattr(self.consumer, "tidy", None)  # a recorder has none
-        return tidy is not None and tidy()
-
-    def look_around(self) -> bool:
-        """Between two polls, do a part of what one would have to; whether the next will find something."""
-        self.lively = False  # what the last one brought is handed over
-        look_around: Callable[[], bool] | None = getattr(self.consumer, "look_around", None)
-        return look_around is not None and look_around()
+        return self.consumer.tidy()
 
     def learn(self) -> None:
         """Take note of the queue's configuration, which may have been altered."""
@@ -232,7 +219,6 @@ class Roster:
                 lane = self._next_due()
                 if lane is not None:
                     lane.began_s = self.clock()
-                    lane.is_early = lane.rung and lane.began_s < lane.planned_s
                     lane.ticket, lane.rung = 0, False
                     lane.is_polled = True
                     self._polled.append(lane)
@@ -302,10 +288,6 @@ class Roster:
         lane.empty_since_s = None
         pause_s = min(LONGEST_FAILED_S, FAILED_S * 2 ** min(lane.failures - 1, 10))
         self._back(lane, self.clock() + pause_s)
-
-    def later(self, lane: Lane) -> None:
-        """It was rung for nothing: its next poll is when it would have been."""
-        self._back(lane, lane.planned_s)
 
     def _back(self, lane: Lane, due_s: float) -> None:
         with self._changed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from cqueue.protocol.lock import share
 from cqueue.protocol.sanity import is_lost, restarted
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.protocol.view import Ahead, RowView, Stretch
+from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -58,6 +58,7 @@ class Claim:
     expired: list[Taken] = field(default_factory=list)
     more: bool = False  # whether there is more to take where these came from
     passed_over: bool = False  # whether there is a suspect that was not taken
+    reason: Reason | None = None  # why the consumer looked there
 
 
 @dataclass(slots=True)
@@ -98,10 +99,8 @@ class Draft:
         self.retire = False
         self.beside: Known | None = None  # what was read beside the head
         self.sliced: set[int] = set()  # priorities whose slice was read to its end
-        self.looked = True  # for what anybody has sent
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
-        self.follows = False  # the last claim was a moment ago, and read ahead
         self.suspect = False  # one was reserved with the gate
         self.owner = owner
         self.cursors = dict(head.cursors)
@@ -140,12 +139,10 @@ class Draft:
         listed = self.listed.get(priority, set())
         return [id_ for id_ in ids_ if id_ not in listed]
 
-    def without_listed(self, ahead: Ahead, before: AbstractSet[int] = frozenset()) -> Ahead:
-        """Those of these messages that no slot lists, nor listed `before`."""
+    def without_listed(self, ahead: Ahead) -> Ahead:
+        """Those of these messages that no slot lists."""
         listed = self.listed.get(ahead.priority, set())
-        rows = policy.unlisted(ahead.rows, listed) if listed else ahead.rows
-        rows = policy.unlisted_then(rows, before) if before else rows
-        return ahead if rows is ahead.rows else ahead._replace(rows=rows)
+        return ahead._replace(rows=policy.unlisted(ahead.rows, listed)) if listed else ahead
 
     def in_use(self) -> list[SlotRow]:
         """Slots that hold messages, our finished ones left out."""

@@ -47,11 +47,6 @@ def unlisted(rows: list[MessageRow], listed: AbstractSet[int]) -> list[MessageRo
     return [row for row in rows if row.id not in listed]
 
 
-def unlisted_then(rows: list[MessageRow], listed: AbstractSet[int]) -> list[MessageRow]:
-    """Of messages that a read shows, those that no slot listed when it began: the others may be acked."""
-    return [row for row in rows if row.id not in listed]
-
-
 def slots_after(
     slots: Mapping[tuple[int, int], SlotRow], changes: Mapping[tuple[int, int], SlotChange]
 ) -> dict[tuple[int, int], SlotRow]:

@@ -51,8 +51,7 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
     ask: list[RowView] = []
     for index, (view, head) in enumerate(zip(views, heads, strict=True)):
         if isinstance(head, Head):
-            view.rivals.met(head, view.fence)
-            view.head, view.head_us = head, 0  # to lock with; a claim goes by none but its own
+            view.saw(head, now_us)
             if is_retired(head.lock, view.end_us, now_us):
                 view.retired = True
                 yield from finish_retirement(view, spec)

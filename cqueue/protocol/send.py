@@ -36,16 +36,9 @@ BYTES_IN_FLIGHT = 4 << 20
 REMAKES = 5
 FIRST_PAUSE_S = 0.01
 
-Announce = Callable[[Flush], None]
 
-
-def send(
-    spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing], announce: Announce | None = None
-) -> Proto[list[Flush]]:
-    """Store messages; each flush says what became of its part.
-
-    announce: called with each flush that is about to be written for the first time.
-    """
+def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) -> Proto[list[Flush]]:
+    """Store messages; each flush says what became of its part."""
     done: list[Flush] = []
     for start, end in _parts(outgoing):
         part = outgoing[start:end]
@@ -56,7 +49,7 @@ def send(
             for flush in flushes:
                 flush.indexes = [start + index for index in flush.indexes]
         for group in _groups(flushes):
-            done += yield from _send_group(spec, state, group, announce)
+            done += yield from _send_group(spec, state, group)
     return done
 
 
@@ -94,13 +87,8 @@ def _groups(flushes: list[Flush]) -> Iterator[list[Flush]]:
         yield group
 
 
-def _send_group(
-    spec: QueueSpec, state: ProducerState, group: list[Flush], announce: Announce | None
-) -> Proto[list[Flush]]:
+def _send_group(spec: QueueSpec, state: ProducerState, group: list[Flush]) -> Proto[list[Flush]]:
     began_us = yield from Now()
-    if announce is not None:
-        for flush in group:
-            announce(flush)
     errors = yield from write(spec, state, group)
     done: list[Flush] = []
     for flush, error in zip(group, errors, strict=True):

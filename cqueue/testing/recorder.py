@@ -229,6 +229,16 @@ class RecordedConsumer:
         self._consumer.share = share
 
     @property
+    def was_told(self) -> bool:
+        """As `Consumer.was_told`."""
+        return self._consumer.was_told
+
+    @property
+    def has_more(self) -> bool:
+        """As `Consumer.has_more`."""
+        return self._consumer.has_more
+
+    @property
     def driver(self) -> BlockingDriver:
         """As `Consumer.driver`."""
         return self._consumer.driver
@@ -247,6 +257,10 @@ class RecordedConsumer:
     ) -> list[ReceivedMessage]:
         """As `Consumer.receive_from`."""
         return self._receive(lambda: self._consumer.receive_from(wide_row, priorities, max_messages))
+
+    def tidy(self) -> bool:
+        """As `Consumer.tidy`; not recorded."""
+        return self._consumer.tidy()
 
     def _receive(self, receive: Callable[[], list[ReceivedMessage]]) -> list[ReceivedMessage]:
         messages: list[ReceivedMessage] = self._recorder.call(

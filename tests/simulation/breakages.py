@@ -16,7 +16,6 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import ack, shards
 from cqueue.protocol.draft import Draft
-from cqueue.protocol.news import Heard
 from cqueue.store.operations import (
     DeleteMessages,
     Head,
@@ -213,36 +212,9 @@ def remembered_head_is_older() -> Any:
     return replaced("slots after a claim", slots_after)
 
 
-def old_news_trusted() -> Any:
-    """What this process has sent is claimed unread, however long ago the send began."""
-    hear = right("heard")
-    return replaced("heard", lambda self, news: hear(self, news._replace(began=1 << 60)))
-
-
-def unstored_delivered() -> Any:
-    """What is claimed while it is being written is delivered at once."""
-    return replaced("put by", lambda self, claimed, heard: iter(()))
-
-
 def listed_kept_ahead() -> Any:
     """What was read ahead is kept although a slot lists it."""
     return replaced("read ahead, unlisted", lambda rows, listed: rows)
-
-
-def begun_read_trusted() -> Any:
-    """What a read shows that was begun is taken, whatever slots listed when it began."""
-    return replaced("begun, unlisted then", lambda rows, listed: rows)
-
-
-def own_claims_forgotten() -> Any:
-    """What this process has sent is claimed unread, though a claim may have given it already."""
-    known = right("claimable")
-
-    def claimable(self: Heard, now_us: int) -> list[MessageRow]:
-        self.granted.clear()
-        return known(self, now_us)
-
-    return replaced("claimable", claimable)
 
 
 def claim_unconditional_on_fence() -> Any:
@@ -292,8 +264,8 @@ def messages_before_head() -> Any:
             return Together(tuple(read(each) for each in op.operations), retried=op.retried)
         if type(op) not in {ReadSlice, ReadIds}:
             return op
-        rows = [row for row in early[op.wide_row].get(op.priority, ()) if op.after < row.id <= op.upto]
-        rows = rows[: op.limit]
+        known = early.get(op.wide_row, {}).get(op.priority, ())
+        rows = [row for row in known if op.after < row.id <= op.upto][: op.limit]
         return Known(Slice(rows, 0) if type(op) is ReadSlice else IdSlice([row.id for row in rows], 0))
 
     return _all_of(

@@ -25,7 +25,6 @@ from cqueue.protocol import (
     claim,
     dead,
     draft,
-    early,
     flush,
     fresh,
     lock,
@@ -40,7 +39,6 @@ from cqueue.protocol import (
     shards,
     view,
 )
-from cqueue.protocol.news import Heard
 from cqueue.protocol.spec import SuspectGate
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
@@ -54,7 +52,6 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "skipped": ((policy, "is_skipped"),),
     "rest of a slot": ((policy, "still_listed"),),
     "read ahead, unlisted": ((policy, "unlisted"),),
-    "begun, unlisted then": ((policy, "unlisted_then"),),
     "slots after a claim": ((policy, "slots_after"),),
     "suspect held": ((policy, "is_suspect_held"),),
     "whole head": ((policy, "is_whole"),),
@@ -88,10 +85,6 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "release": ((ack, "release"),),
     "suspect extended": ((SuspectGate, "extend"),),
     "letter stored": ((dead, "insert_letter"),),
-    # what this process has sent, claimed unread
-    "heard": ((Heard, "hear"),),
-    "claimable": ((Heard, "claimable"),),
-    "put by": ((early.Early, "put_by"),),
     # what a store does
     "mutation": ((MemoryStore, "_mutate"), (Cluster, "mutate")),
     "delete": ((MemoryStore, "_delete_messages"), (Cluster, "_delete_messages")),
@@ -105,7 +98,6 @@ MODULES = (
     claim,
     dead,
     draft,
-    early,
     flush,
     fresh,
     lock,

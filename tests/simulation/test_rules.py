@@ -96,8 +96,3 @@ def test_suspect_under_extension():
 def test_late_neighbour():
     """A message that landed just below the boundary does not wait for the sweep."""
     scenarios.late_neighbour_is_found_at_once()
-
-
-def test_what_was_just_sent():
-    """A message that this process has just sent need not be read to be claimed."""
-    scenarios.what_was_just_sent_is_claimed_unread()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from threading import Lock
+from threading import Lock, RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +13,7 @@ from cqueue.bell import Bell
 from cqueue.catalog import Catalog
 from cqueue.clock import ClusterClock
 from cqueue.config import QueueConfig
-from cqueue.consumer import Consumer, PollIntervals, SharedGate
+from cqueue.consumer import Consumer, PollIntervals
 from cqueue.doorbell import Address, Doorbell
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.group_commit import MAX_LINGER
@@ -27,6 +27,7 @@ from cqueue.log.protocol.definition import remove
 from cqueue.log.subscription import OnEvent, Subscription
 from cqueue.message import check_duration
 from cqueue.producer import Producer
+from cqueue.protocol.spec import SuspectGate
 from cqueue.queue import Queue
 from cqueue.senders import Senders
 from cqueue.settings import Settings, load
@@ -143,7 +144,7 @@ class Client:
         self._bells: dict[str, Bell] = {}
         self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify)
         self._log_bells = LogBells(self._doorbell)
-        self._gates: dict[str, SharedGate] = {}
+        self._gates: dict[str, SuspectGate] = {}
 
     def __repr__(self) -> str:
         return f"<client of {self._address}>"
@@ -336,7 +337,7 @@ class Client:
     ) -> Consumer:
         with self._mutex:
             bell = self._bell(name)
-            gate = self._gates.setdefault(name, SharedGate())
+            gate = self._gates.setdefault(name, SuspectGate(RLock()))
         return Consumer(
             name,
             self._catalog,

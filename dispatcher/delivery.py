@@ -141,7 +141,7 @@ class Hold:
     @property
     def is_over(self) -> bool:
         """Whether nothing of it is ours any more."""
-        return self.lease.given or not self.lease.outstanding
+        return not self.lease.is_held
 
     def forget(self) -> None:
         """Let go of what is done with, and its bodies: one that runs for hours would keep all of them."""

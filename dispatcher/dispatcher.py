@@ -272,9 +272,9 @@ class Dispatcher:
 
     def quarantined(self) -> dict[str, int]:
         """How many damaged rows this process has met, by queue or log; "" for rows that are of neither."""
-        stores = {id(store): store for lane in self.lanes if (store := getattr(lane.sender, "store", None))}
+        stores = {lane.consumer.driver.store for lane in self.lanes}
         found: Counter[str] = Counter()
-        for store in stores.values():
+        for store in stores:
             for owner, rows in store.quarantine.counts().items():
                 found[owner.partition("@")[0]] += rows
         return dict(found)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from cqueue.consumer import Consumer
+from cqueue.consuming import Consuming
 from cqueue.protocol.poll import Share
 from cqueue.queue import Queue
 from cqueue.store.operations import WideRow
@@ -41,7 +41,7 @@ RECHECK_S: Final = 0.1
 class Source(Protocol):
     """What consumers come from: a `cqueue.Queue`, or a recorder of one."""
 
-    def consumer(self, *args: Any, **options: Any) -> Any:
+    def consumer(self, *args: Any, **options: Any) -> Consuming:
         """A consumer."""
         ...
 
@@ -69,12 +69,12 @@ class Lane:
         self.main: Lane = self  # whose helper it is
         self.helps = False
         self.share: Share | None = None  # of the queue's wide rows, this process's to look at first
-        self.consumer: Consumer = source.consumer(
+        self.consumer: Consuming = source.consumer(
             poll_interval=options.poll_interval,
             max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
             wake=lambda: roster.ring(self),
         )
-        self.sender: Any = getattr(self.consumer, "_driver", self.consumer)  # acks of one go together
+        self.sender = self.consumer.settles_with  # acks of one go together
         self.want = 0
         self.kinds: set[bool] = set()  # whether its handlers were coroutine functions
         self.is_polled = False  # a receive is under way, since then:
@@ -108,8 +108,7 @@ class Lane:
 
     def tidy(self) -> bool:
         """What a poll does besides looking for messages; whether there will be more of that soon."""
-        tidy: Callable[[], bool] | None = getattr(self.consumer, "tidy", None)  # a recorder has none
-        return tidy is not None and tidy()
+        return self.consumer.tidy()
 
     def learn(self) -> None:
         """Take note of the queue's configuration, which may have been altered."""

@@ -7,10 +7,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cqueue.consumer import ShutGate
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury
+from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.poll import Poll
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim import Simulation
 
 FAILED = (NotDone, OutcomeUnknown)
-SHUT = ShutGate()
+SHUT = SuspectGate(shut=True)
 ACTIONS = ("ack", "nack", "snooze", "extend", "bury", "release", "abandon", "both")
 
 
@@ -218,4 +217,5 @@ class Consumer:
     def _bury_one(self, taken: Taken, reason: str) -> Script:
         self.sim.buried(body_of(taken.row))
         name = f"{taken.lease.wide_row} {taken.row.priority} {taken.row.id}"
-        return (yield from bury(self.spec, self.sim.dead_spec, taken, reason, name))
+        why = why_dead(reason, self.spec.name, taken.lease.attempt, name)
+        return (yield from bury(self.spec, self.sim.dead_spec, taken, why))

@@ -40,6 +40,7 @@ from cqueue.protocol import (
     view,
     writing,
 )
+from cqueue.protocol.spec import SuspectGate
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
 from tests.simulation.world import World
@@ -83,7 +84,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "retirement": ((retire, "try_retire"),),
     "nack": ((ack, "nack"),),
     "release": ((ack, "release"),),
-    "suspect extended": ((ack, "hold_on"),),
+    "suspect extended": ((SuspectGate, "extend"),),
     "letter stored": ((dead, "insert_letter"),),
     # what a store does
     "mutation": ((MemoryStore, "_mutate"), (Cluster, "mutate")),

@@ -205,7 +205,7 @@ def suspects_come_alone() -> None:
     table, batch = _expired_batch()
     claimed = table.claim()
     assert ids_of(claimed) == batch[:1]
-    assert claimed.taken[0].lease.ids == (batch[0],)
+    assert claimed.taken[0].lease.slot.ids == (batch[0],)
 
 
 def suspects_are_not_prefetched() -> None:

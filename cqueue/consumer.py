@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from threading import Lock, RLock
 from types import TracebackType
 from typing import Self, TypeVar
 
 from cqueue import ids
+from cqueue.batcher import Calls
 from cqueue.bell import Bell
 from cqueue.catalog import PAUSED, Catalog, Entry
 from cqueue.config import to_ms
@@ -238,7 +240,7 @@ class Consumer:
         bell: Bell,
         *,
         gate: SuspectGate,
-        executor: Executor,
+        executor: Calls,
         intervals: PollIntervals,
         prefetch: int = 0,
         wake: Callable[[], None] | None = None,
@@ -602,10 +604,7 @@ class Consumer:
         Raises:
             Closed: the client has been closed.
         """
-        try:
-            return self._executor.submit(self.ack, list(_listed(messages)))
-        except RuntimeError as exc:
-            raise Closed("the client has been closed") from exc
+        return self._executor.submit(partial(self.ack, list(_listed(messages))))
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """Give messages back, to be delivered again after `delay`; this attempt counts.

@@ -38,6 +38,7 @@ Outcome = TypeVar("Outcome")
 
 IDLE_S: Final = 0.1
 """For how long a thread that has nothing to do waits for more: to start one takes longer than to wake one."""
+CLOSED: Final = "the client has been closed"
 FIRST_PAUSE_S: Final = 0.2
 """Before what failed is stored again; twice as long after each further try, up to:"""
 LONGEST_PAUSE_S: Final = 10.0
@@ -60,10 +61,17 @@ class Bounds:
     room: int | None = None
 
 
-class _Batch(NamedTuple, Generic[Entry]):
-    """Entries with the futures of their callers, if those want to hear, and how often they were tried."""
+class _Asked(NamedTuple, Generic[Entry]):
+    """An entry whose caller wants to hear of it."""
 
-    items: list[tuple[Entry, Future[Any] | None]]
+    entry: Entry
+    future: Future[Any]
+
+
+class _Batch(NamedTuple, Generic[Entry]):
+    """What is stored together: entries as they were put, or with futures; and how often it was tried."""
+
+    items: list[Entry | _Asked[Entry]]
     tries: int = 0
 
 
@@ -131,9 +139,10 @@ class Batcher(Generic[Entry, Outcome]):
         self._mutex = Lock()
         self._more = Condition(self._mutex)  # for its threads
         self._less = Condition(self._mutex)  # for those that wait for room, or until all is stored
-        self._waiting: deque[tuple[Entry, Future[Any] | None]] = deque()
+        self._waiting: deque[Entry | _Asked[Entry]] = deque()
         self._late: _Late[Entry] = _Late(clock)
         self._workers: dict[Thread, int] = {}  # how many entries each is storing
+        self._awake = False  # its only thread will look at what waits before it sleeps or ends
         self._dropped = 0
         self._hurried = self._closed = False
         self._pid = os.getpid()
@@ -141,12 +150,19 @@ class Batcher(Generic[Entry, Outcome]):
     # ── on the threads of callers ──
 
     def put(self, entry: Entry) -> None:
-        """Store it soon, again and again if need be.
+        """Store it soon, again and again if need be. Takes no lock but to wake a thread: there are many.
 
         Raises:
             Closed: `close` was called.
         """
-        self._enter(entry, None)
+        if self._closed:
+            raise Closed(CLOSED)
+        self._waiting.append(entry)
+        if not self._awake or len(self._waiting) % self._bounds.most == 0:
+            with self._mutex:
+                self._staff()
+                self._more.notify_all()
+                self._awake = self._bounds.at_a_time == 1
 
     def submit(self, entry: Entry) -> Future[Outcome]:
         """Store it soon; the future gives its outcome or its error. Waits for room.
@@ -177,17 +193,17 @@ class Batcher(Generic[Entry, Outcome]):
             future.cancel()
             raise
 
-    def _enter(self, entry: Entry, future: Future[Any] | None) -> None:
+    def _enter(self, entry: Entry, future: Future[Any]) -> None:
         if os.getpid() != self._pid:  # before the mutex, which may have been locked for good
             raise Closed("the client was made before this process was forked; connect again after the fork")
         with self._mutex:
-            while future is not None and self._is_full():
+            while self._is_full():
                 self._less.wait()
             if self._closed:
-                raise Closed("the client has been closed")
+                raise Closed(CLOSED)
             self._staff()
-            self._waiting.append((entry, future))
-            if len(self._waiting) == 1 or self._late or self._is_batch():
+            self._waiting.append(_Asked(entry, future))
+            if len(self._waiting) == 1 or self._is_batch():
                 self._more.notify_all()
 
     def _is_full(self) -> bool:
@@ -258,9 +274,9 @@ class Batcher(Generic[Entry, Outcome]):
             thread.join(wait_s)
 
     def _drop(self) -> None:
-        for _, future in self._waiting:
-            if future is not None and future.set_running_or_notify_cancel():
-                future.set_exception(Closed("it was not stored: the client has been closed"))
+        for item in self._waiting:
+            if isinstance(item, _Asked) and item.future.set_running_or_notify_cancel():
+                item.future.set_exception(Closed(CLOSED))
         self._dropped += len(self._waiting) + len(self._late)
         self._waiting.clear()
         self._late.clear()
@@ -284,6 +300,9 @@ class Batcher(Generic[Entry, Outcome]):
             self._workers[me] = 0
             self._less.notify_all()
             while (batch := self._next(new_first=new_first)) is None:
+                self._awake = False
+                if self._waiting:  # put before that could be seen
+                    continue
                 wait_s = self._late.left_s() if self._late else 0.0 if self._closed else IDLE_S
                 if not self._more.wait(wait_s) and not self._waiting and not self._late:
                     del self._workers[me]
@@ -292,6 +311,7 @@ class Batcher(Generic[Entry, Outcome]):
             return batch
 
     def _next(self, *, new_first: bool) -> _Batch[Entry] | None:
+        self._awake = self._bounds.at_a_time == 1
         late = None if new_first and self._waiting else self._late.pop()
         return late or self._gathered() or self._late.pop()
 
@@ -300,28 +320,42 @@ class Batcher(Generic[Entry, Outcome]):
         if self._waiting and self._bounds.linger_s:
             self._more.wait_for(self._is_batch, self._bounds.linger_s)
         items = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._bounds.most))]
-        items = [item for item in items if item[1] is None or item[1].set_running_or_notify_cancel()]
-        return _Batch(items) if items else None
+        kept = [
+            item
+            for item in items
+            if not isinstance(item, _Asked) or item.future.set_running_or_notify_cancel()
+        ]
+        return _Batch(kept) if kept else None
 
     def _run(self, batch: _Batch[Entry]) -> None:
         """Store a batch, and tell each entry's caller."""
+        entries = [item.entry if isinstance(item, _Asked) else item for item in batch.items]
         try:
-            outcomes = self._store([entry for entry, _ in batch.items])
-            told = list(zip(batch.items, outcomes, strict=True))
+            outcomes = _as_many(entries, self._store(entries))
         except BaseException as exc:  # noqa: BLE001 - callers wait, and have to hear of it
-            told = [(item, exc) for item in batch.items]
-        failed: dict[Hashable, list[tuple[Entry, Future[Any] | None]]] = {}
-        for (entry, future), outcome in told:
-            if not isinstance(outcome, BaseException):
-                if future is not None:
-                    future.set_result(outcome)
-            elif future is not None:
-                future.set_exception(outcome)
-            else:
-                failed.setdefault(self._repeat(entry), []).append((entry, None))
+            outcomes = [exc] * len(entries)
+        failed: dict[Hashable, list[Entry | _Asked[Entry]]] = {}
+        for item, outcome in zip(batch.items, outcomes, strict=True):
+            if isinstance(item, _Asked):
+                _tell(item.future, outcome)
+            elif isinstance(outcome, BaseException):
+                failed.setdefault(self._repeat(item), []).append(item)
         with self._mutex:
             for items in failed.values():
                 self._late.push(_Batch(items, batch.tries))
+
+
+def _tell(future: Future[Any], outcome: Any) -> None:
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _as_many(entries: Sequence[Any], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    if len(outcomes) != len(entries):
+        raise AssertionError(f"{len(outcomes)} outcomes of {len(entries)} entries")
+    return outcomes
 
 
 Calls: TypeAlias = Batcher[Callable[[], Any], Any]

@@ -186,6 +186,8 @@ class Inline:
         return Ran(lane.name, message, settlement, self._last.answer, self._last.error)
 
     def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        send = {Verb.ACK: self._settler.send_acks, Verb.DEAD: self._settler.send_dead}
-        item = Item(delivery, settlement, settlement.delay.total_seconds())
-        send.get(settlement.verb, self._settler.send_nacks)([item])
+        if settlement.verb is Verb.ACK:
+            self._settler.send_acks([delivery])
+            return
+        send = self._settler.send_dead if settlement.verb is Verb.DEAD else self._settler.send_nacks
+        send([Item(delivery, settlement, settlement.delay.total_seconds())])

@@ -28,6 +28,7 @@ from cqueue.errors import BadInput, Closed, CqueueError, NotDone
 from cqueue.protocol.dead import HEADER_TRACEBACK
 
 T = TypeVar("T")
+Settled = TypeVar("Settled", bound="Delivery | Item")
 
 GRAVEDIGGERS: Final = 2
 """Dead letters written at a time, of which each costs several round trips."""
@@ -43,7 +44,7 @@ class Item:
 
     delivery: Delivery
     settlement: Settlement
-    due_s: float = 0.0
+    due_s: float
 
 
 class Settler:
@@ -64,18 +65,19 @@ class Settler:
         self._middleware = middleware
         self._tally, self._counting = tallies.new(), Lock()
         bounds = Bounds(options.ack_batch, linger_s=options.ack_interval.total_seconds())
-        self._acks = _batcher("acks", self.send_acks, bounds)
-        self._nacks = _batcher("nacks", self.send_nacks, bounds)
-        self._dead = _batcher("dead", self.send_dead, Bounds(at_a_time=GRAVEDIGGERS))
+        self._acks: Batcher[Delivery, None] = _batcher("acks", self.send_acks, bounds)
+        self._nacks: Batcher[Item, None] = _batcher("nacks", self.send_nacks, bounds)
+        self._dead: Batcher[Item, None] = _batcher("dead", self.send_dead, Bounds(at_a_time=GRAVEDIGGERS))
         self._batchers = (self._acks, self._nacks, self._dead)
 
     def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Store it soon. Called on any thread; returns at once."""
-        delivery.stage = Stage.LEFT if settlement.outcome == "left" else _SETTLING
         try:
             if settlement is SUCCEEDED or settlement.verb is Verb.ACK:
-                self._acks.put(Item(delivery, settlement))
+                delivery.stage = _SETTLING
+                self._acks.put(delivery)
                 return
+            delivery.stage = Stage.LEFT if settlement.outcome == "left" else _SETTLING
             item = Item(delivery, settlement, self._clock() + settlement.delay.total_seconds())
             (self._dead if settlement.verb is Verb.DEAD else self._nacks).put(item)
         except Closed:
@@ -99,35 +101,31 @@ class Settler:
             batcher.close(drop=True, wait_s=1.0)
 
     def _together(
-        self,
-        items: list[Item],
-        key: Callable[[Item], Hashable],
-        send: Callable[[list[Item]], dict[Item, CqueueError]],
+        self, things: list[T], key: Callable[[T], Hashable], send: Callable[[list[T]], dict[T, CqueueError]]
     ) -> list[Exception | None]:
-        """Send what is alike together; for each item why it has to be sent again, or None."""
-        failed: dict[Item, Exception] = {}
-        for alike in _grouped(items, key):
+        """Send what is alike together; for each thing why it has to be sent again, or None."""
+        failed: dict[T, Exception] = {}
+        for alike in _grouped(things, key):
             try:
                 failed |= send(alike)
             except Exception as exc:  # noqa: BLE001 - nobody else would hear of it
                 self._events.say(Event.BROKEN, error=exc)
                 failed |= dict.fromkeys(alike, exc)
-        return [failed.get(item) for item in items]
+        return [failed.get(thing) for thing in things] if failed else [None] * len(things)
 
     # ── acks ──
 
-    def send_acks(self, items: list[Item]) -> list[Exception | None]:
+    def send_acks(self, deliveries: list[Delivery]) -> list[Exception | None]:
         """Ack; for each one why it has to be sent again, or None."""
-        return self._together(items, lambda item: item.delivery.lane.sender, self._ack)
+        return self._together(deliveries, lambda delivery: delivery.lane.sender, self._ack)
 
-    def _ack(self, items: list[Item]) -> dict[Item, CqueueError]:
-        deliveries = [item.delivery for item in items]
+    def _ack(self, deliveries: list[Delivery]) -> dict[Delivery, CqueueError]:
         messages = [delivery.message for delivery in deliveries]
         self._hooks("before_ack", messages)
         try:
             deliveries[0].lane.consumer.ack(messages)
         except CqueueError as exc:
-            return dict.fromkeys(items, exc) if self._ack_failed(deliveries, exc) else {}
+            return self._ack_failed(deliveries, exc)
         self._acked(deliveries, messages)
         return {}
 
@@ -142,15 +140,14 @@ class Settler:
             self._count(together[0], "acked", len(together))
         self._hooks("after_ack", messages)
 
-    def _ack_failed(self, deliveries: Sequence[Delivery], error: CqueueError) -> bool:
-        """Whether the acks have to be sent again."""
+    def _ack_failed(self, deliveries: list[Delivery], error: CqueueError) -> dict[Delivery, CqueueError]:
         for together in _grouped(deliveries, lambda delivery: delivery.lane.name):
             self._count(together[0], "ack_failures")
         if isinstance(error, Closed):
             self._leave(deliveries)
-            return False
+            return {}
         self._trouble.failed("ack", error, verb="ack", messages=len(deliveries))
-        return True
+        return dict.fromkeys(deliveries, error)
 
     def _count(self, delivery: Delivery, name: str, count: int = 1) -> None:
         """Add to a counter of the delivery's queue. Several threads do."""
@@ -238,13 +235,14 @@ class Settler:
 
 
 def _batcher(
-    name: str, send: Callable[[list[Item]], Sequence[Exception | None]], bounds: Bounds
-) -> Batcher[Item, None]:
+    name: str, send: Callable[[list[Settled]], Sequence[Exception | None]], bounds: Bounds
+) -> Batcher[Settled, None]:
     return Batcher(send, bounds, name=f"cqueue-{name}", daemon=True, repeat=_wide_row)
 
 
-def _wide_row(item: Item) -> Hashable:
-    return item.delivery.message.lease.wide_row
+def _wide_row(thing: Delivery | Item) -> Hashable:
+    delivery = thing.delivery if isinstance(thing, Item) else thing
+    return delivery.message.lease.wide_row
 
 
 def _is_never_accepted(error: CqueueError) -> bool:

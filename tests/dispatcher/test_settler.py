@@ -11,7 +11,7 @@ from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement
 from cqueue.dispatcher.events import Event, Events
 from cqueue.dispatcher.lanes import Lane, Roster
 from cqueue.dispatcher.options import Options
-from cqueue.dispatcher.settler import Item, Settler
+from cqueue.dispatcher.settler import Settler
 from cqueue.dispatcher.tally import Tallies
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.store.operations import DeleteMessages, Mutate
@@ -120,7 +120,7 @@ def test_hooks_after_an_ack_run_in_the_opposite_order(lane, work):
 
     hooks = [Hooks("outer"), Hooks("inner")]
     settler = Settler(Options(), hooks, events=Events(), tallies=Tallies())
-    settler.send_acks([Item(delivery, SUCCEEDED) for delivery in deliveries(lane, work, 1)])
+    settler.send_acks(deliveries(lane, work, 1))
     assert called == ["outer before", "inner before", "inner after", "outer after"]
 
 
@@ -179,7 +179,7 @@ def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, settler,
 
 def test_an_ack_that_breaks_is_told_of_and_sent_again(settler, lane, work, monkeypatch):
     """A bug loses no ack, and does not stay hidden."""
-    held, told = [Item(delivery, SUCCEEDED) for delivery in deliveries(lane, work, 1)], []
+    held, told = deliveries(lane, work, 1), []
     monkeypatch.setattr(settler._events, "say", lambda event, **fields: told.append((event, fields)))
     with monkeypatch.context() as patch:
         patch.setattr(lane.consumer, "ack", lambda _: 1 / 0)

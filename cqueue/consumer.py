@@ -164,7 +164,8 @@ class Consumer:
                     break
                 self._wait(left_s)
             if messages:
-                self._pause_s = self._intervals.shortest
+                if not self.was_told:  # where hints come, polls need not be frequent
+                    self._pause_s = self._intervals.shortest
                 self._left_at_s = time.monotonic()
         if failure is not None:
             raise failure
@@ -233,9 +234,8 @@ class Consumer:
 
     def _wait(self, left_s: float) -> None:
         """Wait until told of a message or for the next poll; each wait in vain is twice as long."""
-        told = self._sleeper.sleep(min(self._pause_s, left_s))
-        longer_s = min(self._pause_s * 2, self._intervals.longest)
-        self._pause_s = self._intervals.shortest if told else longer_s
+        if not self._sleeper.sleep(min(self._pause_s, left_s)):
+            self._pause_s = min(self._pause_s * 2, self._intervals.longest)
 
     def _round(self, want: int, gate: SuspectGate) -> list[ReceivedMessage]:
         """One look at everything that may have work, until something is found."""

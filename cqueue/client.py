@@ -24,7 +24,7 @@ from cqueue.log.positions import Start
 from cqueue.log.subscription import OnEvent, Subscription, pace_of, policy_of
 from cqueue.message import check_duration
 from cqueue.producer import Producer
-from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.subscribe import remove
 from cqueue.queue import Queue
 from cqueue.settings import Settings, load

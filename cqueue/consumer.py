@@ -23,8 +23,9 @@ from cqueue.prefetch import Prefetch
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import Lease, SuspectGate
 from cqueue.protocol.poll import Poll, Share
-from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate
+from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
 from cqueue.received import Messages, ReceivedMessage
 from cqueue.settler import Settler

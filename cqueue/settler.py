@@ -19,7 +19,8 @@ from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_dura
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
-from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, Taken
+from cqueue.protocol.lease import Lease, Taken
+from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
 from cqueue.received import Messages, listed
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.flush import Flush
-from cqueue.protocol.spec import Lease, Taken
+from cqueue.protocol.lease import Lease, Taken
 from cqueue.store.operations import (
     DeleteMessages,
     InsertMessages,

@@ -39,7 +39,7 @@ from cqueue.protocol import (
     shards,
     view,
 )
-from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.lease import SuspectGate
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
 from tests.simulation.world import World

@@ -15,7 +15,7 @@ from cassandra.cluster import Session
 
 from cqueue import ids
 from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
-from cqueue.store import codec, control, decode, packs, tombstones, wire
+from cqueue.store import codec, control, decode, driver, packs, tombstones
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.cassandra_log import CassandraLogs
@@ -54,7 +54,7 @@ class CassandraStore:
 
     Args:
         session: with the deployment's keyspace selected. It is changed in one respect: timeuuid columns come
-            back as integers (cqueue.store.wire).
+            back as integers (cqueue.store.driver).
         serial_consistency: of conditional mutations and serial reads; the deployment's.
         consistency: of everything else; follows from `serial_consistency`.
     """
@@ -66,7 +66,7 @@ class CassandraStore:
         serial_consistency: SerialConsistency = "local_serial",
         consistency: Consistency | None = None,
     ) -> None:
-        session.client_protocol_handler = wire.IdProtocolHandler
+        session.client_protocol_handler = driver.used().protocol_handler
         tombstones.silence()
         self.quarantine = Quarantine()
         self._session = session

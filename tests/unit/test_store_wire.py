@@ -24,7 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.store import cells, codec, statements, tombstones, wire
+from cqueue.store import cells, codec, driver, statements, tombstones
+from cqueue.store.driver import wire
 from cqueue.store.operations import MessageRow, WideRow
 from tests.fix_store import message
 
@@ -121,7 +122,7 @@ def test_a_batch_of_encoded_rows_is_the_drivers_batch(count, version):
 
     def encode(queries):
         batch = BatchMessage(BatchType.UNLOGGED, queries, ConsistencyLevel.QUORUM, 9, timestamp=77)
-        return wire.IdProtocolHandler.encode_message(
+        return driver.used().protocol_handler.encode_message(
             batch, 3, version, compressor=None, allow_beta_protocol_version=False
         )
 
@@ -144,7 +145,7 @@ def test_columns_that_are_known_are_not_asked_for(version, skip_meta, flag):
         msg = execute_message(skip_meta=skip_meta)
         return handler.encode_message(msg, 3, version, compressor=None, allow_beta_protocol_version=False)
 
-    ours, theirs = encode(wire.IdProtocolHandler), encode(ProtocolHandler)
+    ours, theirs = encode(driver.used().protocol_handler), encode(ProtocolHandler)
     different = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     assert different == ([] if not flag else [(b | flag, b) for _, b in different])
     assert len(different) == (1 if flag else 0)

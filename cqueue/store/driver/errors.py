@@ -6,47 +6,37 @@ from typing import Any, Final
 
 from cqueue.store.driver.probe import Part, find_or
 
+_names: Final = ["cassandra.cluster:ResponseFuture.attempted_hosts"]
+
 
 class NeverRaised(Exception):
     """Stands for an error that this version of the driver does not have."""
 
 
+def _error(module: str, name: str) -> Any:
+    _names.append(f"cassandra.{module}:{name}")
+    return find_or(_names[-1], NeverRaised)
+
+
+ConnectionBusy = _error("connection", "ConnectionBusy")
+ConnectionException = _error("connection", "ConnectionException")
+NoConnectionsAvailable = _error("pool", "NoConnectionsAvailable")
+BadCredentials = _error("protocol", "BadCredentials")
+ConfigurationException = _error("protocol", "ConfigurationException")
+ErrorMessage = _error("protocol", "ErrorMessage")
+InvalidRequestException = _error("protocol", "InvalidRequestException")
+IsBootstrappingErrorMessage = _error("protocol", "IsBootstrappingErrorMessage")
+OverloadedErrorMessage = _error("protocol", "OverloadedErrorMessage")
+PreparedQueryNotFound = _error("protocol", "PreparedQueryNotFound")
+RequestValidationException = _error("protocol", "RequestValidationException")
+SyntaxException = _error("protocol", "SyntaxException")
+
 ERRORS: Final = Part(
     "errors",
-    (
-        "cassandra.connection:ConnectionBusy",
-        "cassandra.connection:ConnectionException",
-        "cassandra.pool:NoConnectionsAvailable",
-        "cassandra.protocol:BadCredentials",
-        "cassandra.protocol:ConfigurationException",
-        "cassandra.protocol:ErrorMessage",
-        "cassandra.protocol:InvalidRequestException",
-        "cassandra.protocol:IsBootstrappingErrorMessage",
-        "cassandra.protocol:OverloadedErrorMessage",
-        "cassandra.protocol:PreparedQueryNotFound",
-        "cassandra.protocol:RequestValidationException",
-        "cassandra.protocol:SyntaxException",
-        "cassandra.cluster:ResponseFuture.attempted_hosts",
-    ),
+    tuple(_names),
     lambda: True,
     "of more writes that fail it is not known whether they were stored",
 )
-
-_found: Final[list[Any]] = [find_or(name, NeverRaised) for name in ERRORS.names[:-1]]
-(
-    ConnectionBusy,
-    ConnectionException,
-    NoConnectionsAvailable,
-    BadCredentials,
-    ConfigurationException,
-    ErrorMessage,
-    InvalidRequestException,
-    IsBootstrappingErrorMessage,
-    OverloadedErrorMessage,
-    PreparedQueryNotFound,
-    RequestValidationException,
-    SyntaxException,
-) = _found
 
 
 def was_sent(future: Any) -> bool:

@@ -18,8 +18,9 @@ LOGGER: Final = "cqueue.store"
 class Part:
     """A part of the driver that it does not promise.
 
-    names: what it is made of, as "module:attribute.attribute".
-    works: whether these do what is relied on; called only if all of them exist.
+    names: what must exist, as "module:attribute.attribute".
+    works: whether the driver does what is relied on; called only if all of these exist. It may raise
+    whatever error shows that it does not.
     instead: what the driver's stock path costs.
     """
 

@@ -316,18 +316,8 @@ def _batches_are_the_same() -> bool:
 RESULTS: Final = Part(
     "results",
     (
-        "cassandra.cqltypes:_CassandraType.from_binary",
-        "cassandra.cqltypes:_CassandraType.to_binary",
-        "cassandra.protocol:ProtocolHandler.message_types_by_opcode",
-        "cassandra.protocol:ProtocolHandler.decode_message",
-        "cassandra.protocol:ResultMessage.opcode",
-        "cassandra.protocol:ResultMessage.type_codes",
-        "cassandra.protocol:ResultMessage.read_type",
-        "cassandra.protocol:ResultMessage.recv_results_rows",
-        "cassandra.protocol:ResultMessage.recv_results_metadata",
-        "cassandra.protocol:ResultMessage.recv_row",
-        "cassandra.protocol:ResultMessage.column_metadata",
-        "cassandra.type_codes:TimeUUIDType",
+        "cassandra.cqltypes:_CassandraType",
+        "cassandra.protocol:ResultMessage",
         "cassandra.query:PreparedStatement.column_metadata",
         "cassandra.query:PreparedStatement.result_metadata",
     ),
@@ -336,23 +326,16 @@ RESULTS: Final = Part(
 )
 KNOWN_COLUMNS: Final = Part(
     "known columns",
-    (
-        "cassandra.protocol:ProtocolHandler.encode_message",
-        "cassandra.protocol:ExecuteMessage.custom_payload",
-        "cassandra:ProtocolVersion.V5",
-    ),
+    ("cassandra.protocol:ExecuteMessage",),
     _flags_are_where_they_were,
     "each answer describes its columns anew: small reads take longer",
 )
 ENCODED_BATCHES: Final = Part(
     "encoded batches",
     (
-        "cassandra.protocol:ProtocolHandler.encode_message",
-        "cassandra.protocol:BatchMessage.send_body",
+        "cassandra.protocol:BatchMessage",
         "cassandra.query:BatchStatement._statements_and_parameters",
         "cassandra.query:BoundStatement.values",
-        "cassandra.query:PreparedStatement.query_id",
-        "cassandra.query:PreparedStatement.column_metadata",
     ),
     _batches_are_the_same,
     "the driver binds each row: writing takes longer",

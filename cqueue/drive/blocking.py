@@ -15,7 +15,7 @@ from cqueue.clock import ClusterClock
 from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol.spec import Proto
 from cqueue.store import limits
-from cqueue.store.operations import Begin, Now, Operation, Pause, RandomBits, Repeatable, Store, Together
+from cqueue.store.operations import Now, Operation, Pause, RandomBits, Repeatable, Store, Together
 from cqueue.store.quarantine import Damage
 
 T = TypeVar("T")
@@ -110,8 +110,6 @@ class BlockingDriver:
                         value = self._random_bits(bits)
                     case Pause(seconds):
                         self._pause(seconds)
-                    case Begin():
-                        value = self._ask(operation)  # no answer yet
                     case _:
                         value = self._ask(operation)
                         self._renew(value)

@@ -76,8 +76,6 @@ class CassandraStore(Sender):
         self._known = packs.Known()
         self._density = Density()
         self._starters: Final[Starters] = {
-            ops.Begin: self._begin,
-            ops.Finish: lambda op: op.begun,
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
             ReadMessagePage: self._read_page,
@@ -131,9 +129,6 @@ class CassandraStore(Sender):
         self._session.shutdown()
 
     # ── Reads of a wide row ──
-
-    def _begin(self, op: ops.Begin[T]) -> ops.Ready[ops.Pending[T]]:
-        return ops.Ready(self._starters[type(op.read)](op.read))
 
     def _read_head(self, op: ops.ReadHead) -> Request[ops.Head]:
         statement = cql.READ_HEAD_SERIAL if op.serial else cql.READ_HEAD

@@ -134,8 +134,6 @@ class MemoryStore:
             ops.ReadSlice: self._read_slice,
             ReadMessagePage: lambda op: MessagePage.of(*self._read_slice(op)[:2]),
             ops.ReadIds: self._read_ids,
-            ops.Begin: lambda op: ops.Ready(self._handlers[type(op.read)](op.read)),
-            ops.Finish: lambda op: op.begun.result(),
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
             ops.ReadShards: self._read_shards,

@@ -561,33 +561,6 @@ class Pending(Protocol[T_co]):
         """Wait for it. Raises NotDone, OutcomeUnknown or SchemaMismatch."""
 
 
-class Ready(Generic[T]):
-    """What need not be waited for."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def result(self) -> T:
-        """It."""
-        return self._value
-
-
-@dataclass(frozen=True, slots=True)
-class Begin(Operation[Pending[T]]):
-    """Send a read, and do not wait for it. One that nobody finishes costs what it costs, and no more."""
-
-    read: Operation[T]
-
-
-@dataclass(frozen=True, slots=True)
-class Finish(Operation[T]):
-    """Wait for a read that was begun: once."""
-
-    begun: Pending[T]
-
-
 class Store(Protocol):
     """What a storage back end offers. Thread-safe. quarantine: the damaged rows that it has met."""
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from errno import EADDRNOTAVAIL
+from errno import EADDRINUSE, EADDRNOTAVAIL
 from threading import Thread
 from typing import Final
 
@@ -29,12 +29,12 @@ class Address:
     Attributes:
         host: an address of this machine, or one from which datagrams are led to it; None: that by which it
             reaches `servers`.
-        port: 0 for any that is free.
+        ports: the first and the last that may be listened on, of which one that is free is taken; 0 for any.
         servers: (host, port) of Cassandra nodes, the likeliest first.
     """
 
     host: str | None = None
-    port: int = 0
+    ports: tuple[int, int] = (0, 0)
     servers: tuple[tuple[str, int], ...] = ()
 
     def own(self) -> str:
@@ -44,7 +44,7 @@ class Address:
             OSError: no route leads to any server.
         """
         if self.host is not None:
-            return socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0][4][0]  # type: ignore[return-value]
+            return str(socket.getaddrinfo(self.host, None, type=socket.SOCK_DGRAM)[0][4][0])
         routes = [route for server in self.servers if (route := _route_to(server)) is not None]
         far = [route for route in routes if not _is_loopback(route)]
         if not routes:
@@ -83,7 +83,7 @@ class Listener:
         self.key = secrets.token_bytes(KEY_BYTES)
         self._heard = heard
         self._counts = counts
-        self._socket = _bound(self.host, address.port)
+        self._socket = _bound(self.host, address.ports)
         self.port: int = self._socket.getsockname()[1]
         self._limiter = Limiter()
         self._closed = False
@@ -131,18 +131,32 @@ class Listener:
             logger("cqueue.doorbell").error("doorbell_failed", error=repr(exc))
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket at that address; at any of this machine's where the address leads here from elsewhere."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_DGRAM)
+def _bound(host: str, ports: tuple[int, int]) -> socket.socket:
+    """A socket at that address, on the first port that is free.
+
+    Where the address leads here from elsewhere, it is at all addresses of this machine.
+    """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    first, last = ports
     try:
-        try:
-            made.bind((host, port))
-        except OSError as exc:
-            if exc.errno != EADDRNOTAVAIL:
-                raise
-            made.bind(("", port))
+        for port in range(first, last + 1):
+            try:
+                _bind(made, host, port)
+            except OSError as exc:
+                if exc.errno != EADDRINUSE or port == last:
+                    raise
+            else:
+                break
     except BaseException:
         made.close()
         raise
     return made
+
+
+def _bind(made: socket.socket, host: str, port: int) -> None:
+    try:
+        made.bind((host, port))
+    except OSError as exc:
+        if exc.errno != EADDRNOTAVAIL:
+            raise
+        made.bind(("", port))

@@ -289,8 +289,20 @@ def test_a_closed_listener_lets_its_port_go_at_once(heard):
     begun_s = time.monotonic()
     listener.close()
     assert time.monotonic() - begun_s < 2
-    again = Listener(Address("127.0.0.1", listener.port), heard, HintCounts())
+    again = Listener(Address("127.0.0.1", (listener.port, listener.port)), heard, HintCounts())
     again.close()
+
+
+def test_of_several_ports_the_first_free_one_is_taken(heard):
+    """So several processes of one machine share a range that a firewall lets through."""
+    one = Listener(LOCAL, heard, HintCounts())
+    try:
+        port = one.port
+        other = Listener(Address("127.0.0.1", (port, port + 20)), heard, HintCounts())
+        other.close()
+        assert port < other.port <= port + 20
+    finally:
+        one.close()
 
 
 def test_the_address_is_that_by_which_the_servers_are_reached():
@@ -494,7 +506,8 @@ def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
 def test_a_taken_port_turns_only_the_doorbell_off(store, caplog):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
-        address = Address("127.0.0.1", taken.getsockname()[1])
+        port = taken.getsockname()[1]
+        address = Address("127.0.0.1", (port, port))
         with Client(store, notify=address) as client:
             queue = client.create_queue("orders")
             with queue.consumer() as consumer:

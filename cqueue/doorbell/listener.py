@@ -95,7 +95,7 @@ class Listener:
         self._closed = True
         with suppress(OSError):
             self._socket.sendto(b"", self._socket.getsockname())  # wakes the thread
-        self._thread.join(LOOK_UP_S)
+        self._thread.join(1.0)
         self._socket.close()
 
     def _run(self) -> None:

@@ -64,9 +64,10 @@ class Ringer(Generic[T]):
             self._remember(place, _Rung(now_s, gap_s))
         return due
 
-    def rest_s(self, now_s: float) -> float | None:
-        """How long until something is due; None: nothing waits."""
-        return min((due_s - now_s for due_s, _ in self._waiting.values()), default=None)
+    @property
+    def next_s(self) -> float:
+        """When the next one is due; infinite if that is not known, or none waits."""
+        return min((due_s for due_s, _ in self._waiting.values()), default=float("inf"))
 
     def _remember(self, place: T, rung: _Rung) -> None:
         if len(self._rung) >= REMEMBERED:

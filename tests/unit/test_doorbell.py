@@ -23,6 +23,7 @@ from cqueue.doorbell.directory import Directory, listing, lists
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
 from cqueue.doorbell.listener import Listener
 from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, Ringer
+from cqueue.doorbell.sender import Sender
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
 from cqueue.store.control import Listen, ListenerRow, ReadListeners
@@ -163,9 +164,9 @@ def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
     assert not ringer.offer("a", 2, 10.0 + GAP_S / 3)
     assert not ringer.offer("a", 4, 10.0 + GAP_S / 2)
     assert ringer.due(10.0 + GAP_S / 2) == []
-    assert ringer.rest_s(10.0) == pytest.approx(GAP_S)
+    assert ringer.next_s == pytest.approx(10.0 + GAP_S)
     assert ringer.due(10.0 + GAP_S + 1e-9) == [("a", 6)]
-    assert ringer.rest_s(11.0) is None
+    assert ringer.next_s == float("inf")
     assert ringer.offer("a", 1, 11.0)
 
 
@@ -420,7 +421,7 @@ def test_a_message_that_is_due_later_rings_nobody(clients, store):
 def test_a_lost_datagram_costs_a_poll(clients, store, monkeypatch):
     """Nothing but latency hangs on it."""
     sender, receiver = clients
-    monkeypatch.setattr(Doorbell, "_send", lambda *_: None)
+    monkeypatch.setattr(Sender, "send", lambda *_: None)
     with receiver.queue("orders").consumer(max_poll_interval=timedelta(milliseconds=50)) as consumer:
         consumer.receive()
         assert store.seen.wait()
@@ -501,6 +502,28 @@ def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
         assert store.seen.wait()
         queue.send(b"x")
     assert len(store.seen.rings) == 1
+
+
+def test_a_slow_name_server_holds_up_nobody(store, monkeypatch):
+    """The address of this process is looked up beside everything else."""
+    go_on = threading.Event()
+
+    def slow(_address):
+        go_on.wait(SOON_S)
+        return "127.0.0.1"
+
+    monkeypatch.setattr(Address, "own", slow)
+    with Client(store, notify=LOCAL) as client:
+        queue = client.create_queue("orders")
+        with queue.consumer() as consumer:
+            begun_s = time.monotonic()
+            consumer.receive()
+            for _ in range(3):
+                queue.send(b"x")
+                assert consumer.receive(wait=timedelta(seconds=SOON_S))
+            assert time.monotonic() - begun_s < SOON_S / 2
+            go_on.set()
+            assert store.seen.wait()
 
 
 def test_a_taken_port_turns_only_the_doorbell_off(store, caplog):
@@ -646,9 +669,9 @@ def test_an_idle_client_has_neither_socket_nor_thread(store):
     with Client(store, notify=LOCAL) as client:
         client.create_queue("orders")
         assert client._doorbell._thread is None
-        assert client._doorbell._listener is None
+        assert client._doorbell._presence._listener is None
         client.queue("orders").send(b"x")
-        assert client._doorbell._listener is None
+        assert client._doorbell._presence._listener is None
 
 
 def test_the_first_client_of_a_process_has_the_name_that_its_dispatcher_has():

@@ -145,7 +145,7 @@ class Client:
         self._senders = Senders()
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
-        self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify)
+        self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify, self._clock.now_us)
         self._gates: dict[str, SuspectGate] = {}
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import time
 from collections.abc import Callable
@@ -50,21 +51,22 @@ class Doorbell:
     Args:
         ask: performs one operation of the store; called on a thread of the doorbell's own.
         address: where this process may be told.
+        now_us: the cluster's time.
 
     Attributes:
         name: of this process among listeners. It is the one that its dispatcher has as well, so that who is
             told of a wide row is who looks there first.
     """
 
-    def __init__(self, ask: Callable[[Any], Any], address: Address) -> None:
+    def __init__(self, ask: Callable[[Any], Any], address: Address, now_us: Callable[[], int]) -> None:
         self.counts = HintCounts()
         self.name = _new_name()
         self._ask = ask
         self._trouble = Trouble()
         self._sender = Sender(self.counts, self._trouble)
-        self._presence = Presence(self.name, address, self.counts)
+        self._presence = Presence(self.name, address, self.counts, now_us)
         self._directory = Directory(me=self.name)
-        self._ringer = Ringer[Target]()
+        self._ringer = Ringer[Target, Ring](operator.or_)
         self._changed = Condition()
         self._is_read_due = self._has_work = self._closing = False
         self._thread: Thread | None = None
@@ -86,8 +88,10 @@ class Doorbell:
 
     # ── ringing ──
 
-    def ring(self, target: Target, flags: int = 0) -> bool:
+    def ring(self, target: Target, flags: int = 0, due_us: int = 0) -> bool:
         """Tell other processes; whether the caller is to tell the consumers of this one.
+
+        due_us: the cluster's time, before which there may be nothing to find.
 
         As long as it is not known who else waits, this process is told if it does; otherwise the ring goes as
         soon as that is known.
@@ -98,7 +102,7 @@ class Doorbell:
             return True
         if not is_stale and not self._directory.others(target):
             return target.here
-        self._offer(target, flags, now_s)
+        self._offer(target, Ring(short_name(target.name), target.place, flags, due_us), now_s)
         return target.here and target.to_all
 
     def _refresh(self, now_s: float) -> bool:
@@ -110,21 +114,17 @@ class Doorbell:
                 self._wake()
         return age_s > STALE_S
 
-    def _offer(self, target: Target, flags: int, now_s: float) -> None:
+    def _offer(self, target: Target, ring: Ring, now_s: float) -> None:
         """Ring now, or soon; or once it was read who listens."""
         with self._changed:
             if self._is_read_due and now_s - self._directory.read_s > STALE_S:
-                self._ringer.put_off(target, flags)
+                self._ringer.put_off(target, ring)
                 return
-            goes = self._ringer.offer(target, flags, now_s)
+            goes = self._ringer.offer(target, ring, now_s)
             if not goes:
                 self._wake()
         if goes:
-            self._send(target, flags)
-
-    def _send(self, target: Target, flags: int) -> None:
-        ring = Ring(short_name(target.name), target.place, flags)
-        self._sender.send(ring, self._directory.others(target))
+            self._sender.send(ring, self._directory.others(target))
 
     # ── the thread ──
 
@@ -164,8 +164,8 @@ class Doorbell:
         with self._changed:
             at_once = self._closing and not self._is_read_due
             due = self._ringer.due(time.monotonic(), at_once=at_once)
-        for target, flags in due:
-            self._send(target, flags)
+        for target, ring in due:
+            self._sender.send(ring, self._directory.others(target))
 
     def _read(self) -> None:
         """Read who listens; what waited for that goes next. If it fails, what was known has to do."""

@@ -15,9 +15,13 @@ from typing import Final
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, Ring, decode
 from cqueue.doorbell.limiter import Limiter
+from cqueue.errors import NotDone
 from cqueue.logs import logger
 from cqueue.store.decode import KEY_BYTES
 
+MOST_EARLY_S: Final = 0.1
+"""A datagram waits no longer for the time that it names: where clocks differ by more, one is wrong."""
+LATEST_US: Final = 1 << 62
 LOOK_UP_S: Final = 5.0
 """How often the thread looks whether it is to end, should the datagram that tells it so be lost."""
 
@@ -73,16 +77,25 @@ class Listener:
     Args:
         heard: called on the listener's thread; it must return at once.
         counts: of the process.
+        now_us: the cluster's time. Who sends may be ahead of it by some milliseconds, and who looks before a
+            message is due by this clock looks in vain.
 
     Raises:
         OSError: there is no such address, or the port is taken.
     """
 
-    def __init__(self, address: Address, heard: Callable[[Ring], None], counts: HintCounts) -> None:
+    def __init__(
+        self,
+        address: Address,
+        heard: Callable[[Ring], None],
+        counts: HintCounts,
+        now_us: Callable[[], int] = lambda: LATEST_US,
+    ) -> None:
         self.host = address.own()
         self.key = secrets.token_bytes(KEY_BYTES)
         self._heard = heard
         self._counts = counts
+        self._now_us = now_us
         self._socket = _bound(self.host, address.ports)
         self.port: int = self._socket.getsockname()[1]
         self._limiter = Limiter()
@@ -119,10 +132,19 @@ class Listener:
             self._counts.forged += 1
             return
         self._counts.received += 1
-        if self._limiter.offer(ring, time.monotonic()):
+        now_s = time.monotonic()
+        if self._limiter.offer(ring, now_s, now_s + self._early_s(ring)):
             self._tell(ring)
         else:
-            self._counts.merged += 1
+            self._counts.deferred += 1
+
+    def _early_s(self, ring: Ring) -> float:
+        """How long it is to wait until there can be something to find."""
+        if not ring.due_us:
+            return 0.0
+        with suppress(NotDone):  # this clock does not know the time yet
+            return min(MOST_EARLY_S, max(0.0, (ring.due_us - self._now_us()) / 1e6))
+        return 0.0
 
     def _tell(self, ring: Ring) -> None:
         try:

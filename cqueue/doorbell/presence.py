@@ -32,11 +32,12 @@ class Presence:
     beat_s: when the row is to be written next.
     """
 
-    def __init__(self, name: str, address: Address, counts: HintCounts) -> None:
+    def __init__(self, name: str, address: Address, counts: HintCounts, now_us: Callable[[], int]) -> None:
         self.name = name
         self.beat_s = NEVER
         self._address = address
         self._counts = counts
+        self._now_us = now_us
         self._heard: dict[bytes, tuple[Heard, ...]] = {}
         self._listener: Listener | None = None
 
@@ -61,7 +62,7 @@ class Presence:
             OSError: no socket can be opened.
         """
         if self._listener is None:
-            self._listener = Listener(self._address, self._take, self._counts)
+            self._listener = Listener(self._address, self._take, self._counts, self._now_us)
         return self._listener
 
     def beat(self, listener: Listener, now_s: float) -> Listen:

@@ -1,5 +1,6 @@
 """The doorbell: what a datagram says, who is told, how often, and that no trouble reaches a caller."""
 
+import operator
 import os
 import socket
 import threading
@@ -32,7 +33,7 @@ from cqueue.store.operations import WideRow
 from tests.fix_dispatcher import until
 
 KEY = bytes(range(16))
-RING = Ring(short_name("orders@1"), b"1700000000000\0007", 0b11)
+RING = Ring(short_name("orders@1"), b"1700000000000\0007", 0b11, 1_700_000_000_000_000)
 LOCAL = Address("127.0.0.1")
 SOON_S = 20.0
 
@@ -44,7 +45,7 @@ def test_a_datagram_says_what_was_rung_and_is_small():
     """It fits one packet of any network, and holds neither the queue's name nor a body."""
     data = encode(RING, KEY)
     assert decode(data, KEY) == RING
-    assert len(data) < 50
+    assert len(data) < 60
     assert len(encode(RING._replace(place=bytes(MAX_PLACE)), KEY)) == LONGEST <= 100
 
 
@@ -159,7 +160,7 @@ def test_all_are_told_where_all_are_to_be_told():
 
 def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
     """The first goes at once, all that follow it closely as one, with all their flags."""
-    ringer = Ringer[str]()
+    ringer = Ringer[str, int](operator.or_)
     assert ringer.offer("a", 1, 10.0)
     assert not ringer.offer("a", 2, 10.0 + GAP_S / 3)
     assert not ringer.offer("a", 4, 10.0 + GAP_S / 2)
@@ -172,7 +173,7 @@ def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
 
 def test_rings_that_keep_coming_become_rarer():
     """Whoever is told of thousands of sends a second is busy, and finds them anyway."""
-    ringer, sent, now_s = Ringer[str](), 0, 10.0
+    ringer, sent, now_s = Ringer[str, int](operator.or_), 0, 10.0
     for _ in range(10_000):
         now_s += 0.0001
         sent += ringer.offer("a", 1, now_s)
@@ -182,12 +183,12 @@ def test_rings_that_keep_coming_become_rarer():
 
 
 def test_places_do_not_hold_each_other_up():
-    ringer = Ringer[str]()
+    ringer = Ringer[str, int](operator.or_)
     assert all(ringer.offer(place, 1, 10.0) for place in "abc")
 
 
 def test_what_waits_to_be_released_goes_then_and_at_a_close_at_once():
-    ringer = Ringer[str]()
+    ringer = Ringer[str, int](operator.or_)
     ringer.put_off("a", 1)
     ringer.put_off("a", 2)
     assert ringer.due(1e9) == []
@@ -267,6 +268,23 @@ def test_forged_garbled_and_empty_datagrams_are_dropped_and_counted(heard):
         assert heard.wait(2)
         assert heard.rings == [RING, RING]
         assert (counts.received, counts.forged) == (2, 5)
+    finally:
+        listener.close()
+
+
+def test_a_ring_of_a_sender_whose_clock_is_ahead_is_told_when_it_is_due_here(heard):
+    """A consumer that looks before finds nothing, and would not look again for long."""
+    now = [1_000_000_000]
+    listener = Listener(LOCAL, heard, HintCounts(), lambda: now[0])
+    try:
+        send(listener, encode(RING._replace(due_us=now[0]), listener.key))
+        assert heard.wait()
+        begun_s = time.monotonic()
+        send(listener, encode(RING._replace(due_us=now[0] + 30_000), listener.key))
+        assert heard.wait(2)
+        assert time.monotonic() - begun_s >= 0.03
+        send(listener, encode(RING._replace(due_us=now[0] + 3_600_000_000), listener.key))
+        assert heard.wait(3)  # one of the clocks is wrong: nobody waits for it
     finally:
         listener.close()
 
@@ -677,6 +695,6 @@ def test_an_idle_client_has_neither_socket_nor_thread(store):
 def test_the_first_client_of_a_process_has_the_name_that_its_dispatcher_has():
     """The dispatcher's name decides which wide rows are its own to look at first."""
     assert rendezvous.own_name() == rendezvous.own_name()
-    names = {Doorbell(lambda _: None, LOCAL).name for _ in range(2)}
+    names = {Doorbell(lambda _: None, LOCAL, lambda: 0).name for _ in range(2)}
     assert len(names) == 2
     assert all(name.startswith(rendezvous.own_name()) for name in names)

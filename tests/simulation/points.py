@@ -40,6 +40,7 @@ from cqueue.protocol import (
     view,
 )
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.work import WorkList
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
 from tests.simulation.world import World
@@ -85,6 +86,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "release": ((ack, "release"),),
     "suspect extended": ((SuspectGate, "extend"),),
     "letter stored": ((dead, "insert_letter"),),
+    "next wide row": ((WorkList, "next"),),
     # what a store does
     "mutation": ((MemoryStore, "_mutate"), (Cluster, "mutate")),
     "delete": ((MemoryStore, "_delete_messages"), (Cluster, "_delete_messages")),

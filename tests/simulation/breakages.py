@@ -338,6 +338,11 @@ def held_row_first() -> Any:
     return replaced("next wide row", next_row)
 
 
+def probed_only_when_idle() -> Any:
+    """A consumer that knows of enough work probes no other wide rows."""
+    return replaced("probing", lambda probed, *, found_enough: not found_enough)
+
+
 def _all_of(*contexts: Any) -> Any:
     stack = contextlib.ExitStack()
     for each in contexts:

@@ -67,6 +67,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "epochs may go": ((policy, "epochs_may_go"),),
     "epochs stay known": ((policy, "epochs_stay_known"),),
     "bodies dropped at": ((policy, "bodies_dropped_at_us"),),
+    "probing": ((policy, "probes_on"),),
     "letter id": ((policy, "letter_id"),),
     # functions in the room where they belong
     "fence": ((sanity, "next_fence"),),

@@ -140,6 +140,8 @@ RULES = (
          early.late_burial_confirmed, times.late_burial_does_not_count, None),
     Rule("held-row-first", "wide rows with work take turns, whichever lock is held",
          broken.held_row_first, None, 50),
+    Rule("probed-only-when-idle", "each search probes some wide rows, however many have work",
+         broken.probed_only_when_idle, None, 50),
     Rule("unrepaired-node", "a node away beyond gc_grace is rebuilt",
          broken.unrepaired_node, None, 110),
     Rule("tombstone-beyond-now", "no partition tombstone beyond now",

@@ -9,10 +9,10 @@ from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import bodies
 from cqueue.protocol.disposition import BODY_LOST, Disposition, disposition, spent
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.spec import QueueSpec, Taken
+from cqueue.protocol.lease import Taken
+from cqueue.protocol.spec import QueueSpec
 from cqueue.received import ReceivedMessage
 from cqueue.settler import Settler
-from cqueue.store.operations import WideRow
 
 
 class ClaimedBatch:
@@ -54,21 +54,19 @@ class ClaimedBatch:
 
     def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
         """Messages with their bodies; one that somebody has acked meanwhile is left out."""
-        found: dict[tuple[WideRow, int], bytes] = {}
+        found: dict[int, bytes] = {}
+        # All of a claim are of one wide row.
         for read in bodies.reads((one.lease.wide_row, one.row) for one in taken):
-            found.update({(read.wide_row, id_): body for id_, body in self._driver.ask(read).items()})
+            found = self._driver.ask(read)
         messages: list[ReceivedMessage] = []
-        missing: dict[WideRow, list[Taken]] = {}
+        missing: list[Taken] = []
         for one in taken:
-            wide_row, row = one.lease.wide_row, one.row
-            body = found.get((wide_row, row.id)) if row.body is None else row.body
+            body = found.get(one.row.id) if one.row.body is None else one.row.body
             if body is None:
-                missing.setdefault(wide_row, []).append(one)
+                missing.append(one)
             else:
                 messages.append(ReceivedMessage(self._settler, one, body))
-        for some in missing.values():
-            messages += self._found(some)
-        return messages
+        return messages + (self._found(missing) if missing else [])
 
     def _found(self, missing: Sequence[Taken]) -> list[ReceivedMessage]:
         """Messages whose bodies a quorum does not have, with those of other replicas; if none has them, dead.

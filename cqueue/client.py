@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Lock, RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from cqueue.batcher import calls
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
 from cqueue.clock import ClusterClock
@@ -27,9 +27,8 @@ from cqueue.log.protocol.definition import remove
 from cqueue.log.subscription import OnEvent, Subscription
 from cqueue.message import check_duration
 from cqueue.producer import Producer
-from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.lease import SuspectGate
 from cqueue.queue import Queue
-from cqueue.senders import Senders
 from cqueue.settings import Settings, load
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Operation, Store
@@ -42,7 +41,11 @@ if TYPE_CHECKING:
     from cqueue.store.cassandra import CassandraStore
     from cqueue.store.connection import Connection
 
-ACK_THREADS = 2
+SENDS, MOST_SENDS = 2, 8
+"""Calls of `send_many_async` that run at a time, and that run or wait before the next one has to wait: each
+may have 10,000 messages."""
+ACKS, MOST_ACKS = 2, 1000
+"""Of `ack_async`."""
 DOORBELL_S = 2.0
 """What the doorbell may take to read or write who listens."""
 
@@ -83,12 +86,17 @@ def _cassandra_client(settings: Settings) -> Client:
         on_close=connection.close,
         local_dc=settings.local_dc,
         address=settings.address,
-        notify=_notify(settings, connection) if settings.notify else None,
+        notify=address_of(settings, connection),
     )
 
 
-def _notify(settings: Settings, connection: Connection) -> Address:
-    """Where this process may be told. A node that is known by its own address shows better which that is."""
+def address_of(settings: Settings, connection: Connection) -> Address | None:
+    """Used inside: where other processes may tell this one of messages; None with `notify=off`.
+
+    The nodes as they know themselves show better than contact points by which address others reach this one.
+    """
+    if not settings.notify:
+        return None
     nodes = [(str(host.address), host.endpoint.port) for host in connection.cluster.metadata.all_hosts()]
     return Address(settings.notify_host, settings.notify_port, (*nodes, *settings.hosts))
 
@@ -138,11 +146,11 @@ class Client:
         self._clock = self._driver.clock
         self._catalog = Catalog(self._driver, local_dc)
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
-        self._executor = ThreadPoolExecutor(ACK_THREADS, thread_name_prefix="cqueue-ack")
-        self._senders = Senders()
+        self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)
+        self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
-        self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify)
+        self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify, self._clock.now_us)
         self._log_bells = LogBells(self._doorbell)
         self._gates: dict[str, SuspectGate] = {}
 
@@ -153,9 +161,9 @@ class Client:
         """Open a queue.
 
         linger: `send`s of several threads with this object go one batch at a time: the first one waits so
-            long for others (0 to 1 s), and all that come while Cassandra answers go together. None: four go
-            at a time, each at once; only what comes while they do goes together. Either way each `send`
-            returns once its message is acknowledged, or fails for its own message.
+            long for others (0 to 1 s), and all that come while Cassandra answers go together. None: two go
+            at a time, each at once; what comes while they do goes together, two batches at a time. Either way
+            each `send` returns once its message is acknowledged, or fails for its own message.
 
         Raises:
             QueueNotFound: there is none of that name.
@@ -316,7 +324,7 @@ class Client:
             self._driver,
             producer,
             self._make_consumer,
-            senders=self._senders,
+            sends=self._sends,
             linger=linger,
         )
 
@@ -344,7 +352,7 @@ class Client:
             self._driver,
             bell,
             gate=gate,
-            executor=self._executor,
+            executor=self._acks,
             intervals=intervals,
             prefetch=prefetch,
             wake=wake,
@@ -355,8 +363,8 @@ class Client:
 
         Whatever is called afterwards raises `Closed`.
         """
-        self._senders.close()
-        self._executor.shutdown(wait=True)
+        self._sends.close()
+        self._acks.close()
         if self._doorbell is not None:
             self._doorbell.close()
         self._driver.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +12,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Self
 
+from cqueue.batcher import Calls
 from cqueue.bell import Bell
 from cqueue.catalog import PAUSED, Catalog, Entry
 from cqueue.claimed import ClaimedBatch
@@ -22,8 +23,9 @@ from cqueue.prefetch import Prefetch
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import Lease, SuspectGate
 from cqueue.protocol.poll import Poll, Share
-from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate
+from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
 from cqueue.received import Messages, ReceivedMessage
 from cqueue.settler import Settler
@@ -70,7 +72,7 @@ class Consumer:
         bell: Bell,
         *,
         gate: SuspectGate,
-        executor: Executor,
+        executor: Calls,
         intervals: PollIntervals,
         prefetch: int = 0,
         wake: Callable[[], None] | None = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cqueue import ids
 from cqueue.errors import BadInput
 from cqueue.message import MessageId, to_datetime
-from cqueue.protocol.spec import Lease, Taken
+from cqueue.protocol.lease import Lease, Taken
 
 if TYPE_CHECKING:
     from cqueue.consuming import Settles

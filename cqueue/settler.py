@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from threading import Lock
 from typing import TypeVar
 
+from cqueue.batcher import Calls
 from cqueue.catalog import Catalog
 from cqueue.config import to_ms
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import AckUnknown, BadInput, Closed, CqueueError, LeaseLost, NotDone, OutcomeUnknown
+from cqueue.errors import AckUnknown, BadInput, CqueueError, LeaseLost, NotDone, OutcomeUnknown
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_duration, delay_us
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
-from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, Taken
+from cqueue.protocol.lease import Lease, Taken
+from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
 from cqueue.received import Messages, listed
 
 T = TypeVar("T")
@@ -38,7 +41,7 @@ class Settler:
         catalog: Catalog,
         driver: BlockingDriver,
         *,
-        executor: Executor,
+        executor: Calls,
         finished: Callable[[Lease], None],
     ) -> None:
         self._name = name
@@ -140,10 +143,7 @@ class Settler:
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """See `Consumer.ack_async`."""
-        try:
-            return self._executor.submit(self.ack, list(listed(messages)))
-        except RuntimeError as exc:
-            raise Closed("the client has been closed") from exc
+        return self._executor.submit(partial(self.ack, list(listed(messages))))
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """See `Consumer.nack`."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.lanes import Lane
     from cqueue.dispatcher.running import Step
     from cqueue.dispatcher.verdicts import Verdict
-    from cqueue.protocol.spec import Lease
+    from cqueue.protocol.lease import Lease
 
 
 class Stage(IntEnum):

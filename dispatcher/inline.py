@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.delivery import Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Events
 from cqueue.dispatcher.feeder import delivery_of
 from cqueue.dispatcher.firing import ScheduleStep
@@ -186,11 +186,8 @@ class Inline:
         return Ran(lane.name, message, settlement, self._last.answer, self._last.error)
 
     def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        if settlement is SUCCEEDED or settlement.verb is Verb.ACK:
+        if settlement.verb is Verb.ACK:
             self._settler.send_acks([delivery])
             return
-        item = Item(delivery, settlement, settlement.delay.total_seconds())
-        send: Callable[..., Any] = (
-            self._settler.send_dead if settlement.verb is Verb.DEAD else self._settler.send_nacks
-        )
-        send(self._tally, [item])
+        send = self._settler.send_dead if settlement.verb is Verb.DEAD else self._settler.send_nacks
+        send([Item(delivery, settlement, settlement.delay.total_seconds())])

@@ -16,8 +16,9 @@ from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import policy, sanity
 from cqueue.protocol.draft import MOST_NEW, freed
+from cqueue.protocol.lease import Change, Lease, Taken
 from cqueue.protocol.lock import new_owner, settle, share
-from cqueue.protocol.spec import Change, Lease, Proto, Taken
+from cqueue.protocol.spec import Proto
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cqueue.protocol.spec import Proto, Taken
+from cqueue.protocol.lease import Taken
+from cqueue.protocol.spec import Proto
 from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, Together, WideRow
 
 HEADER_LOST = "cqueue-dead-lost"

@@ -15,8 +15,9 @@ from cqueue.protocol import policy, shards
 from cqueue.protocol.ack import Placement, ack, place
 from cqueue.protocol.bodies import look_everywhere, without_body
 from cqueue.protocol.fresh import together
+from cqueue.protocol.lease import Lease, Taken
 from cqueue.protocol.shards import registration
-from cqueue.protocol.spec import Lease, Proto, QueueSpec, Taken
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
     InsertBodies,
     InsertMessages,

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.protocol import policy, sanity
 from cqueue.protocol.disposition import Disposition, disposition
+from cqueue.protocol.lease import Lease, SuspectGate, Taken
 from cqueue.protocol.lock import share
 from cqueue.protocol.sanity import is_lost, restarted
-from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.view import Ahead, RowView
 from cqueue.protocol.work import Reason
 from cqueue.store.operations import (

@@ -27,7 +27,8 @@ from cqueue.store.operations import (
 )
 
 if TYPE_CHECKING:
-    from cqueue.protocol.spec import Lease, QueueSpec
+    from cqueue.protocol.lease import Lease
+    from cqueue.protocol.spec import QueueSpec
 
 # ── what slots list ──
 
@@ -126,6 +127,14 @@ def epochs_stay_known(spec: QueueSpec, *, was_retiring: bool) -> bool:
 def bodies_dropped_at_us(end_us: int) -> int:
     """The time of the tombstone of a retired wide row's bodies: above all of them, and long past."""
     return end_us
+
+
+# ── turns ──
+
+
+def probes_on(probed: int, *, found_enough: bool) -> bool:
+    """Whether a search goes on: it probes some wide rows, however many others are known to have work."""
+    return not (probed and found_enough)
 
 
 # ── dead letters ──

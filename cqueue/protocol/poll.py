@@ -15,10 +15,11 @@ from cqueue.protocol import ack, policy
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import Lease, SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.probe import has_suspect, probe
 from cqueue.protocol.registry import Registry, refresh
-from cqueue.protocol.spec import Lease, Proto, QueueSpec, SuspectGate
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
 from cqueue.protocol.work import Reason, Work, WorkList
 from cqueue.store.operations import Now, QueueRow, RandomBits, WideRow
@@ -213,7 +214,7 @@ class Poll:
             if not busy or view.seen_us <= last_us
         ]
         for start in range(0, len(due), PROBED_AT_ONCE):
-            if start and len(self.work) >= ENOUGH_FOUND:  # some are probed each time, whatever else there is
+            if not policy.probes_on(start, found_enough=len(self.work) >= ENOUGH_FOUND):
                 return
             yield from self._probe(spec, due[start : start + PROBED_AT_ONCE], now_us)
         if share is None:

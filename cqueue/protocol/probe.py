@@ -14,10 +14,11 @@ from cqueue.protocol import policy
 from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.draft import listed_above
 from cqueue.protocol.fresh import look_back
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, ripe_at_us
 from cqueue.protocol.sanity import is_held, is_lost, is_retired
-from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
     CursorRow,

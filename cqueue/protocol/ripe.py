@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.draft import Draft
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.sanity import AHEAD_US, is_overdue
-from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import ReadMessages, SlotRow, SlotState
 
 BURIED_AT_ONCE = 10

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -280,7 +281,7 @@ class RecordedConsumer:
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """As `Consumer.ack_async`; recorded when a thread of the client takes it up."""
-        return self._consumer._settler._executor.submit(self.ack, _listed(messages))  # noqa: SLF001
+        return self._consumer._settler._executor.submit(partial(self.ack, _listed(messages)))  # noqa: SLF001
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """As `Consumer.nack`."""

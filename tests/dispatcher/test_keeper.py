@@ -12,7 +12,7 @@ from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.keeper import RETRY_MS, Care, Keeper, judge
 from cqueue.dispatcher.tally import Tally
 from cqueue.errors import LeaseLost, Unavailable
-from cqueue.protocol.spec import Holding, Lease
+from cqueue.protocol.lease import Holding, Lease
 from cqueue.store.operations import SlotRow, SlotState, WideRow
 
 VISIBILITY_MS = 10_000

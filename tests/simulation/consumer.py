@@ -12,8 +12,9 @@ from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import Lease, SuspectGate, Taken
 from cqueue.protocol.poll import Poll
-from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import Pause, QueueRow, ReadBodies, ReadQueue
 from tests.simulation.oracle import body_of
 from tests.simulation.world import Client, Script
@@ -98,6 +99,8 @@ class Consumer:
             self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster)
             if claimed is None:
                 break
+            if claimed.taken or claimed.dead or claimed.expired:
+                self.sim.claimed(self, claimed)
             if (yield from self._accept(claimed, began)):
                 return True
         yield from poll.tidy(at_once=self.sim.rng.random() < 0.5)

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from cqueue.errors import LeaseLost, OutcomeUnknown
 from cqueue.protocol import ack
-from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.lease import SuspectGate
 from cqueue.store.operations import (
     Head,
     Mutate,

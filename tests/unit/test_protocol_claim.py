@@ -14,10 +14,10 @@ from cqueue.protocol.budget import KNOWN_TOMBSTONES
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
 from cqueue.protocol.fresh import AHEAD_US, READ_BYTES
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
-from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import (
     CURRENT_US,
     REMEMBERED_US,

@@ -35,7 +35,6 @@ from cqueue.dispatcher.metrics import Meter, Metrics, exposition
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.notify import Notifier
 from cqueue.dispatcher.processes import TICK_S, Exit, Signalled
-from cqueue.dispatcher.pulse import Pulse
 from cqueue.dispatcher.recorder import Recorder
 from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 
@@ -144,7 +143,7 @@ class Daemon:
         self._stopping = False
         self._hindrance = ""  # what an operator has to mend before it can start
         self._metrics = Metrics(settings.target)
-        self._pulse: Pulse | None = None
+        self._dispatcher: Dispatcher | None = None  # once it runs
         self._members: Members | None = None
         self._name = members.new_name(members.host_name(), os.getpid())
 
@@ -227,7 +226,7 @@ class Daemon:
 
     def _work(self, dispatcher: Dispatcher) -> int:
         self._metrics.watch(dispatcher.stats, dispatcher.quarantined, lambda: dispatcher.depths.latest)
-        self._pulse = Pulse(dispatcher)
+        self._dispatcher = dispatcher
         self._members = Members(
             dispatcher.lanes[0].sender.ask,
             lambda: self._described(dispatcher),
@@ -306,8 +305,8 @@ class Daemon:
 
     def health(self) -> Health:
         """How it is, for probes, systemd, and the parent."""
-        if self._pulse is not None:
-            return health.judge(self._pulse.signs())
+        if self._dispatcher is not None:
+            return health.judge(health.signs_of(self._dispatcher))
         return (
             replace(health.STARTING, reason=f"starting: {self._hindrance}")
             if self._hindrance
@@ -357,7 +356,7 @@ def _queues(dispatcher: Dispatcher) -> tuple[str, ...]:
 def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:
     for lane in dispatcher.lanes:
         if lane.name == name:
-            lane.share = share
+            lane.divide(share)
 
 
 def _counted(counts: Any) -> dict[str, int]:

@@ -175,13 +175,11 @@ class Dispatcher:
         lanes: list[Lane] = []
         try:
             for source in self._sources:
-                own = [Lane(source, self._roster, self.options, helper=number > 0) for number in range(each)]
-                lanes += own
-                for lane in own:
+                of = min(each, queue_of(source).config.shards)
+                for number in range(of):
+                    lanes.append(lane := Lane(source, self._roster, self.options, number=number, of=of))
                     lane.kinds |= self._kinds
                     lane.learn()
-                    lane.main = own[0]
-                own[0].helpers = own[1 : own[0].shards]
         except BaseException:
             for lane in lanes:
                 lane.consumer.close()
@@ -227,9 +225,10 @@ class Dispatcher:
         if self._handover.waiting or self._handover.running or self._settler.pending:
             self._busy_s = time.monotonic()
             return False
-        loud = [lane for lane in self._roster.lanes if not lane.helper and not lane.is_quiet(self._busy_s)]
-        if loud and time.monotonic() - self._busy_s >= QUIET_S:
-            self._roster.hurry(loud)
+        loud = [lane for lane in self._roster.lanes if not lane.turn.is_quiet(self._busy_s)]
+        if time.monotonic() - self._busy_s >= QUIET_S:
+            for lane in loud:
+                self._roster.ring(lane)
         return not loud
 
     def __enter__(self) -> Self:
@@ -272,10 +271,19 @@ class Dispatcher:
                 found[owner.partition("@")[0]] += rows
         return dict(found)
 
+    def dead_threads(self) -> tuple[str, ...]:
+        """Names of threads that live as long as it runs and have ended; workers may be replaced."""
+        vital = (self._conductor, self._keeper.thread, self._watcher.thread, *self._feeders.threads)
+        return tuple(thread.name for thread in vital if not thread.is_alive())
+
+    def stalled_s(self) -> float:
+        """For how long the slowest poll has been under way."""
+        return self._roster.stalled_s()
+
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """Used inside: its consumers, for those who tell them which wide rows to look at."""
-        return tuple(self._roster.lanes)
+        return self._roster.lanes
 
     # ── what the parts ask ──
 

@@ -47,21 +47,21 @@ class Feeders:
         self._hold = hold
         self._give_back = give_back
         self.trouble = Trouble(events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
-        self._threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread] = []
 
     def start(self, count: int) -> None:
         """Start so many threads."""
-        self._threads = [
+        self.threads = [
             threading.Thread(target=self._run, name=f"cqueue-feeder-{number}", daemon=True)
             for number in range(count)
         ]
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
     def join(self, seconds: float) -> None:
         """Wait for a receive that is under way, after the roster was closed."""
-        share_s = seconds / max(1, len(self._threads))
-        for thread in self._threads:
+        share_s = seconds / max(1, len(self.threads))
+        for thread in self.threads:
             thread.join(share_s)
 
     def _run(self) -> None:
@@ -71,25 +71,16 @@ class Feeders:
 
     def _poll(self, lane: Lane, tally: Tally) -> None:
         """One receive. Whatever happens, the lane is due again some time."""
-        if lane.is_early and not lane.has_news():
-            self._roster.later(lane)
-            return
         try:
-            if not lane.is_needed(self._roster.clock()):
-                self._roster.tidied(lane, more=lane.tidy())
-                return
-            lane.divide()
-            messages, more = lane.consumer.receive(lane.want), False
-            if messages:
+            if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
                 tally.add(lane.name, "received", len(messages))
                 self._admit(lane, messages)
-                more = lane.look_around()
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
             self._failed(lane, tally, exc)
         else:
             self.trouble.succeeded(lane.name, queue=lane.name)
-            self._roster.found(lane, len(messages), more=more)
+            self._roster.found(lane, len(messages))
 
     def _failed(self, lane: Lane, tally: Tally, error: Exception) -> None:
         tally.add(lane.name, "receive_failures")

@@ -165,7 +165,7 @@ class Inline:
             lane.consumer.close()
 
     def _lane(self, queue: str) -> Lane:
-        lane = Lane(self.queues[queue], self._roster, self._options, helper=False)
+        lane = Lane(self.queues[queue], self._roster, self._options)
         lane.learn()
         return lane
 

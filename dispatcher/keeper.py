@@ -80,17 +80,17 @@ class Keeper:
         self.holds: list[Hold] = []
         self._ticks = 0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cqueue-keeper", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="cqueue-keeper", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Keep nothing from now on."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        if self.thread.is_alive():
+            self.thread.join(1.0)
 
     def keep(self, hold: Hold) -> None:
         """Look after it from now on. Called on any thread."""

@@ -13,11 +13,6 @@ from typing import Final
 STARTED_WITHIN: Final = 0.25
 """The part of the timeout in which what waits should be started."""
 WEIGHT: Final = 0.05
-QUICK_WEIGHT: Final = 0.02
-QUICK_S: Final = 0.0001
-"""A handler that takes longer has done more than Python does between two switches of threads."""
-QUICK_SHARE: Final = 0.95
-"""So many must be quick for all to count as quick: the thread may have been switched in the middle of one."""
 UNKNOWN_BACKLOG: Final = 2
 """Messages a thread, before any handler has returned."""
 
@@ -29,9 +24,6 @@ class Pace:
         slots: handlers that can run at a time.
         most: messages that may wait, however quick handlers are.
         ages: seconds that each running handler has been at it.
-
-    Attributes:
-        is_quick: whether handlers do next to nothing, so that threads gain nothing.
     """
 
     def __init__(self, slots: int, most: int, ages: Callable[[], Sequence[float]]) -> None:
@@ -39,15 +31,11 @@ class Pace:
         self._most = most
         self._ages = ages
         self._mean_s: float | None = None
-        self._quick_share = 0.0
-        self.is_quick = False
 
     def observe(self, seconds: float) -> None:
         """A handler took so long. Two threads at once may lose one of two observations: no harm."""
         mean_s = self._mean_s
         self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
-        self._quick_share += QUICK_WEIGHT * ((seconds < QUICK_S) - self._quick_share)
-        self.is_quick = self._quick_share > QUICK_SHARE
 
     def capacity(self, visibility_s: float, idle: int) -> int:
         """How many messages may wait: at least one for each idle slot."""

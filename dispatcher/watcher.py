@@ -91,11 +91,11 @@ class Watcher:
         self._interval_s = interval_s
         self._stopping = threading.Event()
         self._log = logger()
-        self._thread = threading.Thread(target=self._run, name="cqueue-watcher", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="cqueue-watcher", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """End; a look under way is not waited for, as it may end at any of its operations."""

@@ -36,7 +36,7 @@ class Worker:
 
     def _work(self) -> None:
         crew, done = self._crew, False
-        while (delivery := crew.handover.take(done=done, quick=crew.pace.is_quick)) is not None:
+        while (delivery := crew.handover.take(done=done)) is not None:
             done = True
             try:
                 self._handle(delivery)

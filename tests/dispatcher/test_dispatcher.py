@@ -13,7 +13,6 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.consumer import Consumer
 from cqueue.dispatcher import loop, workers
 from cqueue.dispatcher.delivery import SUCCEEDED
 from cqueue.dispatcher.dispatcher import Dispatcher
@@ -682,7 +681,7 @@ def test_a_cluster_that_does_not_answer_is_asked_little_and_work_resumes_alone(t
     """Neither a busy loop nor a flood of log lines; nothing is to be done when it is back."""
     events, failing = [], threading.Event()
     dispatcher = dispatch(work, lambda *_: None, on_event=lambda name, _: events.append(name))
-    until(lambda: dispatcher._roster.lanes[0].empty_since_s)
+    until(lambda: dispatcher._roster.lanes[0].turn.empty_since_s)
     troubled.trouble = lambda _: Unavailable("no node") if failing.is_set() else None
     failing.set()
     until(lambda: dispatcher.stats().total.receive_failures >= 3)
@@ -771,8 +770,8 @@ def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
     queues = [shop.create_queue(f"q{number}") for number in range(100)]
     seen = threading.Semaphore(0)
     dispatcher = dispatch(queues, lambda *_: seen.release())
-    until(lambda: all(lane.pause_s >= 1 for lane in dispatcher.lanes))
-    polled = sum(lane.pause_s >= 1 for lane in dispatcher.lanes)
+    until(lambda: all(lane.turn.pause_s >= 1 for lane in dispatcher.lanes))
+    polled = sum(lane.turn.pause_s >= 1 for lane in dispatcher.lanes)
     assert polled == 100
     begin = time.monotonic()
     for queue in queues[::10]:
@@ -781,20 +780,6 @@ def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
     assert time.monotonic() - begin < 5
     assert dispatcher.stats().queues["q10"].received == 1
     assert dispatcher.stats().queues["q11"].received == 0
-
-
-def test_it_looks_around_while_messages_are_handled(work, monkeypatch):
-    """A search goes on between receives: messages that come need not wait for a whole one."""
-    looked = threading.Event()
-
-    def look_around(_consumer):
-        looked.set()
-        return False
-
-    monkeypatch.setattr(Consumer, "look_around", look_around)
-    work.send(b"x")
-    with Dispatcher(work, lambda *_: looked.wait(SOON_S)):
-        assert looked.wait(SOON_S)
 
 
 # ── around the handler ──

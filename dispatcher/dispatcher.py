@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, Self
 
-from cqueue.dispatcher.delivery import Delivery, Settlement, Verb
+from cqueue.dispatcher.delivery import RELEASED, Delivery, Settlement, Verb
 from cqueue.dispatcher.depths import Depths
 from cqueue.dispatcher.events import Event, Events, OnEvent
 from cqueue.dispatcher.feeder import Feeders
@@ -30,7 +30,7 @@ from cqueue.dispatcher.lanes import QUIET_S, Lane, Roster, Source, queue_of
 from cqueue.dispatcher.loop import Loop
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
-from cqueue.dispatcher.running import INTERRUPTED, Runner, Step, released
+from cqueue.dispatcher.running import INTERRUPTED, Plant, Runner, Step
 from cqueue.dispatcher.settler import Settler
 from cqueue.dispatcher.tally import Stats, Tallies, total
 from cqueue.dispatcher.watcher import Watcher
@@ -94,7 +94,6 @@ class Dispatcher:
         self._busy_s = time.monotonic()
         self._events = events = Events(on_event)
         self._tallies = tallies = Tallies()
-        self._tally = tallies.new()
         self._executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
         self._settler = Settler(self.options, middleware, events=events, tallies=tallies)
         self._handover = Handover(self._call_loop, self._feed)
@@ -106,17 +105,15 @@ class Dispatcher:
             middleware,
             (*steps, ScheduleStep(ledgers)),
             self._stopping,
+            tallies=tallies,
             unknown_task_wait=self.options.unknown_task_wait,
         )
         self._watcher = Watcher(ledgers, beside=self.depths.look)
-        shared: dict[str, Any] = {
-            "settle": self._settler.settle,
-            "events": events,
-            "tallies": tallies,
-            "backlog": self.options.backlog,
-        }
-        self._crew = Crew(self.options.threads, self._handover, runner, **shared)
-        self._loop = Loop(self.options.coroutines, self._handover, runner, **shared)
+        plant = Plant(
+            self._handover, runner, self._settler.settle, events, tallies, backlog=self.options.backlog
+        )
+        self._crew = Crew(self.options.threads, plant)
+        self._loop = Loop(self.options.coroutines, plant)
         self._roster = Roster(
             self._room,
             self.options.poll_interval.total_seconds(),
@@ -128,7 +125,7 @@ class Dispatcher:
             watch=self._watch,
             executor=self._executor,
             events=events,
-            tally=tallies.new(),
+            tallies=tallies,
         )
         self._feeders = Feeders(
             self._roster,
@@ -301,25 +298,17 @@ class Dispatcher:
 
     def _room_of(self, lane: Lane, coming: int, *, is_async: bool) -> int:
         line = self._handover.coroutines if is_async else self._handover.threads
-        pace = self._loop.pace if is_async else self._crew.pace
-        slots = self.options.coroutines if is_async else self.options.threads
-        capacity = pace.capacity(lane.visibility_s, slots - line.running)
-        most = 2 * capacity if capacity > slots else capacity
-        return self._handover.room(
-            line,
-            lane.name,
-            self.options.batch_size,
-            capacity=capacity,
-            most=most,
-            coming=coming,
-        )
+        runners = self._loop if is_async else self._crew
+        capacity = runners.pace.capacity(lane.visibility_s, runners.size - line.running)
+        most = 2 * capacity if capacity > runners.size else capacity
+        batch = self.options.batch_size
+        return self._handover.room(line, lane.name, batch, capacity=capacity, most=most, coming=coming)
 
     def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         """They were not started."""
-        with self._mutex:
-            settlement = released(self._tally, deliveries)
         for delivery in deliveries:
-            self._settler.settle(delivery, settlement)
+            self._tallies.add(delivery.lane.name, RELEASED.outcome)
+            self._settler.settle(delivery, RELEASED)
         if deliveries:
             self._events.say(Event.RELEASED, messages=len(deliveries))
 
@@ -329,8 +318,7 @@ class Dispatcher:
         for delivery in self._crew.watch(time.monotonic()):
             delivery.lose()
             left_ms = max(0, delivery.message.lease.due_ms - delivery.lane.now_ms())
-            with self._mutex:
-                self._tally.add(delivery.lane.name, "interrupted")
+            self._tallies.add(delivery.lane.name, "interrupted")
             self._settler.settle(delivery, Settlement(Verb.NACK, "left", timedelta(milliseconds=left_ms)))
             self._events.of(Event.STUCK, delivery)
 
@@ -384,8 +372,7 @@ class Dispatcher:
                 return
         for delivery in [*self._crew.abandon_all(), *self._loop.deliveries()]:
             delivery.lose()
-            with self._mutex:
-                self._tally.add(delivery.lane.name, "interrupted")
+            self._tallies.add(delivery.lane.name, "interrupted")
             self._settler.settle(delivery, INTERRUPTED)
             self._events.of(Event.ABANDONED, delivery)
 

@@ -14,7 +14,7 @@ from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.handlers import Resolver
 from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.lanes import Lane, Roster
-from cqueue.dispatcher.tally import Tallies, Tally
+from cqueue.dispatcher.tally import Tallies
 from cqueue.errors import CqueueError
 
 _lease = attrgetter("lease")
@@ -65,25 +65,24 @@ class Feeders:
             thread.join(share_s)
 
     def _run(self) -> None:
-        tally = self._tallies.new()
         while (lane := self._roster.next()) is not None:
-            self._poll(lane, tally)
+            self._poll(lane)
 
-    def _poll(self, lane: Lane, tally: Tally) -> None:
+    def _poll(self, lane: Lane) -> None:
         """One receive. Whatever happens, the lane is due again some time."""
         try:
             if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
-                tally.add(lane.name, "received", len(messages))
+                self._tallies.add(lane.name, "received", len(messages))
                 self._admit(lane, messages)
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
-            self._failed(lane, tally, exc)
+            self._failed(lane, exc)
         else:
             self.trouble.succeeded(lane.name, queue=lane.name)
             self._roster.found(lane, len(messages))
 
-    def _failed(self, lane: Lane, tally: Tally, error: Exception) -> None:
-        tally.add(lane.name, "receive_failures")
+    def _failed(self, lane: Lane, error: Exception) -> None:
+        self._tallies.add(lane.name, "receive_failures")
         broken = None if isinstance(error, CqueueError) else Event.BROKEN
         self.trouble.failed(lane.name, error, event=broken, queue=lane.name)
         self._roster.failed(lane)

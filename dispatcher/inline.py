@@ -102,12 +102,12 @@ class Inline:
         self._queues: dict[str, Queue] = {}
         self._last = _Last()
         self._roster = Roster(lambda _lane, _coming: 1, 0.0, 0.0)
-        self._events, tallies = Events(), Tallies()
-        self._tally = tallies.new()
+        self._events, self._tallies = Events(), Tallies()
+        self._tally = self._tallies.new()
         self._options = Options(poll_interval=MS)
         # Delays count from the settlement, so its clock may stand still
         self._settler = Settler(
-            self._options, app.middleware, events=self._events, tallies=tallies, clock=lambda: 0.0
+            self._options, app.middleware, events=self._events, tallies=self._tallies, clock=lambda: 0.0
         )
         self.set_up()
 
@@ -117,8 +117,14 @@ class Inline:
         if queues.keys() != self._queues.keys():
             steps = [ScheduleStep([queue.schedules.ledger for queue in queues.values()])]
             middleware = (*self._app.middleware, self._last)
-            wait = self._app.unknown_task_wait
-            self._runner = Runner(self._events, middleware, steps, threading.Event(), unknown_task_wait=wait)
+            self._runner = Runner(
+                self._events,
+                middleware,
+                steps,
+                threading.Event(),
+                tallies=self._tallies,
+                unknown_task_wait=self._app.unknown_task_wait,
+            )
         self._queues = queues
 
     def close(self) -> None:
@@ -181,7 +187,7 @@ class Inline:
                 answer = self._coroutines.run(value) if binding.is_async else value
             except FAILURES as exc:
                 error = exc
-        settlement = self._runner.leave(delivery, context, answer, error, self._tally)
+        settlement = self._runner.leave(delivery, context, answer, error)
         self._settle(delivery, settlement)
         return Ran(lane.name, message, settlement, self._last.answer, self._last.error)
 

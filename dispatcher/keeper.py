@@ -18,7 +18,7 @@ from enum import Enum
 
 from cqueue.dispatcher.delivery import Delivery, Hold, Stage
 from cqueue.dispatcher.events import Event, Events, Trouble
-from cqueue.dispatcher.tally import Tally
+from cqueue.dispatcher.tally import Tallies
 from cqueue.errors import CqueueError
 
 TICK_S = 0.1
@@ -67,7 +67,7 @@ class Keeper:
         watch: Callable[[], None],
         executor: Executor,
         events: Events,
-        tally: Tally,
+        tallies: Tallies,
     ) -> None:
         self._withdraw = withdraw
         self._release = release
@@ -75,7 +75,7 @@ class Keeper:
         self._executor = executor
         self._events = events
         self._trouble = Trouble(events, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
-        self._tally = tally
+        self._tallies = tallies
         self._new: deque[Hold] = deque()
         self.holds: list[Hold] = []
         self._ticks = 0
@@ -173,5 +173,5 @@ class Keeper:
         """Start nothing of it, and tell handlers that run; acks are sent all the same."""
         for delivery in [*self._withdraw(hold.of(Stage.WAITING)), *hold.of(Stage.RUNNING)]:
             delivery.lose()
-            self._tally.add(hold.lane.name, "lost")
+            self._tallies.add(hold.lane.name, "lost")
             self._events.of(Event.LOST, delivery)

@@ -4,51 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import Delivery, Settlement, Stage
-from cqueue.dispatcher.events import Event, Events, Trouble
-from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.pace import Pace
-from cqueue.dispatcher.running import Runner
-from cqueue.dispatcher.tally import Tallies, Tally
+from cqueue.dispatcher.running import Plant
 from cqueue.dispatcher.workers import timed_out
 
 BLOCKED_S: Final = 5.0
 
 
 class Loop:
-    """Runs coroutine handlers, `limit` at a time."""
+    """Runs coroutine handlers, `size` at a time."""
 
-    def __init__(
-        self,
-        limit: int,
-        handover: Handover,
-        runner: Runner,
-        *,
-        settle: Callable[[Delivery, Settlement], None],
-        events: Events,
-        tallies: Tallies,
-        backlog: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._limit = limit
-        self._handover = handover
-        self._runner = runner
-        self._settle = settle
-        self._events = events
-        self._tally = tallies.new()
-        self._clock = clock
-        self.pace = Pace(limit, backlog, self._ages)
+    def __init__(self, size: int, plant: Plant) -> None:
+        self.size = size
+        self._plant = plant
+        self._runner = plant.runner
+        self._clock = plant.clock
+        self.pace = Pace(size, plant.backlog, self._ages)
         self._mutex = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: dict[asyncio.Task[None], tuple[Delivery, float]] = {}
         self._asked_s: float | None = None  # since when the loop has not answered
-        self._trouble = Trouble(events, Event.LOOP_BLOCKED, Event.LOOP_RESUMED, clock)
+        self._trouble = Trouble(plant.events, Event.LOOP_BLOCKED, Event.LOOP_RESUMED, plant.clock)
         self._done = 0  # finished since the hand-over was asked last
         self._stopping = False
         self._closed = False
@@ -115,7 +97,7 @@ class Loop:
             try:
                 loop.run_forever()
             except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started
-                self._events.say(Event.BROKEN, error=exc)
+                self._plant.events.say(Event.BROKEN, error=exc)
             if self._closed:
                 break
         for task in asyncio.all_tasks(loop):
@@ -129,7 +111,7 @@ class Loop:
         """Start as many as may run."""
         while True:
             done, self._done = self._done, 0
-            delivery = self._handover.take_now(done=done, idle=self._limit - len(self._tasks))
+            delivery = self._plant.handover.take_now(done=done, idle=self.size - len(self._tasks))
             if delivery is None:
                 return
             task = asyncio.get_running_loop().create_task(self._handle(delivery))
@@ -150,15 +132,15 @@ class Loop:
         try:
             settlement = await self._run_one(delivery)
             delivery.let_go()
-            self._settle(delivery, settlement)
+            self._plant.settle(delivery, settlement)
         except BaseException as exc:  # noqa: BLE001 - as in a worker
-            self._events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
+            self._plant.events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
             delivery.stage = Stage.LEFT
 
     async def _run_one(self, delivery: Delivery) -> Settlement:
         begun_s = self._clock()
         context = self._runner.prepare(delivery)
-        self._tally.add(delivery.lane.name, "started")
+        self._plant.tallies.add(delivery.lane.name, "started")
         answer: Any = None
         error: BaseException | None = None
         try:
@@ -169,13 +151,10 @@ class Loop:
         self.pace.observe(self._clock() - begun_s)
         try:
             if self._stopping and isinstance(error, asyncio.CancelledError):
-                return self._runner.stop(delivery, context, error, self._tally)
+                return self._runner.stop(delivery, context, error)
             if not delivery.steps:
-                return self._runner.leave(delivery, context, answer, error, self._tally)
-            aside = Tally()
-            settlement = await asyncio.to_thread(self._runner.leave, delivery, context, answer, error, aside)
-            self._tally.merge(aside)
-            return settlement
+                return self._runner.leave(delivery, context, answer, error)
+            return await asyncio.to_thread(self._runner.leave, delivery, context, answer, error)
         finally:
             error = None  # as in a worker
 
@@ -196,5 +175,5 @@ class Loop:
         except TimeoutError as exc:
             if not scope.expired():
                 raise
-            self._events.of(Event.TIMED_OUT, delivery, limit_s=limit_s)
+            self._plant.events.of(Event.TIMED_OUT, delivery, limit_s=limit_s)
             raise timed_out(delivery, exc) from exc

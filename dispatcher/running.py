@@ -6,19 +6,22 @@ Threads and the event loop share all of it but the call itself.
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher import retry
 from cqueue.dispatcher.context import Context, Signal
-from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.deployment import Waiting
 from cqueue.dispatcher.events import Event, Events, MessageLog
+from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.tally import Tally
+from cqueue.dispatcher.tally import Tallies
 from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, slip
 from cqueue.logs import own_frames
 
@@ -94,6 +97,27 @@ def _attempts(delivery: Delivery) -> int:
     return most if own is None else retry.attempt_limit(most, own)
 
 
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """What threads and the event loop run handlers with.
+
+    Attributes:
+        handover: gives them deliveries.
+        runner: surrounds each handler.
+        settle: takes what was decided.
+        backlog: messages that may wait to be started, however quick handlers are.
+        clock: monotonic seconds.
+    """
+
+    handover: Handover
+    runner: Runner
+    settle: Callable[[Delivery, Settlement], None]
+    events: Events
+    tallies: Tallies
+    backlog: int
+    clock: Callable[[], float] = time.monotonic
+
+
 class Runner:
     """Makes contexts, calls hooks and steps, and decides."""
 
@@ -104,6 +128,7 @@ class Runner:
         steps: Sequence[Step],
         stopping: threading.Event,
         *,
+        tallies: Tallies,
         unknown_task_wait: timedelta = retry.UNKNOWN_TASK_WAIT,
     ) -> None:
         self._events = events
@@ -111,6 +136,7 @@ class Runner:
         self._after: Final = _overriding(middleware, "after_run")[::-1]
         self._steps = steps
         self._stopping = stopping
+        self._tallies = tallies
         self._waiting = Waiting(unknown_task_wait, events)
 
     # ── before ──
@@ -148,11 +174,11 @@ class Runner:
     # ── after ──
 
     def leave(
-        self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None, tally: Tally
+        self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None
     ) -> Settlement:
         """What becomes of the message, once its handler has answered or failed. Never raises."""
         if delivery.early is not None:
-            return self._counted(delivery, self._of_verdict(delivery, delivery.early), None, tally)
+            return self._counted(delivery, self._of_verdict(delivery, delivery.early), None)
         error = error or delivery.error
         is_verdict = answer is not None and isinstance(answer, _VERDICTS)
         if not is_verdict and answer is not None and (what := slip(answer)):
@@ -168,12 +194,12 @@ class Runner:
             except BaseException as exc:  # noqa: BLE001 - as above
                 error = exc
                 settlement = self._after_error(delivery, exc)
-        return self._counted(delivery, settlement, error, tally)
+        return self._counted(delivery, settlement, error)
 
-    def stop(self, delivery: Delivery, context: Context, error: BaseException, tally: Tally) -> Settlement:
+    def stop(self, delivery: Delivery, context: Context, error: BaseException) -> Settlement:
         """What becomes of a message whose handler was ended because the dispatcher stops. Never raises."""
         self._hooks(delivery, context, None, error)
-        return self._counted(delivery, INTERRUPTED, None, tally)
+        return self._counted(delivery, INTERRUPTED, None)
 
     def _hooks(self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None) -> None:
         for after in self._after:
@@ -243,11 +269,9 @@ class Runner:
             again = retry.resolved_delay(verdict, delivery.message.attempt)
         return Settlement(Verb.NACK, "retried", again)
 
-    def _counted(
-        self, delivery: Delivery, settlement: Settlement, error: BaseException | None, tally: Tally
-    ) -> Settlement:
+    def _counted(self, delivery: Delivery, settlement: Settlement, error: BaseException | None) -> Settlement:
         """Count and log it."""
-        tally.add(delivery.lane.name, settlement.outcome)
+        self._tallies.add(delivery.lane.name, settlement.outcome)
         if settlement is SUCCEEDED:
             return settlement
         if (event := _EVENTS.get(settlement.outcome)) is not None:
@@ -270,13 +294,6 @@ class Runner:
     def _until_timeout(delivery: Delivery) -> timedelta:
         left_ms = delivery.message.lease.due_ms - delivery.lane.now_ms()
         return max(0, left_ms) * _MS
-
-
-def released(tally: Tally, deliveries: Sequence[Delivery]) -> Settlement:
-    """Nobody has started them."""
-    for delivery in deliveries:
-        tally.add(delivery.lane.name, RELEASED.outcome)
-    return RELEASED
 
 
 def trace_of(error: BaseException) -> str:

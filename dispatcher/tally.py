@@ -5,25 +5,9 @@ A counter that all threads share would be a lock, or a lost update, per message.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from dataclasses import dataclass, field
-
-COUNTERS = (
-    "received",
-    "started",
-    "succeeded",
-    "left",
-    "retried",
-    "snoozed",
-    "cancelled",
-    "dead",
-    "released",
-    "lost",
-    "interrupted",
-    "acked",
-    "ack_failures",
-    "receive_failures",
-)
+from dataclasses import dataclass, field, fields
 
 
 class Tally:
@@ -40,12 +24,6 @@ class Tally:
         if counts is None:
             counts = self.counts[queue] = dict.fromkeys(COUNTERS, 0)
         counts[name] += count
-
-    def merge(self, other: Tally) -> None:
-        """Add what another one, which nobody else uses, has counted."""
-        for queue, counts in other.counts.items():
-            for name, count in counts.items():
-                self.add(queue, name, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +58,9 @@ class QueueCounts:
     receive_failures: int = 0
 
 
+COUNTERS = tuple(each.name for each in fields(QueueCounts))
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """A dispatcher at one moment.
@@ -108,10 +89,19 @@ class Stats:
 
 
 class Tallies:
-    """All tallies of a dispatcher."""
+    """What a dispatcher counts. Any thread may add."""
 
     def __init__(self) -> None:
         self._all: list[Tally] = []
+        self._own = threading.local()
+
+    def add(self, queue: str, name: str, count: int = 1) -> None:
+        """Count."""
+        try:
+            tally: Tally = self._own.tally
+        except AttributeError:
+            tally = self._own.tally = self.new()
+        tally.add(queue, name, count)
 
     def new(self) -> Tally:
         """One more, for one thread."""

@@ -10,7 +10,7 @@ import pytest
 from cqueue.dispatcher.delivery import Delivery, Hold, Stage
 from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.keeper import RETRY_MS, Care, Keeper, judge
-from cqueue.dispatcher.tally import Tally
+from cqueue.dispatcher.tally import Tallies
 from cqueue.errors import LeaseLost, Unavailable
 
 VISIBILITY_MS = 10_000
@@ -79,7 +79,7 @@ def keeper(hold, released):
         watch=lambda: None,
         executor=Inline(),
         events=Events(),
-        tally=Tally(),
+        tallies=Tallies(),
     )
     made.keep(hold)
     return made

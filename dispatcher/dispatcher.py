@@ -30,7 +30,7 @@ from cqueue.dispatcher.lanes import QUIET_S, Lane, Roster, Source, queue_of
 from cqueue.dispatcher.loop import Loop
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
-from cqueue.dispatcher.running import INTERRUPTED, Plant, Runner, Step
+from cqueue.dispatcher.running import INTERRUPTED, Plant, Runner
 from cqueue.dispatcher.settler import Settler
 from cqueue.dispatcher.tally import Stats, Tallies, total
 from cqueue.dispatcher.watcher import Watcher
@@ -59,7 +59,6 @@ class Dispatcher:
             `handle` or `__call__`, made anew for each message; a mapping of task names to these (None: for
             messages that name no task); or an object with `resolve(message) -> Binding`.
         middleware: hooks around running and acking.
-        steps: see `Step`.
         on_event: called with each log event's name and fields, on whatever thread; to return at once.
         options: the fields of `Options`: batch_size, consumers, threads, coroutines, poll_interval,
             max_poll_interval, ack_interval, ack_batch, backlog, unknown_task_wait.
@@ -78,7 +77,6 @@ class Dispatcher:
         handler: Any,
         *,
         middleware: Sequence[Middleware] = (),
-        steps: Sequence[Step] = (),
         on_event: OnEvent | None = None,
         **options: Any,
     ) -> None:
@@ -99,11 +97,10 @@ class Dispatcher:
         self._handover = Handover(self._call_loop, self._feed)
         self.depths = Depths(map(queue_of, self._sources))
         ledgers = [queue_of(source).schedules.ledger for source in self._sources]
-        # Last: a step that keeps a handler from being called keeps its schedule from moving on as well.
         runner = Runner(
             events,
             middleware,
-            (*steps, ScheduleStep(ledgers)),
+            ScheduleStep(ledgers),
             self._stopping,
             tallies=tallies,
             unknown_task_wait=self.options.unknown_task_wait,

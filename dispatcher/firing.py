@@ -194,18 +194,17 @@ def _moment(ms: int | None) -> datetime | None:
 
 
 class ScheduleStep:
-    """The stages of several queues, as a step around the handlers of a dispatcher."""
+    """The stages of several queues, around the handlers of messages that may be firings.
+
+    Called on a worker thread, or for coroutine handlers on a thread of a pool. What it raises is as if the
+    handler had raised it.
+    """
 
     def __init__(self, ledgers: Iterable[Ledger]) -> None:
         self._stages: Mapping[str, FiringStage] = {ledger.queue: FiringStage(ledger) for ledger in ledgers}
 
-    @staticmethod
-    def wants(message: ReceivedMessage) -> bool:
-        """Whether the message may be a firing."""
-        return message.trigger is not None
-
     def before(self, message: ReceivedMessage, context: Context) -> Cancel | Snooze | None:
-        """Tell the handler which firing it is; or why it is not called."""
+        """Tell the handler which firing it is; or why neither it nor `after` is called."""
         begun = self._stages[context.queue].begin(message)
         if not isinstance(begun, Begun):
             return begun

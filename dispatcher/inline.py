@@ -115,12 +115,12 @@ class Inline:
         """Create queues and schedules that are missing, as a dispatcher does when it starts."""
         queues = {queue.name: queue for queue in self._app.setup()}
         if queues.keys() != self._queues.keys():
-            steps = [ScheduleStep([queue.schedules.ledger for queue in queues.values()])]
+            schedules = ScheduleStep(queue.schedules.ledger for queue in queues.values())
             middleware = (*self._app.middleware, self._last)
             self._runner = Runner(
                 self._events,
                 middleware,
-                steps,
+                schedules,
                 threading.Event(),
                 tallies=self._tallies,
                 unknown_task_wait=self._app.unknown_task_wait,

@@ -152,15 +152,15 @@ class Loop:
         try:
             if self._stopping and isinstance(error, asyncio.CancelledError):
                 return self._runner.stop(delivery, context, error)
-            if not delivery.steps:
+            if delivery.step is None:
                 return self._runner.leave(delivery, context, answer, error)
             return await asyncio.to_thread(self._runner.leave, delivery, context, answer, error)
         finally:
             error = None  # as in a worker
 
     async def _enter(self, delivery: Delivery, context: Context) -> bool:
-        """Steps may block, so they run elsewhere, and with them the hooks."""
-        if delivery.steps:
+        """A schedule is asked of Cassandra, so that runs elsewhere, and with it the hooks."""
+        if delivery.step is not None:
             return await asyncio.to_thread(self._runner.enter, delivery, context)
         return self._runner.enter(delivery, context)
 

@@ -11,9 +11,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher import retry
 from cqueue.dispatcher.context import Context, Signal
 from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
@@ -25,6 +24,9 @@ from cqueue.dispatcher.tally import Tallies
 from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, slip
 from cqueue.logs import own_frames
 
+if TYPE_CHECKING:
+    from cqueue.dispatcher.firing import ScheduleStep
+
 NEVER_DIES: Final = timedelta(minutes=10)
 """When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""
 INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
@@ -32,29 +34,6 @@ INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher
 _TRACE: Final = "\nTraceback (most recent call last)"
 _MS: Final = timedelta(milliseconds=1)
 _VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
-
-
-class Step(Protocol):
-    """Something of the dispatcher's own around handlers, such as schedules.
-
-    Called on a worker thread, or for coroutine handlers on a thread of a pool; it may block. What it
-    raises is as if the handler had raised it.
-    """
-
-    def wants(self, message: ReceivedMessage) -> bool:
-        """Whether the message is of its kind; asked for every message, so to be answered at once."""
-        ...
-
-    def before(self, message: ReceivedMessage, context: Context) -> Verdict | None:
-        """Before the handler, which is not called if this gives a verdict."""
-        ...
-
-    def after(self, message: ReceivedMessage, context: Context, settlement: Settlement) -> Settlement:
-        """After the handler and before anything is told to the queue: what to tell it.
-
-        Not called if `before` gave a verdict.
-        """
-        ...
 
 
 class _RunContext(Context):
@@ -119,13 +98,13 @@ class Plant:
 
 
 class Runner:
-    """Makes contexts, calls hooks and steps, and decides."""
+    """Makes contexts, calls hooks, moves schedules on, and decides."""
 
     def __init__(
         self,
         events: Events,
         middleware: Sequence[Middleware],
-        steps: Sequence[Step],
+        schedules: ScheduleStep,
         stopping: threading.Event,
         *,
         tallies: Tallies,
@@ -134,7 +113,7 @@ class Runner:
         self._events = events
         self._before: Final = _overriding(middleware, "before_run")
         self._after: Final = _overriding(middleware, "after_run")[::-1]
-        self._steps = steps
+        self._schedules = schedules
         self._stopping = stopping
         self._tallies = tallies
         self._waiting = Waiting(unknown_task_wait, events)
@@ -149,19 +128,18 @@ class Runner:
         binding = delivery.binding
         if binding is not None and binding.timeout is not None:
             context.deadline = datetime.now(UTC) + binding.timeout
-        for step in self._steps:
-            if step.wants(delivery.message):
-                delivery.steps = [*delivery.steps, step]
+        if delivery.message.trigger is not None:
+            delivery.step = self._schedules
         return context
 
     def enter(self, delivery: Delivery, context: Context) -> bool:
-        """What comes before the handler: steps, then hooks; whether its turn comes. Never raises."""
+        """What comes before the handler: its schedule, then hooks; whether its turn comes. Never raises."""
         if delivery.error is not None:
             return False
         message = delivery.message
         try:
-            for step in delivery.steps:
-                delivery.early = step.before(message, context)
+            if delivery.step is not None:
+                delivery.early = delivery.step.before(message, context)
                 if delivery.early is not None:
                     return False
             for before in self._before:
@@ -188,9 +166,9 @@ class Runner:
         settlement = SUCCEEDED
         if error is not None or is_verdict or answer is False:
             settlement, error = self._decide(delivery, answer, error)
-        for step in reversed(delivery.steps):
+        if delivery.step is not None:
             try:
-                settlement = step.after(delivery.message, context, settlement)
+                settlement = delivery.step.after(delivery.message, context, settlement)
             except BaseException as exc:  # noqa: BLE001 - as above
                 error = exc
                 settlement = self._after_error(delivery, exc)

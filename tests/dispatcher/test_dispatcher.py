@@ -13,6 +13,7 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
+from cqueue.dispatcher import dispatcher as dispatcher_module
 from cqueue.dispatcher import loop, workers
 from cqueue.dispatcher.delivery import SUCCEEDED
 from cqueue.dispatcher.dispatcher import Dispatcher
@@ -822,14 +823,11 @@ def test_a_hook_before_the_run_that_fails_is_a_failed_run(work):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_step_comes_before_the_handler_and_before_the_settlement(work, is_async):
+def test_a_schedule_comes_before_the_handler_and_before_the_settlement(work, is_async, monkeypatch):
     """It may answer instead of the handler, and change what is told to the queue."""
     calls = []
 
     class Step:
-        def wants(self, message):
-            return message.trigger is not None
-
         def before(self, message, context):
             calls.append("before")
             return cqueue.Cancel("stale") if message.body == b"stale" else None
@@ -843,12 +841,13 @@ def test_a_step_comes_before_the_handler_and_before_the_settlement(work, is_asyn
 
     handler = handle_async if is_async else lambda *_: calls.append("run")
     work.send_many([cqueue.Message(b"stale", trigger="{}"), cqueue.Message(b"plain")])
-    total = run_all(work, handler, steps=[Step()])
+    monkeypatch.setattr(dispatcher_module, "ScheduleStep", lambda _ledgers: Step())
+    total = run_all(work, handler)
     assert (total.cancelled, total.succeeded) == (1, 1)
     assert calls.count("run") == 1
     work.send_many([cqueue.Message(b"due", trigger="{}")])
     calls.clear()
-    assert run_all(work, handler, steps=[Step()]).succeeded == 1
+    assert run_all(work, handler).succeeded == 1
     assert calls == ["before", "run", SUCCEEDED]
 
 

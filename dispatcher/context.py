@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from threading import Event, Lock
+from threading import Event
 from typing import Any
 
 from cqueue.consumer import ReceivedMessage
@@ -31,33 +31,6 @@ class Firing:
     previous: datetime | None
     next_trigger: datetime | None
     manual: bool = False
-
-
-class Signal:
-    """As `threading.Event`, without its cost where nobody waits for it: there is one for each message."""
-
-    _mutex = Lock()
-    _is_set = False
-    _event: Event | None = None
-
-    def is_set(self) -> bool:
-        """Whether it is set."""
-        return self._is_set
-
-    def set(self) -> None:
-        """Set it, for good, and wake those who wait."""
-        with self._mutex:
-            self._is_set = True
-            if self._event is not None:
-                self._event.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or so many seconds; whether it is set."""
-        with self._mutex:
-            if self._is_set:
-                return True
-            self._event = self._event or Event()
-        return self._event.wait(timeout)
 
 
 class Context:
@@ -96,7 +69,7 @@ class Context:
         self.attempt = attempt
         self.max_attempts = max_attempts
         self.log = log
-        self.lost = Signal()
+        self.lost = Event()
         self.stopping = stopping or Event()
         if deadline is not None:
             self.deadline = deadline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cqueue.dispatcher import triggers
@@ -33,7 +33,7 @@ class Definition:
     task: str | None = None
     codec: str | None = None
     message_key: str | None = None
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     due_ms: int = 0
 
@@ -66,7 +66,7 @@ class Definition:
         values: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
         values["trigger"] = json.loads(triggers.to_json(self.trigger))
         values["body"] = base64.b64encode(self.body).decode() or None
-        values["headers"] = dict(self.headers) if self.headers else None
+        values["headers"] = dict(self.headers) or None
         values["priority"] = self.priority or None
         return {name: value for name, value in values.items() if value is not None}
 

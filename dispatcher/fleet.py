@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cqueue.dispatcher import health, logs
 from cqueue.dispatcher.daemon import Settings
-from cqueue.dispatcher.health import Health, HealthServer
+from cqueue.dispatcher.health import Health
 from cqueue.dispatcher.metrics import Families, Sum, added, exposition, packed
 from cqueue.dispatcher.notify import Notifier
 from cqueue.dispatcher.processes import Changed, Child, Exit, Inbox, Process, Supervisor
@@ -27,7 +25,7 @@ from cqueue.dispatcher.target import TargetError
 CHILD_MODULE: Final = "cqueue.dispatcher.daemon"
 
 
-class Fleet:
+class Fleet(Supervisor):
     """Several processes that do the same.
 
     Args:
@@ -47,14 +45,15 @@ class Fleet:
         watch: Path | None = None,
         notifier: Notifier | None = None,
         health_address: tuple[str, int] | None = None,
-        start: Callable[[int], Child] | None = None,
     ) -> None:
+        patient = watch is not None
+        super().__init__(
+            self._child, count, inbox, grace_s=settings.grace_s, drain=settings.drain, patient=patient
+        )
         self._settings = settings
-        self._inbox = inbox
-        self._watch = watch
+        self._directory = watch
         self._notifier = notifier or Notifier()
         self._address = health_address
-        self._log = logs.logger()
         self._sum = Sum()
         self._healths: dict[int, Health] = {}
         self._mutex = threading.Lock()  # the threads of the health server look at what children said
@@ -63,17 +62,6 @@ class Fleet:
         self._registry = CollectorRegistry()
         self._restarts = Counter("cqueue_restarts", "Children that were replaced.", registry=self._registry)
         self._processes = Gauge("cqueue_processes", "Children that run.", registry=self._registry)
-        self._supervisor = Supervisor(
-            start or self._start,
-            count,
-            inbox,
-            grace_s=settings.grace_s,
-            drain=settings.drain,
-            patient=watch is not None,
-        )
-        self._supervisor.on_report = self._said
-        self._supervisor.on_end = self._ended
-        self._supervisor.on_tick = self._tick
 
     def run(self) -> int:
         """Until all have ended; the exit code.
@@ -82,32 +70,21 @@ class Fleet:
             TargetError: no child could be started at all; with what it said.
             ConfigError: the health port is taken.
         """
-        with ExitStack() as stack:
-            if self._address is not None:
-                stack.callback(self._listen(*self._address).close)
-            if self._watch is not None:
-                threading.Thread(
-                    target=self._look, args=(Files(self._watch),), name="cqueue-watch", daemon=True
-                ).start()
-            self._log.info(
-                logs.Event.STARTING, target=self._settings.target, processes=len(self._supervisor.slots)
-            )
-            code = self._supervisor.run()
+        with health.serving(self._address, self.health, self.exposition):
+            if self._directory is not None:
+                files = Files(self._directory)
+                threading.Thread(target=self._look, args=(files,), name="cqueue-watch", daemon=True).start()
+            self._log.info(logs.Event.STARTING, target=self._settings.target, processes=len(self.slots))
+            code = super().run()
         if code == Exit.USAGE:
-            raise TargetError(self._supervisor.failure)
+            raise TargetError(self.failure)
         return code
 
-    def _start(self, index: int) -> Child:
+    def _child(self, index: int) -> Child:
         settings = self._settings
         if settings.core is not None:
             settings = replace(settings, core=settings.core + index)
-        return Process(CHILD_MODULE, settings.to_json(), self._inbox)
-
-    def _listen(self, host: str, port: int) -> HealthServer:
-        server = HealthServer(self.health, self.exposition, port, host)
-        server.start()
-        self._log.info(logs.Event.HEALTH, host=host, port=server.port)
-        return server
+        return Process(CHILD_MODULE, asdict(settings), self._inbox)
 
     def _look(self, files: Files) -> None:
         pause = threading.Event()
@@ -117,27 +94,30 @@ class Fleet:
 
     # ── what children say ──
 
-    def _said(self, index: int, report: dict[str, Any]) -> None:
+    def heard(self, index: int, report: dict[str, Any]) -> None:
+        """Keep what it says of its health and its counts."""
         if "alive" not in report:
             return
         with self._mutex:
             self._healths[index] = Health(report["alive"], report["ready"], str(report.get("reason", "")))
             self._sum.put(index, report.get("metrics") or [])
 
-    def _ended(self, index: int) -> None:
+    def gone(self, index: int) -> None:
+        """Keep its counts; unless all are to end, another one comes in its place."""
         with self._mutex:
             self._healths.pop(index, None)
             self._sum.gone(index)
-        if self._supervisor.stopping is None:
+        if self.stopping is None:
             self._restarts.inc()
 
-    def _tick(self) -> None:
+    def looked(self) -> None:
+        """Tell systemd how it is."""
         self._moved_s = time.monotonic()
         now = self.health()
         if now.ready and not self._told_ready:
             self._told_ready = True
             self._notifier.ready()
-        if self._supervisor.stopping is not None and not self._told_stopping:
+        if self.stopping is not None and not self._told_stopping:
             self._told_stopping = True
             self._notifier.stopping()
         self._notifier.alive()

@@ -10,7 +10,8 @@ grant say, it does so after some seconds, because that queue's messages wait for
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from cqueue.dispatcher import logs
 from cqueue.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -153,6 +155,28 @@ class HealthServer:
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
+
+
+@contextmanager
+def serving(
+    address: tuple[str, int] | None, health: Callable[[], Health], metrics: Callable[[], bytes]
+) -> Iterator[None]:
+    """Answer at this host and port while it lasts; None: nowhere.
+
+    Raises:
+        ConfigError: as `HealthServer`.
+    """
+    if address is None:
+        yield
+        return
+    host, port = address
+    server = HealthServer(health, metrics, port, host)
+    server.start()
+    logs.logger().info(logs.Event.HEALTH, host=host, port=server.port)
+    try:
+        yield
+    finally:
+        server.close()
 
 
 class _Server(ThreadingHTTPServer):

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher import retry
-from cqueue.dispatcher.context import Context, Signal
+from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.deployment import Waiting
 from cqueue.dispatcher.events import Event, Events, MessageLog
@@ -65,7 +65,7 @@ class _RunContext(Context):
             case "log":
                 return MessageLog(self._log, self._delivery)
             case "lost":
-                return Signal()
+                return threading.Event()
         raise AttributeError(f"a context has no {name!r}")
 
 

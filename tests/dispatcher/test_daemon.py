@@ -457,7 +457,7 @@ def test_a_parent_that_does_not_move_is_not_alive():
     """While it looks after its children it is, whatever they are: it replaces them itself."""
     fleet = Fleet(Settings(target="shop:app"), 2, queue.SimpleQueue())
     assert fleet.health() == daemon.Health(alive=True, ready=False, reason="no process")
-    fleet._said(1, {"alive": False, "ready": False, "reason": "ended: cqueue-keeper", "metrics": []})
+    fleet.heard(1, {"alive": False, "ready": False, "reason": "ended: cqueue-keeper", "metrics": []})
     assert fleet.health().alive
     fleet._moved_s -= 61
     assert not fleet.health().alive

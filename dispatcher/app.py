@@ -19,13 +19,11 @@ from cqueue import client as clients
 from cqueue.client import Client
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding
-from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.middleware import Middleware, Outbox
 from cqueue.dispatcher.payload import DEFAULT_CODEC
 from cqueue.dispatcher.periodic import Declared, PeriodicTask, declare, trigger_of
-from cqueue.dispatcher.provision import provision
 from cqueue.dispatcher.registry import Registry, task_name
 from cqueue.dispatcher.retry import DEFAULT_POLICY, UNKNOWN_TASK_WAIT
-from cqueue.dispatcher.sending import Outbox
 from cqueue.dispatcher.tasks import Definition, Task, TaskOptions
 from cqueue.dispatcher.triggers import Trigger
 from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry
@@ -37,6 +35,11 @@ from cqueue.queue import Queue
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
     from cqueue.testing.sandbox import Sandbox
+
+
+from cqueue.config import QueueConfig
+from cqueue.dispatcher.retry import attempts_wanted
+from cqueue.errors import ConfigError, QueueExists
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -363,3 +366,47 @@ class App:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+Tasks = Sequence[Task[..., Any]]
+
+
+def provision(client: Client, tasks_by_queue: Mapping[str, Tasks]) -> list[Queue]:
+    """Create missing queues, and check the others; all of them, opened.
+
+    Raises:
+        ConfigError: a queue allows fewer attempts than a task of it may use; the text says how to alter it.
+    """
+    queues = [_opened(client, name, tasks) for name, tasks in tasks_by_queue.items()]
+    complaints = [_complaint(queue, tasks_by_queue[queue.name]) for queue in queues]
+    if found := [complaint for complaint in complaints if complaint]:
+        raise ConfigError("\n".join(found))
+    return queues
+
+
+def _opened(client: Client, name: str, tasks: Tasks) -> Queue:
+    try:
+        return client.queue(name)
+    except QueueNotFound:
+        try:
+            return client.create_queue(name, _config(tasks))
+        except QueueExists:  # another process was quicker
+            return client.queue(name)
+
+
+def _config(tasks: Tasks) -> QueueConfig:
+    """As many attempts as the most patient of its tasks wants, and no fewer than by default."""
+    default = QueueConfig()
+    wanted = max((attempts_wanted(task.retry) for task in tasks), default=0)
+    return default.altered({"max_attempts": max(default.max_attempts, wanted)})
+
+
+def _complaint(queue: Queue, tasks: Tasks) -> str | None:
+    allowed = queue.config.max_attempts
+    wanted, name = max(((attempts_wanted(task.retry), task.name) for task in tasks), default=(0, ""))
+    if not allowed or wanted <= allowed:
+        return None
+    return (
+        f"queue {queue.name!r} allows {allowed} attempts, and task {name!r} may use {wanted}; "
+        f"raise it: cqueue queue alter {queue.name} --max-attempts {wanted}"
+    )

@@ -1,8 +1,14 @@
-"""What a handler is told beside its message."""
+"""What a handler is told beside its message, and how a task asks for it.
+
+A task finds its context in a variable of the thread or coroutine, and not in a parameter: type checkers would
+have to take such a parameter out of the signature for those who enqueue, and can only guess it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Event
@@ -10,6 +16,7 @@ from typing import Any
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.verdicts import Retry
+from cqueue.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +108,43 @@ class Binding:
     retry: Retry
     is_async: bool = False
     timeout: timedelta | None = None
+
+
+_running: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")
+
+
+def current_context() -> Context:
+    """The context of the run that calls this: attempt, `stopping`, `lost`, the firing of a schedule.
+
+    Raises:
+        BadInput: no task of the dispatcher runs on this thread or in this coroutine.
+    """
+    return _current()[1]
+
+
+def current_message() -> ReceivedMessage:
+    """The message of the run that calls this: its id, headers and fence. Leave settling to the dispatcher.
+
+    Raises:
+        BadInput: as `current_context`.
+    """
+    return _current()[0]
+
+
+def _current() -> tuple[ReceivedMessage, Context]:
+    try:
+        return _running.get()
+    except LookupError as exc:
+        raise BadInput(
+            "no task is run by a dispatcher here; threads that a task starts have no context of their own"
+        ) from exc
+
+
+@contextmanager
+def running(message: ReceivedMessage, context: Context) -> Iterator[None]:
+    """Let what is called inside find the two."""
+    token = _running.set((message, context))
+    try:
+        yield
+    finally:
+        _running.reset(token)

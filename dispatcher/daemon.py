@@ -220,17 +220,15 @@ class Daemon:
     def _expect(self, dispatcher: Dispatcher) -> None:
         """Threads that wait for what the main thread must not wait for."""
 
-        def stopped() -> None:
-            dispatcher.join()
-            self._inbox.put(Stopped())
+        def tell_after(wait: Callable[[], bool], news: News) -> None:
+            if wait():
+                self._inbox.put(news)
 
-        def drained() -> None:
-            if dispatcher.drain():
-                self._inbox.put(Ordered("drained"))
-
-        waiting = [stopped, drained] if self._settings.drain else [stopped]
-        for target_ in waiting:
-            threading.Thread(target=target_, name=f"cqueue-{target_.__name__}", daemon=True).start()
+        ends: list[tuple[Callable[[], bool], News]] = [(dispatcher.join, Stopped())]
+        if self._settings.drain:
+            ends.append((dispatcher.drain, Ordered("drained")))
+        for end in ends:
+            threading.Thread(target=tell_after, args=end, name="cqueue-waiting", daemon=True).start()
 
     # ── news ──
 

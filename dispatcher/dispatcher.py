@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
@@ -19,7 +18,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cqueue.dispatcher.delivery import RELEASED, Delivery, Settlement, Verb
-from cqueue.dispatcher.depths import Depths
 from cqueue.dispatcher.events import Event, Events, OnEvent
 from cqueue.dispatcher.feeder import Feeders
 from cqueue.dispatcher.firing import ScheduleStep
@@ -32,7 +30,7 @@ from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
 from cqueue.dispatcher.running import INTERRUPTED, Plant, Runner
 from cqueue.dispatcher.settler import Settler
-from cqueue.dispatcher.tally import Stats, Tallies, total
+from cqueue.dispatcher.tally import Depths, Stats, Tallies, total
 from cqueue.dispatcher.watcher import Watcher
 from cqueue.dispatcher.workers import Crew
 from cqueue.errors import Closed, ConfigError
@@ -44,7 +42,6 @@ INTERRUPT_S: Final = 1.0
 """How long handlers that were interrupted at the end of the grace are waited for."""
 AFTERWARDS_S: Final = 2.0
 """How long a stop whose grace is over goes on storing what was decided."""
-EXTENDERS: Final = 4
 UNSETTLED: Final = 10_000
 """Settlements not yet stored (or four backlogs of them, if that is more), before no more is received."""
 LOOK_S: Final = 0.02
@@ -92,7 +89,6 @@ class Dispatcher:
         self._busy_s = time.monotonic()
         self._events = events = Events(on_event)
         self._tallies = tallies = Tallies()
-        self._executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
         self._settler = Settler(self.options, middleware, events=events, tallies=tallies)
         self._handover = Handover(self._call_loop, self._feed)
         self.depths = Depths(map(queue_of, self._sources))
@@ -116,22 +112,9 @@ class Dispatcher:
             self.options.poll_interval.total_seconds(),
             self.options.longest_poll_s(len(self._sources)),
         )
-        self._keeper = Keeper(
-            withdraw=self._handover.withdraw,
-            release=self._give_back,
-            watch=self._watch,
-            executor=self._executor,
-            events=events,
-            tallies=tallies,
-        )
+        self._keeper = Keeper(plant, release=self._give_back, watch=self._watch)
         self._feeders = Feeders(
-            self._roster,
-            self._handover,
-            resolver,
-            tallies=tallies,
-            events=events,
-            hold=self._keeper.keep,
-            give_back=self._give_back,
+            self._roster, plant, resolver, hold=self._keeper.keep, give_back=self._give_back
         )
         self._conductor = threading.Thread(target=self._conduct, name="cqueue-conductor", daemon=True)
 
@@ -156,6 +139,7 @@ class Dispatcher:
         self._busy_s = time.monotonic()
         self._conductor.start()
         self._crew.start()
+        self._loop.start()
         self._keeper.start()
         self._watcher.start()
         for lane in lanes:
@@ -375,7 +359,6 @@ class Dispatcher:
 
     def _let_go(self) -> None:
         self._keeper.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
         self._settler.close()
         self._loop.close(INTERRUPT_S)
         closer = threading.Thread(target=self._feeders.close_lanes, name="cqueue-closer", daemon=True)

@@ -10,11 +10,10 @@ from operator import attrgetter
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.delivery import Delivery, Hold
-from cqueue.dispatcher.events import Event, Events, Trouble
+from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.handlers import Resolver
-from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.lanes import Lane, Roster
-from cqueue.dispatcher.tally import Tallies
+from cqueue.dispatcher.running import Plant
 from cqueue.errors import CqueueError
 
 _lease = attrgetter("lease")
@@ -31,22 +30,18 @@ class Feeders:
     def __init__(
         self,
         roster: Roster,
-        handover: Handover,
+        plant: Plant,
         resolver: Resolver,
         *,
-        tallies: Tallies,
-        events: Events,
         hold: Callable[[Hold], None],
         give_back: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._roster = roster
-        self._handover = handover
+        self._plant = plant
         self._resolver = resolver
-        self._tallies = tallies
-        self._events = events
         self._hold = hold
         self._give_back = give_back
-        self.trouble = Trouble(events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
+        self.trouble = Trouble(plant.events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
         self.threads: list[threading.Thread] = []
 
     def start(self, count: int) -> None:
@@ -73,7 +68,7 @@ class Feeders:
         try:
             if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
-                self._tallies.add(lane.name, "received", len(messages))
+                self._plant.tallies.add(lane.name, "received", len(messages))
                 self._admit(lane, messages)
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
             self._failed(lane, exc)
@@ -82,7 +77,7 @@ class Feeders:
             self._roster.found(lane, len(messages))
 
     def _failed(self, lane: Lane, error: Exception) -> None:
-        self._tallies.add(lane.name, "receive_failures")
+        self._plant.tallies.add(lane.name, "receive_failures")
         broken = None if isinstance(error, CqueueError) else Event.BROKEN
         self.trouble.failed(lane.name, error, event=broken, queue=lane.name)
         self._roster.failed(lane)
@@ -96,7 +91,7 @@ class Feeders:
                     delivery.suspect = True
             self._hold(Hold(lane, lease, held))
             deliveries += held
-        if late := self._handover.put(deliveries):
+        if late := self._plant.handover.put(deliveries):
             self._give_back(late)
 
     def close_lanes(self) -> None:

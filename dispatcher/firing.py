@@ -15,11 +15,10 @@ from typing import Final
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context, Firing
-from cqueue.dispatcher.definition import Definition
+from cqueue.dispatcher.definition import ACTIVE, DONE, Definition, Standing, Ticket, standing
 from cqueue.dispatcher.delivery import Settlement, Verb
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import TRIES, Ledger, jitter_of
-from cqueue.dispatcher.ticket import ACTIVE, DONE, Standing, Ticket, standing
 from cqueue.dispatcher.triggers import RunOnce, choose
 from cqueue.dispatcher.verdicts import Cancel, Snooze
 from cqueue.errors import LASTING, BadInput, NotDone, OutcomeUnknown

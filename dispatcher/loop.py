@@ -1,15 +1,16 @@
-"""The event loop that coroutine handlers run on: one thread, started when the first of them comes."""
+"""The event loop that coroutine handlers run on: one thread."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import Delivery, Settlement, Stage
 from cqueue.dispatcher.events import Event, Trouble
-from cqueue.dispatcher.pace import Pace
+from cqueue.dispatcher.handover import Pace
 from cqueue.dispatcher.running import Plant
 from cqueue.dispatcher.workers import timed_out
 
@@ -26,8 +27,8 @@ class Loop:
         self._clock = plant.clock
         self.pace = Pace(size, plant.backlog, self._ages)
         self._mutex = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
         self._tasks: dict[asyncio.Task[None], tuple[Delivery, float]] = {}
         self._asked_s: float | None = None  # since when the loop has not answered
         self._trouble = Trouble(plant.events, Event.LOOP_BLOCKED, Event.LOOP_RESUMED, plant.clock)
@@ -37,23 +38,27 @@ class Loop:
 
     # ── called from other threads ──
 
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+
+    def _tell(self, call: Callable[[], object]) -> None:
+        """Have it called on the loop's thread, unless that has ended."""
+        with self._mutex:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(call)
+
     def call(self) -> None:
         """Something waits."""
-        with self._mutex:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
-                self._thread.start()
-            if not self._closed:
-                self._loop.call_soon_threadsafe(self._pump)
+        self._tell(self._pump)
 
     def watch(self, now_s: float) -> None:
         """Tell if a coroutine keeps the loop from going round: none of the others gets on then."""
-        if self._loop is None or self._closed:
-            return
         if self._asked_s is None:
-            self._asked_s = now_s
-            self._loop.call_soon_threadsafe(self._answer)
+            if self._tasks:
+                self._asked_s = now_s
+                self._tell(self._answer)
         elif now_s - self._asked_s >= BLOCKED_S:
             error = RuntimeError(f"the event loop has not come round for {now_s - self._asked_s:.0f} s")
             self._trouble.failed("loop", error, running=len(self._tasks))
@@ -72,26 +77,19 @@ class Loop:
 
     def interrupt_all(self) -> None:
         """Cancel all coroutines, as the dispatcher stops."""
-        with self._mutex:
-            if self._loop is not None and not self._closed:
-                self._loop.call_soon_threadsafe(self._cancel_all)
+        self._tell(self._cancel_all)
 
     def close(self, seconds: float) -> None:
         """End the thread. What still runs is not waited for."""
         with self._mutex:
-            if self._loop is None or self._closed:
-                return
             self._closed = True
             self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread is not None:
-            self._thread.join(seconds)
+        self._thread.join(seconds)
 
     # ── on the loop's thread ──
 
     def _run(self) -> None:
         loop = self._loop
-        if loop is None:
-            return
         asyncio.set_event_loop(loop)
         while True:
             try:

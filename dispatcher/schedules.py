@@ -15,10 +15,9 @@ from datetime import datetime
 from typing import Final
 
 from cqueue.catalog import Catalog
-from cqueue.dispatcher.definition import Definition, check_key
+from cqueue.dispatcher.definition import ACTIVE, DONE, PAUSED, Definition, check_key
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import TRIES, Ledger
-from cqueue.dispatcher.ticket import ACTIVE, DONE, PAUSED
 from cqueue.dispatcher.triggers import RunOnce, Trigger
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import (

@@ -17,8 +17,7 @@ from functools import cached_property, update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.context import Binding, Context
-from cqueue.dispatcher.current import running
+from cqueue.dispatcher.context import Binding, Context, running
 from cqueue.dispatcher.handlers import check_runs, is_async
 from cqueue.dispatcher.payload import Arguments, codec, decode, encode
 from cqueue.dispatcher.registry import check_task_name

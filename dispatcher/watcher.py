@@ -12,10 +12,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cqueue.dispatcher.definition import Definition
+from cqueue.dispatcher.definition import ACTIVE, DONE, Definition, next_ticket
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import Ledger, due_ms
-from cqueue.dispatcher.ticket import ACTIVE, DONE, next_ticket
 from cqueue.errors import BadInput, Closed, CqueueError, DamagedRow
 from cqueue.store.control import ScheduleRow
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from cqueue.dispatcher.delivery import Delivery, Settlement, Stage, Verb
 from cqueue.dispatcher.events import Event
+from cqueue.dispatcher.handover import Pace
 from cqueue.dispatcher.interrupt import Interrupted
-from cqueue.dispatcher.pace import Pace
 from cqueue.dispatcher.running import Plant
 
 STUCK_S: Final = 3.0

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.dispatcher.delivery import Delivery, Stage
-from cqueue.dispatcher.handover import Handover
-from cqueue.dispatcher.pace import Pace
+from cqueue.dispatcher.handover import Handover, Pace
 
 
 def delivery(queue="q", *, suspect=False, is_async=False):

@@ -7,10 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import cqueue
-from cqueue.dispatcher.depths import Depth, Depths
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.metrics import Meter, Metrics, Sum, added, exposition
-from cqueue.dispatcher.tally import QueueCounts, Stats
+from cqueue.dispatcher.tally import Depth, Depths, QueueCounts, Stats
 from tests.fix_dispatcher import until
 
 

@@ -185,7 +185,7 @@ class Daemon:
         launched = launch.launch(found, self._settings, self._middleware)
         self._report(launched=True)
         garbage.settle()  # all that it needs is imported
-        launched.dispatcher.depths.wanted = self._address is not None or self._tell is not None
+        launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None
         launched.dispatcher.start()
         return launched
 
@@ -202,7 +202,8 @@ class Daemon:
         return False
 
     def _work(self, dispatcher: Dispatcher) -> int:
-        self._metrics.watch(dispatcher.stats, dispatcher.quarantined, lambda: dispatcher.depths.latest)
+        engine = dispatcher.engine
+        self._metrics.watch(dispatcher.stats, engine.quarantined, lambda: engine.depths.latest)
         self._dispatcher = dispatcher
         self._members = Members(
             dispatcher.lanes[0].sender.ask,

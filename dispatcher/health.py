@@ -79,7 +79,7 @@ def signs_of(dispatcher: Dispatcher) -> Signs:
     return Signs(
         stats.state,
         dispatcher.dead_threads() if stats.state == "running" else (),
-        dispatcher.stalled_s(),
+        dispatcher.engine.roster.stalled_s(),
         failing=stats.queues.keys() <= set(stats.failing),
         stuck=stats.stuck,
     )

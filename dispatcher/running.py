@@ -32,7 +32,6 @@ NEVER_DIES: Final = timedelta(minutes=10)
 INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
 """Ended at a stop: due again at once, and the attempt counts."""
 _TRACE: Final = "\nTraceback (most recent call last)"
-_MS: Final = timedelta(milliseconds=1)
 _VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
 
 
@@ -198,15 +197,9 @@ class Runner:
 
     def _of_answer(self, delivery: Delivery, answer: Answer) -> Settlement:
         if isinstance(answer, Retry) and delivery.binding is not None:
-            answer = retry.answered(
-                delivery.binding.retry,
-                answer,
-                attempt=delivery.message.attempt,
-                max_attempts=delivery.lane.max_attempts,
-                first_seen_s=self._age_s(delivery),
-            )
+            answer = retry.answered(delivery.binding.retry, answer, _failure(delivery))
         if answer is False:
-            return Settlement(Verb.NACK, "left", self._until_timeout(delivery))
+            return left_to_timeout(delivery)
         return self._of_verdict(delivery, answer)  # type: ignore[arg-type]
 
     def _after_error(self, delivery: Delivery, error: BaseException) -> Settlement:
@@ -216,13 +209,7 @@ class Runner:
             return self._of_verdict(delivery, snooze)
         for policy in (binding.retry if binding is not None else retry.DEFAULT_POLICY, retry.DEFAULT_POLICY):
             try:
-                verdict = retry.decide(
-                    policy,
-                    attempt=delivery.message.attempt,
-                    max_attempts=delivery.lane.max_attempts,
-                    first_seen_s=self._age_s(delivery),
-                    error=error,
-                )
+                verdict = retry.decide(policy, _failure(delivery), error)
             except Exception as exc:  # noqa: BLE001 - as above
                 self._events.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
             else:
@@ -242,10 +229,7 @@ class Runner:
                 if delivery.lane.is_dead_letter:
                     return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
                 return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace)
-        again = verdict.delay
-        if again is None:
-            again = retry.resolved_delay(verdict, delivery.message.attempt)
-        return Settlement(Verb.NACK, "retried", again)
+        return Settlement(Verb.NACK, "retried", retry.resolved_delay(verdict, _failure(delivery)))
 
     def _counted(self, delivery: Delivery, settlement: Settlement, error: BaseException | None) -> Settlement:
         """Count and log it."""
@@ -263,15 +247,18 @@ class Runner:
             self._events.of(event, delivery, **fields)
         return settlement
 
-    def _age_s(self, delivery: Delivery) -> float:
-        """How long the message has been due, in seconds; one that was sent again, since then."""
-        message = delivery.message
-        return max(0.0, (delivery.lane.queue.now - max(message.due, message.sent_at)).total_seconds())
 
-    @staticmethod
-    def _until_timeout(delivery: Delivery) -> timedelta:
-        left_ms = delivery.message.lease.due_ms - delivery.lane.now_ms()
-        return max(0, left_ms) * _MS
+def left_to_timeout(delivery: Delivery) -> Settlement:
+    """It comes again when its timeout would have passed."""
+    left_ms = max(0, delivery.message.lease.due_ms - delivery.lane.now_ms())
+    return Settlement(Verb.NACK, "left", timedelta(milliseconds=left_ms))
+
+
+def _failure(delivery: Delivery) -> retry.Failure:
+    """The attempt; its message has been due since then, or since it was sent again."""
+    message, lane = delivery.message, delivery.lane
+    age = lane.queue.now - max(message.due, message.sent_at)
+    return retry.Failure(message.attempt, lane.max_attempts, max(0.0, age.total_seconds()))
 
 
 def trace_of(error: BaseException) -> str:

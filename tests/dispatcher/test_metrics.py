@@ -211,7 +211,7 @@ def test_a_dispatcher_looks_when_it_starts(mail):
     """The first scrape after a deployment has figures; it does not wait for half a minute."""
     mail.pause()
     dispatcher = Dispatcher(mail, lambda _message, _context: None)
-    dispatcher.depths.wanted = True
+    dispatcher.engine.depths.wanted = True
     with dispatcher:
-        until(lambda: dispatcher.depths.latest)
-        assert dispatcher.depths.latest["mail"].ready == 5
+        until(lambda: dispatcher.engine.depths.latest)
+        assert dispatcher.engine.depths.latest["mail"].ready == 5

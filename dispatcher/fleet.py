@@ -22,13 +22,13 @@ from cqueue.dispatcher.daemon import Settings
 from cqueue.dispatcher.health import Health
 from cqueue.dispatcher.metrics import Families, Sum, added, exposition, packed
 from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import Changed, Child, Exit, Inbox, Process, Supervisor
+from cqueue.dispatcher.processes import Audience, Changed, Child, Exit, Inbox, Process, Supervisor
 from cqueue.dispatcher.target import TargetError
 
 CHILD_MODULE: Final = "cqueue.dispatcher.daemon"
 
 
-class Fleet(Supervisor):
+class Fleet(Audience):
     """Several processes that do the same.
 
     Args:
@@ -50,9 +50,16 @@ class Fleet(Supervisor):
         health_address: tuple[str, int] | None = None,
     ) -> None:
         patient = watch is not None
-        super().__init__(
-            self._child, count, inbox, grace_s=settings.grace_s, drain=settings.drain, patient=patient
+        self._supervisor = Supervisor(
+            self._child,
+            count,
+            inbox,
+            audience=self,
+            grace_s=settings.grace_s,
+            drain=settings.drain,
+            patient=patient,
         )
+        self._inbox = inbox
         self._settings = settings
         self._directory = watch
         self._notifier = notifier or Notifier()
@@ -60,7 +67,6 @@ class Fleet(Supervisor):
         self._sum = Sum()
         self._healths: dict[int, Health] = {}
         self._mutex = threading.Lock()  # the threads of the health server look at what children said
-        self._told_ready = self._told_stopping = False
         self._moved_s = time.monotonic()
         self._registry = CollectorRegistry()
         self._restarts = Counter("cqueue_restarts", "Children that were replaced.", registry=self._registry)
@@ -77,10 +83,12 @@ class Fleet(Supervisor):
             if self._directory is not None:
                 files = Files(self._directory)
                 threading.Thread(target=self._look, args=(files,), name="cqueue-watch", daemon=True).start()
-            self._log.info(logs.Event.STARTING, target=self._settings.target, processes=len(self.slots))
-            code = super().run()
+            logs.logger().info(
+                logs.Event.STARTING, target=self._settings.target, processes=len(self._supervisor.slots)
+            )
+            code = self._supervisor.run()
         if code == Exit.USAGE:
-            raise TargetError(self.failure)
+            raise TargetError(self._supervisor.failure)
         return code
 
     def _child(self, index: int) -> Child:
@@ -110,18 +118,16 @@ class Fleet(Supervisor):
         with self._mutex:
             self._healths.pop(index, None)
             self._sum.gone(index)
-        if self.stopping is None:
+        if self._supervisor.stopping is None:
             self._restarts.inc()
 
     def looked(self) -> None:
         """Tell systemd how it is."""
         self._moved_s = time.monotonic()
         now = self.health()
-        if now.ready and not self._told_ready:
-            self._told_ready = True
+        if now.ready:
             self._notifier.ready()
-        if self.stopping is not None and not self._told_stopping:
-            self._told_stopping = True
+        if self._supervisor.stopping is not None:
             self._notifier.stopping()
         self._notifier.alive()
         self._notifier.status(now.reason)

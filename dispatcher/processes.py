@@ -136,6 +136,7 @@ class Slot:
     deaths: deque[float] = field(default_factory=deque)
     start_at_s: float | None = 0.0  # None: not to be started
     kill_at_s: float | None = None
+    outdated: bool = False  # to be replaced, in its turn
     replaced: bool = False  # told to stop so that another one can start
 
     def begin(self, child: Child, now_s: float) -> None:
@@ -145,11 +146,28 @@ class Slot:
 
     def end(self) -> None:
         """Its child has gone."""
-        self.child, self.kill_at_s, self.heard_s = None, None, None
+        self.child, self.kill_at_s, self.heard_s, self.outdated = None, None, None, False
 
     def is_up(self, now_s: float) -> bool:
         """Whether its child is at work, or has had long enough for it that nobody waits any more."""
-        return self.child is not None and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
+        return (
+            self.child is not None
+            and not self.replaced
+            and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
+        )
+
+
+class Audience:
+    """Who is told what children say; does nothing."""
+
+    def heard(self, index: int, report: dict[str, Any]) -> None:
+        """The child of this slot has reported."""
+
+    def gone(self, index: int) -> None:
+        """The child of this slot has ended."""
+
+    def looked(self) -> None:
+        """All news are taken; called once a second at least."""
 
 
 class Supervisor:
@@ -159,6 +177,7 @@ class Supervisor:
         start: makes a child for a slot, which puts its news into the inbox.
         count: how many.
         inbox: news of signals, children, and files.
+        audience: is told what children say.
         grace_s: how long children may take to drain.
         drain: children end by themselves when there is nothing left to do.
         patient: a child that cannot be loaded is started again when code changes, also the first one.
@@ -171,6 +190,7 @@ class Supervisor:
         count: int,
         inbox: Inbox,
         *,
+        audience: Audience | None = None,
         grace_s: float,
         drain: bool = False,
         patient: bool = False,
@@ -181,26 +201,15 @@ class Supervisor:
         self.failure = ""  # what a child said that could not be started
         self._start = start
         self._inbox = inbox
+        self._audience = audience or Audience()
         self._grace_s = grace_s
         self._drain = drain
         self._patient = patient
         self._clock = clock
         self._code = 0
         self._was_ready = False  # any child, ever
-        self._to_replace: deque[Slot] = deque()
         self._looked_s = clock()
         self._log = logs.logger()
-
-    # ── for who tells the world ──
-
-    def heard(self, index: int, report: dict[str, Any]) -> None:
-        """The child of this slot has reported."""
-
-    def gone(self, index: int) -> None:
-        """The child of this slot has ended."""
-
-    def looked(self) -> None:
-        """All news are taken; called once a second at least."""
 
     # ── its life ──
 
@@ -217,7 +226,7 @@ class Supervisor:
             self._take(self._inbox.get(timeout=self._patience_s()))
             while True:
                 self._take(self._inbox.get_nowait())
-        self.looked()
+        self._audience.looked()
 
     def _over(self) -> bool:
         return all(slot.child is None and slot.start_at_s is None for slot in self.slots)
@@ -255,7 +264,6 @@ class Supervisor:
             self._leave(number, 128 + number)
             return
         self.stopping = number
-        self._to_replace.clear()
         self._log.info(logs.Event.STOPPING, signal=signal.Signals(number).name, grace_s=self._grace_s)
         for slot in self.slots:
             slot.start_at_s = None
@@ -281,7 +289,7 @@ class Supervisor:
             self._was_ready = slot.was_ready = True
             self._log.info(logs.Event.CHILD_READY, child=slot.index, pid=news.child)
         slot.heard_s = self._clock()
-        self.heard(slot.index, news.report)
+        self._audience.heard(slot.index, news.report)
         if news.report.get("alive") is False:
             self._kill_stalled(slot, str(news.report.get("reason")))
 
@@ -299,7 +307,7 @@ class Supervisor:
         fields = {"running": news.running[:MOST_TOLD], "handlers": len(news.running)} if news.running else {}
         say(logs.Event.CHILD_ENDED, child=slot.index, pid=news.child, code=news.code, **fields)
         slot.end()
-        self.gone(slot.index)
+        self._audience.gone(slot.index)
         replaced, slot.replaced = slot.replaced, False
         if self.stopping is not None:
             if news.code != 0 and self._code == 0:
@@ -367,23 +375,20 @@ class Supervisor:
         self._log.info(logs.Event.RELOADING, **why)
         if self.stopping is not None:
             return
-        self._to_replace = deque(slot for slot in self.slots if slot.child is not None)
         for slot in self.slots:
             slot.deaths.clear()
+            slot.outdated = slot.child is not None
             if slot.child is None and not self._drain:
                 slot.start_at_s = self._clock()
 
     def _replace_next(self) -> None:
         """Tell the next one to stop, once all others are at work or on their way."""
-        if not self._to_replace or any(slot.replaced for slot in self.slots):
+        now_s, slot = self._clock(), next((slot for slot in self.slots if slot.outdated), None)
+        others = [one for one in self.slots if not one.outdated]
+        if slot is None or self.stopping is not None or not all(one.is_up(now_s) for one in others):
             return
-        now_s, waiting = self._clock(), list(self._to_replace)
-        if not all(slot.is_up(now_s) for slot in self.slots if slot not in waiting):
-            return
-        slot = self._to_replace.popleft()
-        if slot.child is not None:
-            slot.replaced = True
-            self._tell_to_stop(slot)
+        slot.outdated, slot.replaced = False, True
+        self._tell_to_stop(slot)
 
     def _slot_of(self, child: int) -> Slot | None:
         return next((slot for slot in self.slots if slot.child is not None and slot.child.pid == child), None)

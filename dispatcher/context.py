@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import Any
@@ -40,6 +40,7 @@ class Firing:
     manual: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class Context:
     """One run of a handler.
 
@@ -56,32 +57,15 @@ class Context:
         now: the cluster's time (UTC), by which messages are due; in a testing block the block's.
     """
 
-    deadline: datetime | None = None
-    firing: Firing | None = None
-
-    def __init__(
-        self,
-        queue: str,
-        task: str,
-        attempt: int,
-        max_attempts: int,
-        log: Any,
-        *,
-        stopping: Event | None = None,
-        deadline: datetime | None = None,
-        firing: Firing | None = None,
-    ) -> None:
-        self.queue = queue
-        self.task = task
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.log = log
-        self.lost = Event()
-        self.stopping = stopping or Event()
-        if deadline is not None:
-            self.deadline = deadline
-        if firing is not None:
-            self.firing = firing
+    queue: str
+    task: str
+    attempt: int
+    max_attempts: int
+    log: Any
+    lost: Event = field(default_factory=Event, init=False)
+    stopping: Event = field(default_factory=Event, kw_only=True)
+    deadline: datetime | None = field(default=None, kw_only=True)
+    firing: Firing | None = field(default=None, kw_only=True)
 
     @property
     def now(self) -> datetime:

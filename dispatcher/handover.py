@@ -142,6 +142,7 @@ class Handover:
         self.threads = Line()
         self.coroutines = Line()
         self._lines = (self.threads, self.coroutines)
+        self._is_waking = False  # an idle worker was told, and does not run yet
         self._closed = False
 
     def put(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -180,13 +181,18 @@ class Handover:
         with self._mutex:
             while not self._closed and (delivery := self.threads.start()) is None:
                 self._ready.wait()
+                self._is_waking = False
             self.threads.idle -= 1
             self._wake()
         return delivery
 
     def _wake(self) -> None:
-        """Wake one idle worker if there is work for it; that one wakes the next. The mutex is held."""
-        if self.threads.idle and self.threads.waiting:
+        """Wake one idle worker if there is work for it; that one wakes the next. The mutex is held.
+
+        Of handlers that take no time several threads do less than one, so no other is woken meanwhile.
+        """
+        if self.threads.idle and self.threads.waiting and not self._is_waking:
+            self._is_waking = True
             self._ready.notify()
 
     def take_now(self, *, done: int, idle: int) -> Delivery | None:

@@ -216,8 +216,8 @@ class Roster:
 
     # ── what a poll brought ──
 
-    def found(self, lane: Lane, count: int) -> None:
-        """A poll is over, with so many messages."""
+    def found(self, lane: Lane, count: int, *, more: bool = False) -> None:
+        """A poll is over, with so many messages. more: the consumer knows where it will find others."""
         turn = lane.turn
         turn.failures = 0
         if count:
@@ -227,7 +227,7 @@ class Roster:
             if turn.empty_since_s is None:
                 turn.empty_since_s = turn.empty_until_s
             turn.pause_s = min(max(turn.pause_s * 2, self._shortest_s), self._longest_s)
-        self._back(turn, 0.0 if 0 < count >= turn.want else turn.pause_s)
+        self._back(turn, 0.0 if more or 0 < count >= turn.want else turn.pause_s)
 
     def failed(self, lane: Lane) -> None:
         """A poll has failed."""

@@ -98,6 +98,17 @@ def test_a_full_batch_is_followed_by_another_at_once(roster):
     assert next_of(roster) is lane
 
 
+def test_a_lane_that_knows_of_more_to_do_is_polled_at_once(roster, clock):
+    lane = enter(roster, "q")
+    assert next_of(roster) is lane
+    roster.found(lane, 1)
+    assert next_of(roster) is None
+    clock.now += 1.0
+    assert next_of(roster) is lane
+    roster.found(lane, 1, more=True)
+    assert next_of(roster) is lane
+
+
 def looked_at(lane):
     """Of four shards, those that its consumer looks at first."""
     share = lane.consumer.share

@@ -40,26 +40,27 @@ class WorkList:
         self.held: RowView | None = None  # we keep its lock, as more is there
         self._turns = 0  # claims of it in a row
         self._waiting: dict[WideRow, Work] = {}
+        self._suspects: dict[WideRow, RowView] = {}  # besides: a claim ahead has left one there
 
     def __len__(self) -> int:
         """How many wide rows wait, besides the one that is held."""
         return len(self._waiting)
 
     def __contains__(self, view: RowView) -> bool:
-        """Whether a wide row is held, or waits for any claim."""
-        waiting = self._waiting.get(view.wide_row)
-        return view is self.held or (waiting is not None and waiting.reason is not Reason.SUSPECT)
+        """Whether a wide row is held, or waits."""
+        return view is self.held or view.wide_row in self._waiting
 
     @property
     def has_suspects(self) -> bool:
-        """Whether a wide row waits for a claim that may take suspects."""
-        return any(work.reason is Reason.SUSPECT for work in self._waiting.values())
+        """Whether there are suspects for a claim that may take them."""
+        return bool(self._suspects)
 
     def add(self, view: RowView, reason: Reason) -> None:
         """Put a wide row at the end; one that waits already keeps its place."""
-        if view in self or (reason is Reason.SUSPECT and view.wide_row in self._waiting):
-            return
-        self._waiting[view.wide_row] = Work(view, reason)
+        if reason is Reason.SUSPECT:
+            self._suspects[view.wide_row] = view
+        elif view not in self:
+            self._waiting[view.wide_row] = Work(view, reason)
 
     def hold(self, view: RowView | None) -> None:
         """A claim is over: it has kept this lock, or none."""
@@ -76,20 +77,26 @@ class WorkList:
 
         suspects: the claim may take suspects.
         """
-        waiting = (work for work in self._waiting.values() if suspects or work.reason is not Reason.SUSPECT)
-        first = next(waiting, None)
-        if self.held is not None and (first is None or self._turns < TURNS):
+        work = self._next()
+        if not suspects:
+            return work
+        if work is None:
+            return self.next_suspect()
+        self._suspects.pop(work.view.wide_row, None)
+        return work
+
+    def _next(self) -> Work | None:
+        if self.held is not None and not (self._waiting and self._turns >= TURNS):
             self._turns += 1
             return Work(self.held, Reason.LEFT)
-        return self.take(first)
+        for wide_row, work in self._waiting.items():
+            del self._waiting[wide_row]
+            return work
+        return None
 
     def next_suspect(self) -> Work | None:
-        """Take out the first wide row that waits for a claim that may take suspects."""
-        suspects = (work for work in self._waiting.values() if work.reason is Reason.SUSPECT)
-        return self.take(next(suspects, None))
-
-    def take(self, work: Work | None) -> Work | None:
-        """Take out a wide row."""
-        if work is not None:
-            del self._waiting[work.view.wide_row]
-        return work
+        """Take out the first wide row that has a suspect."""
+        for wide_row, view in self._suspects.items():
+            del self._suspects[wide_row]
+            return Work(view, Reason.SUSPECT)
+        return None

@@ -13,7 +13,6 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.consumer import Consumer
 from cqueue.dispatcher import loop, workers
 from cqueue.dispatcher.delivery import SUCCEEDED
 from cqueue.dispatcher.dispatcher import Dispatcher
@@ -781,23 +780,6 @@ def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
     assert time.monotonic() - begin < 5
     assert dispatcher.stats().queues["q10"].received == 1
     assert dispatcher.stats().queues["q11"].received == 0
-
-
-def test_it_looks_around_while_messages_are_handled(work, monkeypatch):
-    """A search goes on between receives: messages that come need not wait for a whole one."""
-    looked = threading.Event()
-
-    def look_around(_consumer):
-        looked.set()
-        return False
-
-    monkeypatch.setattr(Consumer, "look_around", look_around)
-    work.send(b"x")
-    with Dispatcher(work, lambda *_: looked.wait(SOON_S)):
-        assert looked.wait(SOON_S)
-
-
-# ── around the handler ──
 
 
 def test_hooks_surround_runs_and_acks_in_order(work):

@@ -296,22 +296,3 @@ def test_entries_out_of_date_do_not_pile_up(roster):
     assert len(roster._heap) < 50
     assert next_of(roster) is lane
     assert next_of(roster) is None
-
-
-def test_a_ring_for_what_was_received_already_costs_no_poll(roster, clock):
-    """A claim takes what was sent while it was under way; the lane's next poll is when it was planned."""
-    lane = enter(roster, "q")
-    lane.consumer.heard = lambda: False
-    polled = next_of(roster)
-    roster.found(polled, 1)
-    planned_s = lane.planned_s
-    lane.consumer.wake()
-    polled = roster.next()
-    assert polled is lane
-    assert polled.is_early
-    assert not polled.has_news()
-    roster.later(polled)
-    assert lane.due_s == planned_s
-    assert next_of(roster) is None
-    clock.now = planned_s
-    assert next_of(roster) is lane

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Event, Lock
 
-from cqueue.doorbell import Doorbell
+from cqueue.doorbell import Doorbell, HintCounts, Target
 from cqueue.protocol.hint import Hint
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
@@ -71,7 +72,7 @@ class Bell:
         if self._doorbell is None or partition == before:
             return
         if before is not None:
-            self._doorbell.forget(before)
+            self._doorbell.forget(before, self._heard)
         if partition is not None:
             self._doorbell.listen(partition, self._heard)
 
@@ -84,8 +85,8 @@ class Bell:
     def ring(self, hint: Hint) -> None:
         """Messages were stored: tell one consumer, here or in another process."""
         if self._doorbell is not None:
-            name, place, flags = ring_of(hint)
-            if not self._doorbell.ring(name, place, flags, here=bool(self._sleepers)):
+            target, flags = target_of(hint, here=bool(self._sleepers))
+            if not self._doorbell.ring(target, flags):
                 return
         self._tell(hint)
 
@@ -105,15 +106,26 @@ class Bell:
             (sleeper for sleeper in self._sleepers if sleeper.wake is not None), self._sleepers[0]
         )
 
+    @property
+    def has_doorbell(self) -> bool:
+        """Whether other processes are told, and tell this one."""
+        return self._doorbell is not None
+
+    @property
+    def counts(self) -> HintCounts:
+        """Datagrams of this client so far, of all its queues."""
+        return HintCounts() if self._doorbell is None else replace(self._doorbell.counts)
+
     def deleted(self) -> None:
         """All that was sent until now may have been deleted: it has to be looked for."""
         self.deletions += 1
 
 
-def ring_of(hint: Hint) -> tuple[str, bytes, int]:
-    """A hint as the doorbell carries it: name, place and flags."""
+def target_of(hint: Hint, *, here: bool) -> tuple[Target, int]:
+    """A hint as the doorbell carries it. here: consumers of this process may be told as well."""
     queue, time_shard, shard = hint.wide_row
-    return queue, b"%d\0%d" % (time_shard, shard), sum(1 << priority for priority in hint.priorities)
+    target = Target(queue, b"%d\0%d" % (time_shard, shard), here=here)
+    return target, sum(1 << priority for priority in hint.priorities)
 
 
 def hint_of(partition: str, place: bytes, flags: int) -> Hint | None:

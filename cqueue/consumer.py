@@ -45,6 +45,7 @@ from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.poll import Poll, Share
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.work import Reason
 from cqueue.store.operations import ReadBodies, WideRow
 
 T = TypeVar("T")
@@ -263,6 +264,7 @@ class Consumer:
         self._poll: Poll | None = None
         self._deletions = 0  # purges that are known of
         self._looked_s = 0.0
+        self.was_told = False  # the last messages were found where a hint said
         self._alone = False  # the last receive looked for what is never claimed ahead
         self.has_more = False  # the last claim did, in its wide row or in others that are known
         self._leases: set[Lease] = set()
@@ -405,13 +407,13 @@ class Consumer:
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
-        self._looked_s = time.monotonic()
+        self._looked_s, self.was_told = time.monotonic(), False
         run(poll.begin(entry.spec, self._hints(poll), self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             messages = self._accept(claimed, entry.spec)
             if messages:
-                self.has_more = poll.has_work
+                self.has_more, self.was_told = poll.has_work, claimed.reason is Reason.HINT
                 return messages
         run(poll.tidy())
         return []

@@ -10,6 +10,7 @@ from functools import cached_property
 from cqueue import ids
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
+from cqueue.doorbell import HintCounts
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DelayOutOfRange, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
@@ -97,6 +98,16 @@ class Producer:
     def check_open(self) -> None:
         """Raise `Closed` if the client has been closed, or was made before this process was forked."""
         self._driver.check_open()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether consumers of other processes are told of what is sent, and the other way round."""
+        return self._bell.has_doorbell
+
+    @property
+    def hints(self) -> HintCounts:
+        """Datagrams of the client so far."""
+        return self._bell.counts
 
     def purged(self) -> None:
         """Consumers of this process must look for what was sent until now: it may have been deleted."""

@@ -38,6 +38,7 @@ from cqueue.dispatcher.processes import TICK_S, Exit, Signalled
 from cqueue.dispatcher.pulse import Pulse
 from cqueue.dispatcher.recorder import Recorder
 from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.rendezvous import own_name
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
@@ -146,7 +147,7 @@ class Daemon:
         self._metrics = Metrics(settings.target)
         self._pulse: Pulse | None = None
         self._members: Members | None = None
-        self._name = members.new_name(members.host_name(), os.getpid())
+        self._name = own_name()
 
     # ── the whole life ──
 

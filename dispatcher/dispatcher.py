@@ -35,6 +35,8 @@ from cqueue.dispatcher.settler import Settler
 from cqueue.dispatcher.tally import Stats, Tallies, total
 from cqueue.dispatcher.watcher import Watcher
 from cqueue.dispatcher.workers import Crew
+from cqueue.doorbell import HintCounts
+from cqueue.doorbell.counts import added
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
 
@@ -120,7 +122,7 @@ class Dispatcher:
         self._roster = Roster(
             self._room,
             self.options.poll_interval.total_seconds(),
-            self.options.longest_poll_s(len(self._sources)),
+            self.options.longest_poll_s(len(self._sources), queue_of(self._sources[0]).default_max_poll),
         )
         self._keeper = Keeper(
             withdraw=self._handover.withdraw,
@@ -261,7 +263,12 @@ class Dispatcher:
             unstarted_by_queue=self._handover.waiting_by_queue(),
             failing=self._feeders.trouble.subjects,
             stuck=self._feeders.trouble.stuck,
+            hints=self._hints(),
         )
+
+    def _hints(self) -> HintCounts:
+        """Of all clients that its queues belong to."""
+        return added({id(lane.sender): lane.queue.hints for lane in self.lanes}.values())
 
     def quarantined(self) -> dict[str, int]:
         """How many damaged rows this process has met, by queue or log; "" for rows that are of neither."""

@@ -80,6 +80,8 @@ class Feeders:
             if messages:
                 lane.learn()
                 tally.add(lane.name, "received", len(messages))
+                if getattr(lane.consumer, "was_told", False):  # a recorder has none
+                    tally.add(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
                 more = getattr(lane.consumer, "has_more", False)
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody

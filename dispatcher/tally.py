@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from cqueue.doorbell import HintCounts
+
 COUNTERS = (
     "received",
+    "found_by_hint",
     "started",
     "succeeded",
     "left",
@@ -54,6 +57,8 @@ class QueueCounts:
 
     Attributes:
         received: messages taken from the queue.
+        found_by_hint: of those received, how many were found by a look that a hint has caused, and not by a
+            poll: this or another process had told of messages.
         started: calls of handlers.
         succeeded, left, retried, snoozed, cancelled, dead: what handlers, and policies, decided.
         released: given back unstarted.
@@ -65,6 +70,7 @@ class QueueCounts:
     """
 
     received: int = 0
+    found_by_hint: int = 0
     started: int = 0
     succeeded: int = 0
     left: int = 0
@@ -94,6 +100,7 @@ class Stats:
         state: new, running, stopping, or stopped.
         failing: queues whose last receive failed.
         stuck: queues whose receives have all failed for some seconds, with the last error.
+        hints: datagrams by which processes tell each other of messages.
     """
 
     total: QueueCounts
@@ -105,6 +112,7 @@ class Stats:
     unstarted_by_queue: dict[str, int] = field(default_factory=dict)
     failing: tuple[str, ...] = ()
     stuck: dict[str, str] = field(default_factory=dict)
+    hints: HintCounts = field(default_factory=HintCounts)
 
 
 class Tallies:

@@ -4,8 +4,10 @@ A datagram is a hint and nothing else. Polling stays the truth: a datagram that 
 forged or misdirected costs at most a poll.
 """
 
+from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring
+from cqueue.doorbell.directory import Target
 from cqueue.doorbell.doorbell import Doorbell
 from cqueue.doorbell.listener import Address
 
-__all__ = ["Address", "Doorbell", "Ring"]
+__all__ = ["Address", "Doorbell", "HintCounts", "Ring", "Target"]

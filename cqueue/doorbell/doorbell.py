@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
-import secrets
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, Thread
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from cqueue.doorbell.counts import Counts
+from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, encode, short_name
-from cqueue.doorbell.directory import Directory, listing
+from cqueue.doorbell.directory import Directory, Target, listing
 from cqueue.doorbell.listener import Address, Listener
 from cqueue.doorbell.ringer import Ringer
 from cqueue.errors import CqueueError, Refused
 from cqueue.logs import logger
+from cqueue.rendezvous import own_name
 from cqueue.store.control import Listen, ListenerRow, ReadListeners
 
 READ_AGAIN_S: Final = 3.0
@@ -31,6 +32,8 @@ BEAT_S: Final = 10.0
 """How often the row is written."""
 HASTE_S: Final = 0.1
 """Consumers that join one after the other wait so long for each other before the row is written again."""
+FORGET_S: Final = 1.0
+"""The same for those that leave: rings that come meanwhile are of no use, and do no harm."""
 FAILED_S: Final = 5.0
 """Pause after Cassandra did not answer."""
 OFF_S: Final = 60.0
@@ -44,13 +47,13 @@ Heard = Callable[[bytes, int], None]
 """Told of a place and its flags, on the listener's thread. It must return at once."""
 
 
-class Place(NamedTuple):
-    """What rings, and for whom. here: this process waits for it too. to_all: for all others who wait."""
+_made = itertools.count()
 
-    name: str
-    place: bytes
-    here: bool = False
-    to_all: bool = False
+
+def _new_name() -> str:
+    """The process's own name, for the first of its clients."""
+    number = next(_made)
+    return f"{own_name()}+{number}" if number else own_name()
 
 
 class Doorbell:
@@ -61,6 +64,8 @@ class Doorbell:
     Args:
         ask: performs one operation of the store; called on a thread of the doorbell's own.
         address: where this process may be told.
+        name: of this process among listeners; by default the one that its dispatcher has as well, so that who
+            is told of a wide row is who looks there first.
     """
 
     def __init__(
@@ -68,19 +73,19 @@ class Doorbell:
         ask: Callable[[Any], Any],
         address: Address,
         *,
+        name: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counts = Counts()
-        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.counts = HintCounts()
+        self.name = name or _new_name()
         self._ask = ask
         self._address = address
         self._clock = clock
         self._changed = Condition()
-        self._heard: dict[bytes, Heard] = {}
-        self._ringer = Ringer[Place]()
-        self._directory: Directory | None = None
+        self._heard: dict[bytes, tuple[Heard, ...]] = {}
+        self._ringer = Ringer[Target]()
+        self._directory = Directory(me=self.name)
         self._is_read_due = False
-        self._paused_s = 0.0  # until then the store is not asked
         self._beat_s = float("inf")  # when the row is to be written
         self._listener: Listener | None = None
         self._sockets: dict[socket.AddressFamily, socket.socket] = {}
@@ -93,81 +98,64 @@ class Doorbell:
     # ── waiting ──
 
     def listen(self, name: str, heard: Heard) -> None:
-        """Have `heard` called when others ring at this name, from some moments on."""
+        """Have `heard` called as well when others ring at this name, from some moments on."""
+        short = short_name(name)
         with self._changed:
-            self._heard[short_name(name)] = heard
+            self._heard[short] = (*self._heard.get(short, ()), heard)
             self._beat_s = min(self._beat_s, self._clock() + (HASTE_S if self._listener else 0.0))
             self._wake()
 
-    def forget(self, name: str) -> None:
-        """Nobody here waits for this name any more. Others learn of it within some seconds."""
+    def forget(self, name: str, heard: Heard) -> None:
+        """Call it no more. Others learn within some seconds that nobody here waits, if nobody does."""
+        short = short_name(name)
         with self._changed:
-            if self._heard.pop(short_name(name), None) is not None:
-                self._beat_s = min(self._beat_s, self._clock() + 1.0)
-                self._wake()
+            left = tuple(one for one in self._heard.pop(short, ()) if one != heard)
+            if left:
+                self._heard[short] = left
+            self._beat_s = min(self._beat_s, self._clock() + FORGET_S)
+            self._wake()
 
     # ── ringing ──
 
-    def ring(self, name: str, place: bytes, flags: int = 0, *, here: bool) -> bool:
-        """Tell the one process that comes first for a place; whether that is this process itself.
+    def ring(self, target: Target, flags: int = 0) -> bool:
+        """Tell other processes; whether the caller is to tell the consumers of this one.
 
-        here: whether this process waits for the name as well. As long as it is not known who else does, it is
-            told itself; where it does not wait, the ring goes as soon as that is known.
+        As long as it is not known who else waits, this process is told if it does; otherwise the ring goes as
+        soon as that is known.
         """
-        directory, now_s = self._known(), self._clock()
-        if directory is None:
-            if not here:
-                self._put_off(Place(name, place), flags)
-            return here
-        if directory.first(name, place, here=here) is None:
-            return here
-        self._offer(Place(name, place, here=here), flags, now_s)
-        return False
+        now_s = self._clock()
+        is_stale = self._refresh(now_s)
+        if is_stale and target.here and not target.to_all:
+            return True
+        if not is_stale and not self._directory.others(target):
+            return target.here
+        self._offer(target, flags, now_s)
+        return target.here and target.to_all
 
-    def ring_all(self, name: str, place: bytes, flags: int = 0) -> None:
-        """Tell all other processes that wait for a name."""
-        to, now_s = Place(name, place, to_all=True), self._clock()
-        if self._known() is None:
-            self._put_off(to, flags)
-        else:
-            self._offer(to, flags, now_s)
-
-    def _known(self) -> Directory | None:
-        """Who listens, if that was read lately; what is older is read anew meanwhile."""
-        directory, now_s = self._directory, self._clock()
-        age_s = float("inf") if directory is None else now_s - directory.read_s
-        if age_s > READ_AGAIN_S and not self._is_read_due and now_s >= self._paused_s:
+    def _refresh(self, now_s: float) -> bool:
+        """Have it read who listens if that was long ago; whether it is too long ago to go by."""
+        age_s = now_s - self._directory.read_s
+        if age_s > READ_AGAIN_S and not self._is_read_due:
             with self._changed:
                 self._is_read_due = True
                 self._wake()
-        return directory if age_s <= STALE_S else None
+        return age_s > STALE_S
 
-    def _put_off(self, place: Place, flags: int) -> None:
-        """Let a ring wait until it is known who listens."""
+    def _offer(self, target: Target, flags: int, now_s: float) -> None:
+        """Ring now, or soon; or once it was read who listens."""
         with self._changed:
-            if self._is_read_due:
-                self._ringer.put_off(place, flags)
-
-    def _offer(self, place: Place, flags: int, now_s: float) -> None:
-        with self._changed:
-            goes = self._ringer.offer(place, flags, now_s)
+            if self._is_read_due and now_s - self._directory.read_s > STALE_S:
+                self._ringer.put_off(target, flags)
+                return
+            goes = self._ringer.offer(target, flags, now_s)
             if not goes:
                 self._wake()
         if goes:
-            self._send(place, flags)
+            self._send(target, flags)
 
-    def _send(self, place: Place, flags: int) -> None:
-        """Send a datagram to those whom it is for now."""
-        directory = self._directory
-        if directory is None:
-            return
-        if place.to_all:
-            rows = list(directory.others(place.name).values())
-        else:
-            first = directory.first(place.name, place.place, here=place.here)
-            rows = [] if first is None else [first]
-        ring = Ring(short_name(place.name), place.place, flags)
-        for row in rows:
+    def _send(self, target: Target, flags: int) -> None:
+        ring = Ring(short_name(target.name), target.place, flags)
+        for row in self._directory.others(target):
             try:
                 self._socket(row.address).sendto(encode(ring, row.key), (row.address, row.port))
                 self.counts.sent += 1
@@ -212,30 +200,32 @@ class Doorbell:
 
     def _work(self) -> None:
         try:
+            self._send_due()
             if self._is_read_due:
                 self._read()
-            with self._changed:
-                due = self._ringer.due(float("inf") if self._closing else self._clock())
-            for place, flags in due:
-                self._send(place, flags)
+                self._send_due()
             if self._clock() >= self._beat_s and not self._closing:
                 self._beat()
         except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
             self._complain("doorbell_failed", exc)
 
+    def _send_due(self) -> None:
+        with self._changed:
+            due = self._ringer.due(self._clock(), at_once=self._closing and not self._is_read_due)
+        for target, flags in due:
+            self._send(target, flags)
+
     def _read(self) -> None:
-        """Read who listens; what waited for that goes next."""
+        """Read who listens; what waited for that goes next. If it fails, what was known has to do."""
         began_s = self._clock()
         try:
-            self._directory = Directory(self._ask(ReadListeners()), self.name, began_s)
+            rows = self._ask(ReadListeners())
+            self._directory = Directory(rows, me=self.name, read_s=began_s)
         except CqueueError as exc:
-            self._paused_s = self._clock() + self._pause_s(exc)
-            with self._changed:
-                self._ringer.drop()
-        finally:
-            with self._changed:
-                self._is_read_due = False
-                self._ringer.release(self._clock())
+            self._directory.read_s = self._clock() + self._pause_s(exc)
+        with self._changed:
+            self._is_read_due = False
+            self._ringer.release(self._clock())
 
     def _beat(self) -> None:
         """Say where this process may be told, and of what; at first, open the socket for it."""
@@ -267,11 +257,11 @@ class Doorbell:
         return OFF_S
 
     def _take(self, ring: Ring) -> None:
-        heard = self._heard.get(ring.name)
-        if heard is None:
-            self.counts.misdirected += 1
-        else:
+        waiting = self._heard.get(ring.name, ())
+        for heard in waiting:
             heard(ring.place, ring.flags)
+        if not waiting:
+            self.counts.misdirected += 1
 
     def _complain(self, event: str, error: Exception) -> None:
         """Log a kind of trouble once."""

@@ -12,7 +12,7 @@ from errno import EADDRNOTAVAIL
 from threading import Thread
 from typing import Final
 
-from cqueue.doorbell.counts import Counts
+from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, Ring, decode
 from cqueue.doorbell.limiter import Limiter
 from cqueue.logs import logger
@@ -78,7 +78,7 @@ class Listener:
         OSError: there is no such address, or the port is taken.
     """
 
-    def __init__(self, address: Address, heard: Callable[[Ring], None], counts: Counts) -> None:
+    def __init__(self, address: Address, heard: Callable[[Ring], None], counts: HintCounts) -> None:
         self.host = address.own()
         self.key = secrets.token_bytes(KEY_BYTES)
         self._heard = heard

@@ -53,13 +53,10 @@ class Ringer(Generic[T]):
             if due_s == float("inf"):
                 self._waiting[place] = (now_s, flags)
 
-    def drop(self) -> None:
-        """Forget what waits for a release."""
-        self._waiting = {place: one for place, one in self._waiting.items() if one[0] != float("inf")}
-
-    def due(self, now_s: float) -> list[tuple[T, int]]:
-        """Take what has waited long enough."""
-        due = [(place, flags) for place, (due_s, flags) in self._waiting.items() if due_s <= now_s]
+    def due(self, now_s: float, *, at_once: bool = False) -> list[tuple[T, int]]:
+        """Take what has waited long enough, or all."""
+        waiting = self._waiting.items()
+        due = [(place, flags) for place, (due_s, flags) in waiting if at_once or due_s <= now_s]
         for place, _ in due:
             del self._waiting[place]
             rung = self._rung.get(place)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.tasks import Task
     from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
     from cqueue.dispatcher.verdicts import Cancel, Dead, Retry, Snooze
+    from cqueue.doorbell.counts import HintCounts
     from cqueue.errors import (
         AckUnknown,
         AppendUnknown,
@@ -103,6 +104,7 @@ __all__ = [
     "Firing",
     "Follower",
     "HeadersTooLarge",
+    "HintCounts",
     "HttpPush",
     "InvalidLogId",
     "InvalidMessageId",
@@ -176,6 +178,7 @@ _HOMES = {
     "dispatcher.tasks": ("Task",),
     "dispatcher.triggers": ("Cron", "Repeating", "RunOnce"),
     "dispatcher.verdicts": ("Cancel", "Dead", "Retry", "Snooze"),
+    "doorbell.counts": ("HintCounts",),
     "log.config": ("LogConfig",),
     "log.delivery": ("batched",),
     "log.fanout": ("feed",),

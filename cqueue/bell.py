@@ -1,27 +1,28 @@
-"""Wakes consumers of this process when this process sends, so that they need not wait for a poll."""
+"""Wakes consumers when something is sent to their queue, in this process or through the doorbell."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Event, Lock
 
-from cqueue.protocol.news import News, moments
-
-KEEPS_UP = 50
-"""One that has more news than this before it is not told of rows: it would only keep them in memory."""
+from cqueue.doorbell import Doorbell, HintCounts, Target
+from cqueue.protocol.hint import Hint
+from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
+from cqueue.store.operations import WideRow
 
 
 class Sleeper:
     """One consumer's side: what it was told since it last looked, and an event to wait on.
 
-    wake: called as well, on the sending thread, for a caller that waits for many consumers at once.
+    wake: called as well, on the telling thread, for a caller that waits for many consumers at once.
     """
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
         self.event = Event()
         self.wake = wake
-        self.told: deque[News] = deque(maxlen=1000)
+        self.told: deque[Hint] = deque(maxlen=1000)
         self.waiting = False
 
     def sleep(self, seconds: float) -> bool:
@@ -35,12 +36,17 @@ class Sleeper:
 
 
 class Bell:
-    """All consumers of one queue in this process. Thread-safe."""
+    """All consumers of one queue in this process. Thread-safe.
 
-    def __init__(self) -> None:
+    doorbell: by which other processes are told, and tell this one; None: there is only this one.
+    """
+
+    def __init__(self, doorbell: Doorbell | None = None) -> None:
+        self._doorbell = doorbell
         self._mutex = Lock()
         self._sleepers: list[Sleeper] = []
-        self.deleted_at = 0  # the moment of the last purge
+        self._partition: str | None = None  # that others may ring at
+        self.deletions = 0  # how often messages were deleted that may have been read ahead
 
     def join(self, wake: Callable[[], None] | None = None) -> Sleeper:
         """A new consumer."""
@@ -53,17 +59,44 @@ class Bell:
         """A consumer has been closed."""
         with self._mutex:
             self._sleepers.remove(sleeper)
+            if not self._sleepers:
+                self._serve(None)
 
-    def ring(self, news: News) -> None:
-        """Messages were stored: tell one consumer that waits.
+    def serve(self, partition: str) -> None:
+        """A consumer looks for messages in the queue's wide rows of this partition name from now on."""
+        with self._mutex:
+            self._serve(partition)
 
-        If none does, one that polls on being woken, or else the first.
-        """
+    def _serve(self, partition: str | None) -> None:
+        before, self._partition = self._partition, partition
+        if self._doorbell is None or partition == before:
+            return
+        if before is not None:
+            self._doorbell.forget(before, self._heard)
+        if partition is not None:
+            self._doorbell.listen(partition, self._heard)
+
+    def _heard(self, place: bytes, flags: int) -> None:
+        partition = self._partition
+        hint = None if partition is None else hint_of(partition, place, flags)
+        if hint is not None:
+            self._tell(hint)
+
+    def ring(self, hint: Hint) -> None:
+        """Messages were stored: tell one consumer, here or in another process."""
+        if self._doorbell is not None:
+            target, flags = target_of(hint, here=bool(self._sleepers))
+            if not self._doorbell.ring(target, flags):
+                return
+        self._tell(hint)
+
+    def _tell(self, hint: Hint) -> None:
+        """Tell a consumer that waits; if none does, one that polls on being woken, or else the first."""
         with self._mutex:
             if not self._sleepers:
                 return
             chosen = self._chosen()
-            chosen.told.append(news if len(chosen.told) < KEEPS_UP else news._replace(rows=()))
+            chosen.told.append(hint)
             chosen.event.set()
         if chosen.wake is not None:
             chosen.wake()
@@ -74,25 +107,34 @@ class Bell:
         )
 
     @property
-    def announces(self) -> bool:
-        """Whether a consumer wants to know of messages before they are stored."""
-        return any(sleeper.wake is not None for sleeper in self._sleepers)
+    def has_doorbell(self) -> bool:
+        """Whether other processes are told, and tell this one."""
+        return self._doorbell is not None
 
-    def announce(self, news: News) -> None:
-        """Messages are about to be written: tell the consumer that is likely to be told once they are stored.
-
-        Only one that is polled on being woken: it looks first whether that is of use.
-        """
-        if not news.rows:
-            return
-        with self._mutex:
-            chosen = self._chosen() if self._sleepers else None
-            if chosen is None or chosen.wake is None or len(chosen.told) >= KEEPS_UP // 2:
-                return
-            chosen.told.append(news)
-            chosen.event.set()
-        chosen.wake()
+    @property
+    def counts(self) -> HintCounts:
+        """Datagrams of this client so far, of all its queues."""
+        return HintCounts() if self._doorbell is None else replace(self._doorbell.counts)
 
     def deleted(self) -> None:
         """All that was sent until now may have been deleted: it has to be looked for."""
-        self.deleted_at = next(moments)
+        self.deletions += 1
+
+
+def target_of(hint: Hint, *, here: bool) -> tuple[Target, int]:
+    """A hint as the doorbell carries it. here: consumers of this process may be told as well."""
+    queue, time_shard, shard = hint.wide_row
+    target = Target(queue, b"%d\0%d" % (time_shard, shard), here=here)
+    return target, sum(1 << priority for priority in hint.priorities)
+
+
+def hint_of(partition: str, place: bytes, flags: int) -> Hint | None:
+    """What a ring says; None if it is nothing that a sender of a queue would say."""
+    try:
+        time_shard, shard = map(int, place.split(b"\0"))
+    except ValueError:
+        return None
+    priorities = frozenset(priority for priority in range(10) if flags >> priority & 1)
+    if not priorities or not 0 <= time_shard <= LAST_MS or not -MOST_OPEN_SHARDS <= shard < MOST_SHARDS:
+        return None
+    return Hint(WideRow(partition, time_shard, shard), priorities)

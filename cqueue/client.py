@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
 from cqueue.clock import ClusterClock
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals, SharedGate
+from cqueue.doorbell import Address, Doorbell
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.group_commit import MAX_LINGER
 from cqueue.log import Log, LogConfig
@@ -28,7 +29,7 @@ from cqueue.queue import Queue
 from cqueue.senders import Senders
 from cqueue.settings import Settings, load
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import Store
+from cqueue.store.operations import Operation, Store
 from cqueue.store.quarantine import Quarantine
 from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from cqueue.store.connection import Connection
 
 ACK_THREADS = 2
+DOORBELL_S = 2.0
+"""What the doorbell may take to read or write who listens."""
 
 _shared_stores: dict[str, MemoryStore] = {}
 _shared_mutex = Lock()
@@ -72,7 +75,19 @@ def _memory_store(name: str) -> MemoryStore:
 
 def _cassandra_client(settings: Settings) -> Client:
     store, connection = open_cassandra(settings)
-    return Client(store, on_close=connection.close, local_dc=settings.local_dc, address=settings.address)
+    return Client(
+        store,
+        on_close=connection.close,
+        local_dc=settings.local_dc,
+        address=settings.address,
+        notify=_notify(settings, connection) if settings.notify else None,
+    )
+
+
+def _notify(settings: Settings, connection: Connection) -> Address:
+    """Where this process may be told. A node that is known by its own address shows better which that is."""
+    nodes = [(str(host.address), host.endpoint.port) for host in connection.cluster.metadata.all_hosts()]
+    return Address(settings.notify_host, settings.notify_port, (*nodes, *settings.hosts))
 
 
 def open_cassandra(settings: Settings) -> tuple[CassandraStore, Connection]:
@@ -111,7 +126,9 @@ class Client:
         driver: BlockingDriver | None = None,
         local_dc: str | None = None,
         address: str = "a store",
+        notify: Address | None = None,
     ) -> None:
+        """notify: where other processes may tell this one of messages; None: they do not."""
         self._address = address  # without credentials
         self._on_close = on_close or store.close
         self._driver = driver or BlockingDriver(store, ClusterClock(store.sample_time_us))
@@ -122,6 +139,7 @@ class Client:
         self._senders = Senders()
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
+        self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify)
         self._gates: dict[str, SharedGate] = {}
 
     def __repr__(self) -> str:
@@ -279,7 +297,7 @@ class Client:
 
     def _open(self, name: str, linger: timedelta | None = None) -> Queue:
         with self._mutex:
-            bell = self._bells.setdefault(name, Bell())
+            bell = self._bell(name)
         producer = Producer(name, self._catalog, self._driver, bell)
         if linger is not None:
             check_duration("linger", linger, timedelta(), MAX_LINGER)
@@ -293,11 +311,23 @@ class Client:
             linger=linger,
         )
 
+    def _bell(self, name: str) -> Bell:
+        """The bell of a queue. The mutex is held."""
+        bell = self._bells.get(name)
+        if bell is None:
+            bell = self._bells[name] = Bell(self._doorbell)
+        return bell
+
+    def _ask_briefly(self, operation: Operation[Any]) -> Any:
+        """For the doorbell, which does without what cannot be had soon."""
+        with self._driver.limited(DOORBELL_S):
+            return self._driver.ask(operation)
+
     def _make_consumer(
         self, name: str, intervals: PollIntervals, prefetch: int, wake: Callable[[], None] | None = None
     ) -> Consumer:
         with self._mutex:
-            bell = self._bells.setdefault(name, Bell())
+            bell = self._bell(name)
             gate = self._gates.setdefault(name, SharedGate())
         return Consumer(
             name,
@@ -318,6 +348,8 @@ class Client:
         """
         self._senders.close()
         self._executor.shutdown(wait=True)
+        if self._doorbell is not None:
+            self._doorbell.close()
         self._driver.close()
         self._on_close()
 

@@ -42,9 +42,10 @@ from cqueue.protocol import ack as acks
 from cqueue.protocol.claim import claim
 from cqueue.protocol.dead import bury, dead_headers, look_everywhere, without_body
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.news import News
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.poll import Poll, Share
 from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.work import Reason
 from cqueue.store.operations import ReadBodies, WideRow
 
 T = TypeVar("T")
@@ -54,7 +55,6 @@ STAY_IF_BACK_S = 0.1
 """A consumer that handles its messages quicker than this keeps the lock of a wide row that has more."""
 STRIPES = 16
 MAX_LEASES = 10_000
-REMEMBERED = 2000
 PATIENCE_S = 0.1
 """How long a receive waits for a claim under way, to look for what is never claimed ahead."""
 FORGET_S = 60.0
@@ -262,13 +262,12 @@ class Consumer:
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
-        self._deleted_at = 0  # the last purge that is known of
+        self._deletions = 0  # purges that are known of
         self._looked_s = 0.0
+        self.was_told = False  # the last messages were found where a hint said
         self._alone = False  # the last receive looked for what is never claimed ahead
-        self._left_some = False  # the last claim did, in its wide row or in others that are known
+        self.has_more = False  # the last claim did, in its wide row or in others that are known
         self._leases: set[Lease] = set()
-        self._recent: set[int] = set()  # ids received lately, and before that
-        self._older: set[int] = set()
         self._shared = acks.Shared()
         self._closed = self._left = False
 
@@ -303,7 +302,7 @@ class Consumer:
         if not messages:
             messages = self._receive(max(max_messages, self._ahead.size), deadline_s)
             messages, rest = messages[:max_messages], messages[max_messages:]
-            self._ahead.put(rest, len(messages) + len(rest), more=self._left_some)
+            self._ahead.put(rest, len(messages) + len(rest), more=self.has_more)
         self._left_at_s = time.monotonic() if messages else None
         return messages
 
@@ -370,7 +369,7 @@ class Consumer:
         with self._receiving:
             try:
                 with self._driver.limited():
-                    return self._round(want, _SHUT), self._left_some
+                    return self._round(want, _SHUT), self.has_more
             except Exception:  # noqa: BLE001 - the next receive meets it as well, and can raise it
                 return [], False
 
@@ -408,13 +407,13 @@ class Consumer:
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
-        self._looked_s = time.monotonic()
-        run(poll.begin(entry.spec, lambda: self._news(poll), self.share))
+        self._looked_s, self.was_told = time.monotonic(), False
+        run(poll.begin(entry.spec, self._hints(poll), self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             messages = self._accept(claimed, entry.spec)
             if messages:
-                self._left_some = claimed.more or poll.knows_more
+                self.has_more, self.was_told = poll.has_work, claimed.reason is Reason.HINT
                 return messages
         run(poll.tidy())
         return []
@@ -430,70 +429,24 @@ class Consumer:
                 return False
             self._driver.run(poll.let_go())
             self._driver.run(poll.tidy())
-            holds = (
-                poll.has_finished
-                or bool(poll.early.leases)
-                or any(one.outstanding and not one.lost for one in list(self._leases))
-            )
+            holds = poll.has_finished or any(one.outstanding and not one.lost for one in list(self._leases))
             if not holds and time.monotonic() - self._looked_s > FORGET_S:
                 self._poll = None
             return holds
 
-    def look_around(self) -> bool:
-        """Used inside: go on with the search for wide rows that have work; whether one is found.
-
-        To be called after a receive that gave something: while that is handled there is time for one read.
-        """
-        with self._receiving, self._driver.limited():
-            poll = self._poll
-            if poll is None or self._closed:
-                return False
-            with suppress(CqueueError):  # the next receive meets it as well, and can raise it
-                entry = self._catalog.entry(self.name)
-                if poll.is_of(entry.row, entry.spec):
-                    self._driver.run(poll.search_on(entry.spec))
-            return poll.has_found
-
-    def heard(self) -> bool:
-        """Used inside: whether this process has sent what this consumer has not received yet."""
-        return any(self._is_of_use(news) for news in list(self._sleeper.told))
-
-    def _is_of_use(self, news: News) -> bool:
-        """Whether to look for it now: of what is only being written we hear again."""
-        if news.sending is None:
-            return not self._has(news)
-        poll = self._poll
-        try:
-            return poll is not None and poll.claims_unread(news, self._driver.clock.now_us())
-        except NotDone:
-            return False
-
-    def _news(self, poll: Poll) -> list[News]:
-        """What this process has sent, and whether it was received meanwhile: then looking costs a lock."""
-        told, deleted_at = self._sleeper.told, self._bell.deleted_at
-        if deleted_at > self._deleted_at:
-            self._deleted_at = deleted_at
+    def _hints(self, poll: Poll) -> list[Hint]:
+        """Where this consumer was told to look since it was last asked."""
+        told, deletions = self._sleeper.told, self._bell.deletions
+        if deletions != self._deletions:
+            self._deletions = deletions
             poll.distrust()
-        news: list[News] = []
-        for one in [told.popleft() for _ in range(len(told))]:
-            rows = one.rows if one.began > deleted_at else ()
-            news.append(one._replace(rows=rows, received=self._has(one)))
-        return news
-
-    def _has(self, news: News) -> bool:
-        """Whether all of it has been received here."""
-        return bool(news.ids) and all(id_ in self._recent or id_ in self._older for id_ in news.ids)
-
-    def _remember(self, taken: Iterable[Taken]) -> None:
-        """Know the last few thousand ids that were received."""
-        if len(self._recent) >= REMEMBERED:
-            self._older, self._recent = self._recent, set()
-        self._recent.update([one.row.id for one in taken])
+        return [told.popleft() for _ in range(len(told))]
 
     def _polling(self, entry: Entry) -> Poll:
         """The search in the queue's present incarnation."""
         if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
             self._poll = Poll(entry.row, entry.spec, self._gate)
+            self._bell.serve(entry.spec.partition)
         return self._poll
 
     # ── what a claim gave ──
@@ -504,7 +457,6 @@ class Consumer:
         if len(self._leases) > MAX_LEASES:
             self._leases = {lease for lease in list(self._leases) if lease.outstanding and not lease.lost}
         self._leases.update({taken.lease for taken in everything})
-        self._remember(everything)
         self._drop(claimed.expired)
         self._bury_spent(claimed.dead, spec)
         if None not in [taken.row.body for taken in claimed.taken]:
@@ -745,7 +697,6 @@ class Consumer:
             self._left = True
             self._bell.leave(self._sleeper)
             self._let_go()
-            self._give_back_early()
             now_ms = self._now_ms()
             for lease in list(self._leases) if give_back else ():
                 if lease.outstanding and not lease.lost and lease.due_ms > now_ms:
@@ -763,11 +714,6 @@ class Consumer:
         if self._poll is not None:
             with suppress(CqueueError):
                 self._driver.run(self._poll.let_go())
-
-    def _give_back_early(self) -> None:
-        if self._poll is not None:
-            with suppress(CqueueError):
-                self._driver.run(self._poll.early.give_back())
 
     def _free_at_close(self) -> None:
         if self._poll is not None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import cached_property
 
+from cqueue import ids
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
+from cqueue.doorbell import HintCounts
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DelayOutOfRange, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH, Message, MessageId, outgoing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
-from cqueue.protocol.news import FEWER, Underway, moments, news_of
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
 
@@ -97,6 +99,16 @@ class Producer:
         """Raise `Closed` if the client has been closed, or was made before this process was forked."""
         self._driver.check_open()
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether consumers of other processes are told of what is sent, and the other way round."""
+        return self._bell.has_doorbell
+
+    @property
+    def hints(self) -> HintCounts:
+        """Datagrams of the client so far."""
+        return self._bell.counts
+
     def purged(self) -> None:
         """Consumers of this process must look for what was sent until now: it may have been deleted."""
         self._bell.deleted()
@@ -115,29 +127,25 @@ class Producer:
         checked, places, failed = _check(entries, now_us, spec)
         if not checked:
             return [], failed
-        state, began = self._borrow(), next(moments)
-        sending = Underway() if len(checked) <= FEWER and self._bell.announces else None
-        flushes: list[Flush] = []
+        state = self._borrow()
         try:
-            announce = None if sending is None else partial(self._announce, began, sending)
-            flushes = self._driver.run(send(spec, state, checked, announce))
+            flushes = self._driver.run(send(spec, state, checked))
         finally:
-            if sending is not None:
-                sending.stored = _stored(flushes)
             self._states.append(state)
         for flush in flushes:
             if len(places) < len(entries):
                 flush.indexes = [places[index] for index in flush.indexes]
             if flush.error is None:
-                self._bell.ring(news_of(flush.wide_row, flush.rows, began))
+                self._ring(flush)
             else:
                 failed += _failures(flush)
         return flushes, failed
 
-    def _announce(self, began: int, sending: Underway, flush: Flush) -> None:
-        """Tell a consumer of messages that are about to be written."""
-        if not flush.derived:
-            self._bell.announce(news_of(flush.wide_row, flush.rows, began)._replace(sending=sending))
+    def _ring(self, flush: Flush) -> None:
+        """Tell a consumer of what is due; who polls finds the rest when it is."""
+        last = ids.highest_at(self._driver.clock.now_us())
+        if due := frozenset([row.priority for row in flush.rows if row.id <= last]):
+            self._bell.ring(Hint(flush.wide_row, due))
 
     def _borrow(self) -> ProducerState:
         """A state of one's own: concurrent calls must not share ids or turns."""
@@ -145,11 +153,6 @@ class Producer:
             return self._states.pop()
         except IndexError:
             return ProducerState(turn=random.randrange(1 << 16))
-
-
-def _stored(flushes: Iterable[Flush]) -> frozenset[int]:
-    """The ids that are acknowledged."""
-    return frozenset([row.id for flush in flushes if flush.error is None for row in flush.rows])
 
 
 def _failures(flush: Flush) -> list[tuple[int, CqueueError]]:

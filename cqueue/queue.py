@@ -15,6 +15,7 @@ from cqueue.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.dead_letters import DeadLetters
+from cqueue.doorbell import HintCounts
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.group_commit import GroupCommit
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.schedules import Schedules
 
 MAX_PEEK = 10_000
-DEFAULT_MAX_POLL = timedelta(seconds=1)
+DEFAULT_MAX_POLL = timedelta(seconds=2)
+DEAF_MAX_POLL = timedelta(seconds=1)
+"""Where no other process can tell this one of messages."""
 MIN_POLL, MAX_POLL = timedelta(milliseconds=1), timedelta(minutes=1)
 
 
@@ -142,6 +145,19 @@ class Queue:
         return to_datetime(self._driver.clock.now_us() // 1000)
 
     @property
+    def default_max_poll(self) -> timedelta:
+        """How long a consumer waits between two polls at most, if it is not said."""
+        return DEFAULT_MAX_POLL if self._producer.is_heard else DEAF_MAX_POLL
+
+    @property
+    def hints(self) -> HintCounts:
+        """Datagrams by which the client of this queue was told, and has told others, of messages so far.
+
+        They are those of all queues that the client has opened.
+        """
+        return self._producer.hints
+
+    @property
     def dead_letter_name(self) -> str:
         """The name of its dead-letter queue, a queue like any other: `client.queue(…)` opens it."""
         return self.name + DEAD_SUFFIX
@@ -209,19 +225,19 @@ class Queue:
         """A consumer, to be used in a `with` block.
 
         After a poll that found nothing it waits `poll_interval` (1 ms to 1 min), then twice as long each
-        time up to `max_poll_interval` (by default 1 s, or `poll_interval` if that is longer). A send in
-        the same process wakes it at once.
+        time up to `max_poll_interval` (by default 2 s, 1 s with `notify=off`, or `poll_interval` if that is
+        longer). A send wakes it at once: in the same process, or through the doorbell in another one.
 
         prefetch: how many messages (up to 4,000) to claim at once, and ahead: while some are handled, a
             thread claims the next ones, which the next receive gives. Their visibility timeout runs
             meanwhile; what waits for a quarter of it is given back, with no attempt used. 0: a receive
             claims what it gives.
-        wake: called on the sending thread whenever this consumer is told of a message, for a caller that
-            waits for several consumers at once; it must return at once.
+        wake: called whenever this consumer is told of a message, on a sending thread or that of the doorbell,
+            for a caller that waits for several consumers at once; it must return at once.
         """
         shortest = check_duration("poll_interval", poll_interval, MIN_POLL, MAX_POLL)
         if max_poll_interval is None:
-            max_poll_interval = max(poll_interval, DEFAULT_MAX_POLL)
+            max_poll_interval = max(poll_interval, self.default_max_poll)
         longest = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
         if type(prefetch) is not int or not 0 <= prefetch <= MAX_PREFETCH:
             raise BadInput(f"prefetch is {prefetch!r}; it goes from 0 (none) to {MAX_PREFETCH:,}")

@@ -5,8 +5,27 @@ When one comes or goes, only what is its own changes hands.
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Iterable
 from hashlib import blake2b
+
+
+def thing(name: str, place: bytes) -> bytes:
+    """A place in something that has a name, for `Names.first`."""
+    return name.encode() + b"\0" + place
+
+
+_names: dict[int, str] = {}
+
+
+def own_name() -> str:
+    """The name of this process among others; a process id alone comes again, in containers at every start."""
+    pid = os.getpid()
+    if pid not in _names:
+        _names[pid] = f"{socket.gethostname()}-{pid}-{secrets.token_hex(3)}"
+    return _names[pid]
 
 
 class Names:

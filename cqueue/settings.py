@@ -25,6 +25,7 @@ DEFAULT_KEYSPACE: Final = "cqueue"
 DEFAULT_REQUEST_TIMEOUT_S: Final = 10.0
 DEFAULT_CONNECT_TIMEOUT_S: Final = 5.0
 MAX_TIMEOUT_S: Final = 3600.0
+MAX_PORT: Final = 65_535
 CONFIG_FILE: Final = "cqueue.toml"
 ENV_PREFIX: Final = "CQUEUE_"
 
@@ -50,6 +51,9 @@ URL_KEYS: Final = (
     "tls_cert",
     "tls_key",
     "tls_verify",
+    "notify",
+    "notify_host",
+    "notify_port",
 )
 FILE_KEYS: Final = ("url", "username", "password", *URL_KEYS)
 
@@ -74,6 +78,9 @@ class Settings:
         tls_verify: `full` checks the certificate and that it names the node's address; `ca` only that it
             is signed by a trusted authority; `none` nothing. The driver connects to addresses, also where the
             URL gives names: for `full` the certificates must list IP addresses.
+        notify: whether processes tell each other of messages by datagrams (see `cqueue.doorbell`).
+        notify_host: where others reach this process; the address by which it reaches Cassandra when None.
+        notify_port: the UDP port that it listens on; 0 for any.
     """
 
     scheme: Scheme = "cassandra"
@@ -91,6 +98,9 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_verify: TlsVerify = "full"
+    notify: bool = True
+    notify_host: str | None = None
+    notify_port: int = 0
 
     def __post_init__(self) -> None:
         if self.scheme == "cassandra":
@@ -193,6 +203,9 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
         tls_cert=tls_files.get("tls_cert"),
         tls_key=tls_files.get("tls_key"),
         tls_verify=_tls_verify(values),
+        notify=_flag("notify", values, default=True),
+        notify_host=_notify_host(values),
+        notify_port=_port("notify_port", values),
     )
 
 
@@ -234,13 +247,28 @@ def _flag(key: str, values: Mapping[str, str], *, default: bool) -> bool:
         return True
     if text.lower() in {"false", "0", "no", "off"}:
         return False
-    raise ConfigError(f"{key}={text!r}: use true or false" + (", or ca." if key == "tls_verify" else "."))
+    words = "on or off" if key == "notify" else "true or false"
+    raise ConfigError(f"{key}={text!r}: use {words}" + (", or ca." if key == "tls_verify" else "."))
 
 
 def _tls_verify(values: Mapping[str, str]) -> TlsVerify:
     if values.get("tls_verify", "").lower() in {"ca", "full", "none"}:
         return cast("TlsVerify", values["tls_verify"].lower())
     return "full" if _flag("tls_verify", values, default=True) else "none"
+
+
+def _notify_host(values: Mapping[str, str]) -> str | None:
+    host = values.get("notify_host")
+    if host is None or re.fullmatch(r"[\w.:-]{1,253}", host):
+        return host
+    raise ConfigError(f"notify_host={host!r}: an address of this machine, or a name of it, without a port.")
+
+
+def _port(key: str, values: Mapping[str, str]) -> int:
+    text = values.get(key, "0")
+    if text.isdecimal() and int(text) <= MAX_PORT:
+        return int(text)
+    raise ConfigError(f"{key}={text!r}: a port from 1 to {MAX_PORT}, or 0 for any that is free.")
 
 
 def _check_keyspace(name: str) -> None:

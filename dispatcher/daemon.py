@@ -36,6 +36,7 @@ from cqueue.dispatcher.notify import Notifier
 from cqueue.dispatcher.processes import TICK_S, Exit, Signalled, Wire
 from cqueue.dispatcher.recorder import Recorder
 from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.rendezvous import own_name
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
@@ -130,7 +131,7 @@ class Daemon:
         self._metrics = Metrics(settings.target)
         self._dispatcher: Dispatcher | None = None  # once it runs
         self._members: Members | None = None
-        self._name = members.new_name(members.host_name(), os.getpid())
+        self._name = own_name()
 
     # ── the whole life ──
 

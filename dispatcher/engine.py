@@ -24,6 +24,8 @@ from cqueue.dispatcher.settler import Settler
 from cqueue.dispatcher.tally import Depths, Stats, Tallies, total
 from cqueue.dispatcher.watcher import Watcher
 from cqueue.dispatcher.workers import Crew
+from cqueue.doorbell import HintCounts
+from cqueue.doorbell.counts import added
 
 INTERRUPT_S: Final = 1.0
 """How long handlers that were interrupted at the end of the grace are waited for."""
@@ -69,7 +71,9 @@ class Engine:
         )
         self.settler = Settler(options, middleware, events=events, tallies=tallies)
         self.roster = Roster(
-            self._room, options.poll_interval.total_seconds(), options.longest_poll_s(len(sources))
+            self._room,
+            options.poll_interval.total_seconds(),
+            options.longest_poll_s(len(sources), queue_of(sources[0]).default_max_poll),
         )
         handover = Handover(lambda: self.loop.call(), self.roster.feed)  # noqa: PLW0108 - made below
         self.plant = Plant(handover, runner, self.settler.settle, events, tallies, backlog=options.backlog)
@@ -143,7 +147,12 @@ class Engine:
             unstarted_by_queue=handover.waiting_by_queue(),
             failing=trouble.subjects,
             stuck=trouble.stuck,
+            hints=self._hints(),
         )
+
+    def _hints(self) -> HintCounts:
+        """Of all clients that its queues belong to."""
+        return added({id(lane.sender): lane.queue.hints for lane in self.roster.lanes}.values())
 
     def quarantined(self) -> dict[str, int]:
         """How many damaged rows this process has met, by queue or log; "" for rows that are of neither."""

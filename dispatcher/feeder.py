@@ -69,12 +69,14 @@ class Feeders:
             if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
                 self._plant.tallies.add(lane.name, "received", len(messages))
+                if getattr(lane.consumer, "was_told", False):  # a recorder has none
+                    self._plant.tallies.add(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
             self._failed(lane, exc)
         else:
             self.trouble.succeeded(lane.name, queue=lane.name)
-            self._roster.found(lane, len(messages))
+            self._roster.found(lane, len(messages), more=getattr(lane.consumer, "has_more", False))
 
     def _failed(self, lane: Lane, error: Exception) -> None:
         self._plant.tallies.add(lane.name, "receive_failures")

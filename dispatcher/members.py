@@ -8,7 +8,6 @@ because locks decide who claims and everybody looks at everything now and then.
 from __future__ import annotations
 
 import json
-import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -107,11 +106,6 @@ class Worker:
         info = asdict(self)
         del info["name"], info["seen"]
         return WorkerRow(self.name, json.dumps(info), int(self.seen * 1000))
-
-
-def new_name(host: str, pid: int) -> str:
-    """A name for a process; a process id alone comes again, in containers at every start."""
-    return f"{host}-{pid}-{secrets.token_hex(3)}"
 
 
 def host_name() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
@@ -97,6 +98,11 @@ class _Counted(Collector):
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
         received = CounterMetricFamily("cqueue_received", "Messages taken from queues.", labels=["queue"])
+        hinted = CounterMetricFamily(
+            "cqueue_found_by_hint",
+            "Of those, what a hint has led to, and no poll.",
+            labels=["queue"],
+        )
         messages = CounterMetricFamily(
             "cqueue_messages", "Messages by what became of them.", labels=["queue", "outcome"]
         )
@@ -105,6 +111,7 @@ class _Counted(Collector):
         )
         for queue, counts in stats.queues.items():
             received.add_metric([queue], counts.received)
+            hinted.add_metric([queue], counts.found_by_hint)
             for outcome in OUTCOMES:
                 messages.add_metric([queue, outcome], getattr(counts, outcome))
             for call, name in FAILURES.items():
@@ -114,7 +121,12 @@ class _Counted(Collector):
         )
         for queue, rows in self._quarantined().items():
             damaged.add_metric([queue], rows)
-        yield from (received, messages, failures, damaged)
+        hints = CounterMetricFamily(
+            "cqueue_hints", "Datagrams by which processes tell each other of messages.", labels=["event"]
+        )
+        for event, count in asdict(stats.hints).items():
+            hints.add_metric([event], count)
+        yield from (received, hinted, messages, failures, damaged, hints)
         yield GaugeMetricFamily("cqueue_running", "Handlers that run now.", stats.running)
         yield GaugeMetricFamily(
             "cqueue_unstarted", "Messages held here and not yet started.", stats.unstarted

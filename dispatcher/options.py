@@ -53,7 +53,7 @@ class Options:
     coroutines: int = 100
     # Pause after a poll that found nothing, 1 ms to 1 min; doubled each time up to max_poll_interval.
     poll_interval: timedelta = 5 * MS
-    # Up to 1 h. None: 1 s, or with more than 50 queues 20 ms a queue.
+    # Up to 1 h. None: 2 s (1 s with notify=off), or with more than 100 queues 20 ms a queue.
     max_poll_interval: timedelta | None = None
     # How long acks are collected, 0 to 10 s.
     ack_interval: timedelta = 100 * MS
@@ -89,8 +89,8 @@ class Options:
                 f"from {show_duration(low)} to {show_duration(high)}"
             )
 
-    def longest_poll_s(self, queues: int) -> float:
-        """The longest pause between two polls of an idle queue, in seconds."""
+    def longest_poll_s(self, queues: int, default: timedelta = SECOND) -> float:
+        """The longest pause between two polls of an idle queue, in seconds. default: of a single queue."""
         if self.max_poll_interval is not None:
             return self.max_poll_interval.total_seconds()
-        return max(1.0, self.poll_interval.total_seconds(), IDLE_POLL_S * queues)
+        return max(default.total_seconds(), self.poll_interval.total_seconds(), IDLE_POLL_S * queues)

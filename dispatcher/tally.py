@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from cqueue.dispatcher.events import describe, logger
+from cqueue.doorbell import HintCounts
 
 if TYPE_CHECKING:
     from cqueue.queue import Queue
@@ -41,6 +42,8 @@ class QueueCounts:
 
     Attributes:
         received: messages taken from the queue.
+        found_by_hint: of those received, how many were found by a look that a hint has caused, and not by a
+            poll: this or another process had told of messages.
         started: calls of handlers.
         succeeded, left, retried, snoozed, cancelled, dead: what handlers, and policies, decided.
         released: given back unstarted.
@@ -52,6 +55,7 @@ class QueueCounts:
     """
 
     received: int = 0
+    found_by_hint: int = 0
     started: int = 0
     succeeded: int = 0
     left: int = 0
@@ -84,6 +88,7 @@ class Stats:
         state: new, running, stopping, or stopped.
         failing: queues whose last receive failed.
         stuck: queues whose receives have all failed for some seconds, with the last error.
+        hints: datagrams by which processes tell each other of messages.
     """
 
     total: QueueCounts
@@ -95,6 +100,7 @@ class Stats:
     unstarted_by_queue: dict[str, int] = field(default_factory=dict)
     failing: tuple[str, ...] = ()
     stuck: dict[str, str] = field(default_factory=dict)
+    hints: HintCounts = field(default_factory=HintCounts)
 
 
 class Tallies:

@@ -24,6 +24,8 @@ from cqueue.store.statements import Kind
 # Of `messages`, that this code works with; `cqueue schema apply` leads from the older to the newer.
 FORMATS: Final = range(1, FORMAT + 1)
 NEWER: Final = "newer version than this code; upgrade cqueue"
+DISPENSABLE: Final = frozenset({"listeners"})
+"""`pre` migrations that this code can do without: without this one it polls."""
 OPENS_AFTER_S: Final = 15.0
 """From a switch of the home until clients may work in the new one. Those of the old one learn of it within
 2 s, and end a call that is under way within 10 s."""
@@ -168,7 +170,11 @@ def _check_row(keyspace: str, row: Any) -> None:
 def _check_migrations(session: Session, keyspace: str) -> None:
     """`post` migrations may be outstanding while old and new code work together; `pre` ones may not."""
     applied = {row.number for row in _read(session, SELECT_MIGRATIONS.format(keyspace=keyspace))}
-    missing = [m.name for m in load_migrations() if m.phase == "pre" and m.number not in applied]
+    missing = [
+        m.name
+        for m in load_migrations()
+        if m.phase == "pre" and m.number not in applied and m.what not in DISPENSABLE
+    ]
     if missing:
         raise SchemaMismatch(f"Keyspace {keyspace} lacks the migration {', '.join(missing)}. {_APPLY_PRE}")
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
+from cqueue.protocol import policy, sanity
 from cqueue.protocol.draft import MOST_NEW, freed
 from cqueue.protocol.lock import new_owner, settle, share
-from cqueue.protocol.sanity import next_fence
 from cqueue.protocol.spec import Lease, Proto, Taken, Tried
 from cqueue.store.operations import (
     DeleteBodies,
@@ -235,7 +235,7 @@ def _add(change: SlotChange, number: int) -> SlotChange:
 
 
 def _stamp(change: SlotChange, owner: bytes, now_us: int) -> SlotChange:
-    row = change.row._replace(rev=next_fence(change.expect_rev, now_us), owner=owner)
+    row = change.row._replace(rev=sanity.next_fence(change.expect_rev, now_us), owner=owner)
     return SlotChange(change.expect_rev, row)
 
 
@@ -270,7 +270,7 @@ def _check_held(lease: Lease, moving: tuple[int, ...], asked: tuple[int, ...]) -
 
 def _check_revision(lease: Lease) -> Proto[Tried | None]:
     """An earlier change of ours that is found to stand after all; None if the slot is as we know it."""
-    head = yield from ReadHead(lease.wide_row, serial=True)
+    head = yield from policy.outcome_read(lease.wide_row)
     stored = next((s for s in head.slots if (s.priority, s.number) == (lease.priority, lease.number)), None)
     if stored is not None and stored.rev == lease.rev:
         return None

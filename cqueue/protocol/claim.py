@@ -1,30 +1,32 @@
 """Lock, read, one mutation: how a consumer comes by messages.
 
-The order is the protocol. The lock first; then cursors and slots; then messages, which are skipped
-if any slot lists them; then one conditional mutation that lists what is taken, moves the cursors and
-releases the lock. Only when that is known to be applied is anything delivered.
+The order is the protocol. A fence first, with the lock where others claim too; then cursors and slots; then
+messages, which are skipped if any slot lists them; then one conditional mutation that lists what is taken,
+moves the cursors and releases the lock. Only when that is known to be applied is anything delivered.
 
-A consumer that finds the fence that it wrote itself need not lock again: nobody has claimed since, and
-if somebody does before its mutation, that fails on the fence. What keeps claims apart is the fence; the
-lock only keeps others from reading in vain.
+What keeps claims apart is the fence; the lock only keeps others from reading in vain. Only a claim lists ids
+that no slot listed, and a claim changes the fence; holders merely move ids from slot to slot. So while the
+fence stands that a head was read with, all that is listed now was listed there. Hence two shortcuts:
 
-For a moment it need not even look at the head again. Only a claim lists ids that no slot listed, and a
-claim changes the fence; holders merely move ids from slot to slot. So as long as the fence stands, all
-that is listed now was listed when it was written, and the mutation fails if the fence does not stand.
-
-And what this process has begun to send since then need not be read at all: see `news`.
+- Messages may be read beside the head, where an earlier head is known: what neither of them lists may be
+  claimed if both have the same fence.
+- While the lock is kept the head need not be read at all, but for the sake of what others gave back.
 """
 
 from __future__ import annotations
 
+from cqueue.protocol import fresh, lock, policy, retire
 from cqueue.protocol.draft import Claim, Draft
-from cqueue.protocol.fresh import beside_head, next_slice, read_on, take_fresh, take_told
-from cqueue.protocol.lock import acquire, new_owner, read_whole, settle, settle_beside
-from cqueue.protocol.retire import finish_retirement, try_retire
+from cqueue.protocol.fresh import beside_head, next_slice
+from cqueue.protocol.lock import make_ready, new_owner, settle, settle_beside
+from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, take_ripe
 from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
-from cqueue.protocol.view import Ahead, Coming, RowView
-from cqueue.store.operations import Head, MessageRow, Mutate, Now
+from cqueue.protocol.view import Ahead, RowView, fence_of
+from cqueue.store.operations import Head, Mutate, Now
+
+TRIES = 3
+"""Where somebody else was quicker a claim is made again: on a head that is read anew, then with the lock."""
 
 
 def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True) -> Proto[Claim]:
@@ -37,41 +39,17 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         OutcomeUnknown: the mutation may be applied; nothing is delivered, its messages come again.
     """
     claimed = yield from _claim_on(view, spec, gate, want, stay=stay)
-    if claimed is not None:
-        return claimed
-    known = view.fence is not None
-    if not known and not (yield from acquire(view, spec)):
-        return Claim()
-    owner = yield from new_owner()
-    now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
-    view.heard.begin(now_us)
-    before, beside = view.head, beside_head(view, spec, now_us, want) if known else None
-    head, found = yield from read_whole(view.wide_row, beside.all if beside else ())
-    if head.lock is None or head.lock.fence != view.fence:
-        view.rivals.met(head, view.fence)
-        view.fence, view.locked = None, False  # somebody else has claimed meanwhile
-        view.head, view.rival_us = head, now_us
-        return (yield from claim(view, spec, gate, want, stay=stay)) if known else Claim()
-    draft = Draft(spec, view, head, now_us, owner, want=want, stay=stay)
-    if beside is not None and found is not None and before is not None:
-        draft.beside = beside.known(found)
-        draft.skip_listed(before)
-    view.head, view.head_us = head, now_us
-    view.finished = list(draft.finished.values())
-    try:
-        yield from _fill(draft, gate)
-        return (yield from _commit(draft, gate)) or Claim(passed_over=draft.passed_over)
-    finally:
-        if draft.suspect:
-            gate.settle()
+    for _ in range(TRIES):
+        if claimed is None:
+            claimed = yield from _claim(view, spec, gate, want, stay=stay)
+    return claimed or Claim()
 
 
 def _claim_on(
     view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
 ) -> Proto[Claim | None]:
     """Take what nobody has claimed yet, going by the head as our last claim left it; None: read it."""
-    now_us = yield from Now()
-    head = view.head
+    now_us, head = (yield from Now()), view.head
     if head is None or not view.remembers_head(now_us):
         return None
     owner = yield from new_owner()
@@ -79,25 +57,45 @@ def _claim_on(
     if any(is_ripe(slot, spec, now_us) for slot in draft.in_use()):
         return None
     draft.changed = [lease for lease in view.finished if lease not in draft.finished.values()]
-    if not take_told(draft):
-        if not view.is_current(now_us):
-            return None
-        yield from take_fresh(draft)
+    yield from fresh.take_fresh(draft)
     return (yield from _commit(draft, gate)) if draft.grants else None
 
 
-def _fill(draft: Draft, gate: SuspectGate) -> Proto[None]:
-    yield from take_ripe(draft, gate)
-    yield from take_fresh(draft)
-    if not draft.grants:
-        yield from try_retire(draft)
+def _claim(
+    view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
+) -> Proto[Claim | None]:
+    """Read the head, and take what is there; None if somebody else was quicker."""
+    if view.fence is None and not (yield from make_ready(view, spec)):
+        return Claim()
+    owner = yield from new_owner()
+    now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
+    before, beside = view.head, beside_head(view, spec, now_us, want)
+    head, found = yield from lock.read_whole(view.wide_row, beside.all if beside else ())
+    is_ours = fence_of(head) == view.fence
+    view.saw(head, now_us)
+    if not is_ours:
+        return None
+    draft = Draft(spec, view, head, now_us, owner, want=want, stay=stay)
+    if beside is not None and found is not None and before is not None:
+        draft.beside = beside.known(found)
+        draft.skip_listed(before)
+    view.finished = list(draft.finished.values())
+    try:
+        yield from take_ripe(draft, gate)
+        yield from fresh.take_fresh(draft)
+        if not draft.grants:
+            yield from retire.try_retire(draft)
+        return (yield from _commit(draft, gate))
+    finally:
+        if draft.suspect:
+            gate.settle()
 
 
 def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
     """What is ours now; None if a slot or the lock was changed meanwhile: the next head read tells."""
     view = draft.view
     if not view.locked and draft.is_empty:
-        return None
+        return Claim(passed_over=draft.passed_over)
     mutation, read_us = draft.mutation(), view.head_us
     # What the head is like is not known until the mutation is known to be applied.
     view.head_us, view.ahead = 0, None
@@ -115,40 +113,27 @@ def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
 
     Of what is kept for that, nothing may be listed now: when it is claimed, its slot may be free again.
     """
-    view, ahead, coming = draft.view, draft.next, next_slice(draft)
-    if coming is None or ahead is None:
-        view.ahead = draft.without_listed(ahead) if ahead is not None and draft.renews else None
+    view, ahead, read = draft.view, draft.next, next_slice(draft)
+    if ahead is None or not draft.renews:
         return (yield from settle(mutation))
-    applied, found = yield from settle_beside(mutation, coming.read)
+    if read is None:
+        view.ahead = draft.without_listed(ahead)
+        return (yield from settle(mutation))
+    applied, found = yield from settle_beside(mutation, read)
     if applied and found is not None:
-        view.ahead = yield from _kept(draft, ahead, coming, found.rows)
+        rows = [*ahead.rows, *found.rows]
+        began_us = ahead.began_us if ahead.rows else draft.now_us
+        view.ahead = draft.without_listed(Ahead(ahead.priority, ahead.after, rows, began_us))
     return applied
-
-
-def _kept(draft: Draft, ahead: Ahead, coming: Coming, rows: list[MessageRow]) -> Proto[Ahead]:
-    """What the next claim will find read; what stands behind that is being read if it will want it."""
-    is_full, began_us = len(rows) >= coming.limit, coming.began_us
-    if coming is ahead.coming and ahead.rows:  # what the claim left stands before it
-        rows, began_us = [*ahead.rows, *rows], ahead.began_us
-    kept = draft.without_listed(Ahead(ahead.priority, ahead.after, rows, began_us), coming.listed)
-    # Behind the last one that is kept, where the boundary will stand: nothing before that counts as read.
-    behind = (yield from read_on(draft, kept)) if is_full else None
-    return kept._replace(coming=behind)
 
 
 def _remember(draft: Draft, mutation: Mutate) -> None:
     """Bring the view up to date with an applied mutation."""
-    view, lock = draft.view, mutation.lock
+    view, written = draft.view, mutation.lock
     view.claims += 1
     view.finished = [*draft.changed, *draft.finished.values()]  # the next claims' to free
     view.retired = draft.retire
-    for grant in draft.grants:
-        view.heard.took(grant.slot.priority, grant.slot.ids, read=draft.looked)
-    for priority, at in draft.moved.items():
-        view.heard.passed(priority, at.boundary)
-    if draft.looked:
-        view.seen_us = 0 if draft.more or draft.passed_over else view.head_us
-        view.heard.whole = not draft.more
+    view.seen_us = 0 if draft.more or draft.passed_over else view.head_us
     view.floors.update(draft.floors)
     for priority, stretches in draft.taken.items():
         for stretch in stretches:
@@ -156,7 +141,7 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     for priority, stretches in draft.passed.items():
         for stretch in stretches:
             view.note_passed(priority, stretch)
-    if lock is not None:
-        view.fence, view.tally, view.locked = lock.fence, lock.tally, bool(lock.until_ms)
-    slots = {**draft.slots, **{key: change.row for key, change in draft.changes.items()}}
-    view.head = Head(lock, {**draft.cursors, **draft.moved}, tuple(slots.values()))
+    if written is not None:
+        view.fence, view.locked = written.fence, bool(written.until_ms)
+    slots = policy.slots_after(draft.slots, draft.changes)
+    view.head = Head(written, {**draft.cursors, **draft.moved}, tuple(slots.values()))

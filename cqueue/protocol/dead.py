@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
+from cqueue.protocol import policy, shards
 from cqueue.protocol.ack import Placement, ack, move, overwrite
 from cqueue.protocol.fresh import together
-from cqueue.protocol.shards import open_in_time as in_time
-from cqueue.protocol.shards import open_row, registration
+from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Lease, Proto, QueueSpec, Taken
 from cqueue.store.operations import (
     InsertBodies,
@@ -62,14 +61,14 @@ def bury(  # noqa: PLR0917 - all of it makes up one letter
     died_at_us = (lease.died_at_ms or 0) * 1000
     source = identity(lease.wide_row, row)
     copy = row._replace(
-        id=ids.derived(died_at_us, source),
+        id=policy.letter_id(died_at_us, source),
         headers={
             **dead_headers(row.headers, reason, spec.name, lease.attempt, message_id),
             **(more or {}),
         },
         expires=None,
     )
-    yield from _insert(dead, open_row(dead, died_at_us, source), copy, body)
+    yield from insert_letter(dead, shards.open_row(dead, died_at_us, source), copy, body)
     return (yield from ack([Taken(taken.row, lease)]))
 
 
@@ -160,7 +159,7 @@ def without_body(row: MessageRow) -> MessageRow:
     return row._replace(size=None, body=b"", headers={**(row.headers or {}), HEADER_LOST: str(row.size)})
 
 
-def _insert(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:
+def insert_letter(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:
     """Insert until it is confirmed: the id is derived, so that repeating it is harmless."""
     for pause_s in PAUSES_S:
         try:
@@ -172,7 +171,7 @@ def _insert(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | No
             yield from Pause(pause_s)
             continue
         now_us = yield from Now(checked=True)
-        if in_time(dead, copy.id, now_us):
+        if shards.open_in_time(dead, copy.id, now_us):
             return
         raise NotDone("the burial took longer than gc_grace; the message stays until its timeout")
     raise failure

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 from cqueue import ids
+from cqueue.protocol import policy, sanity
 from cqueue.protocol.lock import share
-from cqueue.protocol.sanity import is_lost, next_fence, restarted
+from cqueue.protocol.sanity import is_lost, restarted
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.protocol.view import Ahead, RowView, Stretch
+from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -56,6 +57,7 @@ class Claim:
     expired: list[Taken] = field(default_factory=list)
     more: bool = False  # whether there is more to take where these came from
     passed_over: bool = False  # whether there is a suspect that was not taken
+    reason: Reason | None = None  # why the consumer looked there
 
 
 @dataclass(slots=True)
@@ -96,10 +98,8 @@ class Draft:
         self.retire = False
         self.beside: Known | None = None  # what was read beside the head
         self.sliced: set[int] = set()  # priorities whose slice was read to its end
-        self.looked = True  # for what anybody has sent
         self.stay = stay
         self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
-        self.follows = False  # the last claim was a moment ago, and read ahead
         self.suspect = False  # one was reserved with the gate
         self.owner = owner
         self.cursors = dict(head.cursors)
@@ -130,7 +130,7 @@ class Draft:
     def skip_listed(self, head: Head) -> None:
         """What any slot lists, expired or not, may not be claimed from the messages."""
         for slot in head.slots:
-            if slot.state is not SlotState.FREE:
+            if policy.is_skipped(slot, self.now_ms):
                 self.listed.setdefault(slot.priority, set()).update(slot.ids)
 
     def unlisted(self, priority: int, ids_: Iterable[int]) -> list[int]:
@@ -138,13 +138,10 @@ class Draft:
         listed = self.listed.get(priority, set())
         return [id_ for id_ in ids_ if id_ not in listed]
 
-    def without_listed(self, ahead: Ahead, before: AbstractSet[int] = frozenset()) -> Ahead:
-        """Those of these messages that no slot lists, nor listed `before`."""
+    def without_listed(self, ahead: Ahead) -> Ahead:
+        """Those of these messages that no slot lists."""
         listed = self.listed.get(ahead.priority, set())
-        if not (listed or before):
-            return ahead
-        rows = [row for row in ahead.rows if row.id not in listed and row.id not in before]
-        return ahead._replace(rows=rows)
+        return ahead._replace(rows=policy.unlisted(ahead.rows, listed)) if listed else ahead
 
     def in_use(self) -> list[SlotRow]:
         """Slots that hold messages, our finished ones left out."""
@@ -196,17 +193,15 @@ class Draft:
 
     def keep(self, slot: SlotRow, ids_: Sequence[int]) -> None:
         """Let `slot` list only `ids_` from now on; with none left it is free."""
-        if ids_:
-            self._overwrite(slot._replace(ids=tuple(ids_)))
-        else:
-            self._overwrite(freed(slot))
+        rest = policy.still_listed(ids_)
+        self._overwrite(slot._replace(ids=rest) if rest else freed(slot))
 
     def _overwrite(self, row: SlotRow) -> SlotRow:
         key = (row.priority, row.number)
         stored = self.slots.get(key)
         expect = stored.rev if stored else None
         tally = wrapped((stored.tally if stored else 0) + share(self.owner))
-        row = row._replace(rev=next_fence(expect, self.now_us), owner=self.owner, tally=tally)
+        row = row._replace(rev=sanity.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
         self.changes[key] = SlotChange(expect, row)
         self.finished.pop(key, None)
         return row
@@ -231,6 +226,7 @@ class Draft:
     def move(self, priority: int, cursor: int, boundary: int) -> None:
         """Move cursor and boundary, never back."""
         old = self.cursor(priority)
+        cursor = policy.cursor_at(cursor, boundary)
         new = old._replace(cursor=max(cursor, old.cursor), boundary=max(boundary, old.boundary))
         if new != old:
             self._place(new)
@@ -252,7 +248,7 @@ class Draft:
         for key in list(self.finished)[: FREED_AT_ONCE if self.grants else None]:
             self._overwrite(freed(self.slots[key]))
         renew = self.renews
-        fence = next_fence(self.view.fence, self.now_us)
+        fence = sanity.next_fence(self.view.fence, self.now_us)
         until_ms = self.now_ms + min(self.spec.lease_ms, STAY_MS) if renew else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if renew else LockState.FREE
         return Mutate(
@@ -268,7 +264,7 @@ class Draft:
         """What makes the sum 0. Holders that change slots meanwhile leave the sum of those as it is."""
         if self.retire:
             return 0  # nothing else is left
-        slots = {**self.slots, **{key: change.row for key, change in self.changes.items()}}
+        slots = policy.slots_after(self.slots, self.changes)
         return wrapped(-tallies({**self.cursors, **self.moved}.values(), slots.values()))
 
     def claim(self, gate: SuspectGate, fence: int) -> Claim:

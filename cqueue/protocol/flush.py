@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol.shards import normal_row, open_row, registration
+from cqueue.protocol import shards
+from cqueue.protocol.shards import normal_row, registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
     InsertBodies,
@@ -104,7 +105,7 @@ def make_flushes(
         key: int | WideRow
         if source is not None:
             several = (ids.derived(due_us or 0, source),)
-            key = open_row(spec, due_us or 0, source)
+            key = shards.open_row(spec, due_us or 0, source)
         else:
             if due_us is None or due_us <= now_us:
                 id_ticks, ticks = ticks, ticks + 1

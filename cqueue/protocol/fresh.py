@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
-from cqueue.errors import CqueueError
+from cqueue.protocol import policy
 from cqueue.protocol.draft import MAX_CLAIM_BYTES, MOST_LISTED, Draft, Known, listed_above, within_bytes
 from cqueue.protocol.sanity import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -25,14 +25,12 @@ from cqueue.protocol.view import (
     LONGEST_PASS_GAP_US,
     STRETCH,
     Ahead,
-    Coming,
     RowView,
     Stretch,
+    fence_of,
 )
 from cqueue.store.operations import (
-    Begin,
     CursorRow,
-    Finish,
     IdSlice,
     MessageRow,
     Operation,
@@ -55,8 +53,6 @@ LOWER_PRIORITIES_SHARE = 10
 MAX_PIECES = 16
 AHEAD_US = 500_000
 """What was read ahead of a claim that came later than this is read again."""
-FOLLOWING_US = 150_000
-"""Claims follow each other at once if what was read ahead of one is no older than this."""
 
 
 class Late(NamedTuple):
@@ -82,23 +78,6 @@ def take_fresh(draft: Draft) -> Proto[None]:
             yield from _take_normal(draft, priority)
 
 
-def take_told(draft: Draft) -> bool:
-    """Take what this process has just sent, without a read; False: there is nothing, or more to be read.
-
-    Only of the most urgent priority: of a more urgent one somebody else may have sent something meanwhile.
-    """
-    view = draft.view
-    rows = view.heard.claimable(draft.now_us)
-    if not 0 < len(rows) <= draft.left or not view.claims_unread(draft.now_us):
-        return False
-    priority = min(view.priorities)
-    if any(row.priority != priority for row in rows):
-        return False
-    draft.looked = False
-    draft.grant(priority, sorted(rows, key=lambda row: row.id), 1)
-    return True
-
-
 def _order(view: RowView) -> list[int]:
     urgent = sorted(view.priorities)
     turn, share = divmod(view.claims, LOWER_PRIORITIES_SHARE)
@@ -109,11 +88,6 @@ def _order(view: RowView) -> list[int]:
 
 
 # ── normal wide rows ──
-
-
-def horizon(spec: QueueSpec, began_us: int) -> int:
-    """The highest id up to which a read that began at `began_us` has seen all acknowledged messages."""
-    return ids.lowest_at(began_us - spec.settle_us - spec.skew_us)
 
 
 def _take_normal(draft: Draft, priority: int) -> Proto[None]:
@@ -135,6 +109,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
         known = yield from _read(draft, at)
     slice_, upto, pieces = known.slice, known.upto, known.pieces
     rows, began_us = slice_.rows, slice_.began_us
+    counts_us = policy.counts_from_us(began_us, draft.now_us)
     if known.looked:
         draft.view.looked_us = draft.now_us
     late = [id_ for piece in pieces for id_ in _readable(piece)]
@@ -142,20 +117,18 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
         upto = _swept_end(draft, pieces[0], upto)
     upto = yield from _take_late(draft, priority, draft.unlisted(priority, late), upto)
     boundary, whole = _take_slice(draft, priority, rows, whole=slice_.whole)
-    unread = sorted(id_ for id_ in draft.view.heard.unread.get(priority, ()) if id_ > at.boundary)
     if whole:
-        boundary = max(boundary, slice_.damaged_to, *unread[-1:])
-    passed = [row.id for row in rows]
-    _note_taken(draft, at, boundary, sorted({*unread, *passed}) if unread else passed)
+        boundary = max(boundary, slice_.damaged_to)
+    _note_taken(draft, at, boundary, [row.id for row in rows])
     if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
-        upto = max(upto, min(boundary, horizon(draft.spec, began_us)))
+        upto = max(upto, min(boundary, policy.horizon(draft.spec, counts_us)))
     draft.move(priority, upto, max(boundary, at.boundary))
     draft.more = draft.more or not whole
     if whole:
         draft.sliced.add(priority)
     if boundary and not whole and (draft.next is None or draft.next.priority == priority):
         left = [row for row in rows if row.id > boundary]
-        draft.next = Ahead(priority, boundary, left, began_us, coming=slice_.coming)
+        draft.next = Ahead(priority, boundary, left, began_us)
     moved = draft.cursor(priority)
     goes_on = _sweep_end(draft.view, draft.spec, moved, draft.now_us) > moved.cursor
     if upto > at.cursor and not goes_on:
@@ -186,12 +159,8 @@ def _known_slice(draft: Draft, at: CursorRow) -> Ahead | None:
     ahead = draft.view.ahead
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
-    age_us = draft.now_us - ahead.began_us
     fills = len(ahead.rows) >= _rows_at_once(draft.view, at.priority, draft.left)
-    if age_us >= AHEAD_US or not (fills or ahead.coming is not None):
-        return None
-    draft.follows = age_us < FOLLOWING_US
-    return ahead
+    return ahead if fills and draft.now_us - ahead.began_us < AHEAD_US else None
 
 
 class Reads(NamedTuple):
@@ -218,13 +187,9 @@ class Reads(NamedTuple):
 
 
 def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads | None:
-    """What a claim will want to read if the head's fence is still ours, as is likely.
-
-    Only a claim lists what no slot listed. So while the fence stands, what these reads show may be claimed
-    unless the head that we know of already lists it, whatever slots were freed between the two reads.
-    """
+    """What a claim will want to read if the head's fence is still the one that we know, as is likely."""
     head = view.head
-    if head is None or head.lock is None or head.lock.fence != view.fence or not head.is_whole:
+    if head is None or view.fence is None or fence_of(head) != view.fence or not policy.is_whole(head):
         return None
     if view.open or not (view.expects_no_rival(now_us) and view.is_current(now_us)):
         return None
@@ -238,7 +203,7 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
     return Reads(at, now_us, limit, slice_, _late(view, spec, at, now_us))
 
 
-def next_slice(draft: Draft) -> Coming | None:
+def next_slice(draft: Draft) -> ReadSlice | None:
     """What to read while the mutation is on its way, as the next claim will want it at once."""
     ahead = draft.next
     if ahead is None or not draft.renews:
@@ -246,34 +211,13 @@ def next_slice(draft: Draft) -> Coming | None:
     limit = _rows_at_once(draft.view, ahead.priority, draft.asked)
     if len(ahead.rows) >= limit:
         return None
-    if ahead.coming is not None:
-        return ahead.coming
-    return Coming(_slice_on(draft, ahead.priority, ahead.after, limit), limit, draft.now_us)
-
-
-def read_on(draft: Draft, ahead: Ahead) -> Proto[Coming | None]:
-    """Begin to read what stands behind a slice that was read in full; None where it would not pay.
-
-    Where bytes bound a slice, to read it takes longer than all else that a claim does. Only where claims
-    follow each other, though, will the next one use it.
-    """
-    limit = _rows_at_once(draft.view, ahead.priority, draft.asked)
-    if not draft.follows or not ahead.rows or limit >= draft.asked:
-        return None
-    try:
-        begun = yield from Begin(_slice_on(draft, ahead.priority, ahead.rows[-1].id, limit))
-    except CqueueError:  # the claim stands all the same
-        return None
-    return Coming(Finish(begun), limit, draft.now_us, frozenset(draft.listed.get(ahead.priority, ())))
-
-
-def _slice_on(draft: Draft, priority: int, after: int, limit: int) -> ReadSlice:
-    return ReadSlice(draft.view.wide_row, priority, after, ids.highest_at(draft.now_us), limit)
+    after, missing = (ahead.rows[-1].id if ahead.rows else ahead.after), limit - len(ahead.rows)
+    return ReadSlice(draft.view.wide_row, ahead.priority, after, ids.highest_at(draft.now_us), missing)
 
 
 def _sweep_end(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> int:
     """Up to where one piece of the sweep reads: not beyond the boundary, the horizon, or its pace."""
-    seen = horizon(spec, now_us)
+    seen = policy.horizon(spec, now_us)
     last = min(at.boundary, seen)
     if last <= at.cursor:
         return at.cursor
@@ -339,7 +283,6 @@ def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto
     late.sort()
     wanted = late[: min(draft.left, MOST_LISTED)]
     rows = yield from ReadMessages(draft.view.wide_row, priority, tuple(wanted))
-    draft.view.heard.found([row.id for row in rows])
     if rows:
         draft.grant(priority, rows, 1)
     if len(late) > len(wanted):
@@ -358,7 +301,6 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: b
     if count < len(fresh):
         fresh = fresh[:count]
         rows = fresh
-    draft.view.heard.found([row.id for row in fresh])
     if fresh:
         draft.grant(priority, fresh, 1)
     return (rows[-1].id if rows else 0), whole

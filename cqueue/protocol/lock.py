@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol.sanity import is_held, is_retired, next_fence
+from cqueue.protocol import policy, sanity
+from cqueue.protocol.sanity import is_held, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowView, fence_of
 from cqueue.store.operations import (
     Head,
     LockRow,
@@ -38,35 +40,50 @@ def new_owner() -> Proto[bytes]:
     return bits.to_bytes(16, "big")
 
 
-def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
-    """Lock the wide row if its lock is free or has run out. True: it is ours."""
-    head = view.head or (yield from ReadHead(view.wide_row))
-    view.head = view.ahead = None
-    now_us = yield from Now()
+def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
+    """Know a fence to claim on; False if the wide row is gone, or another consumer's for now.
+
+    The fence that stands will do: the claim fails if anybody claims before it. Where others claim, too, the
+    lock is taken first, so that they do not read in vain; and where there is no fence yet: a claim that was
+    made up before the wide row was dropped must not find things as it left them when it is sent at last.
+    """
+    if view.head is None:
+        now_us = yield from Now()
+        view.saw((yield from ReadHead(view.wide_row)), now_us)
+    head, now_us = view.head or Head(), (yield from Now())
     if is_retired(head.lock, view.end_us, now_us):
         view.retired = True
+    if view.retired or is_held(head.lock, spec, now_us):
         return False
-    if is_held(head.lock, spec, now_us):
-        return False
+    if head.lock is None or not view.expects_no_rival(now_us):
+        return (yield from acquire(view, spec))
+    view.fence = fence_of(head)
+    return True
+
+
+def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
+    """Lock the wide row, whose lock is free or has run out as far as is known. True: it is ours."""
+    head, now_us = view.head or Head(), (yield from Now())
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
-    fence = next_fence(stored, now_us)
-    owner = yield from new_owner()
+    view.head = view.ahead = None
+    owner, fence = (yield from new_owner()), sanity.next_fence(stored, now_us)
     lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence, tally)
     if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
         return False
-    view.fence, view.tally, view.locked = fence, tally, True
+    view.head, view.fence, view.locked = replace(head, lock=lock), fence, True
     return True
 
 
 def unlock(view: RowView) -> Proto[None]:
     """Give back a lock that is held between claims. Best effort: its lease ends by itself."""
-    if not view.locked:
+    head, expect = view.head, view.fence
+    if not view.locked or head is None or head.lock is None:
         return
-    expect, view.fence, view.locked, view.ahead = view.fence, None, False, None
+    view.head, view.fence, view.locked, view.ahead = None, None, False, None
     now_us = yield from Now()
-    lock = LockRow(LockState.FREE, b"", 0, next_fence(expect, now_us), view.tally)
+    lock = LockRow(LockState.FREE, b"", 0, sanity.next_fence(expect, now_us), head.lock.tally)
     if (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))):
-        view.fence = lock.fence
+        view.fence, view.head = lock.fence, replace(head, lock=lock)
 
 
 def read_whole(
@@ -92,7 +109,7 @@ def read_whole(
             raise head
         found = None if any(isinstance(answer, Exception) for answer in answers) else answers
     for _ in range(READS):
-        if head.is_whole:
+        if policy.is_whole(head):
             return head, found
         before, head = head, (yield from ReadHead(wide_row))
         if head == before:
@@ -120,23 +137,24 @@ def settle(mutation: Mutate) -> Proto[bool]:
     try:
         return (yield from mutation)
     except OutcomeUnknown as exc:
-        return (yield from _find_out(mutation, exc))
+        return (yield from find_out(mutation, exc))
 
 
 def settle_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
     """As `settle`, and what a read gives that goes side by side with it; None if it failed."""
     applied, found = yield from Together((mutation, read), retried=False)
     if isinstance(applied, OutcomeUnknown):
-        applied = yield from _find_out(mutation, applied)
+        applied = yield from find_out(mutation, applied)
     elif isinstance(applied, Exception):
         raise applied
     return applied, None if isinstance(found, Exception) else found
 
 
-def _find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
+def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
+    """Whether a mutation without an answer stands: look, and never send it again."""
     for pause_s in OUTCOME_PAUSES_S:
         try:
-            head = yield from ReadHead(mutation.wide_row, serial=True)
+            head = yield from policy.outcome_read(mutation.wide_row)
         except LASTING:
             break
         except NotDone:

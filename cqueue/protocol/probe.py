@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cqueue import ids
+from cqueue.protocol import policy
 from cqueue.protocol.draft import listed_above
 from cqueue.protocol.fresh import look_back
 from cqueue.protocol.retire import finish_retirement
@@ -49,8 +50,7 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
     ask: list[RowView] = []
     for index, (view, head) in enumerate(zip(views, heads, strict=True)):
         if isinstance(head, Head):
-            view.rivals.met(head, view.fence)
-            view.head, view.head_us = head, 0  # to lock with; a claim goes by none but its own
+            view.saw(head, now_us)
             if is_retired(head.lock, view.end_us, now_us):
                 view.retired = True
                 yield from finish_retirement(view, spec)
@@ -64,11 +64,11 @@ def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int
     """Whether cursors and slots alone say that there is something to do."""
     head = view.head or Head()
     used = [slot for slot in head.slots if slot.in_use]
-    if any(_can_take(slot, spec, gate, now_us) for slot in used):
+    if any(can_take(slot, spec, gate, now_us) for slot in used):
         return True
     if view.open:
         return now_us >= view.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
-    if any(is_lost(at, now_us) or _sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
+    if any(is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
         return True
     return not used and now_us >= view.retire_at_us(spec)
 
@@ -80,14 +80,11 @@ def has_suspect(view: RowView, spec: QueueSpec, now_us: int) -> bool:
     return not all(is_spent(slot, spec) for slot in expired)
 
 
-def _can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
+def can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
+    """Whether a slot is a reason to lock: its timeout has passed, and we may hold what it lists."""
     if not is_ripe(slot, spec, now_us):
         return False
     return slot.state is SlotState.WAITING or is_spent(slot, spec) or not gate.busy(now_us // 1000)
-
-
-def _sweep_is_due(at: CursorRow, spec: QueueSpec, now_us: int) -> bool:
-    return at.boundary > at.cursor and now_us >= (ids.time_us(at.boundary) + spec.settle_us + spec.skew_us)
 
 
 def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[list[RowView]]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cqueue.protocol import shards
+from cqueue.protocol import policy, shards
 from cqueue.protocol.fresh import together
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import Rivals, RowView, Sizes, view_of
+from cqueue.protocol.view import RowView, Sizes, view_of
 from cqueue.store.operations import (
     AdvanceEpoch,
     Now,
@@ -43,7 +43,6 @@ class Registry:
     def __init__(self, oldest_epoch: int, oldest_open_epoch: int, *, read_open: bool) -> None:
         self.views: dict[WideRow, RowView] = {}
         self._sizes = Sizes()
-        self._rivals = Rivals()
         self._kinds = [_Kind(open=False, oldest=oldest_epoch, next_open=oldest_epoch)]
         if read_open:
             open_ = _Kind(open=True, oldest=oldest_open_epoch, next_open=oldest_open_epoch)
@@ -65,7 +64,7 @@ class Registry:
         view = self.views.get(wide_row)
         if view is None:
             view = self.views[wide_row] = view_of(spec, wide_row, priorities)
-            view.sizes, view.rivals = self._sizes, self._rivals
+            view.sizes = self._sizes
         elif not priorities <= view.priorities:
             view.priorities |= priorities
             view.rest_until_us = view.seen_us = 0
@@ -143,7 +142,9 @@ def _advance(registry: Registry, kind: _Kind, spec: QueueSpec) -> Proto[None]:
     Not while a data centre may bring registrations back: what it acknowledged is not here yet.
     """
     epoch = kind.oldest
-    if not spec.retiring or shards.epoch_start_ms(epoch) >= shards.epoch_start_ms(kind.next_open):
+    if not policy.epochs_may_go(spec):
+        return
+    if shards.epoch_start_ms(epoch) >= shards.epoch_start_ms(kind.next_open):
         return
     while epoch != kind.next_open and not _known(registry, spec, epoch):
         rows = yield from shards.read_epoch(spec, epoch)  # began after it closed

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol import policy
 from cqueue.protocol.draft import Draft
 from cqueue.protocol.fresh import together
 from cqueue.protocol.shards import epoch_of
@@ -207,6 +208,6 @@ def finish_retirement(view: RowView, spec: QueueSpec) -> Proto[None]:
     """Drop the bodies and the registry row of a retired wide row; repeating it is harmless."""
     queue, time_shard, shard = view.wide_row
     yield from together(
-        DropBodies(view.wide_row, view.end_us),  # above all of them, and long past on any clock
+        DropBodies(view.wide_row, policy.bodies_dropped_at_us(view.end_us)),
         UnregisterShard(queue, epoch_of(spec, view.wide_row), time_shard, shard),
     )

@@ -38,7 +38,7 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
             yield from _take_waiting(draft, slot)
         elif not draft.grants and gate.reserve(draft.now_ms):
             draft.suspect = True
-            yield from _take_suspect(draft, slot)
+            yield from take_suspect(draft, slot)
         else:
             draft.passed_over = True
 
@@ -73,7 +73,7 @@ def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
         draft.more = draft.more or bool(rest)
 
 
-def _take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
+def take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
     """Take the first live message alone; those before it in order are dead, the others stay listed."""
     rows = yield from ReadMessages(draft.view.wide_row, slot.priority, slot.ids, limit=1)
     draft.left = 0

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
+from cqueue.protocol import shards
 from cqueue.protocol.flush import (
     Failure,
     Flush,
@@ -26,7 +27,6 @@ from cqueue.protocol.flush import (
     worst,
     write,
 )
-from cqueue.protocol.shards import open_in_time
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import DeleteBodies, DeleteMessages, Now, Operation, Pause, Together
 
@@ -36,16 +36,9 @@ BYTES_IN_FLIGHT = 4 << 20
 REMAKES = 5
 FIRST_PAUSE_S = 0.01
 
-Announce = Callable[[Flush], None]
 
-
-def send(
-    spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing], announce: Announce | None = None
-) -> Proto[list[Flush]]:
-    """Store messages; each flush says what became of its part.
-
-    announce: called with each flush that is about to be written for the first time.
-    """
+def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) -> Proto[list[Flush]]:
+    """Store messages; each flush says what became of its part."""
     done: list[Flush] = []
     for start, end in _parts(outgoing):
         part = outgoing[start:end]
@@ -56,7 +49,7 @@ def send(
             for flush in flushes:
                 flush.indexes = [start + index for index in flush.indexes]
         for group in _groups(flushes):
-            done += yield from _send_group(spec, state, group, announce)
+            done += yield from _send_group(spec, state, group)
     return done
 
 
@@ -94,13 +87,8 @@ def _groups(flushes: list[Flush]) -> Iterator[list[Flush]]:
         yield group
 
 
-def _send_group(
-    spec: QueueSpec, state: ProducerState, group: list[Flush], announce: Announce | None
-) -> Proto[list[Flush]]:
+def _send_group(spec: QueueSpec, state: ProducerState, group: list[Flush]) -> Proto[list[Flush]]:
     began_us = yield from Now()
-    if announce is not None:
-        for flush in group:
-            announce(flush)
     errors = yield from write(spec, state, group)
     done: list[Flush] = []
     for flush, error in zip(group, errors, strict=True):
@@ -131,7 +119,7 @@ def _deliver(
     except NotDone as exc:
         flush.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
         return [flush]
-    counts = open_in_time if flush.derived else in_time
+    counts = shards.open_in_time if flush.derived else in_time
     if counts(spec, min([row.id for row in flush.rows]), now_us):  # so all of them do
         return [flush]
     late = {row.id for row in flush.rows if not counts(spec, row.id, now_us)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from cqueue.config import QueueConfig
+from cqueue.protocol import policy
 from cqueue.store.operations import (
     PACKS_SINCE,
     DeploymentRow,
@@ -137,7 +138,7 @@ class SuspectGate:
         held = self.lease
         if held is not None and (held.lost or not held.outstanding or self._is_over(held, now_ms)):
             held = self.lease = None
-        return self._reserved or held is not None
+        return policy.is_suspect_held(held, reserved=self._reserved)
 
     @staticmethod
     def _is_over(lease: Lease, now_ms: int) -> bool:

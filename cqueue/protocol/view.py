@@ -5,15 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cqueue import ids
-from cqueue.protocol import shards
-from cqueue.protocol.news import Heard
+from cqueue.protocol import policy, shards
 from cqueue.protocol.spec import Lease, QueueSpec
-from cqueue.store.operations import Head, MessageRow, Operation, Slice, WideRow
+from cqueue.store.operations import Head, MessageRow, WideRow
 
 REMEMBERED_US = 250_000
 """A head is read again at least this often, for the sake of what others gave back, or let expire."""
@@ -74,23 +72,10 @@ class Stretch(NamedTuple):
     rows: int
 
 
-class Coming(NamedTuple):
-    """A slice of up to `limit` rows that is to be read, or is being read.
-
-    listed: what slots listed when the read began. It may show them still when none does any more.
-    """
-
-    read: Operation[Slice]
-    limit: int
-    began_us: int
-    listed: AbstractSet[int] = frozenset()
-
-
 class Ahead(NamedTuple):
     """Messages of one priority behind `after` that were read ahead of their claim, by a read of that time.
 
     whole: there are no more of them.
-    coming: what stands behind them is being read already.
     damaged_to: the end of the last row among them that cannot be read; 0 if there is none.
     """
 
@@ -99,8 +84,12 @@ class Ahead(NamedTuple):
     rows: list[MessageRow]
     began_us: int
     whole: bool = False
-    coming: Coming | None = None
     damaged_to: int = 0
+
+
+def fence_of(head: Head) -> int | None:
+    """The fence that stands; None where nobody has claimed yet."""
+    return head.lock.fence if head.lock is not None else None
 
 
 @dataclass(slots=True)
@@ -126,18 +115,6 @@ class Sizes:
         return int(budget / self.means.get(priority, UNKNOWN_SIZE))
 
 
-@dataclass(slots=True)
-class Rivals:
-    """When somebody else last claimed from a queue, as far as we have seen: in any of its wide rows."""
-
-    seen_us: int = 0
-
-    def met(self, head: Head, fence: int | None) -> None:
-        """A head was read. A fence that is not ours says when somebody else claimed."""
-        if head.lock is not None and head.lock.fence != fence:
-            self.seen_us = max(self.seen_us, head.lock.fence)
-
-
 @dataclass(slots=True, eq=False)
 class RowView:
     """One wide row in a consumer's memory."""
@@ -145,15 +122,14 @@ class RowView:
     wide_row: WideRow
     end_us: int
     priorities: set[int]
-    fence: int | None = None  # that we wrote last: as long as it stands, nobody else has claimed
-    tally: int = 0  # of the lock, as we wrote it with that fence
+    fence: int | None = None  # of the head that we know: while it stands, nobody has claimed since
     locked: bool = False  # and we keep the lock
     foreign: bool = False  # another worker looks at it first
     head: Head | None = None  # as last read, or left by our last claim
     ahead: Ahead | None = None  # good for as long as our fence stands
-    rival_us: int = 0  # when somebody else was last found to have claimed here
-    head_us: int = 0  # when a claim read the head last; 0: it must be read again
-    heard: Heard = field(default_factory=Heard)  # what this process has sent here
+    head_us: int = 0  # when it was read last; 0: it may be another one by now
+    rival_us: int = 0  # when somebody else claimed here, as far as we have seen
+    probed_us: int = 0  # when a search looked for work here
     seen_us: int = 0  # when a claim of ours read the head that left nothing behind
     retired: bool = False
     rest_until_us: int = 0  # nothing to do before
@@ -166,7 +142,6 @@ class RowView:
     good_pieces: int = 0
     cautious: bool = False  # a pass has failed: take small pieces where nothing is expected as well
     sizes: Sizes = field(default_factory=Sizes)  # a registry's views share them
-    rivals: Rivals = field(default_factory=Rivals)  # and these
     taken: dict[int, deque[Stretch]] = field(default_factory=dict)  # by priority: what we took last, joined
     passed: dict[int, list[Stretch]] = field(default_factory=dict)  # by priority: all that we took, no gap
     pass_to: dict[int, int] = field(default_factory=dict)  # by priority: so far has a pass found nothing
@@ -178,51 +153,41 @@ class RowView:
     @property
     def open(self) -> bool:
         """Whether this is an open wide row."""
-        return shards.is_open(self.wide_row)
+        return policy.has_no_cursor(self.wide_row)
 
     def remembers_head(self, now_us: int) -> bool:
-        """Whether the head need not be read: it has the fence that we wrote, and was read a moment ago.
-
-        Where others claim, too, it would often turn out to be another one by now.
-        """
-        if now_us - self.head_us >= REMEMBERED_US or not self.expects_no_rival(now_us):
-            return False
-        lock = self.head.lock if self.head is not None else None
-        return lock is not None and self.fence is not None and lock.fence == self.fence
-
-    def claims_unread(self, now_us: int) -> bool:
-        """Whether what this process has just sent can be claimed without a read."""
-        return (
-            not (self.open or self.locked)
-            and bool(self.seen_us)
-            and self.remembers_head(now_us)
-            and self.heard.knows_all(now_us)
-        )
+        """Whether the head need not be read: we keep the lock, and have read it a moment ago."""
+        return self.locked and now_us - self.head_us < REMEMBERED_US
 
     def expects_no_rival(self, now_us: int) -> bool:
-        """Whether our fence is likely to stand."""
+        """Whether nobody else is likely to claim here: nobody has done so for a while."""
         return self.locked or now_us - self.rival_us >= RIVALS_US
 
     def is_current(self, now_us: int) -> bool:
-        """Whether the boundary, as our last claim left it, is likely to be where it is now, or not far away.
+        """Whether the boundary that we know is likely to be where it is now, or not far away.
 
-        Else a read from there might cross all that others have taken, and acked, since then: of what it left
-        there, or what was sent since.
+        Else a read from there might cross all that others have taken, and acked, since then: of what our
+        last claim left there, or what was sent since.
         """
-        alone = bool(self.seen_us) and not self.foreign and now_us - self.rivals.seen_us >= RIVALS_US
-        if self.locked or alone:
+        if self.locked or now_us - self.head_us < CURRENT_US:
             return True
-        return self.fence is not None and now_us - self.fence < CURRENT_US
+        return bool(self.seen_us) and not self.foreign and self.expects_no_rival(now_us)
+
+    def saw(self, head: Head, now_us: int) -> None:
+        """A head was read. A fence that is not the one that we know says when somebody else claimed."""
+        if fence_of(head) != self.fence:
+            self.rival_us = max(self.rival_us, fence_of(head) or 0)
+            self.fence, self.ahead, self.locked = None, None, False
+        self.head, self.head_us = head, now_us
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """From when on the wide row may be retired: nothing acknowledged can land in it any more.
 
         Not as long as a data centre that was given up in a hurry may bring back what it acknowledged.
         """
-        if not spec.retiring:
+        if not policy.rows_may_go(spec):
             return NEVER_US
-        grace = spec.gc_grace_us if self.open else 0
-        return self.end_us + spec.settle_us + spec.skew_us + grace
+        return policy.nothing_lands_from_us(spec, self.end_us, open_=self.open)
 
     def set_out(self) -> None:
         """A sweep or pass begins: as if messages lay as densely there as anywhere in this wide row."""

@@ -115,6 +115,8 @@ class CassandraStore:
             control.Heartbeat: self._heartbeat,
             control.ReadWorkers: self._read_workers,
             control.RemoveWorker: self._remove_worker,
+            control.Listen: self._listen,
+            control.ReadListeners: self._read_listeners,
             **CassandraLogs(self._requests, self.quarantine).starters(),
             **CassandraSubscriptions(self._requests, self.quarantine).starters(),
         }
@@ -436,6 +438,12 @@ class CassandraStore:
 
     def _remove_worker(self, op: control.RemoveWorker) -> Request[None]:
         return self._requests.send(cql.REMOVE_WORKER, (op.worker,), _nothing)
+
+    def _listen(self, op: control.Listen) -> Request[None]:
+        return self._requests.send(cql.LISTEN, (*op.row, op.ttl_s), _nothing)
+
+    def _read_listeners(self, _op: control.ReadListeners) -> Request[list[control.ListenerRow]]:
+        return self._requests.send(cql.READ_LISTENERS, (), lambda found: decode.listeners(found.rows))
 
 
 def _level(name: str) -> int:

@@ -1,4 +1,4 @@
-"""The part of the storage seam that dispatchers need: schedules, and who is at work."""
+"""Beside the messages: schedules, who is at work, and who waits for datagrams."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ class WorkerRow(NamedTuple):
     worker: str
     info: str
     seen: int
+
+
+class ListenerRow(NamedTuple):
+    """One process that waits for datagrams, as `cqueue.doorbell` writes and reads it.
+
+    key: of the tags of datagrams to it. names: what it waits for, 4 bytes of a hash each, sorted; None for
+    anything.
+    """
+
+    listener: str
+    address: str
+    port: int
+    key: bytes
+    names: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +111,16 @@ class RemoveWorker(Operation[None]):
     """A process has stopped."""
 
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listen(Operation[None]):
+    """Say where datagrams reach a process, for the next `ttl_s` seconds."""
+
+    row: ListenerRow
+    ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadListeners(Operation[list[ListenerRow]]):
+    """Processes that wait for datagrams, by name; rows that cannot be read are left out."""

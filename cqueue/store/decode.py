@@ -7,6 +7,7 @@ and `single` report what they leave out.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cqueue import ids
 from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.store.cells import Unreadable
-from cqueue.store.control import ScheduleRow, WorkerRow
+from cqueue.store.control import ListenerRow, ScheduleRow, WorkerRow
 from cqueue.store.log_operations import LogRow
 from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
 from cqueue.store.quarantine import Damage, Quarantine
@@ -45,6 +46,8 @@ WEEK_S: Final = 7 * 86_400
 
 DEFINITION, POSITION, MEMBER = 0, 1, 2  # kinds of rows in `subscriptions`
 FLEET: Final = "cqueue"
+KEY_BYTES: Final = 16
+"""Of a listener's key."""
 _SHOWN = 60
 
 _REMEDIES: Final = {
@@ -150,6 +153,14 @@ def is_object(value: Any) -> bool:
         return False
 
 
+def is_address(value: Any) -> bool:
+    """An IP address: a name would have to be looked up by whoever sends to it."""
+    try:
+        return isinstance(value, str) and bool(ipaddress.ip_address(value))
+    except ValueError:
+        return False
+
+
 def or_none(check: Check) -> Check:
     """Null, or what another check lets pass."""
     return lambda value: value is None or check(value)
@@ -186,6 +197,13 @@ _SCHEDULE: Final[Mapping[str, Check]] = {
     "fired": _FROM_ZERO,
 }
 _WORKER: Final[Mapping[str, Check]] = {"info": is_object, "seen": _TIME}
+_LISTENER: Final[Mapping[str, Check]] = {
+    "listener": is_text,
+    "address": is_address,
+    "port": number(1, 65_535),
+    "key": lambda value: isinstance(value, bytes) and len(value) == KEY_BYTES,
+    "names": lambda value: value is None or isinstance(value, bytes),
+}
 DEPLOYMENT: Final[Mapping[str, Check]] = {
     "format": _FROM_ZERO,
     "serial_consistency": one_of("local_serial", "serial"),
@@ -277,6 +295,11 @@ def workers(rows: Iterable[Row]) -> Found:
     return _sound(
         rows, WorkerRow._make, lambda row: _damage("workers", "", (FLEET, row[0]), row[1:], _WORKER)
     )
+
+
+def listeners(rows: Iterable[Row]) -> list[ListenerRow]:
+    """`ListenerRow`s. What cannot be read is gone in half a minute, and is not set aside."""
+    return [ListenerRow._make(row) for row in rows if not wrong(row, _LISTENER)]
 
 
 def _sound(rows: Iterable[Row], make: Callable[[Any], Any], judge: Callable[[Row], Damage | None]) -> Found:

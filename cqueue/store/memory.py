@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 from cqueue import ids
 from cqueue.store.control import (
     ChangeSchedule,
     CreateSchedule,
     Heartbeat,
+    Listen,
+    ListenerRow,
     ListSchedules,
+    ReadListeners,
     ReadSchedule,
     ReadWorkers,
     RemoveSchedule,
@@ -76,6 +79,8 @@ from cqueue.store.operations import (
     WideRow,
 )
 from cqueue.store.quarantine import Quarantine
+
+Row = TypeVar("Row")
 
 TOMBSTONE_WARN = 1000
 """As Cassandra: a read that crosses no more than this says nothing about it."""
@@ -181,6 +186,7 @@ class MemoryStore:
         self._deployment = DEPLOYMENT
         self._schedules: dict[tuple[str, str], ScheduleRow] = {}
         self._workers: dict[str, tuple[WorkerRow, int]] = {}  # with the µs at which it goes
+        self._listeners: dict[str, tuple[ListenerRow, int]] = {}  # the same
         logs = MemoryLogs(self._clock_us)
         self._handlers: dict[type[Operation[Any]], Callable[[Any], Any]] = {
             ReadHead: self._read_head,
@@ -397,8 +403,10 @@ class MemoryStore:
             ChangeSchedule: self._change_schedule,
             RemoveSchedule: self._remove_schedule,
             Heartbeat: self._heartbeat,
-            ReadWorkers: self._read_workers,
+            ReadWorkers: lambda _: self._alive(self._workers),
             RemoveWorker: lambda op: self._workers.pop(op.worker, None) and None,
+            Listen: self._listen,
+            ReadListeners: lambda _: self._alive(self._listeners),
         }
 
     def _change_schedule(self, op: ChangeSchedule) -> bool:
@@ -419,6 +427,9 @@ class MemoryStore:
     def _heartbeat(self, op: Heartbeat) -> None:
         self._workers[op.row.worker] = (op.row, self._clock_us() + op.ttl_s * 1_000_000)
 
-    def _read_workers(self, _: ReadWorkers) -> list[WorkerRow]:
+    def _listen(self, op: Listen) -> None:
+        self._listeners[op.row.listener] = (op.row, self._clock_us() + op.ttl_s * 1_000_000)
+
+    def _alive(self, rows: Mapping[str, tuple[Row, int]]) -> list[Row]:
         now_us = self._clock_us()
-        return [row for _, (row, until_us) in sorted(self._workers.items()) if now_us < until_us]
+        return [row for _, (row, until_us) in sorted(rows.items()) if now_us < until_us]

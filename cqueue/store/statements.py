@@ -309,6 +309,20 @@ REMOVE_WORKER = Statement(
     Kind.WRITE,
 )
 
+LISTEN = Statement(
+    "listen",
+    "Overwritten before it expires, as a heartbeat is.",
+    "INSERT INTO {keyspace}.listeners (fleet, listener, address, port, key, names) "
+    "VALUES ('cqueue', ?, ?, ?, ?, ?) USING TTL ?",
+    Kind.WRITE,
+)
+READ_LISTENERS = Statement(
+    "read listeners",
+    "All of them: one for each process that waits.",
+    "SELECT listener, address, port, key, names FROM {keyspace}.listeners "
+    "WHERE fleet = 'cqueue'",  # as ListenerRow
+)
+
 # ── Logs ──
 
 _LOG_SHARD = "log = ? AND partition = ? AND time_shard = ?"

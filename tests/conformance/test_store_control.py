@@ -1,5 +1,6 @@
 """Schedules and workers: what every store promises."""
 
+import time
 import uuid
 
 import pytest
@@ -8,7 +9,10 @@ from cqueue.store.control import (
     ChangeSchedule,
     CreateSchedule,
     Heartbeat,
+    Listen,
+    ListenerRow,
     ListSchedules,
+    ReadListeners,
     ReadSchedule,
     ReadWorkers,
     RemoveSchedule,
@@ -76,3 +80,34 @@ def test_workers_are_seen_until_they_go(store):
     workers = [row.worker for row in store.execute(ReadWorkers())]
     assert one not in workers
     assert other in workers
+
+
+# ── Listeners ──
+
+
+def listener(**changes):
+    row = ListenerRow(f"host-{uuid.uuid4().hex}", "127.0.0.1", 40_000, b"k" * 16, b"abcdefgh")
+    return row._replace(**changes)
+
+
+def test_a_listener_is_found_until_its_time_is_over(store):
+    """A process that dies is rung in vain only for as long as its row lives."""
+    stays, goes = listener(), listener(address="::1", names=None)
+    store.execute(Listen(stays, 60))
+    store.execute(Listen(goes, 60))
+    assert {stays, goes} <= set(store.execute(ReadListeners()))
+    store.execute(Listen(goes, 1))
+    until_s = time.monotonic() + 10
+    while goes in store.execute(ReadListeners()):
+        assert time.monotonic() < until_s
+    assert stays in store.execute(ReadListeners())
+
+
+def test_a_listener_is_overwritten(store):
+    """What a process waits for changes while it runs."""
+    row = listener()
+    store.execute(Listen(row, 60))
+    store.execute(Listen(row._replace(names=b""), 60))
+    assert [one for one in store.execute(ReadListeners()) if one.listener == row.listener] == [
+        row._replace(names=b"")
+    ]

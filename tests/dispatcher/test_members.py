@@ -138,10 +138,6 @@ def test_a_row_of_another_version_is_shown_as_far_as_it_goes(info):
     assert members.parse(WorkerRow("w", info, 5000)) == Worker("w", "", 0, "", (), 0, "", 0.0, "", seen=5.0)
 
 
-def test_names_differ_even_where_host_and_process_id_come_again():
-    assert members.new_name("host", 1) != members.new_name("host", 1)
-
-
 def test_a_worker_says_which_tasks_it_knows_unless_they_are_too_many():
     """A heartbeat stays small, and a worker of another version says nothing of them."""
     assert told(["a", None]) == ("a", None)

@@ -42,6 +42,13 @@ def test_counters_and_gauges_of_the_dispatcher_are_shown():
     assert (found["cqueue_running",], found["cqueue_unstarted",], found["cqueue_unsettled",]) == (2, 3, 1)
 
 
+def test_what_was_found_by_hints_and_how_many_came_is_shown():
+    """Also where none came: a rate over a counter that appears with its first event misses that event."""
+    found = samples(metrics_of(received=9, found_by_hint=7).families())
+    assert found["cqueue_found_by_hint_total", ("queue", "mail")] == 7
+    assert found["cqueue_hints_total", ("event", "forged")] == 0
+
+
 def test_damaged_rows_are_shown_by_queue_and_not_added_up_over_processes():
     """Each process meets the same rows: the one that met most knows best how many there are."""
     one, other = metrics_of().families(), metrics_of().families()

@@ -1,35 +1,21 @@
 """The protocol with one rule taken out: each a context in which runs are broken.
 
-The production code has no switches; a rule is broken here by replacing the small function that keeps
-it, or by rewriting what the store does. `rules` gives each of them a name.
+The production code has no switches; a rule is broken here by replacing the function that keeps it, or by
+rewriting what the store does. `points` says where those are, and `rules` gives each breakage a name.
 """
 
 # ruff: noqa: ARG001, ARG005 - a replacement takes the arguments of what it replaces
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import (
-    ack,
-    claim,
-    draft,
-    fresh,
-    lock,
-    probe,
-    ripe,
-    shards,
-)
+from cqueue.protocol import ack, shards
 from cqueue.protocol.draft import Draft
-from cqueue.protocol.early import Early
-from cqueue.protocol.news import Heard
-from cqueue.protocol.spec import SuspectGate
-from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     DeleteMessages,
     Head,
@@ -39,32 +25,27 @@ from cqueue.store.operations import (
     MessageRow,
     Mutate,
     Now,
+    Operation,
     RandomBits,
     ReadHead,
+    ReadIds,
     ReadMessages,
     ReadSlice,
     Slice,
     SlotRow,
-    SlotState,
     Together,
     WideRow,
 )
+from tests.simulation import points
 from tests.simulation.cluster import Cluster, Known
-from tests.simulation.sim import Simulation
-from tests.simulation.world import World
+from tests.simulation.points import replaced, right
 
 Breakage = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def only_live_timeouts_skipped() -> Any:
     """Ids of expired slots count as unlisted."""
-
-    def skip_listed(self: Draft, head: Head) -> None:
-        for slot in head.slots:
-            if slot.state is not SlotState.FREE and slot.due_ms > self.now_ms:
-                self.listed.setdefault(slot.priority, set()).update(slot.ids)
-
-    return patch.object(Draft, "skip_listed", skip_listed)
+    return replaced("skipped", lambda slot, now_ms: slot.in_use and slot.due_ms > now_ms)
 
 
 def takeover_without_rev() -> Any:
@@ -94,21 +75,24 @@ Rewrite = Callable[[Mutate, Mapping[Any, SlotRow], LockRow | None], Mutate]
 
 def _rewritten(rewrite: Rewrite) -> Any:
     """Conditional mutations are rewritten, knowing what is stored, before they are judged."""
-    in_memory, in_cluster = MemoryStore._mutate, Cluster.mutate
+    (store, in_memory), (cluster, in_cluster) = points.POINTS["mutation"]
+    apply, decide = getattr(store, in_memory), getattr(cluster, in_cluster)
 
-    def mutate(self: MemoryStore, op: Mutate) -> bool:
+    def rewritten(op: Mutate, slots: Mapping[Any, SlotRow], lock: LockRow | None) -> Mutate:
+        new = rewrite(op, slots, lock)
+        if new != op:
+            points.reached("mutation")
+        return new
+
+    def mutate(self: Any, op: Mutate) -> bool:
         part = self._partition(op.wide_row)
-        return in_memory(self, rewrite(op, part.slots, part.lock))
+        return apply(self, rewritten(op, part.slots, part.lock))
 
     def mutate_cluster(self: Cluster, op: Mutate, reach: int) -> bool:
         state = self.part(op.wide_row).state
-        return in_cluster(self, rewrite(op, state.slots, state.lock), reach)
+        return decide(self, rewritten(op, state.slots, state.lock), reach)
 
-    return _all_of(
-        contextlib.ExitStack(),
-        patch.object(MemoryStore, "_mutate", mutate),
-        patch.object(Cluster, "mutate", mutate_cluster),
-    )
+    return replaced("mutation", mutate, mutate_cluster, tells=True)
 
 
 def nack_by_reinsert() -> Any:
@@ -132,7 +116,7 @@ def nack_by_reinsert() -> Any:
             yield from DeleteMessages(lease.wide_row, lease.priority, (id_,))
             lease.outstanding.discard(id_)
 
-    return patch.object(ack, "nack", nack)
+    return replaced("nack", nack)
 
 
 class _NackSpec:
@@ -146,42 +130,38 @@ NACK_SPEC: Any = _NackSpec()
 
 def deliver_before_known() -> Any:
     """A claim whose outcome is unknown is delivered."""
+    look = right("unanswered")
 
-    def settle(mutation: Mutate) -> Any:
-        try:
-            return (yield from mutation)
-        except OutcomeUnknown:
+    def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Any:
+        if mutation.lock is not None and mutation.slots:
             return True
+        return (yield from look(mutation, unknown))
 
-    return patch.object(claim, "settle", settle)
+    return replaced("unanswered", find_out)
 
 
 def blind_retry() -> Any:
     """A conditional mutation without an answer is sent again."""
 
-    def settle(mutation: Mutate) -> Any:
-        for _ in range(5):
+    def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Any:
+        for _ in range(4):
             try:
                 return (yield from mutation)
             except OutcomeUnknown:
                 continue
-        raise NotDone("gave up")
+        raise NotDone("gave up") from unknown
 
-    return _everywhere("settle", settle, claim, ack, lock)
-
-
-def _everywhere(name: str, value: Any, *modules: Any) -> Any:
-    return _all_of(contextlib.ExitStack(), *(patch.object(module, name, value) for module in modules))
+    return replaced("unanswered", find_out)
 
 
 def sweep_is_no_work() -> Any:
     """A sweep that is due is no reason to lock a wide row."""
-    return patch.object(probe, "_sweep_is_due", lambda at, spec, now_us: False)
+    return replaced("sweep due", lambda at, spec, now_us: False)
 
 
 def expired_is_no_work() -> Any:
     """An expired timeout is no reason to lock a wide row."""
-    return patch.object(probe, "_can_take", lambda slot, spec, gate, now_us: False)
+    return replaced("work of a slot", lambda slot, spec, gate, now_us: False)
 
 
 def release_unlists() -> Any:
@@ -191,17 +171,12 @@ def release_unlists() -> Any:
         lease.outstanding.clear()
         yield from ack.free([lease])
 
-    return patch.object(ack, "release", release)
+    return replaced("release", release)
 
 
 def free_unlists() -> Any:
     """A slot of which one message is left is freed all the same."""
-    right = draft.freed
-
-    def keep(self: Draft, slot: Any, ids_: Any) -> None:
-        self._overwrite(right(slot))
-
-    return patch.object(Draft, "keep", keep)
+    return replaced("rest of a slot", lambda rest: ())
 
 
 def suspects_together() -> Any:
@@ -214,63 +189,32 @@ def suspects_together() -> Any:
         else:
             d.keep(slot, ())
 
-    return patch.object(ripe, "_take_suspect", take)
+    return replaced("suspect taken", take)
 
 
 def suspects_prefetched() -> Any:
     """A process takes as many suspects as it finds."""
-    return patch.object(SuspectGate, "busy", lambda self, now_ms: False)
+    return replaced("suspect held", lambda held, *, reserved: False)
 
 
 def suspect_extended_late() -> Any:
     """A suspect is extended whenever its slot is unchanged, whatever was taken meanwhile."""
-    return patch.object(ack, "hold_on", lambda lease, due_ms: None)
+    return replaced("suspect extended", lambda lease, due_ms: None)
 
 
 def remembered_head_is_older() -> Any:
     """A claim goes by a head that lacks what the last claim listed."""
-    right = claim._remember
+    after = right("slots after a claim")
 
-    def remember(draft: Draft, mutation: Mutate) -> None:
-        right(draft, mutation)
-        if draft.view.head is not None:
-            slots = tuple(slot._replace(ids=()) for slot in draft.view.head.slots)
-            draft.view.head = replace(draft.view.head, slots=slots)
+    def slots_after(slots: Any, changes: Any) -> Any:
+        return {key: slot._replace(ids=()) for key, slot in after(slots, changes).items()}
 
-    return patch.object(claim, "_remember", remember)
-
-
-def old_news_trusted() -> Any:
-    """What this process has sent is claimed unread, however long ago the send began."""
-    right = Heard.hear
-    return patch.object(Heard, "hear", lambda self, news: right(self, news._replace(began=1 << 60)))
-
-
-def unstored_delivered() -> Any:
-    """What is claimed while it is being written is delivered at once."""
-    return patch.object(Early, "put_by", lambda self, claimed, heard: iter(()))
+    return replaced("slots after a claim", slots_after)
 
 
 def listed_kept_ahead() -> Any:
     """What was read ahead is kept although a slot lists it."""
-    return patch.object(Draft, "without_listed", lambda _, ahead, before=(): ahead)
-
-
-def begun_read_trusted() -> Any:
-    """What a read shows that was begun is taken, whatever slots listed when it began."""
-    right = Draft.without_listed
-    return patch.object(Draft, "without_listed", lambda self, ahead, before=(): right(self, ahead))
-
-
-def own_claims_forgotten() -> Any:
-    """What this process has sent is claimed unread, though a claim may have given it already."""
-    right = Heard.claimable
-
-    def claimable(self: Heard, now_us: int) -> list[MessageRow]:
-        self.granted.clear()
-        return right(self, now_us)
-
-    return patch.object(Heard, "claimable", claimable)
+    return replaced("read ahead, unlisted", lambda rows, listed: rows)
 
 
 def claim_unconditional_on_fence() -> Any:
@@ -286,29 +230,26 @@ def claim_unconditional_on_fence() -> Any:
 
 def head_read_in_pages() -> Any:
     """The slots are read in two pages, one after the other."""
-    return patch.object(claim, "read_whole", _paged)
+
+    def read(wide_row: WideRow, beside: Any = None) -> Any:
+        first = yield ReadHead(wide_row)
+        second = yield ReadHead(wide_row)
+        slots = [slot for slot in first.slots if slot.number < 2]
+        later = [slot for slot in second.slots if slot.number >= 2]
+        return Head(second.lock, second.cursors, (*slots, *later)), None
+
+    return replaced("head read", read)
 
 
 def torn_head_trusted() -> Any:
     """A head is taken as it was read."""
-
-    def read(wide_row: WideRow, beside: Any = None) -> Any:
-        return (yield from ReadHead(wide_row)), None
-
-    return patch.object(claim, "read_whole", read)
-
-
-def _paged(wide_row: WideRow, beside: Any = None) -> Any:
-    first = yield ReadHead(wide_row)
-    second = yield ReadHead(wide_row)
-    slots = [slot for slot in first.slots if slot.number < 2]
-    later = [slot for slot in second.slots if slot.number >= 2]
-    return Head(second.lock, second.cursors, (*slots, *later)), None
+    return replaced("whole head", lambda head: True)
 
 
 def messages_before_head() -> Any:
     """Messages are read first, and the head after them."""
     early: dict[WideRow, dict[int, list[MessageRow]]] = {}
+    take = right("messages taken")
 
     def head(wide_row: WideRow, beside: Any = None) -> Any:
         everything = ids.highest_at(1 << 56)
@@ -318,20 +259,41 @@ def messages_before_head() -> Any:
         early[wide_row] = dict(zip((0, 5), found, strict=True))
         return (yield from ReadHead(wide_row)), None
 
-    def rows(wide_row: WideRow, priority: int, after: int, upto: int, limit: int) -> list[MessageRow]:
-        return [row for row in early[wide_row].get(priority, ()) if after < row.id <= upto][:limit]
+    def read(op: Any) -> Any:
+        if type(op) is Together:
+            return Together(tuple(read(each) for each in op.operations), retried=op.retried)
+        if type(op) not in {ReadSlice, ReadIds}:
+            return op
+        known = early.get(op.wide_row, {}).get(op.priority, ())
+        rows = [row for row in known if op.after < row.id <= op.upto][: op.limit]
+        return Known(Slice(rows, 0) if type(op) is ReadSlice else IdSlice([row.id for row in rows], 0))
 
     return _all_of(
-        contextlib.ExitStack(),
-        patch.object(claim, "read_whole", head),
-        patch.object(fresh, "ReadSlice", lambda *which: Known(Slice(rows(*which), 0))),
-        patch.object(fresh, "ReadIds", lambda *which: Known(IdSlice([r.id for r in rows(*which)], 0))),
+        replaced("head read", head), replaced("messages taken", lambda draft: _asking(take(draft), read))
     )
+
+
+def _asking(
+    script: Generator[Operation[Any], Any, Any], instead: Callable[[Operation[Any]], Operation[Any]]
+) -> Any:
+    """Run a generator that asks for something else instead of each operation."""
+    value: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            operation = script.send(value) if error is None else script.throw(error)
+        except StopIteration as stop:
+            return stop.value
+        value = error = None
+        try:
+            value = yield instead(operation)
+        except (NotDone, OutcomeUnknown) as exc:
+            error = exc
 
 
 def outcome_by_quorum_read() -> Any:
     """What became of a mutation is looked up without finishing what is under way."""
-    return patch.object(lock, "ReadHead", lambda wide_row, **_: ReadHead(wide_row))
+    return replaced("outcome read", ReadHead)
 
 
 def read_then_write() -> Any:
@@ -339,10 +301,10 @@ def read_then_write() -> Any:
 
     As between clients with different serial consistency, or in two data centres.
     """
-    right_send, right_hold = World._send, Cluster.conditions_hold
+    right_send, right_hold = right("mutation sent"), right("conditions")
     verdicts: dict[int, tuple[Mutate, bool]] = {}
 
-    def send(self: World, process: Any, operation: Any, kind: type) -> None:
+    def send(self: Any, process: Any, operation: Any, kind: type) -> None:
         if kind is Mutate:
             part = self.cluster.part(operation.wide_row)
             verdicts[id(operation)] = (operation, right_hold(part, operation))
@@ -352,26 +314,21 @@ def read_then_write() -> Any:
         known = verdicts.get(id(op))
         return known[1] if known and known[0] is op else right_hold(part, op)
 
-    return _all_of(
-        contextlib.ExitStack(),
-        patch.object(World, "_send", send),
-        patch.object(Cluster, "conditions_hold", staticmethod(hold)),
-    )
+    return _all_of(replaced("mutation sent", send), replaced("conditions", hold))
 
 
 def unrepaired_node() -> Any:
     """A node that was away for longer than gc_grace comes back as it was."""
-    return patch.object(Simulation, "unrepaired_node", True)
-
-
-@contextlib.contextmanager
-def _all_of(stack: contextlib.ExitStack, *patches: Any) -> Iterator[None]:
-    with stack:
-        for each in patches:
-            stack.enter_context(each)
-        yield
+    return replaced("node rebuilt", lambda self, replica: self.come_back(too_late=True))
 
 
 def fence_from_one() -> Any:
     """The fence counts from one."""
-    return _everywhere("next_fence", lambda stored, now_us: (stored or 0) + 1, lock, draft, ack)
+    return replaced("fence", lambda stored, now_us: (stored or 0) + 1)
+
+
+def _all_of(*contexts: Any) -> Any:
+    stack = contextlib.ExitStack()
+    for each in contexts:
+        stack.enter_context(each)
+    return stack

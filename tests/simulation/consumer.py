@@ -12,7 +12,7 @@ from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.news import News
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
 from cqueue.store.operations import Pause, QueueRow, ReadBodies, ReadQueue
@@ -36,8 +36,7 @@ class Consumer:
         self.spec = spec
         self.gate = SuspectGate()
         self.shared = acks.Shared()
-        self.told: deque[News] = deque()
-        self.received: set[int] = set()
+        self.told: deque[Hint] = deque()
         self.busy: set[Lease] = set()  # leases that are being changed: one change at a time
         self.poll: Poll | None = None
         self.stale_row: QueueRow | None = None
@@ -54,12 +53,12 @@ class Consumer:
             with contextlib.suppress(FAILED):
                 got = yield from self._round(self.poll)
             idle = 0 if got else idle + 1
-            if self.sim.params.late_news_s and not self.sim.quiet:
-                yield from self._await_news(self._idle_s(self.poll, idle))
+            if self.sim.params.late_hints_s and not self.sim.quiet:
+                yield from self._await_hint(self._idle_s(self.poll, idle))
             else:
                 yield Pause(0.002 if got else self._idle_s(self.poll, idle))
 
-    def _await_news(self, longest_s: float) -> Script:
+    def _await_hint(self, longest_s: float) -> Script:
         """Wait until told of something, or so long."""
         until_us = self.sim.world.now_us + longest_s * 1e6
         while not self.told and self.sim.world.now_us < until_us:
@@ -86,9 +85,9 @@ class Consumer:
     def _round(self, poll: Poll) -> Script:
         params, rng = self.sim.params, self.sim.rng
         want, stay = rng.randint(1, params.want), rng.random() < params.stays
-        ahead = params.looks_around and rng.random() < 0.3
+        ahead = params.claims_ahead and rng.random() < 0.3
         poll.gate = SHUT if ahead else self.gate
-        yield from poll.begin(self.spec, self._tell)
+        yield from poll.begin(self.spec, self._hints())
         alone = poll.knows_suspects and self.sim.rng.random() < 0.5
         while True:
             began = self.sim.world.step
@@ -97,25 +96,20 @@ class Consumer:
                 claimed, alone = (yield from poll.claim_suspect(self.spec, want)), False
             else:
                 claimed = yield from poll.next_claim(self.spec, want, stay=stay)
-            self.sim.oracle.claim_over(self.client, claimed, poll.early.leases, self.sim.cluster)
+            self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster)
             if claimed is None:
                 break
             if (yield from self._accept(claimed, began)):
-                if self.sim.params.looks_around:
-                    yield from poll.search_on(self.spec)
                 return True
         yield from poll.tidy(at_once=self.sim.rng.random() < 0.5)
         return False
 
-    def _tell(self) -> list[News]:
+    def _hints(self) -> list[Hint]:
         told = list(self.told)
         self.told.clear()
-        if self.sim.params.late_news_s and self.sim.rng.random() < 0.8:  # what was received is no news
-            told = [one._replace(received=one.ids <= self.received) for one in told]
         return told
 
     def _accept(self, claimed: Claim, began: int) -> Script:
-        self.received.update(taken.row.id for taken in claimed.taken)
         for taken in claimed.dead:
             self.sim.world.spawn(self.client, self._bury(taken))
         if claimed.expired:

@@ -11,8 +11,8 @@ from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.lock import unlock
-from cqueue.protocol.news import News, news_of
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.probe import probe
 from cqueue.protocol.spec import QueueSpec, SuspectGate
@@ -123,10 +123,6 @@ class Table:
         self.store.execute(InsertMessages(row or self.row, rows))
         return list(some)
 
-    def news(self, ids_: list[int], began: int) -> News:
-        """What a sender tells that sent these messages of priority 0."""
-        return news_of(self.row, [message(id_) for id_ in ids_], began)
-
     def view(self, row: WideRow | None = None, *priorities: int) -> RowView:
         """A consumer's view that knows nothing."""
         return view_of(self.spec, row or self.row, frozenset(priorities or (0,)))
@@ -162,9 +158,9 @@ class Table:
             self.store.execute(registration)
         return Poll(row, self.spec, SuspectGate())
 
-    def receive(self, poll: Poll, *news: News, hook: Hook = nothing) -> list[int]:
+    def receive(self, poll: Poll, *hints: Hint, hook: Hook = nothing) -> list[int]:
         """One round of a consumer that is told of something: what it delivers."""
-        self.run(poll.begin(self.spec, lambda: news), hook)
+        self.run(poll.begin(self.spec, hints), hook)
         claimed: Claim | None = self.run(poll.next_claim(self.spec, 10), hook)
         return ids_of(claimed) if claimed is not None else []
 

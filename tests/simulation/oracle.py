@@ -195,16 +195,12 @@ class Oracle:
         if applied and op.lock is not None and any(change.row.ids for change in op.slots):
             self.claims.setdefault(client, []).append(op)
 
-    def claim_over(self, client: Client, claimed: Claim | None, aside: set[Lease], cluster: Cluster) -> None:
-        """A client has made up its mind about its claims: what was applied and stands, it must know of.
-
-        aside: what it has claimed, and put by.
-        """
+    def claim_over(self, client: Client, claimed: Claim | None, cluster: Cluster) -> None:
+        """A client has made up its mind about its claims: what was applied and stands, it must know of."""
         ops = self.claims.pop(client, None)
         if not ops:
             return
         leases = {one.lease.owner for part in (claimed,) if part for one in _all_of(part)}
-        leases |= {lease.owner for lease in aside}
         for op in ops:
             mine = [c.row for c in op.slots if c.row.state is SlotState.CLAIMED and c.row.owner not in leases]
             mine = [row for row in mine if row.due_ms * 1000 > self.world.now_us]

@@ -49,8 +49,7 @@ class Params:
     delayed: float = 0.3
     derived: bool = False  # sends have sources, and are repeated by others
     longest_delay_us: int = 2_000_000
-    late_news_s: float = 0.0  # how long after the answer one consumer is told of all sends, at most
-    announced: float = 0.0  # of so many sends one consumer is told as they begin
+    late_hints_s: float = 0.0  # how long after the answer one consumer is told of all sends, at most
     rivals_us: int = 0  # for how long a claim by somebody else counts; 0: as it is
     priorities: tuple[int, ...] = (0, 0, 5)
     large: float = 0.1
@@ -65,7 +64,7 @@ class Params:
     read_bytes: int = 4 << 20  # of one slice
     work_s: float = 3.0
     serial: bool = False  # a consumer handles its messages before it asks for more
-    looks_around: bool = False  # and searches between two rounds, a read at a time
+    claims_ahead: bool = False  # some rounds, which leave suspects where they are
     actions: tuple[int, ...] = (60, 10, 5, 8, 5, 4, 5, 3)
 
 
@@ -120,19 +119,19 @@ KILLERS = Params(
     profile="killers", faults=0.02, pauses=0.02, crashes=0, poison=0.15, batch=4, batches=1, max_attempts=3,
     work_s=0.5, gap_s=0.5, serial=False, priorities=(0,), actions=(8, 0, 0, 0, 0, 0, 2, 0),
 )  # fmt: skip
-NEWS = Params(
-    profile="news", settle_ms=200, skew_ms=50, width_ms=8000, faults=0.01, pauses=0.02,
+HINTS = Params(
+    profile="hints", settle_ms=200, skew_ms=50, width_ms=8000, faults=0.01, pauses=0.02,
     longest_pause_us=100_000, crashes=0.1, producers=3, consumers=2, batches=12, batch=1, gap_s=0.05,
-    delayed=0.0, late_news_s=0.03, rivals_us=10_000, priorities=(0,), poll_s=0.2, longest_idle_s=0.3,
+    delayed=0.0, late_hints_s=0.03, rivals_us=10_000, priorities=(0,), poll_s=0.2, longest_idle_s=0.3,
     work_s=0.02, large=0.0, want=20, actions=(90, 4, 2, 0, 0, 2, 0, 2), busy_us=1_500_000,
-    looks_around=True, announced=0.7,
+    claims_ahead=True,
 )  # fmt: skip
 BACKLOG = replace(
-    NEWS, profile="backlog", batch=9, gap_s=0.15, read_bytes=300, stays=0.95, faults=0.02, pauses=0.05,
+    HINTS, profile="backlog", batch=9, gap_s=0.15, read_bytes=300, stays=0.95, faults=0.02, pauses=0.05,
     torn=0.05, actions=(80, 10, 4, 0, 0, 2, 2, 2), batches=6,
 )  # fmt: skip
 SHARES = {
-    "mixed": (18, None), "news": (1, NEWS), "backlog": (1, BACKLOG),
+    "mixed": (18, None), "hints": (1, HINTS), "backlog": (1, BACKLOG),
     "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
     "burials": (2, BURIALS), "slow burials": (2, SLOW_BURIALS), "nacks": (2, NACKS),
     "stolen locks": (2, STOLEN_LOCKS), "derived sends": (3, DERIVED), "node away": (1, AWAY),
@@ -182,7 +181,7 @@ def _mixed(rng: Random) -> Params:
         serial=rng.random() < 0.3,
         **_replays(rng),
     )
-    return replace(params, looks_around=rng.random() < 0.5, most_listed=rng.choice((1, 2, 1000)))
+    return replace(params, claims_ahead=rng.random() < 0.5, most_listed=rng.choice((1, 2, 1000)))
 
 
 def _replays(rng: Random) -> dict[str, bool | int]:

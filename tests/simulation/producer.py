@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.flush import INLINE_BODY, Flush, Outgoing, ProducerState
-from cqueue.protocol.news import Underway, moments
+from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
 from cqueue.protocol.send import send
 from cqueue.protocol.survey import purge as purge_all
 from cqueue.store.operations import DeleteMessages, Now, Pause
@@ -90,23 +88,16 @@ class Producer:
     def _send(self, outgoing: list[Outgoing]) -> Script:
         sim = self.sim
         for _ in range(2):
-            began, sending = next(moments), Underway()
-            announced = sim.params.announced > 0 and sim.rng.random() < sim.params.announced
-            announce = partial(sim.announce, began, sending) if announced else None
-            flushes: list[Flush] = []
             try:
-                flushes = yield from send(self.spec, self.state, outgoing, announce)
+                flushes = yield from send(self.spec, self.state, outgoing)
             except NotDone:
                 continue
-            finally:
-                stored = [flush for flush in flushes if flush.error is None]
-                sending.stored = frozenset(row.id for flush in stored for row in flush.rows)
             again = []
             for flush in flushes:
                 if flush.error is None:
                     sim.acknowledged(flush)
                     if sim.rng.random() < 0.5:
-                        sim.world.spawn(self.client, sim.ring(flush, began))
+                        sim.world.spawn(self.client, sim.ring(flush))
                 else:
                     again += [outgoing[index] for index in flush.indexes]
             if not again or sim.rng.random() < 0.5:

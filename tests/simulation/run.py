@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from tests.simulation import points
 from tests.simulation.oracle import Violation
 from tests.simulation.rules import BY_NAME, RULES
 from tests.simulation.sim import Simulation, trace_of
@@ -36,6 +37,7 @@ class Totals:
     deliveries: int = 0
     cpu_s: float = 0.0
     happened: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)  # points of rules that were taken out
     failed: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Totals) -> None:
@@ -45,6 +47,7 @@ class Totals:
         self.deliveries += other.deliveries
         self.cpu_s += other.cpu_s
         self.happened.update(other.happened)
+        self.reached.update(other.reached)
         self.failed += other.failed
 
     def text(self, spent_s: float) -> str:
@@ -63,6 +66,7 @@ def run_seeds(seeds: Iterable[int]) -> Totals:
     """Run some schedules."""
     totals = Totals()
     began_s = time.process_time()
+    points.calls.clear()
     for seed in seeds:
         simulation = Simulation(seed)
         try:
@@ -74,6 +78,7 @@ def run_seeds(seeds: Iterable[int]) -> Totals:
         totals.deliveries += simulation.oracle.deliveries
         totals.happened.update(simulation.world.happened)
     totals.cpu_s = time.process_time() - began_s
+    totals.reached.update(points.calls)
     return totals
 
 
@@ -88,8 +93,10 @@ def main() -> int:
             stack.enter_context(BY_NAME[name].breakage())
         if options.trace:
             sys.stdout.write(trace_of(options.seed) + "\n")
+            points.check_reached()
             return 0
         totals, spent_s = _run_all(options)
+        points.check_reached(totals.reached)
         for seed, text in totals.failed[:3]:
             sys.stdout.write(f"\n{trace_of(seed)}\n\nseed {seed}: {text}\n")
     for seed, text in totals.failed:

@@ -6,20 +6,16 @@ from unittest.mock import patch
 
 from cqueue.errors import LeaseLost, OutcomeUnknown
 from cqueue.protocol import ack
-from cqueue.protocol.news import Underway, moments
 from cqueue.protocol.spec import SuspectGate
-from cqueue.protocol.view import REMEMBERED_US, RIVALS_US, Sizes
 from cqueue.store.operations import (
-    Begin,
     Head,
-    InsertMessages,
     Mutate,
     ReadHead,
     ReadIds,
     SlotState,
     WideRow,
 )
-from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of, message
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
 # `ack.nack` and its like are looked up when called, so that a broken one is used.
 
@@ -254,126 +250,37 @@ def remembered_head_lists_the_last_claim() -> None:
     """A claim that goes by what the last one left does not take its messages again."""
     table = Table()
     view = table.view()
-    table.put(NOON_US)
+    first, second = table.put(NOON_US, NOON_US + 1)
     table.pass_time(1000)
-    table.claim(view)
-    new = table.put(table.time_us)
+    assert ids_of(table.claim(view, want=1)) == [first]
     table.pass_time(1000)
-    assert ids_of(table.claim(view)) == new
-
-
-def news_older_than_the_head_is_read() -> None:
-    """What somebody else claimed and acked before we read the head is not claimed unread."""
-    table = Table()
-    view = table.view()
-    table.put(NOON_US)
-    table.pass_time(1000)
-    table.claim(view)
-    began = next(moments)
-    sent = table.put(table.time_us)
-    table.pass_time(1000)
-    (taken,) = table.claim().taken
-    table.run(ack.free(table.run(ack.ack([taken]))))
-    for _ in range(3):
-        table.pass_time(RIVALS_US)
-        later = next(moments)
-        view.heard.hear(table.news(table.put(table.time_us), later))
-        table.pass_time(1000)
-        table.claim(view)
-    view.heard.hear(table.news(sent, began))
-    assert ids_of(table.claim(view)) == []
-
-
-def news_of_what_was_claimed_is_none() -> None:
-    """What a claim has read, and its handler has acked, is not claimed again because we hear of it late."""
-    table = Table()
-    view = table.view()
-    table.claim(view)
-    began = next(moments)
-    sent = table.put(table.time_us)
-    table.pass_time(1000)
-    emptied = table.run(ack.ack(table.claim(view).taken))
-    view.finished.extend(emptied)
-    table.put(table.time_us)
-    table.pass_time(1000)
-    table.claim(view)
-    view.heard.hear(table.news(sent, began))
-    assert ids_of(table.claim(view)) == []
+    assert ids_of(table.claim(view, want=1)) == [second]
 
 
 def what_is_claimed_is_not_kept_ahead() -> None:
-    """A row above the boundary, read ahead while it was claimed, is not given once its slot is free again."""
-    table = Table()
-    view = table.view()
-    table.put(table.time_us)
-    table.claim(view)
-    others_us = table.time_us
-    table.pass_time(1000)
-    claimed = []
-    for _ in range(4):
-        began = next(moments)
-        sent = table.put(table.time_us)
-        table.pass_time(100)
-        view.heard.hear(table.news(sent, began))
-        claimed += table.claim(view).taken
-    table.put(*(others_us + 10 * number for number in range(1, 4)))
-    table.put(*(table.time_us for _ in range(6)))
-    table.pass_time(100)
-    view.finished.extend(table.run(ack.ack(claimed[:3])))
-    view.heard.whole = False
-    given: list[int] = []
-    for step in range(8):
-        if step == 1:
-            view.finished.extend(table.run(ack.ack(claimed[3:])))
-        taken = table.claim(view, want=1).taken
-        given += [one.row.id for one in taken]
-        view.finished.extend(table.run(ack.ack(taken)))
-    assert claimed[3].row.id not in given
-    assert len(set(given)) == len(given) == 8
-
-
-def what_a_begun_read_shows_may_be_acked() -> None:
-    """What a slot listed when a read began, and its holder has acked since, is not taken from that read."""
-    table = Table()
-    view = table.view()
-    table.put(table.time_us)
-    table.claim(view)
-    others_us = table.time_us
-    table.pass_time(1000)
-    began = next(moments)
-    sent = table.put(table.time_us)
-    table.pass_time(100)
-    view.heard.hear(table.news(sent, began))
-    first = table.claim(view)
-    assert ids_of(first) == sent
-    others = table.put(*(others_us + number for number in range(18)))
-    others += table.put(*(table.time_us + number for number in range(20)))
-    table.pass_time(100)
-    with patch.object(Sizes, "within", lambda *_: 5):
-        given = ids_of(table.claim(view, want=20)) + ids_of(table.claim(view, want=20))
-        assert any(type(operation) is Begin for operation in table.log)
-        table.run(ack.free(table.run(ack.ack(first.taken))))
-        table.pass_time(REMEMBERED_US)
-        while len(given) < len(others):
-            given += ids_of(table.claim(view, want=20))
-    assert given == others
-
-
-def what_was_just_sent_is_claimed_unread() -> None:
-    """A claim gives what this process has just sent without a read, and another one cannot as well."""
+    """A stray that is read ahead while a slot lists it is not given again once its slot is free."""
     table = Table()
     view = table.view()
     table.put(NOON_US)
     table.pass_time(1000)
-    table.claim(view)
-    began = next(moments)
-    sent = table.put(table.time_us)
-    table.pass_time(1000)
-    view.heard.hear(table.news(sent, began))
-    table.log.clear()
-    assert ids_of(table.claim(view)) == sent
-    assert {type(operation) for operation in table.log} == {Mutate}
-    assert ids_of(table.claim()) == []
+    emptied = table.run(ack.ack(table.claim(view).taken))
+    view.finished.extend(emptied)
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    stray: list[int] = []
+
+    def land(operation: object) -> None:
+        """Behind the slice, which has been read, and before the pass."""
+        if type(operation) is ReadIds and not stray:
+            stray.extend(table.put(NOON_US + 50_000))
+
+    (taken,) = table.claim(view, hook=land).taken
+    assert [taken.row.id] == stray
+    others = table.put(*(NOON_US + 50_000 + number for number in (-5, -4, -3, -2, -1, 1, 2)))
+    given = ids_of(table.claim(view, want=4))  # and reads on, beyond the stray
+    view.finished.extend(table.run(ack.ack([taken])))
+    for _ in range(3):
+        given += ids_of(table.claim(view, want=1))
+    assert given == others
 
 
 def what_was_read_ahead_is_as_old_as_its_read() -> None:
@@ -409,29 +316,3 @@ def rest_of_a_slot_stays_listed() -> None:
     table.claim()
     assert table.listed() == batch
     assert {slot.state for slot in table.head().slots} == {SlotState.CLAIMED}
-
-
-def what_is_not_stored_is_not_delivered() -> None:
-    """A message told of as it is being written: its claim gives nothing if that fails; it may land yet."""
-    table = Table()
-    poll = table.rounds()
-    first = table.put(table.time_us)
-    table.pass_time(1000)
-    assert table.receive(poll) == first
-    sending, id_ = Underway(), table.id_at(table.time_us)
-    news = table.news([id_], next(moments))._replace(sending=sending)
-    claims = []
-
-    def fail(operation: object) -> None:
-        """The write fails as the message is claimed."""
-        if type(operation) is Mutate and operation.lock is not None:
-            claims.append(operation)
-            sending.stored = frozenset()
-
-    assert table.receive(poll, news, hook=fail) == []
-    assert claims[0].slots[0].row.ids == (id_,)
-    assert table.receive(poll) == []
-    assert id_ not in table.listed(), "who takes over what was given back looks whether it is there"
-    table.store.execute(InsertMessages(table.row, (message(id_),)))
-    table.pass_time(SETTLE_US + SKEW_US)
-    assert table.receive(poll) == [id_]

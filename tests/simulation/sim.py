@@ -10,8 +10,9 @@ from random import Random
 from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import draft, fresh, news, poll, shards, view
+from cqueue.protocol import draft, fresh, shards, view
 from cqueue.protocol.flush import Flush, Outgoing
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.spec import QueueSpec, Taken
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
 from tests.simulation.cluster import Cluster
@@ -32,9 +33,6 @@ SWIFT_WHEN_QUIET = 0.8
 
 class Simulation:
     """A run in progress."""
-
-    unrepaired_node = False
-    """Whether a node that was away for longer than gc_grace comes back as it was: breaks a rule."""
 
     def __init__(self, seed: int, params: Params | None = None, *, trace: bool = False) -> None:
         self.seed = seed
@@ -128,21 +126,14 @@ class Simulation:
         wait_us = self.rng.randint(10_000, 1_500_000)
         self.world.at(self.world.now_us + wait_us, self.start_consumer, consumer.spec)
 
-    def ring(self, flush: Flush, began: int) -> Script:
-        """Tell a consumer of the same process what was sent, some time after the answer."""
-        if self.params.late_news_s:
-            yield Pause(self.rng.random() ** 3 * self.params.late_news_s)
-        self._tell(news.news_of(flush.wide_row, flush.rows, began))
-
-    def announce(self, began: int, sending: news.Underway, flush: Flush) -> None:
-        """Tell a consumer of the same process what is about to be sent."""
-        if not flush.derived:
-            self._tell(news.news_of(flush.wide_row, flush.rows, began)._replace(sending=sending))
-
-    def _tell(self, told: news.News) -> None:
+    def ring(self, flush: Flush) -> Script:
+        """Tell a consumer what was sent, some time after the answer."""
+        if self.params.late_hints_s:
+            yield Pause(self.rng.random() ** 3 * self.params.late_hints_s)
         mine = [consumer for consumer in self.consumers if consumer.spec is not self.dead_spec]
         if mine:
-            (mine[0] if self.params.late_news_s else self.rng.choice(mine)).told.append(told)
+            hint = Hint(flush.wide_row, frozenset(row.priority for row in flush.rows))
+            (mine[0] if self.params.late_hints_s else self.rng.choice(mine)).told.append(hint)
 
     def acknowledged(self, flush: Flush) -> None:
         """A producer was told that its messages are stored."""
@@ -220,10 +211,7 @@ class Simulation:
         self.world.note("", "COMPACTED")
 
     def _return(self, replica: int) -> None:
-        if self.unrepaired_node:
-            self.cluster.come_back(too_late=True)
-        else:
-            self.cluster.rebuild(replica)
+        self.cluster.rebuild(replica)
         self.world.note("", "BACK", f"{BITS[replica]:03b}")
 
     # ── the run ──
@@ -231,14 +219,11 @@ class Simulation:
     def run(self) -> Simulation:
         """Trouble, then quiet; raises Violation."""
         for_so_long = self.params.rivals_us or view.RIVALS_US
-        early_us = poll.SEARCH_EVERY_US if self.params.looks_around else poll.EARLY_US  # all the time
         with (
             patch.object(view, "RIVALS_US", for_so_long),
             patch.object(draft, "MOST_LISTED", self.params.most_listed),
             patch.object(fresh, "MOST_LISTED", self.params.most_listed),
             patch.object(fresh, "READ_BYTES", self.params.read_bytes),
-            patch.object(news, "STRANGERS_US", for_so_long),
-            patch.object(poll, "EARLY_US", early_us),
         ):
             return self._run()
 

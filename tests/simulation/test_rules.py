@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation import breakages, breakages_time, scenarios
+from cqueue.protocol import fresh, policy
+from tests.simulation import breakages, breakages_time, points, scenarios
 from tests.simulation.oracle import Violation
 from tests.simulation.rules import RULES, SEARCHED, TOLD, Rule
 from tests.simulation.sim import Simulation
@@ -22,7 +23,7 @@ def name_of(rule: Rule) -> str:
 def test_rule_in_a_scenario(rule: Rule):
     """The scenario's promise is kept, and is broken once the rule is taken out."""
     rule.scenario()
-    with rule.breakage(), pytest.raises(AssertionError):
+    with rule.taken_out(), pytest.raises(AssertionError):
         rule.scenario()
 
 
@@ -34,11 +35,13 @@ def test_rule_in_the_default_run(rule: Rule):
     """
     assert rule.seed + MOST <= DEFAULT_RUN
     for seed in range(rule.seed, rule.seed + MOST):
-        try:
-            with rule.breakage():
+        with rule.breakage():
+            points.calls.clear()
+            try:
                 Simulation(seed).run()
-        except Violation:
-            break
+            except Violation:
+                points.check_reached()
+                break
     else:
         pytest.fail(f"{rule.says}: no schedule of {MOST} shows that it is missing")
 
@@ -55,6 +58,36 @@ def test_all_breakages_are_used():
     assert {rule.name for rule in (*TOLD, *SEARCHED)} == {rule.name for rule in RULES}
 
 
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_a_rule_that_is_not_reached_fails_loudly(rule: Rule):
+    """A run that never comes to where a rule is kept proves nothing, and says so."""
+    with pytest.raises(points.PointLostError, match="not called once"), rule.taken_out():
+        pass
+
+
+def test_every_point_keeps_a_rule():
+    """Each function in the table of points is what some rule replaces; the table names no other."""
+    used = set()
+    for rule in RULES:
+        with rule.breakage():
+            used.update(points.out())
+    assert used == set(points.POINTS)
+
+
+def test_a_point_that_is_gone_fails_loudly(monkeypatch: pytest.MonkeyPatch):
+    """A rule whose function was removed, or renamed, is not forgotten."""
+    monkeypatch.delattr(policy, "horizon")
+    with pytest.raises(points.PointLostError, match=r"policy.horizon, is gone"):
+        points.check_homes()
+
+
+def test_a_point_under_another_name_fails_loudly(monkeypatch: pytest.MonkeyPatch):
+    """A module that calls a rule's function by a name of its own would go on to keep the rule."""
+    monkeypatch.setattr(fresh, "_horizon", policy.horizon, raising=False)
+    with pytest.raises(points.PointLostError, match=r"another name in cqueue\.protocol\.fresh"):
+        points.check_homes()
+
+
 def test_suspect_under_extension():
     """A process waits for the answer before it takes the next suspect."""
     scenarios.suspect_is_held_while_it_is_extended()
@@ -63,8 +96,3 @@ def test_suspect_under_extension():
 def test_late_neighbour():
     """A message that landed just below the boundary does not wait for the sweep."""
     scenarios.late_neighbour_is_found_at_once()
-
-
-def test_what_was_just_sent():
-    """A message that this process has just sent need not be read to be claimed."""
-    scenarios.what_was_just_sent_is_claimed_unread()

@@ -495,40 +495,26 @@ def test_an_ack_stored_in_part_is_unknown(store, queue):
         store.trouble = lambda _: None
 
 
-def test_what_was_received_already_is_no_news(queue):
-    """A send that a claim has overtaken costs no second look; one that it has not does."""
+def test_a_consumer_knows_that_it_was_told(queue):
+    """Until it looks: then what it was told of is found, or is gone."""
     with queue.consumer() as consumer:
-        queue.send(b"first")
-        assert consumer.heard()
+        assert not consumer._sleeper.told
+        queue.send(b"x")
+        assert consumer._sleeper.told
         assert len(consumer.receive(wait=SOON)) == 1
-        queue.send_many(messages(b"a", b"b"))
-        news = consumer._sleeper.told[-1]
-        assert len(consumer.receive(wait=SOON)) == 2
-        consumer._sleeper.told.append(news)  # as if it had come during the claim
-        assert not consumer.heard()
-        queue.send(b"last")
-        assert consumer.heard()
+        assert not consumer._sleeper.told
 
 
-def test_what_was_just_sent_is_claimed_unread(queue, store):
-    """A consumer that has just looked takes what its own process sends without reading it; others do not."""
-    kinds = []
+def test_a_message_that_is_due_later_tells_nobody(queue):
+    """A look before it is due would be in vain; one that is due beside it is told of."""
     with queue.consumer() as consumer:
-        queue.send(b"read")
-        consumer.receive(wait=SOON)
-        queue.send(b"sent since")
-        store.trouble = lambda operation: kinds.append(type(operation))
-        (message,) = consumer.receive(wait=SOON)
-        assert (message.body, message.attempt) == (b"sent since", 1)
-        assert kinds == [Mutate]
-        store.trouble = lambda _: None
-        with queue.consumer() as other:
-            assert other.receive() == []
-        consumer.ack(message)
-    assert [one.body for one in queue.peek()] == [b"read"]
+        queue.send(b"later", delay=timedelta(minutes=1), priority=3)
+        assert not consumer._sleeper.told
+        queue.send_many([cqueue.Message(b"later", delay=timedelta(minutes=1), priority=3), *messages(b"now")])
+        assert {hint.priorities for hint in consumer._sleeper.told} == {frozenset({0})}
 
 
-def test_what_was_purged_is_not_claimed_unread(queue):
+def test_what_was_purged_is_not_claimed(queue):
     """After a purge there is nothing to receive, though the consumer was told of a message before it."""
     with queue.consumer() as consumer:
         queue.send(b"read")
@@ -557,36 +543,6 @@ def test_tidying_frees_slots_and_forgets_where_it_looked(queue, monkeypatch):
         assert [message.body for message in consumer.receive(wait=SOON)] == [b"y"]
 
 
-def test_looking_around_between_receives_finds_what_others_sent(store, queue, monkeypatch):
-    """And fails quietly, as the next receive fails where that matters."""
-    monkeypatch.setattr(poll, "EARLY_US", poll.SEARCH_EVERY_US)  # due at any time
-    with Client(store) as other, queue.consumer() as consumer:
-        assert consumer.look_around() is False  # nothing has been received yet
-        queue.send(b"x")
-        consumer.ack(consumer.receive(wait=SOON))
-        other.queue(queue.name).send(b"of another process")
-        assert any(consumer.look_around() for _ in range(10))
-        store.trouble = lambda _: Unavailable("away")
-        consumer._poll._found.clear()
-        assert not consumer.look_around()
-        store.trouble = lambda _: None
-        assert [message.body for message in consumer.receive(wait=SOON)] == [b"of another process"]
-    assert consumer.look_around() is False
-
-
-def test_looking_around_in_a_queue_that_is_gone_finds_nothing(client, queue, monkeypatch):
-    """Nor does it raise: the messages that were received before are to be handled."""
-    monkeypatch.setattr(poll, "EARLY_US", poll.SEARCH_EVERY_US)
-    with queue.consumer() as consumer:
-        queue.send(b"x")
-        consumer.ack(consumer.receive(wait=SOON))
-        client.delete_queue(queue.name)
-        assert consumer.look_around() is False
-        client.create_queue(queue.name)
-        queue.send(b"of another incarnation")
-        assert not any(consumer.look_around() for _ in range(10))
-
-
 def test_a_purge_takes_what_a_consumer_has_heard_of(queue):
     """Nothing comes that was sent before the purge, though the consumer was handed it already."""
     with queue.consumer() as consumer:
@@ -594,20 +550,6 @@ def test_a_purge_takes_what_a_consumer_has_heard_of(queue):
         consumer.ack(consumer.receive(wait=SOON))
         queue.send(b"second")
         spec = consumer._catalog.entry(queue.name).spec
-        consumer._driver.run(consumer._poll.begin(spec, lambda: consumer._news(consumer._poll)))
-        assert any(view.heard.rows for view in consumer._poll.registry.views.values())
+        consumer._driver.run(consumer._poll.begin(spec, consumer._hints(consumer._poll)))
         assert queue.purge() == 1
         assert consumer.receive() == []
-
-
-def test_many_or_large_messages_are_read(queue):
-    """Rows are handed to a consumer that keeps up, and only few and small ones."""
-    with queue.consumer() as consumer:
-        queue.send_many(messages(*[b"x"] * 17))
-        queue.send(bytes(INLINE_BODY + 1))
-        for _ in range(60):
-            queue.send(b"x")
-        told = [len(news.rows) for news in consumer._sleeper.told]
-    assert told[:2] == [0, 0]
-    assert set(told[2:48]) == {1}
-    assert told[-1] == 0

@@ -13,9 +13,8 @@ from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
-from cqueue.protocol.fresh import AHEAD_US, FOLLOWING_US, READ_BYTES
+from cqueue.protocol.fresh import AHEAD_US, READ_BYTES
 from cqueue.protocol.lock import unlock
-from cqueue.protocol.news import moments
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.spec import SuspectGate
@@ -28,8 +27,6 @@ from cqueue.protocol.view import (
     Sizes,
 )
 from cqueue.store.operations import (
-    Begin,
-    Finish,
     Head,
     InsertMessages,
     Mutate,
@@ -103,27 +100,40 @@ def test_a_claim_of_another_consumer_ends_that():
     assert claimed(table, theirs, want=1) == taken[:1]
     before = mutations(table)
     assert claimed(table, mine) == taken[1:]
-    assert mutations(table) == before + 3  # one that fails, the lock, the claim
+    assert mutations(table) == before + 2  # the lock, the claim
 
 
-def test_where_others_claim_too_the_head_is_read_first():
-    """What would often fail is not tried, for a while."""
+def test_where_others_claim_too_the_lock_is_taken_first():
+    """So that they do not read in vain; a while later the fence that stands will do again."""
     table = Table()
     mine, theirs = table.view(), table.view()
-    for _ in range(2):
+    for view in (mine, theirs, mine):
         put(table)
-        claimed(table, mine)
-        put(table)
-        claimed(table, theirs)
+        claimed(table, view)
+    put(table)
+    claimed(table, theirs)
     taken, before = put(table), mutations(table)
     assert claimed(table, mine) == taken
     assert mutations(table) == before + 2
-    table.pass_time(RIVALS_US)
     put(table)
-    claimed(table, mine)
-    taken, before = put(table), heads(table)
-    assert claimed(table, mine) == taken
-    assert heads(table) == before
+    claimed(table, theirs)
+    table.pass_time(RIVALS_US)
+    taken, before = put(table), mutations(table)
+    assert ids_of(table.poll(mine)) == taken
+    assert mutations(table) == before + 1
+
+
+def test_a_fence_that_somebody_else_wrote_will_do():
+    """A consumer that begins pays one mutation for a claim, and reads messages beside the head."""
+    table = Table()
+    put(table)
+    table.claim()
+    table.pass_time(RIVALS_US)
+    view, new = table.view(), put(table)
+    table.log.clear()
+    assert ids_of(table.poll(view)) == new
+    assert [type(one) for one in table.log] == [ReadHead, ReadIds, ReadHead, ReadSlice, ReadIds, Mutate]
+    assert mutations(table) == 1
 
 
 @pytest.fixture
@@ -147,31 +157,6 @@ def first_read(table: Table, view) -> list[type]:
     return kinds[: kinds.index(ReadSlice)]
 
 
-def test_where_others_claim_from_the_queue_a_boundary_is_soon_out_of_date(two_rows):
-    """What they took meanwhile would be crossed from there. That they are about, other wide rows tell."""
-    table, first, second = two_rows
-    table.insert([table.id_at(table.time_us)], row=second.wide_row)
-    table.claim(table.view(second.wide_row))  # somebody else
-    assert table.poll(second).taken == []
-    table.pass_time(CURRENT_US // 2)
-    assert first_read(table, first) == []
-    table.pass_time(CURRENT_US)
-    assert first_read(table, first) == [ReadHead]
-    table.pass_time(REMEMBERED_US)
-    put(table)
-    assert not any(ReadHead in group for group in asked_together(table, first))
-    table.pass_time(RIVALS_US)
-    put(table)
-    assert asked_together(table, first)[0][:2] == (ReadHead, ReadSlice)
-
-
-def test_one_s_own_claims_are_not_taken_for_others(two_rows):
-    """They are what a probe shows, too."""
-    table, first, _ = two_rows
-    assert table.poll(first).taken == []
-    assert first.rivals.seen_us == 0
-
-
 def test_what_another_worker_looks_at_first_is_soon_out_of_date(two_rows):
     table, first, _ = two_rows
     first.foreign = True
@@ -189,48 +174,30 @@ def test_where_more_was_left_a_boundary_is_soon_out_of_date(two_rows):
     assert first_read(table, first)[:1] == [ReadHead]
 
 
-def test_a_head_that_was_just_written_is_not_read():
-    """One slice and one mutation a claim, for as long as nothing can have come back."""
-    table = Table()
-    view = table.view()
-    put(table)
-    table.claim(view)
-    before = heads(table)
-    for _ in range(5):
-        new = put(table, 2)
-        assert ids_of(table.claim(view)) == new
-    assert heads(table) == before
-    table.pass_time(REMEMBERED_US)
-    new = put(table)
-    assert ids_of(table.claim(view)) == new
-    assert heads(table) == before + 1
-
-
 def test_what_comes_back_is_found_when_the_head_is_read_again():
     table = Table()
     view, shared = table.view(), ack.Shared()
-    first = put(table)
-    (taken,) = table.claim(view).taken
-    table.run(ack.nack(taken.lease, first, 0, shared))
-    new = put(table)
-    assert ids_of(table.claim(view)) == new
+    first, second, third = put(table, 3)
+    (taken,) = table.claim(view, want=1).taken
+    table.run(ack.nack(taken.lease, [first], 0, shared))
+    before = heads(table)
+    assert ids_of(table.claim(view, want=1)) == [second]
+    assert heads(table) == before, "the lock is kept: what is listed is known"
     table.pass_time(REMEMBERED_US)
-    assert ids_of(table.claim(view)) == first
+    assert ids_of(table.claim(view, want=2)) == [first, third]
 
 
 def test_a_slot_that_its_holder_extended_is_freed_later():
     """It is not as the claim knows it; forgotten it would stay until its timeout."""
     table = Table()
     view = table.view()
-    put(table)
-    (taken,) = table.claim(view).taken
+    put(table, 3)
+    (taken,) = table.claim(view, want=1).taken
     table.run(ack.extend(taken.lease, 60_000))
     view.finished += table.run(ack.ack([taken]))
-    new = put(table)
-    assert ids_of(table.claim(view)) == new
+    assert len(table.claim(view, want=1).taken) == 1
     assert view.finished == [taken.lease]
     table.pass_time(REMEMBERED_US)
-    put(table)
     table.claim(view)
     assert taken.row.id not in table.listed()
     assert view.finished == []
@@ -366,75 +333,16 @@ def slices_of_five(monkeypatch):
     monkeypatch.setattr(Sizes, "within", lambda *_: 5)
 
 
-def begun(table: Table) -> int:
-    return sum(type(operation) is Begin for operation in table.log)
-
-
-def backlog(table: Table, view, count: int = 50) -> tuple[list[int], list[int]]:
-    """So many messages, and what the first two claims gave: the third begins to read ahead."""
-    some = put(table, count)
-    return some, ids_of(table.claim(view, want=20)) + ids_of(table.claim(view, want=20))
-
-
-@pytest.mark.usefixtures("slices_of_five")
-def test_where_bytes_bound_a_slice_the_one_behind_is_being_read_already():
-    """Each message is read once and given once, in order."""
-    table = Table()
-    view = table.view()
-    some, found = backlog(table, view)
-    assert (begun(table), slices(table)) == (1, 3)
-    for count in range(2, 5):
-        found += ids_of(table.claim(view, want=20))
-        assert (begun(table), slices(table)) == (count, 3)
-    while len(found) < len(some):
-        found += ids_of(table.claim(view, want=20))
-    assert found == some
-    assert begun(table) + slices(table) <= len(some) // 5 + 2  # the end is looked at twice
-
-
-def test_where_bytes_bound_no_slice_none_is_begun():
-    """All else that a claim does takes as long."""
-    table = Table()
-    backlog(table, table.view(), 100)
-    assert begun(table) == 0
-
-
-@pytest.mark.usefixtures("slices_of_five")
-@pytest.mark.parametrize("pause_us", [FOLLOWING_US, AHEAD_US - 1, AHEAD_US])
-def test_who_comes_back_slowly_begins_to_read_nothing(pause_us):
-    """He would come too late for it."""
-    table = Table()
-    view = table.view()
-    some = put(table, 50)
-    found = []
-    for _ in range(5):
-        found += ids_of(table.claim(view, want=20))
-        table.pass_time(pause_us)
-    assert found == some[:25]
-    assert begun(table) == 0
-
-
 @pytest.mark.usefixtures("slices_of_five")
 def test_of_slices_that_are_claimed_in_parts_nothing_is_read_twice():
-    """What a claim leaves of one stands before the one that is being read."""
+    """What a claim leaves of one stands before what is read beside its mutation."""
     table = Table()
     view = table.view()
-    some, found = backlog(table, view)
+    some, found = put(table, 50), []
     for want in (20, 1, 1, 1, 1, 1, 20, 20):
         found += ids_of(table.claim(view, want=want))
     assert found == some[: len(found)]
-    assert (begun(table), slices(table)) == (4, 4)  # one message at a time begins none
-
-
-@pytest.mark.usefixtures("slices_of_five")
-def test_the_end_of_a_backlog_begins_no_read():
-    """What was read last was no full slice: nothing stands behind it."""
-    table = Table()
-    view = table.view()
-    some, found = backlog(table, view, 18)
-    while len(found) < len(some):
-        found += ids_of(table.claim(view, want=20))
-    assert (found, begun(table)) == (some, 1)
+    assert slices(table) <= len(found) // 5 + 2
 
 
 @pytest.mark.usefixtures("slices_of_five")
@@ -458,87 +366,21 @@ def test_nothing_is_read_ahead_of_its_due_time():
 
 
 @pytest.mark.usefixtures("slices_of_five")
-def test_a_slice_of_which_all_is_listed_begins_no_read():
-    """There is nothing to go on from; the claim that it was read beside stands."""
-    table = Table()
-    view = table.view()
-    put(table)
-    table.claim(view)
-    before_us = table.time_us
-    table.pass_time(1000)
-    others = table.put(*(before_us + number for number in range(10)))
-    mine = []
-    for _ in range(12):
-        began = next(moments)
-        new = put(table)
-        view.heard.hear(table.news(new, began))
-        mine += ids_of(table.claim(view))
-        table.pass_time(1000)
-    assert len(mine) == 12
-    assert table.cursor().boundary < mine[0]
-    others += table.put(*(table.time_us + number for number in range(20)))
-    table.pass_time(1000)
-    found = []
-    while len(found) < len(others):
-        found += ids_of(table.claim(view, want=20))
-    assert found == others
-
-
-@pytest.mark.usefixtures("slices_of_five")
-def test_what_was_read_by_a_read_that_was_begun_is_as_old_as_its_beginning():
-    """The cursor passes nothing that landed after it."""
-    table = Table()
-    view = table.view()
-    start_us = table.time_us
-    table.put(*(start_us + number for number in range(15)))
-    table.put(*(start_us + 100_000 * number for number in range(1, 30)))
-    table.pass_time(SETTLE_US + SKEW_US + 10_000)
-    for _ in range(2):
-        table.claim(view, want=20)
-    assert begun(table) == 1
-    (late,) = table.put(start_us + 150_000)
-    for pause_us in (240_000, 10_000):
-        table.pass_time(pause_us)
-        assert late not in ids_of(table.claim(view, want=20))
-    at = table.cursor()
-    assert at.cursor < late < at.boundary
-
-
-@pytest.mark.usefixtures("slices_of_five")
 def test_what_a_claim_leaves_of_a_slice_keeps_its_age():
     """Also when what stands behind it has been read since: the cursor passes nothing that landed between."""
     table = Table()
     view = table.view()
     start_us = table.time_us
-    table.put(*(start_us + number for number in range(15)))
-    table.put(*(start_us + 100_000 * number for number in range(1, 30)))
-    table.time_us = start_us + SETTLE_US + SKEW_US + 380_000
-    for _ in range(2):
-        table.claim(view, want=20)
-    (late,) = table.put(start_us + 450_000)  # between what the second of these claims leaves
-    for pause_us, want in (140_000, 20), (1000, 3), (1000, 20):
-        table.pass_time(pause_us)
-        assert late not in ids_of(table.claim(view, want=want))
+    some = table.put(*(start_us + 100_000 * number for number in range(30)))
+    table.time_us = start_us + SETTLE_US + SKEW_US + 840_000
+    assert ids_of(table.claim(view, want=20)) == some[:5]
+    (late,) = table.put(start_us + 850_000)  # among those that were read ahead just now
+    table.pass_time(1000)
+    assert ids_of(table.claim(view, want=3)) == some[5:8]
+    table.pass_time(140_000)
+    assert ids_of(table.claim(view, want=3)) == some[8:11]
     at = table.cursor()
     assert at.cursor < late < at.boundary
-
-
-@pytest.mark.usefixtures("slices_of_five")
-@pytest.mark.parametrize("kind", [Begin, Finish])
-def test_a_claim_stands_though_the_read_that_was_begun_failed(kind):
-    table = Table()
-    view = table.view()
-    some, found = backlog(table, view)
-
-    def fail(operation):
-        if type(operation) is kind:
-            raise NotDone("no answer")
-
-    found += ids_of(table.claim(view, want=20, hook=fail))
-    assert found == some[:15]
-    while len(found) < len(some):
-        found += ids_of(table.claim(view, want=20))
-    assert found == some
 
 
 def test_a_claim_stands_though_the_read_beside_it_failed():
@@ -717,21 +559,16 @@ def beginnings(groups: list[tuple[type, ...]]) -> list[tuple[type, ...]]:
 
 
 def test_all_is_read_beside_a_head_that_is_likely_ours():
-    """Nobody else has claimed for a while: head, slice, sweep and look-back at once. A rival ends that."""
+    """Head, slice, sweep and look-back at once."""
     at_once = (ReadHead, ReadSlice, ReadIds)
     table = Table()
     view = table.view()
+    for _ in range(2):
+        put(table)
+        asked_together(table, view)
+        table.pass_time(REMEMBERED_US)
     put(table)
-    assert asked_together(table, view) == []
-    put(table)
-    table.pass_time(REMEMBERED_US)
     assert at_once in beginnings(asked_together(table, view))
-    put(table)
-    table.claim()  # somebody else
-    table.pass_time(REMEMBERED_US)
-    assert at_once in beginnings(asked_together(table, view))
-    table.pass_time(REMEMBERED_US)
-    assert at_once not in beginnings(asked_together(table, view))
     table.pass_time(RIVALS_US)
     new = put(table)
     assert at_once in beginnings(asked_together(table, view))

@@ -40,6 +40,33 @@ def test_a_full_url_is_understood():
     assert settings.address == "cassandra://db1:9042,db2:9043,[::1]:9044/shop"
 
 
+def test_notify_is_read_from_every_source(tmp_path):
+    """Where other processes can tell this one of messages; by default anywhere, on any port."""
+    settings = load("cassandra://h/k", environ={})
+    assert (settings.notify, settings.notify_host, settings.notify_port) == (True, None, 0)
+    settings = load("cassandra://h/k?notify_host=10.0.0.7&notify_port=7400", environ={"CQUEUE_NOTIFY": "off"})
+    assert (settings.notify, settings.notify_host, settings.notify_port) == (False, "10.0.0.7", 7400)
+    toml = '[cqueue]\nnotify = false\nnotify_host = "::1"\nnotify_port = 7401\n'
+    settings = loaded(tmp_path=tmp_path, toml=toml)
+    assert (settings.notify, settings.notify_host, settings.notify_port) == (False, "::1", 7401)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("notify=maybe", "use on or off"),
+        ("notify_port=65536", "a port from 1 to 65535"),
+        ("notify_port=-1", "a port from 1 to 65535"),
+        ("notify_port=udp", "a port from 1 to 65535"),
+        ("notify_host=a b", "an address"),
+        ("notify_host=host/7400", "an address"),
+    ],
+)
+def test_a_wrong_notify_is_named(option, said):
+    with pytest.raises(ConfigError, match=said):
+        load(f"cassandra://h/k?{option}", environ={})
+
+
 def test_defaults(tmp_path):
     """Without any source, the address is that of a local node, and consistency stays in one data centre."""
     settings = loaded(tmp_path=tmp_path)

@@ -200,7 +200,7 @@ def test_statements_are_documented_and_placed_by_kind():
         if statement.kind is statements.Kind.WRITE:
             timeless = any(
                 f"{{keyspace}}.{table}" in statement.cql
-                for table in ("workers", "log_shards", "subscriptions")
+                for table in ("workers", "listeners", "log_shards", "subscriptions")
             )
             timeless |= statement in {statements.DROP_SHARD, statements.DROP_RECORD}
             assert timeless or "USING TIMESTAMP ?" in statement.cql

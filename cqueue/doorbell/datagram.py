@@ -1,0 +1,55 @@
+"""Datagrams: what they say, and how a listener tells that a sender of its keyspace made them."""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Final, NamedTuple
+
+VERSION: Final = 1
+NAME_BYTES: Final = 8
+MAX_PLACE: Final = 48
+MAX_FLAGS: Final = (1 << 16) - 1
+
+_HEAD: Final = struct.Struct("!B8sH")
+_TAG_BYTES: Final = 16
+LONGEST: Final = _HEAD.size + MAX_PLACE + _TAG_BYTES
+"""Bytes of a datagram, which fits any network unfragmented."""
+
+
+class Ring(NamedTuple):
+    """What a datagram says.
+
+    name: `short_name` of what rings, the partition name of a queue or of a log. place: where in it, in bytes
+    that only those know who ring and listen there. flags: 16 bits that are added up when rings of one place
+    are merged.
+    """
+
+    name: bytes
+    place: bytes
+    flags: int
+
+
+def short_name(name: str) -> bytes:
+    """A hash for a name of any length."""
+    return blake2b(name.encode(), digest_size=NAME_BYTES).digest()
+
+
+def encode(ring: Ring, key: bytes) -> bytes:
+    """The datagram for the listener that has this key."""
+    said = _HEAD.pack(VERSION, ring.name, ring.flags) + ring.place
+    return said + _tag(said, key)
+
+
+def decode(data: bytes, key: bytes) -> Ring | None:
+    """What a datagram says; None if nobody who knows the key has made it, or another version."""
+    said, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
+    if not _HEAD.size <= len(said) <= LONGEST - _TAG_BYTES or not compare_digest(tag, _tag(said, key)):
+        return None
+    version, name, flags = _HEAD.unpack_from(said)
+    return Ring(name, said[_HEAD.size :], flags) if version == VERSION else None
+
+
+def _tag(said: bytes, key: bytes) -> bytes:
+    return blake2b(said, digest_size=_TAG_BYTES, key=key).digest()

@@ -1,0 +1,148 @@
+"""The receiving end: one socket and one thread a process, whatever it waits for."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from errno import EADDRNOTAVAIL
+from threading import Thread
+from typing import Final
+
+from cqueue.doorbell.counts import HintCounts
+from cqueue.doorbell.datagram import LONGEST, Ring, decode
+from cqueue.doorbell.limiter import Limiter
+from cqueue.logs import logger
+from cqueue.store.decode import KEY_BYTES
+
+LOOK_UP_S: Final = 5.0
+"""How often the thread looks whether it is to end, should the datagram that tells it so be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where this process may be told.
+
+    Attributes:
+        host: an address of this machine, or one from which datagrams are led to it; None: that by which it
+            reaches `servers`.
+        port: 0 for any that is free.
+        servers: (host, port) of Cassandra nodes, the likeliest first.
+    """
+
+    host: str | None = None
+    port: int = 0
+    servers: tuple[tuple[str, int], ...] = ()
+
+    def own(self) -> str:
+        """The address that others are told of.
+
+        Raises:
+            OSError: no route leads to any server.
+        """
+        if self.host is not None:
+            return socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0][4][0]  # type: ignore[return-value]
+        routes = [route for server in self.servers if (route := _route_to(server)) is not None]
+        far = [route for route in routes if not _is_loopback(route)]
+        if not routes:
+            raise OSError("no route leads to a node of Cassandra")
+        return (far or routes)[0]
+
+
+def _route_to(server: tuple[str, int]) -> str | None:
+    """The address of this machine by which it reaches a server. Nothing is sent."""
+    with suppress(OSError):
+        family, kind, _, _, address = socket.getaddrinfo(*server, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            own: str = probe.getsockname()[0]
+            return own
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")
+
+
+class Listener:
+    """Receives datagrams, drops what nobody who knows the key has made, and tells the rest.
+
+    Args:
+        heard: called on the listener's thread; it must return at once.
+        counts: of the process.
+
+    Raises:
+        OSError: there is no such address, or the port is taken.
+    """
+
+    def __init__(self, address: Address, heard: Callable[[Ring], None], counts: HintCounts) -> None:
+        self.host = address.own()
+        self.key = secrets.token_bytes(KEY_BYTES)
+        self._heard = heard
+        self._counts = counts
+        self._socket = _bound(self.host, address.port)
+        self.port: int = self._socket.getsockname()[1]
+        self._limiter = Limiter()
+        self._closed = False
+        self._thread = Thread(target=self._run, name="cqueue-listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Receive nothing more."""
+        self._closed = True
+        with suppress(OSError):
+            self._socket.sendto(b"", self._socket.getsockname())  # wakes the thread
+        self._thread.join(LOOK_UP_S)
+        self._socket.close()
+
+    def _run(self) -> None:
+        while not self._closed:
+            rest_s = self._limiter.rest_s(time.monotonic())
+            self._socket.settimeout(LOOK_UP_S if rest_s is None else max(rest_s, 0.0005))
+            try:
+                self._take(self._socket.recv(LONGEST + 1))
+            except TimeoutError:
+                pass
+            except OSError:
+                time.sleep(0.1)  # an error of an earlier datagram, told now
+            for ring in self._limiter.due(time.monotonic()):
+                self._tell(ring)
+
+    def _take(self, data: bytes) -> None:
+        if self._closed:
+            return
+        ring = decode(data, self.key)
+        if ring is None:
+            self._counts.forged += 1
+            return
+        self._counts.received += 1
+        if self._limiter.offer(ring, time.monotonic()):
+            self._tell(ring)
+        else:
+            self._counts.merged += 1
+
+    def _tell(self, ring: Ring) -> None:
+        try:
+            self._heard(ring)
+        except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
+            logger("cqueue.doorbell").error("doorbell_failed", error=repr(exc))
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at that address; at any of this machine's where the address leads here from elsewhere."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        try:
+            made.bind((host, port))
+        except OSError as exc:
+            if exc.errno != EADDRNOTAVAIL:
+                raise
+            made.bind(("", port))
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,646 @@
+"""The doorbell: what a datagram says, who is told, how often, and that no trouble reaches a caller."""
+
+import os
+import socket
+import threading
+import time
+from datetime import timedelta
+from hashlib import blake2b
+
+import pytest
+
+import cqueue
+from cqueue import rendezvous
+from cqueue.bell import hint_of, target_of
+from cqueue.client import Client
+from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.members import first_owner
+from cqueue.doorbell import Address, Doorbell, Ring, Target
+from cqueue.doorbell import directory as directories
+from cqueue.doorbell.counts import HintCounts
+from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
+from cqueue.doorbell.directory import Directory, listing, lists
+from cqueue.doorbell.limiter import BURST, RATE, Limiter
+from cqueue.doorbell.listener import Listener
+from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, Ringer
+from cqueue.errors import Refused, Unavailable
+from cqueue.protocol.hint import Hint
+from cqueue.store.control import Listen, ListenerRow, ReadListeners
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import WideRow
+from tests.fix_dispatcher import until
+
+KEY = bytes(range(16))
+RING = Ring(short_name("orders@1"), b"1700000000000\0007", 0b11)
+LOCAL = Address("127.0.0.1")
+SOON_S = 20.0
+
+
+# ── Datagrams ──
+
+
+def test_a_datagram_says_what_was_rung_and_is_small():
+    """It fits one packet of any network, and holds neither the queue's name nor a body."""
+    data = encode(RING, KEY)
+    assert decode(data, KEY) == RING
+    assert len(data) < 50
+    assert len(encode(RING._replace(place=bytes(MAX_PLACE)), KEY)) == LONGEST <= 100
+
+
+@pytest.mark.parametrize("at", range(len(encode(RING, KEY))))
+def test_a_datagram_with_one_bit_changed_says_nothing(at):
+    data = bytearray(encode(RING, KEY))
+    data[at] ^= 1
+    assert decode(bytes(data), KEY) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x", bytes(26), bytes(27), bytes(LONGEST + 1), encode(RING, KEY)[:-1]]
+)
+def test_what_is_no_datagram_says_nothing(data):
+    assert decode(data, KEY) is None
+
+
+def test_a_datagram_for_another_listener_or_of_another_version_says_nothing():
+    assert decode(encode(RING, KEY), KEY[::-1]) is None
+    data = encode(RING, KEY)
+    other = bytes([2]) + data[1:-16]
+    assert decode(other + blake2b(other, digest_size=16, key=KEY).digest(), KEY) is None
+
+
+def test_a_hint_comes_through_as_it_was():
+    """Of a wide row at any place, with any priorities."""
+    for wide_row in (WideRow("q@1", 1_700_000_000_000, 999), WideRow("q@1", 0, -64)):
+        hint = Hint(wide_row, frozenset({0, 9}))
+        target, flags = target_of(hint, here=True)
+        assert target.here
+        assert hint_of("q@1", target.place, flags) == hint
+
+
+@pytest.mark.parametrize(
+    ("place", "flags"),
+    [
+        (b"", 1),
+        (b"1\0002\0003", 1),
+        (b"x\0001", 1),
+        (b"1\0002", 0),
+        (b"1\0002", 1 << 10),
+        (b"-1\0000", 1),
+        (b"1\0001000", 1),
+        (b"9999999999999999999\0000", 1),
+    ],
+)
+def test_what_no_sender_of_a_queue_says_is_no_hint(place, flags):
+    """Not even of one that knows the key: a consumer would look at a place that cannot be."""
+    assert hint_of("q@1", place, flags) is None
+
+
+# ── Who is told ──
+
+
+def row(name, *names, **changes):
+    return ListenerRow(name, "127.0.0.1", 4000, KEY, listing(map(short_name, names)))._replace(**changes)
+
+
+def test_a_listing_holds_exactly_what_it_was_made_of():
+    """Also where the bytes of two hashes that stand side by side look like a third one."""
+    names = [b"\0\0\0\1", b"\0\1\0\0", b"\1\0\0\0", b"\7\7\7\7"]
+    for count in range(5):
+        held = listing(names[:count])
+        assert [name for name in [*names, b"\0\0\1\0"] if lists(held, name + b"more")] == names[:count]
+
+
+def test_one_that_waits_for_very_much_waits_for_all(monkeypatch):
+    """Its row, which is written every few seconds, stays small."""
+    monkeypatch.setattr(directories, "MOST_LISTED", 2)
+    assert len(listing([b"aaaa", b"bbbb"])) == 8
+    held = listing([b"aaaa", b"bbbb", b"cccc"])
+    assert held is None
+    assert lists(held, b"anything")
+
+
+def test_one_listener_is_told_of_a_wide_row_and_it_is_the_one_that_looks_there_first():
+    """A fleet's dispatchers divide the wide rows by the same hash, so the told one is not told in vain."""
+    fleet = ["a", "b", "c"]
+    known = Directory([row(name, "q@1") for name in fleet], me="sender")
+    told = set()
+    for shard in range(50):
+        wide_row = WideRow("q@1", 1_700_000_000_000, shard)
+        target, _ = target_of(Hint(wide_row, frozenset({0})), here=False)
+        (chosen,) = known.others(target)
+        assert chosen.listener == first_owner(fleet, wide_row)
+        told.add(chosen.listener)
+    assert told == set(fleet)
+
+
+def test_a_process_that_waits_itself_is_one_of_those_who_may_be_told():
+    """Whether or not its own row was read: then no datagram is sent for its share."""
+    for rows in ([row("b", "q@1")], [row("me", "q@1"), row("b", "q@1")]):
+        known = Directory(rows, me="me")
+        names = [known.others(Target("q@1", b"%d" % n, here=True)) for n in range(50)]
+        assert {tuple(one.listener for one in some) for some in names} == {("b",), ()}
+        assert all(known.others(Target("q@1", b"%d" % n, here=False)) for n in range(50))
+
+
+def test_nobody_is_told_of_what_he_does_not_wait_for():
+    known = Directory([row("a", "other@1"), row("b", "q@1"), row("c")], me="me")
+    assert [one.listener for one in known.others(Target("q@1", b"x"))] == ["b"]
+    assert known.others(Target("third@1", b"x")) == []
+
+
+def test_all_are_told_where_all_are_to_be_told():
+    known = Directory([row(name, "log@1") for name in "abc"], me="b")
+    assert {one.listener for one in known.others(Target("log@1", b"", to_all=True))} == {"a", "c"}
+
+
+# ── When ──
+
+
+def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
+    """The first goes at once, all that follow it closely as one, with all their flags."""
+    ringer = Ringer[str]()
+    assert ringer.offer("a", 1, 10.0)
+    assert not ringer.offer("a", 2, 10.0 + GAP_S / 3)
+    assert not ringer.offer("a", 4, 10.0 + GAP_S / 2)
+    assert ringer.due(10.0 + GAP_S / 2) == []
+    assert ringer.rest_s(10.0) == pytest.approx(GAP_S)
+    assert ringer.due(10.0 + GAP_S + 1e-9) == [("a", 6)]
+    assert ringer.rest_s(11.0) is None
+    assert ringer.offer("a", 1, 11.0)
+
+
+def test_rings_that_keep_coming_become_rarer():
+    """Whoever is told of thousands of sends a second is busy, and finds them anyway."""
+    ringer, sent, now_s = Ringer[str](), 0, 10.0
+    for _ in range(10_000):
+        now_s += 0.0001
+        sent += ringer.offer("a", 1, now_s)
+        sent += len(ringer.due(now_s))
+    assert 1.0 / LONGEST_GAP_S * 0.8 < sent < 1.0 / LONGEST_GAP_S * 1.3 + 10
+    assert ringer.due(now_s + LONGEST_GAP_S)
+
+
+def test_places_do_not_hold_each_other_up():
+    ringer = Ringer[str]()
+    assert all(ringer.offer(place, 1, 10.0) for place in "abc")
+
+
+def test_what_waits_to_be_released_goes_then_and_at_a_close_at_once():
+    ringer = Ringer[str]()
+    ringer.put_off("a", 1)
+    ringer.put_off("a", 2)
+    assert ringer.due(1e9) == []
+    ringer.release(5.0)
+    assert ringer.due(5.0) == [("a", 3)]
+    ringer.put_off("b", 1)
+    assert ringer.due(5.0, at_once=True) == [("b", 1)]
+
+
+def test_hints_cause_so_many_polls_and_no_more():
+    """200 a second for each queue, 20 at once; what is beyond is merged, and comes at the next turn."""
+    limiter, told, now_s = Limiter(), [], 10.0
+    for number in range(20_000):
+        now_s = 10.0 + number * 0.0005  # ten seconds
+        if limiter.offer(RING._replace(flags=1 << number % 10), now_s):
+            told.append(now_s)
+        told += [now_s for _ in limiter.due(now_s)]
+    assert RATE * 10 <= len(told) <= RATE * 10 + BURST + 1
+    assert sum(at_s == 10.0 + 0.0005 * n for n, at_s in enumerate(told[:BURST])) == BURST
+    assert limiter.offer(RING._replace(name=b"another!"), now_s)
+
+
+def test_what_came_too_often_is_told_at_the_next_turn_with_all_its_flags():
+    limiter = Limiter()
+    while limiter.offer(RING, 10.0):
+        pass
+    assert not limiter.offer(RING._replace(flags=0b100), 10.0)
+    assert not limiter.offer(RING._replace(place=b"elsewhere", flags=0b1), 10.0)
+    rest_s = limiter.rest_s(10.0)
+    assert 0 < rest_s <= 1 / RATE
+    assert list(limiter.due(10.0)) == []
+    assert {(ring.place, ring.flags) for ring in limiter.due(10.0 + rest_s + 1e-9)} == {
+        (RING.place, 0b111),
+        (b"elsewhere", 0b1),
+    }
+    assert limiter.rest_s(11.0) is None
+
+
+# ── The socket ──
+
+
+@pytest.fixture
+def heard():
+    return Heard()
+
+
+class Heard:
+    """What a listener was told, and an event for it."""
+
+    def __init__(self):
+        self.rings = []
+        self._came = threading.Condition()
+
+    def __call__(self, *ring):
+        with self._came:
+            self.rings.append(ring[0] if len(ring) == 1 else ring)
+            self._came.notify_all()
+
+    def wait(self, count=1, seconds=SOON_S):
+        with self._came:
+            return self._came.wait_for(lambda: len(self.rings) >= count, seconds)
+
+
+def send(listener, *datagrams):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for data in datagrams:
+            sender.sendto(data, (listener.host, listener.port))
+
+
+def test_forged_garbled_and_empty_datagrams_are_dropped_and_counted(heard):
+    """And what is true is told all the same, also if it is repeated: a hint may come twice."""
+    counts = HintCounts()
+    listener = Listener(LOCAL, heard, counts)
+    try:
+        true = encode(RING, listener.key)
+        send(listener, b"", b"garbage", bytes(2000), encode(RING, KEY), true[:-1] + b"\0", true, true)
+        assert heard.wait(2)
+        assert heard.rings == [RING, RING]
+        assert (counts.received, counts.forged) == (2, 5)
+    finally:
+        listener.close()
+
+
+def test_a_listener_that_fails_to_tell_goes_on(heard):
+    def broken(ring):
+        heard(ring)
+        if len(heard.rings) == 1:
+            raise RuntimeError("no")
+
+    listener = Listener(LOCAL, broken, HintCounts())
+    try:
+        send(listener, encode(RING, listener.key), encode(RING, listener.key))
+        assert heard.wait(2)
+    finally:
+        listener.close()
+
+
+def test_a_closed_listener_lets_its_port_go_at_once(heard):
+    listener = Listener(LOCAL, heard, HintCounts())
+    begun_s = time.monotonic()
+    listener.close()
+    assert time.monotonic() - begun_s < 2
+    again = Listener(Address("127.0.0.1", listener.port), heard, HintCounts())
+    again.close()
+
+
+def test_the_address_is_that_by_which_the_servers_are_reached():
+    """A node that is reached through the network says more than one on this machine."""
+    assert Address(servers=(("127.0.0.1", 9042),)).own() == "127.0.0.1"
+    assert Address("localhost").own() in {"127.0.0.1", "::1"}
+    with pytest.raises(OSError, match="no route"):
+        Address(servers=(("no.such.name.invalid", 9042),)).own()
+
+
+def test_an_address_from_which_datagrams_are_led_here_is_told_to_others(heard):
+    """As with a container's published port: it cannot be bound, and is what others must send to."""
+    listener = Listener(Address("192.0.2.1"), heard, HintCounts())
+    try:
+        assert listener.host == "192.0.2.1"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(encode(RING, listener.key), ("127.0.0.1", listener.port))
+        assert heard.wait()
+    finally:
+        listener.close()
+
+
+# ── Two processes, played by two clients of one store ──
+
+
+class Watched:
+    """A store that says when somebody has written or read who listens, and fails on demand."""
+
+    def __init__(self):
+        self.store = MemoryStore()
+        self.quarantine = self.store.quarantine
+        self.trouble = lambda _: None
+        self.seen = Heard()
+
+    def execute(self, operation):
+        error = self.trouble(operation)
+        try:
+            if error is not None:
+                raise error
+            return self.store.execute(operation)
+        finally:
+            if isinstance(operation, Listen | ReadListeners):
+                self.seen(operation)
+
+    def together(self, operations):
+        return [self.execute(operation) for operation in operations]
+
+    def sample_time_us(self):
+        return self.store.sample_time_us()
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def store():
+    return Watched()
+
+
+@pytest.fixture
+def clients(store):
+    """A sender and a receiver; each one reaches the other only through the store and by datagrams."""
+    with Client(store, notify=LOCAL) as sender, Client(store, notify=LOCAL) as receiver:
+        sender.create_queue("orders")
+        yield sender, receiver
+
+
+LONG = timedelta(seconds=30)
+"""Between polls of a consumer that is to be woken by a datagram."""
+
+
+def waiting(consumer):
+    """A thread that receives, once it waits; and where its messages come."""
+    came = Heard()
+    thread = threading.Thread(
+        target=lambda: came(consumer.receive(1, wait=timedelta(seconds=60))), daemon=True
+    )
+    thread.start()
+    until(lambda: consumer._sleeper.waiting)
+    return came
+
+
+def patient(client, name="orders"):
+    return client.queue(name).consumer(poll_interval=LONG, max_poll_interval=LONG)
+
+
+def test_a_send_wakes_a_consumer_of_another_process(clients, store):
+    """The first send of a sender as well, which does not know yet who listens."""
+    sender, receiver = clients
+    with patient(receiver) as consumer:
+        came = waiting(consumer)
+        assert store.seen.wait()
+        begun_s = time.monotonic()
+        sender.queue("orders").send(b"x", priority=3)
+        assert came.wait()
+        assert time.monotonic() - begun_s < LONG.total_seconds() / 2
+        assert [message.body for message in came.rings[0]] == [b"x"]
+        until(lambda: sender._doorbell.counts.sent == 1)
+    assert receiver._doorbell.counts.received == 1
+
+
+def test_a_message_that_is_due_later_rings_nobody(clients, store):
+    sender, receiver = clients
+    with patient(receiver) as consumer:
+        consumer.receive()
+        assert store.seen.wait()
+        sender.queue("orders").send(b"later", delay=timedelta(minutes=1))
+        came = waiting(consumer)
+        sender.queue("orders").send(b"now")
+        assert came.wait()
+        until(lambda: sender._doorbell.counts.sent)
+    assert sender._doorbell.counts.sent == 1
+
+
+def test_a_lost_datagram_costs_a_poll(clients, store, monkeypatch):
+    """Nothing but latency hangs on it."""
+    sender, receiver = clients
+    monkeypatch.setattr(Doorbell, "_send", lambda *_: None)
+    with receiver.queue("orders").consumer(max_poll_interval=timedelta(milliseconds=50)) as consumer:
+        consumer.receive()
+        assert store.seen.wait()
+        sender.queue("orders").send(b"x")
+        assert [one.body for one in consumer.receive(wait=timedelta(seconds=SOON_S))] == [b"x"]
+    assert receiver._doorbell.counts.received == 0
+
+
+def test_a_process_that_waits_alone_is_told_through_memory(store):
+    with Client(store, notify=LOCAL) as client:
+        client.create_queue("orders")
+        with patient(client) as consumer:
+            came = waiting(consumer)
+            for number in range(3):
+                client.queue("orders").send(b"%d" % number)
+            assert came.wait()
+        assert client._doorbell.counts == HintCounts()
+
+
+def test_of_several_processes_one_is_told(clients, store):
+    """Each send costs one datagram, however many wait, and none where the sender itself comes first."""
+    sender, receiver = clients
+    with patient(receiver) as one, patient(sender) as other:
+        one.receive()
+        other.receive()
+        assert store.seen.wait(2)
+        doorbell = sender._doorbell
+        doorbell.ring(Target("anything", b""))
+        assert store.seen.wait(3)
+        targets = [Target(f"orders@{incarnation(sender)}", b"%d\0000" % n, here=True) for n in range(100)]
+        told = [doorbell.ring(target, 1) for target in targets]
+    assert 0 < sum(told) < 100
+    assert doorbell.counts.sent == 100 - sum(told)
+
+
+def incarnation(client):
+    return client._catalog.entry("orders").spec.incarnation
+
+
+def test_without_the_table_messages_are_found_by_polling(store, caplog):
+    """A keyspace whose migration is still to come: sends and receives work, and one line says why."""
+    store.trouble = lambda operation: (
+        Refused("table listeners does not exist") if isinstance(operation, Listen | ReadListeners) else None
+    )
+    with Client(store, notify=LOCAL) as sender, Client(store, notify=LOCAL) as receiver:
+        queue = sender.create_queue("orders")
+        with receiver.queue("orders").consumer(max_poll_interval=timedelta(milliseconds=50)) as consumer:
+            consumer.receive()
+            for number in range(20):
+                queue.send(b"%d" % number)
+                (message,) = consumer.receive(1, wait=timedelta(seconds=SOON_S))
+                message.ack()
+            assert store.seen.wait(2)
+    kinds = [type(operation) for (operation) in store.seen.rings]
+    assert kinds.count(ReadListeners) == 1
+    lines = [record.message for record in caplog.records if "doorbell_off" in record.message]
+    assert len(lines) == 2  # of two processes
+
+
+def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
+    """Who listens is read by a thread of the doorbell's own, and not again for some seconds."""
+    go_on = threading.Event()
+
+    def trouble(operation):
+        if isinstance(operation, ReadListeners):
+            go_on.wait(SOON_S)
+            return Unavailable("away")
+        return None
+
+    store.trouble = trouble
+    with Client(store, notify=LOCAL) as sender:
+        queue = sender.create_queue("orders")
+        begun_s = time.monotonic()
+        for _ in range(10):
+            queue.send(b"x")
+        assert time.monotonic() - begun_s < SOON_S / 2
+        go_on.set()
+        assert store.seen.wait()
+        queue.send(b"x")
+    assert len(store.seen.rings) == 1
+
+
+def test_a_taken_port_turns_only_the_doorbell_off(store, caplog):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = Address("127.0.0.1", taken.getsockname()[1])
+        with Client(store, notify=address) as client:
+            queue = client.create_queue("orders")
+            with queue.consumer() as consumer:
+                queue.send(b"x")
+                assert consumer.receive(wait=timedelta(seconds=SOON_S))
+                until(lambda: "doorbell_deaf" in caplog.text)
+    assert caplog.text.count("doorbell_deaf") == 1
+
+
+def test_all_who_wait_for_a_name_in_one_process_are_told(clients, store):
+    """Until they leave: two followers of one log, say."""
+    sender, receiver = (client._doorbell for client in clients)
+    one, other = Heard(), Heard()
+    receiver.listen("log@1", one)
+    receiver.listen("log@1", other)
+    assert store.seen.wait()
+    everybody = Target("log@1", b"3", to_all=True)
+    assert not sender.ring(everybody, 5)
+    assert one.wait()
+    assert other.wait()
+    assert one.rings == other.rings == [(b"3", 5)]
+    receiver.forget("log@1", other)
+    until(lambda: sender.ring(everybody) or len(one.rings) > 1)
+    assert len(other.rings) == 1
+
+
+def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
+    """Beside what was found by polling, and how many datagrams came."""
+    sender, receiver = clients
+    dispatcher = Dispatcher(receiver.queue("orders"), lambda *_: None, max_poll_interval=timedelta(minutes=5))
+    dispatcher.start()
+    try:
+        until(lambda: dispatcher.stats().hints == HintCounts() and store.seen.rings)
+        lane = dispatcher.lanes[0]
+        until(lambda: lane.ticket and lane.pause_s > 1)  # it waits for longer than this test does
+        sender.queue("orders").send(b"x")
+        until(lambda: dispatcher.stats().total.acked)
+        stats = dispatcher.stats()
+        assert (stats.total.received, stats.queues["orders"].found_by_hint) == (1, 1)
+        assert stats.hints == HintCounts(received=1)
+    finally:
+        dispatcher.stop()
+
+
+def test_a_closed_consumer_is_not_waited_for_by_others(clients, store):
+    """Its process tells so at once when it closes, and does not leave others to ring in vain for long."""
+    _, receiver = clients
+    with patient(receiver) as consumer:
+        consumer.receive()
+        assert store.seen.wait()
+        assert [type(one.row.names) for one in store.seen.rings] == [bytes]
+    receiver.close()
+    last = [one for one in store.seen.rings if isinstance(one, Listen)][-1]
+    assert (last.row.names, last.ttl_s) == (b"", 1)
+
+
+def test_a_dead_listener_costs_polls_until_its_row_is_gone(clients, store):
+    """Then the next one is told."""
+    sender, receiver = clients
+    dead = ListenerRow("dead", "127.0.0.1", 9, KEY, None)
+    store.store.execute(Listen(dead, 1))
+    with patient(receiver) as consumer:
+        came = waiting(consumer)
+        assert store.seen.wait()
+        until(lambda: dead not in store.store.execute(ReadListeners()))
+        sender.queue("orders").send(b"x")
+        assert came.wait()
+
+
+def test_a_queue_that_is_made_again_is_listened_for_anew(clients, store):
+    sender, receiver = clients
+    with patient(receiver) as consumer:
+        consumer.receive()
+        assert store.seen.wait()
+        sender.delete_queue("orders")
+        sender.create_queue("orders")
+        receiver._catalog._polled_s = float("-inf")
+        receiver._catalog.keep_fresh()
+        store.seen.rings.clear()
+        consumer.receive()
+        assert store.seen.wait()
+        assert store.seen.rings[0].row.names == listing([short_name(f"orders@{incarnation(sender)}")])
+
+
+def test_a_close_lets_the_first_ring_of_a_short_life_go(store):
+    """`cqueue send` ends right after it was acknowledged."""
+    with Client(store, notify=LOCAL) as receiver:
+        receiver.create_queue("orders")
+        with patient(receiver) as consumer:
+            came = waiting(consumer)
+            assert store.seen.wait()
+            with Client(store, notify=LOCAL) as sender:
+                sender.queue("orders").send(b"x")
+            assert sender._doorbell.counts.sent == 1
+            assert came.wait()
+
+
+def test_a_close_waits_for_nothing_that_does_not_answer(store):
+    go_on = threading.Event()
+
+    def trouble(operation):
+        if isinstance(operation, ReadListeners):
+            go_on.wait(SOON_S)
+
+    store.trouble = trouble
+    client = Client(store, notify=LOCAL)
+    client.create_queue("orders").send(b"x")
+    begun_s = time.monotonic()
+    client.close()
+    assert time.monotonic() - begun_s < SOON_S / 4
+    go_on.set()
+
+
+def test_a_client_of_before_a_fork_rings_nobody_in_the_child(clients, store):
+    """It is closed there, and closing it again waits for nobody."""
+    sender, receiver = clients
+    with patient(receiver) as consumer:
+        consumer.receive()
+        assert store.seen.wait()
+        sender.queue("orders").send(b"x")
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                sender.queue("orders").send(b"y")
+            except cqueue.Closed:
+                sender._doorbell.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        sender.queue("orders").send(b"z")
+
+
+def test_an_idle_client_has_neither_socket_nor_thread(store):
+    with Client(store, notify=LOCAL) as client:
+        client.create_queue("orders")
+        assert client._doorbell._thread is None
+        assert client._doorbell._listener is None
+        client.queue("orders").send(b"x")
+        assert client._doorbell._listener is None
+
+
+def test_the_first_client_of_a_process_has_the_name_that_its_dispatcher_has():
+    """The dispatcher's name decides which wide rows are its own to look at first."""
+    assert rendezvous.own_name() == rendezvous.own_name()
+    names = {Doorbell(lambda _: None, LOCAL).name for _ in range(2)}
+    assert len(names) == 2
+    assert all(name.startswith(rendezvous.own_name()) for name in names)

@@ -65,6 +65,7 @@ class Feeders:
 
     def _poll(self, lane: Lane) -> None:
         """One receive. Whatever happens, the lane is due again some time."""
+        more = False
         try:
             if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
@@ -72,11 +73,12 @@ class Feeders:
                 if getattr(lane.consumer, "was_told", False):  # a recorder has none
                     self._plant.tallies.add(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
+                more = getattr(lane.consumer, "has_more", False)
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
             self._failed(lane, exc)
         else:
             self.trouble.succeeded(lane.name, queue=lane.name)
-            self._roster.found(lane, len(messages), more=getattr(lane.consumer, "has_more", False))
+            self._roster.found(lane, len(messages), more=more)
 
     def _failed(self, lane: Lane, error: Exception) -> None:
         self._plant.tallies.add(lane.name, "receive_failures")

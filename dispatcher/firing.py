@@ -128,14 +128,8 @@ class FiringStage:
         move = Move(row, ticket.number, choice.fire_ms, next_ms)
         if definition.trigger.auto_commit:
             self._move(move)
-        return Begun(
-            key=row.key,
-            fired_at=to_datetime(choice.fire_ms),
-            execution_count=ticket.number,
-            previous=_moment(row.previous),
-            next_trigger=_moment(next_ms),
-            move=None if definition.trigger.auto_commit else move,
-        )
+        later = None if definition.trigger.auto_commit else move
+        return _begun(ticket, choice.fire_ms, previous_ms=row.previous, next_ms=next_ms, move=later)
 
     def _pass_over(self, row: ScheduleRow, next_ms: int | None) -> Cancel:
         """Leave a time out that is too late to be fired."""
@@ -165,26 +159,28 @@ class FiringStage:
 
 def _beside(ticket: Ticket, row: ScheduleRow | None) -> Begun:
     """A firing that moves no schedule."""
-    return Begun(
-        key=ticket.key,
-        fired_at=to_datetime(ticket.time_ms),
-        execution_count=ticket.number,
-        previous=_moment(ticket.previous_ms),
-        next_trigger=_moment(row.next_at) if row is not None else None,
-        manual=ticket.is_manual,
-    )
+    next_ms = None if row is None else row.next_at
+    return _begun(ticket, ticket.time_ms, previous_ms=ticket.previous_ms, next_ms=next_ms)
 
 
 def _repeat(ticket: Ticket, row: ScheduleRow) -> Begun:
     """A firing that has moved its schedule before: its handler runs again."""
     # The time that it was fired for, while the row knows it: a later one than its own after a misfire.
     time_ms = row.previous if ticket.number == row.fired else ticket.time_ms
+    return _begun(ticket, time_ms, previous_ms=ticket.previous_ms, next_ms=row.next_at)
+
+
+def _begun(
+    ticket: Ticket, time_ms: int, *, previous_ms: int, next_ms: int | None, move: Move | None = None
+) -> Begun:
     return Begun(
         key=ticket.key,
         fired_at=to_datetime(time_ms),
         execution_count=ticket.number,
-        previous=_moment(ticket.previous_ms),
-        next_trigger=_moment(row.next_at),
+        previous=_moment(previous_ms),
+        next_trigger=_moment(next_ms),
+        manual=ticket.is_manual,
+        move=move,
     )
 
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 Result = dict[str, Any]
+PLOTTED: Final = 200
+"""Messages a second of the histogram."""
 
 
 class Wanted(NamedTuple):
@@ -41,8 +42,10 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
     often = ("--rounds", str(rounds))
     return [
         Wanted("warm-up", ("warm-up", "--seconds", "120")),
-        *(Wanted(f"latency {turn}", ("latency",)) for turn in (1, 2, 3, 4, 5)),
-        Wanted("latency, all cores", ("latency",), one_core=False),
+        *(Wanted(f"latency {turn}", ("latency",), one_core=False) for turn in (1, 2, 3)),
+        Wanted("latency, three dispatchers", ("latency", "--dispatchers", "3"), one_core=False),
+        Wanted("latency, one process", ("latency", "--one-process", "--rate", "200")),
+        Wanted("followers", ("latency", "--followers"), one_core=False),
         Wanted("ratio", ("ratio", *often, "--messages", "100000")),
         *(
             Wanted(f"ratio {size} B", ("ratio", *often, "--size", str(size), "--messages", str(count)))
@@ -51,7 +54,9 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("dispatch", ("dispatch", *often, "--messages", "200000")),
         Wanted("dispatch, all cores", ("dispatch", *often, "--messages", "200000"), one_core=False),
         Wanted("sends", ("sends", *often)),
+        Wanted("sends, one thread", ("sends", "--threads", "1", *often)),
         Wanted("consumers", ("consumers", *often, "--messages", "600000"), one_core=False),
+        Wanted("processes", ("processes", *often), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),
         Wanted("idle", ("idle",)),
         Wanted("idle queues", ("idle", "--queues", "1000", "--seconds", "20")),
@@ -187,13 +192,17 @@ def _growth(result: Result) -> tuple[str, str]:
 
 
 def _latency(result: Result) -> tuple[str, str]:
-    figure = f"p50 {result['p50_ms']:.1f} ms, p99 {result['p99_ms']:.1f} ms"
-    bare_p99 = result.get("bare_insert_p99_ms", math.nan)  # older results have none
-    return figure, (
-        f"sends meanwhile {result['send_p50_ms']:.1f} ms, p99 {result['send_p99_ms']:.1f} ms; with nobody "
-        f"receiving p50 {result['send_alone_p50_ms']:.1f} ms, {result['send_ratio']:.2f} of bare inserts "
-        f"(p50 {result['bare_insert_p50_ms']:.1f} ms, p99 {bare_p99:.1f} ms)"
-    )
+    figures = [
+        f"{row['to']}, {row['rate_per_s']}/s: p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms"
+        for row in result["rows"]
+    ]
+    floors = [
+        f"{row['rate_per_s']}/s: {row['p50_to_floor']:.2f} and {row['p99_to_floor']:.2f} of the floor "
+        f"{row['floor_ms']:.1f} ms, sends p50 {row['send_p50_ms']:.1f} ms, p99 {row['send_p99_ms']:.1f} ms"
+        for row in result["rows"]
+        if "floor_ms" in row
+    ]
+    return "; ".join(figures), "; ".join(floors)
 
 
 def _idle(result: Result) -> tuple[str, str]:
@@ -226,7 +235,8 @@ def _log(result: Result) -> tuple[str, str]:
 
 FIGURES = {
     "ratio": _ratio, "dispatch": _dispatch, "sends": _sends, "backlog": _growth, "consumers": _growth,
-    "latency": _latency, "idle": _idle, "log": _log, "cost": _cost, "bytes written": _bytes_written,
+    "processes": _growth, "latency": _latency, "followers": _latency, "idle": _idle, "log": _log,
+    "cost": _cost, "bytes written": _bytes_written,
 }  # fmt: skip
 
 
@@ -238,7 +248,7 @@ def _pairs(result: Result) -> list[tuple[str, Result]]:
 
 
 def plot(found: dict[str, Result], directory: Path) -> None:
-    """Drain rate over backlog, and the latency's histogram, as SVG."""
+    """Drain rate over backlog, and the histogram of latencies between two processes, as SVG."""
     import matplotlib as mpl  # noqa: PLC0415 - needed for plots only
 
     mpl.use("svg")
@@ -267,9 +277,10 @@ def _plot_backlog(found: dict[str, Result], path: Path) -> None:
 def _plot_latency(found: dict[str, Result], path: Path) -> None:
     from matplotlib import pyplot as plt  # noqa: PLC0415 - as above
 
-    latencies = [result for result in found.values() if "histogram" in result]
+    turns = [result for name, result in found.items() if name.startswith("latency ")]
+    latencies = [row for result in turns for row in result.get("rows", ()) if row["rate_per_s"] == PLOTTED]
     if latencies:
-        middle = sorted(latencies, key=lambda result: float(result["p50_ms"]))[len(latencies) // 2]
+        middle = sorted(latencies, key=lambda row: float(row["p50_ms"]))[len(latencies) // 2]
         counts = [count for _, count in middle["histogram"]]
         edges = [middle["histogram"][0][0] / 1.26, *(upper for upper, _ in middle["histogram"])]
         figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Options, Progress, median_of, silent
+from cqueue.bench.setup import Bench, Options, Progress, median_of, ratios_of, silent
 from cqueue.bench.throughput import bodies, burndown
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
@@ -40,14 +40,9 @@ def dispatch(
         ours.append(_dispatched(bench, options, threads))
         progress((turn + 1) / (rounds + 1))
     del bare[0], ours[0]
-    pairs = [
-        {"ratio": dispatched["drained_per_s"] / consumed["drained_per_s"]}
-        for consumed, dispatched in zip(bare, ours, strict=True)
-    ]
     return {
         "bench": "dispatch",
-        "ratio": median_of(pairs, "ratio"),
-        "ratios": [round(pair["ratio"], 4) for pair in pairs],
+        **ratios_of(ours, bare, "drained_per_s"),
         "dispatcher": {"drained_per_s": median_of(ours, "drained_per_s")},
         "burndown": {"drained_per_s": median_of(bare, "drained_per_s")},
         "threads": threads,

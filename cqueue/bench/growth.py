@@ -1,31 +1,31 @@
-"""Whether a queue stays as quick as it grows: by its backlog, and by the number of consumer processes.
+"""Whether a queue stays as quick as it grows: by its backlog, and by the number of its processes.
 
-Every drain is of a backlog that is complete before it begins, and ends when the last ack is stored.
+A drain ends when the last ack is stored. It is of a backlog that is complete before the drain begins, except
+where producers and consumers work at once.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cqueue.bench.setup import Bench, Options, Progress, median_of, open_bench, percentile, silent
+from cqueue.bench.children import Signals, Work, children
+from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, ratios_of, silent
 from cqueue.bench.throughput import bodies
 from cqueue.errors import NotDone
 from cqueue.message import Message
 from cqueue.queue import Queue
-from cqueue.settings import Settings
 
 FEW, MANY = 2, 10
 """Consumer processes."""
+PAIRS: Final = (2, 4)
+"""Producer processes, and as many consumer processes."""
 IDLE: Final = timedelta(seconds=3)
 """A consumer that got nothing for so long takes the queue for empty."""
-PATIENCE_S: Final = 120
 
 Figures = dict[str, float]
 
@@ -54,6 +54,17 @@ def consumers(bench: Bench, options: Options, rounds: int = 3, progress: Progres
     return {"bench": "consumers", **figures, "rounds": rounds, **bench.circumstances(options)}
 
 
+def processes(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> dict[str, Any]:
+    """The rate of four producer and four consumer processes at once, beside that of two and two, in turn."""
+
+    def flow(pairs: int) -> Figures:
+        return _flow_together(bench, options, pairs)
+
+    flow(PAIRS[0])  # to warm up
+    figures = _compared("pairs", flow, *PAIRS, rounds, progress)
+    return {"bench": "processes", **figures, "rounds": rounds, **bench.circumstances(options)}
+
+
 def _compared(  # noqa: PLR0917 - all of it says what is compared
     word: str, drain: Callable[[int], Figures], few: int, many: int, rounds: int, progress: Progress
 ) -> dict[str, Any]:
@@ -65,17 +76,15 @@ def _compared(  # noqa: PLR0917 - all of it says what is compared
         progress((2 * turn + 1) / (2 * rounds))
         large.append(drain(many))
         progress((2 * turn + 2) / (2 * rounds))
-    pairs = [{"ratio": two["per_s"] / one["per_s"]} for one, two in zip(small, large, strict=True)]
     return {
-        "ratio": median_of(pairs, "ratio"),
-        "ratios": [round(pair["ratio"], 4) for pair in pairs],
+        **ratios_of(large, small),
         f"{word}_{few}": {key: median_of(small, key) for key in small[0]},
         f"{word}_{many}": {key: median_of(large, key) for key in large[0]},
     }
 
 
 class _Share(NamedTuple):
-    """What one consumer did; times of the monotonic clock, which all processes of a machine share."""
+    """What one process did; times of the monotonic clock. messages: those that it acked."""
 
     messages: int
     began_s: float
@@ -96,21 +105,39 @@ def _drain_alone(bench: Bench, options: Options) -> Figures:
 
 
 def _drain_together(bench: Bench, options: Options, processes: int) -> Figures:
-    context = multiprocessing.get_context("spawn")  # the driver's threads do not survive a fork
-    with context.Manager() as manager, bench.queue(options) as queue:
+    with bench.queue(options) as queue:
         _fill(queue, options)
-        start = manager.Barrier(processes, timeout=PATIENCE_S)
-        work = partial(_work, bench.settings, queue.name, options.receive, start)
-        with ProcessPoolExecutor(processes, mp_context=context) as pool:
-            shares = [future.result() for future in [pool.submit(work) for _ in range(processes)]]
-    return _rate(shares, options)
+        return _together(bench, [partial(_consume, queue.name, options.receive)] * processes, options)
 
 
-def _work(settings: Settings, name: str, receive: int, start: Any) -> _Share:
-    with open_bench(settings) as bench:
-        queue = bench.client.queue(name)
-        start.wait()
-        return _drain(queue, receive, None)
+def _flow_together(bench: Bench, options: Options, pairs: int) -> Figures:
+    """Producers and consumers begin at the same moment; from the first send to the last ack."""
+    with bench.queue(options) as queue:
+        each, rest = divmod(options.messages, pairs)
+        shares = [replace(options, messages=each + (number < rest)) for number in range(pairs)]
+        producers = [partial(_produce, queue.name, share) for share in shares]
+        consumers = [partial(_consume, queue.name, options.receive)] * pairs
+        return _together(bench, [*producers, *consumers], options)
+
+
+def _together(bench: Bench, works: Sequence[Work[_Share]], options: Options) -> Figures:
+    with children(bench, works) as started:
+        started.begin()
+        return _rate(started.results(), options)
+
+
+def _produce(name: str, options: Options, bench: Bench, signals: Signals) -> _Share:
+    queue = bench.client.queue(name)
+    signals.begin.wait()
+    began_s = time.monotonic()
+    _fill(queue, options)
+    return _Share(0, began_s, time.monotonic(), [])
+
+
+def _consume(name: str, receive: int, bench: Bench, signals: Signals) -> _Share:
+    queue = bench.client.queue(name)
+    signals.begin.wait()
+    return _drain(queue, receive, None)
 
 
 def _drain(queue: Queue, receive: int, expected: int | None) -> _Share:

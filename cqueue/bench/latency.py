@@ -1,69 +1,164 @@
-"""Latency from send to handler at a steady rate, and what an idle consumer costs."""
+"""Latency between processes at a steady rate: from the call of send to the handler, beside its floor.
+
+The sender is this process, the dispatchers are others, as in real life: what is sent within a process can be
+found without asking Cassandra. The bare driver is measured in the same run at the same pace, before and after
+the messages, while nobody else works.
+"""
 
 from __future__ import annotations
 
 import math
 import struct
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from itertools import chain
+from typing import Any, Final
 
-from cqueue.bench.counting import CountingStore
-from cqueue.bench.sends import bare_insert
+from cqueue.bench.bare import Call, Floor, Pace
+from cqueue.bench.children import Signals, Work, children, threads
 from cqueue.bench.setup import Bench, Options, Progress, percentile, silent
-from cqueue.client import Client
-from cqueue.config import QueueConfig
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.errors import NotDone, QueueNotFound
-from cqueue.queue import DEFAULT_MAX_POLL, Queue
+from cqueue.errors import NotDone
 from cqueue.store.connection import open_session
 
-RATE_PER_S = 200
-SECONDS = 20
-IDLE_SECONDS = 10
-SETTLE_SECONDS = 5
-PATIENCE = timedelta(minutes=1)
+RATES: Final = (1, 20, 200)
+"""Messages a second."""
+SECONDS: Final = 20
+FEWEST: Final = 30
+"""Messages of a slow rate, which takes longer for them."""
+WARM_UP: Final = Pace(10, 2)
+"""Messages that are not counted: who is new prepares statements and learns where the queue stands."""
+PATIENCE: Final = timedelta(minutes=1)
+STAMP: Final = struct.Struct(">d")
 
 
-def latency(
-    bench: Bench, options: Options, progress: Progress = silent, seconds: int = SECONDS
-) -> dict[str, Any]:
-    """Send 200 messages a second one by one to a dispatcher in this process: send to handler, in ms.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is measured.
 
-    Afterwards sends and bare inserts in turn, at that pace, while nobody receives.
+    rates: messages a second, in turn. seconds: of each rate; None: 20, or as long as 30 messages take.
+    dispatchers: how many. one_process: in threads of this process.
     """
-    count = RATE_PER_S * seconds
+
+    rates: Sequence[int] = RATES
+    seconds: float | None = None
+    dispatchers: int = 1
+    one_process: bool = False
+
+    def paces(self) -> list[Pace]:
+        """How often, and for how long."""
+        return [Pace(rate, self.seconds or max(SECONDS, FEWEST / rate)) for rate in self.rates]
+
+    @property
+    def to(self) -> str:
+        """Who handles the messages."""
+        many = f"{self.dispatchers} dispatcher{'s' * (self.dispatchers > 1)}"
+        return f"{many}, here" if self.one_process else many
+
+
+def latency(bench: Bench, options: Options, asked: Asked, progress: Progress = silent) -> dict[str, Any]:
+    """Send one by one to dispatchers in other processes, at each rate: send to handler, in ms."""
+    paces = asked.paces()
+    rows: list[dict[str, Any]] = []
+    with open_session(bench.settings) as connection:
+        for pace in paces:
+            floor = Floor(connection.session, options.size)
+            rows.append(_at_rate(bench, options, asked, (pace, floor)))
+            progress(len(rows) / len(paces))
+    return result("latency", rows, bench, options)
+
+
+def _at_rate(bench: Bench, options: Options, asked: Asked, at: tuple[Pace, Floor]) -> dict[str, Any]:
+    pace, floor = at
+    half = Pace(pace.rate_per_s, pace.seconds / 2)
+    bench.calm()
+    floor.measure(half)
+    with bench.queue(options) as queue:
+        works = [partial(_dispatch, queue.name)] * asked.dispatchers
+        start = threads if asked.one_process else children
+        found, sends_s = listened(bench, works, start, partial(send_all, queue.send, pace, options.size))
+    floor.measure(half)
+    took_s = list(chain.from_iterable(found))
+    return row(asked.to, pace, took_s, sends_s) | _beside(took_s, floor.figures())
+
+
+def _beside(took_s: list[float], floor: dict[str, float]) -> dict[str, float]:
+    ratios = {
+        f"p{percent}_to_floor": round(percentile(took_s, percent) * 1000 / floor["floor_ms"], 2)
+        for percent in (50, 99)
+    }
+    return {**floor, **ratios}
+
+
+def _dispatch(name: str, bench: Bench, signals: Signals) -> list[float]:
+    """Handle messages until all are sent; how long each took."""
     took_s: list[float] = []
 
     def handle(message: ReceivedMessage, _context: Context) -> None:
-        took_s.append(time.perf_counter() - struct.unpack(">d", message.body[:8])[0])
+        note(message.body, took_s)
 
-    bench.calm()
-    with bench.queue(options) as queue, Dispatcher(queue, handle) as dispatcher:
-        sends_s = _send_all(queue, options, count, progress)
+    with Dispatcher(bench.client.queue(name), handle) as dispatcher:
+        signals.begin.wait()
+        signals.over.wait()
         dispatcher.drain(PATIENCE)
-    if len(took_s) < count:
-        raise NotDone(f"only {len(took_s):,} of {count:,} messages were handled")
-    alone_s, bare_s = _beside_bare_inserts(bench, options, count // 4)
+    return took_s
+
+
+# ── what followers of a log need as well ──
+
+
+def listened(
+    bench: Bench, works: Sequence[Work[list[float]]], start: Any, send: Callable[[], list[float]]
+) -> tuple[list[list[float]], list[float]]:
+    """What each child heard of what was sent, and how long each send took."""
+    with start(bench, works) as started:
+        started.begin()
+        sends_s = send()
+        return started.results(), sends_s
+
+
+def send_all(send: Call, pace: Pace, size: int) -> list[float]:
+    """Send at the rate; how long each send took, in seconds. Its message carries when it began."""
+    rest = bytes(max(0, size - STAMP.size))
+    for _ in WARM_UP.ticks():
+        send(STAMP.pack(0.0) + rest)
+    sends_s: list[float] = []
+    for _ in pace.ticks():
+        begin = time.monotonic()
+        send(STAMP.pack(begin) + rest)
+        sends_s.append(time.monotonic() - begin)
+    return sends_s
+
+
+def note(body: bytes, took_s: list[float]) -> None:
+    """Add how long a message took, unless it was sent to warm up."""
+    now = time.monotonic()
+    if began := STAMP.unpack_from(body)[0]:
+        took_s.append(now - began)
+
+
+def row(to: str, pace: Pace, took_s: list[float], sends_s: list[float]) -> dict[str, Any]:
+    """The figures of one rate.
+
+    Raises:
+        NotDone: not all that was sent has come.
+    """
+    if len(took_s) < len(sends_s):
+        raise NotDone(f"only {len(took_s):,} of {len(sends_s):,} came to {to} at {pace.rate_per_s}/s")
     return {
-        "bench": "latency",
-        "rate_per_s": RATE_PER_S,
+        "to": to,
+        "rate_per_s": pace.rate_per_s,
         "received": len(took_s),
         "p50_ms": round(percentile(took_s, 50) * 1000, 3),
         "p99_ms": round(percentile(took_s, 99) * 1000, 3),
         "send_p50_ms": round(percentile(sends_s, 50) * 1000, 3),
         "send_p99_ms": round(percentile(sends_s, 99) * 1000, 3),
-        "send_alone_p50_ms": round(percentile(alone_s, 50) * 1000, 3),
-        "bare_insert_p50_ms": round(percentile(bare_s, 50) * 1000, 3),
-        "bare_insert_p99_ms": round(percentile(bare_s, 99) * 1000, 3),
-        "send_ratio": round(percentile(alone_s, 50) / percentile(bare_s, 50), 4),
         "histogram": _histogram(took_s),
-        **bench.circumstances(options),
     }
 
 
@@ -77,122 +172,8 @@ def _histogram(values_s: list[float]) -> list[tuple[float, int]]:
     return [(round(10 ** (place / 10), 3), counts.get(place, 0)) for place in places]
 
 
-def _send_all(queue: Queue, options: Options, count: int, progress: Progress) -> list[float]:
-    """Send at the rate; how long each send took, in seconds. Its message carries when it began."""
-    sends_s: list[float] = []
-    begin = time.perf_counter()
-    for index in range(count):
-        time.sleep(max(0.0, begin + index / RATE_PER_S - time.perf_counter()))
-        sent = time.perf_counter()
-        queue.send(struct.pack(">d", sent) + bytes(max(0, options.size - 8)))
-        sends_s.append(time.perf_counter() - sent)
-        progress((index + 1) / count)
-    return sends_s
-
-
-def _beside_bare_inserts(bench: Bench, options: Options, count: int) -> tuple[list[float], list[float]]:
-    """How long each send took, and each bare insert, in seconds."""
-    sends_s: list[float] = []
-    inserts_s: list[float] = []
-    with bench.queue(options) as queue, open_session(bench.settings) as connection:
-        ways: list[tuple[Callable[[bytes], Any], list[float]]] = [
-            (queue.send, sends_s),
-            (bare_insert(connection.session), inserts_s),
-        ]
-        begin = time.perf_counter()
-        for index in range(2 * count):
-            time.sleep(max(0.0, begin + index / RATE_PER_S - time.perf_counter()))
-            send, took_s = ways[index % 2]
-            start = time.perf_counter()
-            send(bytes(options.size))
-            took_s.append(time.perf_counter() - start)
-    return sends_s, inserts_s
-
-
-def idle_queues(
-    bench: Bench, options: Options, queues: int, seconds: int = IDLE_SECONDS, progress: Progress = silent
-) -> dict[str, Any]:
-    """Statements a second of one dispatcher of many idle queues, from 5 s after it has looked at each."""
-    counting = CountingStore(bench.store)
-    names = [f"bench-idle-{time.time_ns():x}-{number}" for number in range(queues)]
-    config = QueueConfig(shards=options.shards)
-    try:
-        for number, name in enumerate(names):
-            bench.client.create_queue(name, config)
-            progress(number / queues / 2)
-        with Client(counting, on_close=lambda: None) as client:
-            opened = [client.queue(name) for name in names]
-            with Dispatcher(opened, _nothing):
-                time.sleep(SETTLE_SECONDS + queues / 50)  # so that each has been looked at
-                before, begin = counting.operations, time.perf_counter()
-                time.sleep(seconds)
-                took_s = time.perf_counter() - begin
-                statements = counting.operations - before
-    finally:
-        for number, name in enumerate(names):
-            with suppress(QueueNotFound):
-                bench.client.delete_queue(name)
-            progress((1 + number / queues) / 2)
-    return {
-        "bench": "idle",
-        "queues": queues,
-        "statements_per_s": round(statements / took_s, 2),
-        "seconds": round(took_s, 1),
-        **bench.circumstances(options),
-    }
-
-
-def _nothing(_message: ReceivedMessage, _context: Context) -> None:
-    """No message comes."""
-
-
-def idle(
-    bench: Bench, options: Options, seconds: int = IDLE_SECONDS, progress: Progress = silent
-) -> dict[str, Any]:
-    """Statements a second of one consumer that waits, from 5 s after the last message on.
-
-    After so many seconds one message is sent that nothing tells the consumer of: until it is received.
-    """
-    counting = CountingStore(bench.store)
-    silence = _Silence(counting, seconds, progress)
-    with bench.queue(options) as queue, Client(counting, on_close=lambda: None) as client:
-        queue.send(b"the last one")
-        with client.queue(queue.name).consumer() as consumer:
-            consumer.ack(consumer.receive(10, wait=timedelta(seconds=10)))
-            # Another thread sends, so that Ctrl-C ends the wait of this one.
-            threading.Thread(target=silence.end_by, args=(queue,), daemon=True).start()
-            messages = consumer.receive(10, wait=timedelta(seconds=SETTLE_SECONDS + seconds) + PATIENCE)
-            received_s = time.perf_counter()
-            if not messages:
-                raise NotDone("no message came after the silence")
-            consumer.ack(messages)
-    return {
-        "bench": "idle",
-        "statements_per_s": round(silence.statements / silence.took_s, 2),
-        "seconds": round(silence.took_s, 1),
-        "first_delivery_ms": round((received_s - silence.sent_s) * 1000, 1),
-        "max_poll_interval_ms": DEFAULT_MAX_POLL // timedelta(milliseconds=1),
-        **bench.circumstances(options),
-    }
-
-
-class _Silence:
-    """A while without messages: how many statements there were, how long it took, and when it was over."""
-
-    def __init__(self, counting: CountingStore, seconds: int, progress: Progress) -> None:
-        self._counting = counting
-        self._seconds = seconds
-        self._progress = progress
-        self.statements = 0
-        self.took_s = self.sent_s = 0.0
-
-    def end_by(self, queue: Queue) -> None:
-        """Wait, then send a message."""
-        time.sleep(SETTLE_SECONDS)
-        before, begin = self._counting.operations, time.perf_counter()
-        for second in range(self._seconds):
-            time.sleep(1)
-            self._progress((second + 1) / self._seconds)
-        self.sent_s = time.perf_counter()
-        self.took_s, self.statements = self.sent_s - begin, self._counting.operations - before
-        queue.send(b"after a while")
+def result(name: str, rows: list[dict[str, Any]], bench: Bench, options: Options) -> dict[str, Any]:
+    """The rows, and under what they were measured."""
+    leave = {"messages", "batch", "receive"}
+    under = {key: value for key, value in bench.circumstances(options).items() if key not in leave}
+    return {"bench": name, "rows": rows, **under}

@@ -1,4 +1,4 @@
-"""A log: appends in batches, scans as records and to Arrow, and how soon a follower sees an append.
+"""A log: appends in batches, scans as records and to Arrow.
 
 Beside each rate stands what it cost this process in CPU time: on a machine that does other things as well,
 or that runs the server too, that is the figure to compare.
@@ -11,17 +11,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Options, Progress, percentile, silent
+from cqueue.bench.setup import Bench, Options, Progress, silent
 from cqueue.bench.throughput import bodies
 from cqueue.errors import NotDone
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import Record
 
-FOLLOWED: Final = 50
 PATIENCE: Final = timedelta(seconds=30)
 TOPIC: Final = "bench"
 
@@ -33,27 +31,23 @@ def log(
     threads: int = 4,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Append all in batches from several threads, scan them all twice, then append and follow one by one."""
+    """Append all in batches from several threads; scan them all twice."""
     name = f"bench-{time.time_ns():x}"
     target = bench.client.create_log(name, LogConfig(partitions=partitions))
     try:
         figures = _figures("appended", options.messages, lambda: _append(target, options, threads))
-        progress(0.4)
+        progress(0.5)
         _until_stable(target, options)
         figures |= _figures("scanned", options.messages, lambda: _count(target, options, _records))
-        progress(0.6)
+        progress(0.75)
         if find_spec("pyarrow"):
             figures |= _figures("to_arrow", options.messages, lambda: _count(target, options, _rows))
-        progress(0.8)
-        seen_s = _follow(target, options)
     finally:
         bench.client.delete_log(name)
     circumstances = bench.circumstances(options)
     return {
         "bench": "log",
         **figures,
-        "follow_p50_ms": round(percentile(seen_s, 50) * 1000, 3),
-        "follow_p99_ms": round(percentile(seen_s, 99) * 1000, 3),
         "partitions": partitions,
         "threads": threads,
         **{key: value for key, value in circumstances.items() if key not in {"receive", "shards"}},
@@ -103,19 +97,3 @@ def _count(target: Log, options: Options, read: Callable[[Log, int], int]) -> No
     found = read(target, options.messages)
     if found != options.messages:
         raise NotDone(f"{found:,} records came back, {options.messages:,} were appended")
-
-
-def _follow(target: Log, options: Options) -> list[float]:
-    """Seconds from the call of an append to the record in a follower's hands, one after the other."""
-    seen_s: list[float] = []
-    body = bytes(options.size)
-    with target.follow(low_latency=True, poll_interval=timedelta(milliseconds=5)) as follower:
-        follower.poll(timedelta(seconds=1))
-        for _ in range(FOLLOWED):
-            begin = time.perf_counter()
-            id_ = target.append(TOPIC, body)
-            polls = (follower.poll(PATIENCE) for _ in range(1000))
-            if not any(record.id == id_ for record in chain.from_iterable(polls)):
-                raise NotDone("a record that was appended did not come")
-            seen_s.append(time.perf_counter() - begin)
-    return seen_s

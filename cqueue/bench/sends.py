@@ -7,23 +7,18 @@ of the same row, on a session of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from cassandra.util import uuid_from_time
-
-from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, silent
-from cqueue.bench.throughput import INSERT, PARTITIONS
+from cqueue.bench.bare import Call, bare_insert
+from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, ratios_of, silent
 from cqueue.store.connection import open_session
 
 LINGER: Final = timedelta()
 """Nobody is waited for: what comes while another send is under way goes together."""
-
-Send = Callable[[bytes], Any]
 
 
 def sends(
@@ -33,7 +28,7 @@ def sends(
     found: dict[str, list[dict[str, Any]]] = {"floor": [], "send": [], "linger": []}
     with open_session(bench.settings) as connection, bench.queue(options) as queue:
         lingering = bench.client.queue(queue.name, linger=LINGER)
-        ways: dict[str, Send] = {
+        ways: dict[str, Call] = {
             "floor": bare_insert(connection.session),
             "send": queue.send,
             "linger": lingering.send,
@@ -44,19 +39,11 @@ def sends(
                 progress((3 * turn + place + 1) / (3 * (rounds + 1)))
     for results in found.values():
         del results[0]
-    ratios = {
-        name: [
-            {"ratio": ours["per_s"] / bare["per_s"]}
-            for ours, bare in zip(found[name], found["floor"], strict=True)
-        ]
-        for name in ("send", "linger")
-    }
     keys = ("per_s", "p50_ms", "p99_ms")
     return {
         "bench": "sends",
-        "ratio": median_of(ratios["send"], "ratio"),
-        "ratios": [round(pair["ratio"], 4) for pair in ratios["send"]],
-        "linger_ratio": median_of(ratios["linger"], "ratio"),
+        **ratios_of(found["send"], found["floor"]),
+        "linger_ratio": ratios_of(found["linger"], found["floor"])["ratio"],
         **{name: {key: median_of(results, key) for key in keys} for name, results in found.items()},
         "threads": threads,
         "rounds": rounds,
@@ -64,19 +51,7 @@ def sends(
     }
 
 
-def bare_insert(session: Any) -> Send:
-    """What stores the row of one message, with one bound insert."""
-    insert, name = session.prepare(INSERT), f"bench-floor@{time.time_ns():x}"
-
-    def send(body: bytes) -> None:
-        now_us = time.time_ns() // 1000
-        id_ = uuid_from_time(now_us / 1e6)
-        session.execute(insert, (name, 0, now_us % PARTITIONS, id_, body, now_us // 1000, now_us))
-
-    return send
-
-
-def _measured(send: Send, options: Options, threads: int) -> dict[str, float]:
+def _measured(send: Call, options: Options, threads: int) -> dict[str, float]:
     each = max(1, options.messages // threads)
     with ThreadPoolExecutor(threads) as pool:
         begin = time.perf_counter()
@@ -90,7 +65,7 @@ def _measured(send: Send, options: Options, threads: int) -> dict[str, float]:
     }
 
 
-def _send_some(send: Send, body: bytes, count: int) -> list[float]:
+def _send_some(send: Call, body: bytes, count: int) -> list[float]:
     """The seconds that each took."""
     took_s: list[float] = []
     for _ in range(count):

@@ -164,3 +164,14 @@ def rates(messages: int, sends_s: list[float], drains_s: list[float]) -> dict[st
 def median_of(results: Sequence[dict[str, Any]], key: str) -> float:
     """The median of one figure."""
     return round(float(statistics.median(float(result[key]) for result in results)), 4)
+
+
+def ratios_of(
+    ours: Sequence[dict[str, Any]], bare: Sequence[dict[str, Any]], key: str = "per_s"
+) -> dict[str, Any]:
+    """The median of ours / bare, and what it is in each round."""
+    ratios = [one[key] / other[key] for one, other in zip(ours, bare, strict=True)]
+    return {
+        "ratio": round(float(statistics.median(ratios)), 4),
+        "ratios": [round(ratio, 4) for ratio in ratios],
+    }

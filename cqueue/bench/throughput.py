@@ -20,7 +20,7 @@ from typing import Any
 from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
-from cqueue.bench.setup import Bench, Options, Progress, median_of, rates, silent
+from cqueue.bench.setup import Bench, Options, Progress, median_of, rates, ratios_of, silent
 from cqueue.errors import NotDone
 from cqueue.message import Message
 from cqueue.producer import SendResult
@@ -233,15 +233,10 @@ def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = 
         part = partial(_part, progress, 2 * turn + 1, steps)
         burndowns.append(burndown(bench, options, part, pipelined=True))
     del floors[0], burndowns[0]
-    pairs = [
-        {"ratio": ours["total_per_s"] / bare["total_per_s"]}
-        for bare, ours in zip(floors, burndowns, strict=True)
-    ]
     figures = ("sent_per_s", "drained_per_s", "total_per_s")
     return {
         "bench": "ratio",
-        "ratio": median_of(pairs, "ratio"),
-        "ratios": [round(pair["ratio"], 4) for pair in pairs],
+        **ratios_of(burndowns, floors, "total_per_s"),
         "floor": {key: median_of(floors, key) for key in figures},
         "burndown": {key: median_of(burndowns, key) for key in figures},
         "acks": "pipelined",

@@ -13,7 +13,7 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.table import print_sheet
+from cqueue.cli.table import print_sheet, print_table
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,6 +36,17 @@ Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and c
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 MESSAGES, SIZE, BATCH, RECEIVE, SHARDS = 20_000, 200, 100, 500, 4
+MOST_A_SECOND = 1000
+_COLUMNS = {
+    "to": "to",
+    "rate/s": "rate_per_s",
+    "messages": "received",
+    "p50 ms": "p50_ms",
+    "p99 ms": "p99_ms",
+    "floor ms": "floor_ms",
+    "p50/floor": "p50_to_floor",
+    "p99/floor": "p99_to_floor",
+}
 
 
 @app.callback()
@@ -115,9 +126,7 @@ def ratio(
     """Floor and burndown in turn: medians, and the median of burndown / floor."""
     from cqueue.bench import throughput  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return throughput.ratio(bench, options, rounds, progress)
-
+    measure = partial(throughput.ratio, rounds=rounds)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -137,9 +146,7 @@ def dispatch(
     """Burndown and a dispatcher whose handler does nothing in turn: medians, and dispatcher / burndown."""
     from cqueue.bench import dispatch as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.dispatch(bench, options, rounds, threads, progress)
-
+    measure = partial(module.dispatch, rounds=rounds, threads=threads)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -157,9 +164,7 @@ def sends(
     """Single sends from many threads: bare inserts, `send`, and `send` of a queue that lingers, in turn."""
     from cqueue.bench import sends as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.sends(bench, options, rounds, threads, progress)
-
+    measure = partial(module.sends, rounds=rounds, threads=threads)
     _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
 
 
@@ -179,9 +184,7 @@ def backlog(
     """Drain a small and a large backlog in turn: both rates, and large / small."""
     from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return growth.backlog(bench, options, large, rounds, progress)
-
+    measure = partial(growth.backlog, large=large, rounds=rounds)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -200,9 +203,7 @@ def consumers(
     """Drain a backlog with two and with ten processes in turn: both rates, and ten / two."""
     from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return growth.consumers(bench, options, rounds, progress)
-
+    measure = partial(growth.consumers, rounds=rounds)
     _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
 
 
@@ -224,11 +225,72 @@ def cost(
 
 
 @app.command()
-def latency(ctx: typer.Context, size: Size = SIZE, shards: Shards = SHARDS, *, json: Json = False) -> None:
-    """Send 200 messages a second for 20 s: from send to handler, through a dispatcher, in ms."""
-    from cqueue.bench import latency as module  # noqa: PLC0415 - as above
+def processes(
+    ctx: typer.Context,
+    messages: Messages = 200_000,
+    size: Size = SIZE,
+    batch: Batch = 500,
+    receive: Receive = RECEIVE,
+    shards: Shards = SHARDS,
+    rounds: Rounds = 3,
+    *,
+    json: Json = False,
+) -> None:
+    """Two producer and two consumer processes at once, and four and four: both rates, and four / two."""
+    from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    _run(ctx, module.latency, _options(module.RATE_PER_S * module.SECONDS, size, 1, 100, shards), json=json)
+    measure = partial(growth.processes, rounds=rounds)
+    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+
+
+@app.command()
+def latency(
+    ctx: typer.Context,
+    size: Size = SIZE,
+    shards: Shards = SHARDS,
+    *,
+    rate: Annotated[
+        str, typer.Option(metavar="N,…", help="Messages a second, one rate after the other; 1 to 1000.")
+    ] = "",
+    seconds: Annotated[float | None, typer.Option(min=1, max=3600, help="How long each rate takes.")] = None,
+    dispatchers: Annotated[int, typer.Option(min=1, max=100, help="Processes that handle messages.")] = 1,
+    one_process: Annotated[
+        bool, typer.Option("--one-process", help="Let this process handle the messages as well.")
+    ] = False,
+    followers: Annotated[
+        bool, typer.Option("--followers", help="Measure a log's follower and subscription instead.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """From send to handler in another process, in ms, beside a bare insert and a conditional mutation."""
+    from cqueue.bench import followers as of_logs  # noqa: PLC0415 - as above
+    from cqueue.bench import latency as of_queues  # noqa: PLC0415 - as above
+
+    if followers and (one_process or dispatchers > 1):
+        raise typer.BadParameter(
+            "takes no --dispatchers and no --one-process: a follower and a subscription listen to a log",
+            param_hint="--followers",
+        )
+    asked = of_queues.Asked(
+        rates=_rates(rate) or (of_logs.RATES if followers else of_queues.RATES),
+        seconds=seconds,
+        dispatchers=dispatchers,
+        one_process=one_process,
+    )
+
+    measure = partial(of_logs.followers if followers else of_queues.latency, asked=asked)
+    _run(ctx, measure, _options(1, size, 1, 1, shards), json=json)
+
+
+def _rates(text: str) -> list[int]:
+    """The numbers of `--rate`."""
+    rates = [int(word) if word.isascii() and word.isdigit() else 0 for word in text.split(",") if text]
+    if not all(1 <= each <= MOST_A_SECOND for each in rates):
+        raise typer.BadParameter(
+            f"{text!r} is no list of whole numbers from 1 to {MOST_A_SECOND}, such as 1,20,200",
+            param_hint="--rate",
+        )
+    return rates
 
 
 @app.command()
@@ -242,12 +304,10 @@ def log(
     *,
     json: Json = False,
 ) -> None:
-    """Append to a log, scan it as records and to Arrow, and follow it; with the CPU time of each record."""
+    """Append to a log, and scan it as records and to Arrow; with the CPU time of each record."""
     from cqueue.bench import log as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.log(bench, options, partitions, threads, progress)
-
+    measure = partial(module.log, partitions=partitions, threads=threads)
     _run(ctx, measure, _options(messages, size, batch, 1, 1), json=json)
 
 
@@ -274,17 +334,7 @@ def spark(
     compared = {None: module.CONNECTOR, "none": ""}.get(connector, connector or "")
     settings = dict(pair.partition("=")[::2] for pair in conf or [])
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.spark(
-            bench,
-            options,
-            context.url,
-            master=master,
-            conf=settings,
-            connector=compared,
-            progress=progress,
-        )
-
+    measure = partial(module.spark, url=context.url, master=master, conf=settings, connector=compared)
     _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
 
 
@@ -299,9 +349,7 @@ def warm_up(
     """Send and drain for a while, so that the server is at its full speed for what is measured next."""
     from cqueue.bench import warm_up as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        return module.warm_up(bench, options, seconds, progress)
-
+    measure = partial(module.warm_up, seconds=seconds)
     _run(ctx, measure, _options(1, size, 1, 1, SHARDS), json=json)
 
 
@@ -320,13 +368,13 @@ def idle(
 
     With one queue also the time from the next send, by somebody else, to its delivery.
     """
-    from cqueue.bench import latency as module  # noqa: PLC0415 - as above
+    from cqueue.bench import idle as module  # noqa: PLC0415 - as above
 
-    def measure(bench: Any, options: Any, progress: Any) -> dict[str, Any]:
-        if queues == 1:
-            return module.idle(bench, options, seconds, progress)
-        return module.idle_queues(bench, options, queues, seconds, progress)
-
+    one, many = (
+        partial(module.idle, seconds=seconds),
+        partial(module.idle_queues, queues=queues, seconds=seconds),
+    )
+    measure = one if queues == 1 else many
     _run(ctx, measure, _options(1, 12, 1, 10, shards), json=json)
 
 
@@ -346,7 +394,7 @@ def _run(
     context: CliContext = ctx.obj
     context.json = context.json or json
     with open_bench(context.settings()) as bench, _bar(context) as progress:
-        result = measure(bench, options, progress)
+        result = measure(bench, options, progress=progress)
     context.emit(result, lambda: _print(context, result))
     return result
 
@@ -367,9 +415,21 @@ def _bar(context: CliContext) -> Iterator[Callable[[float], None]]:
 def _print(context: CliContext, result: dict[str, Any]) -> None:
     figures: dict[str, str] = {}
     for key, value in result.items():
-        if isinstance(value, dict):
+        if key == "rows":
+            _print_rows(context, value)
+        elif isinstance(value, dict):
             figures.update({f"{key}.{inner}": f"{number:,}" for inner, number in value.items()})
         else:
-            plain = isinstance(value, bool) or not isinstance(value, int | float)
-            figures[key] = str(value) if plain else f"{value:,}"
+            figures[key] = _text(value)
     print_sheet(context, figures)
+
+
+def _text(value: object) -> str:
+    plain = isinstance(value, bool) or not isinstance(value, int | float)
+    return str(value) if plain else f"{value:,}"
+
+
+def _print_rows(context: CliContext, rows: list[dict[str, Any]]) -> None:
+    columns = {name: key for name, key in _COLUMNS.items() if any(key in row for row in rows)}
+    cells = [[_text(row.get(key, "")) for key in columns.values()] for row in rows]
+    print_table(context, list(columns), cells, right=list(columns)[1:], spare=["messages"])

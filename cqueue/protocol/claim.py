@@ -134,13 +134,9 @@ def _remember(draft: Draft, mutation: Mutate) -> None:
     view.finished = [*draft.changed, *draft.finished.values()]  # the next claims' to free
     view.retired = draft.retire
     view.seen_us = 0 if draft.more or draft.passed_over else view.head_us
-    view.floors.update(draft.floors)
-    for priority, stretches in draft.taken.items():
-        for stretch in stretches:
-            view.took(priority, stretch)
-    for priority, stretches in draft.passed.items():
-        for stretch in stretches:
-            view.note_passed(priority, stretch)
+    view.floors.by_priority.update(draft.floors)
+    for took in draft.took:
+        view.budget.took(*took)
     if written is not None:
         view.fence, view.locked = written.fence, bool(written.until_ms)
     slots = policy.slots_after(draft.slots, draft.changes)

@@ -18,7 +18,7 @@ from cqueue.protocol import policy, sanity
 from cqueue.protocol.lock import share
 from cqueue.protocol.sanity import is_lost, restarted
 from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
-from cqueue.protocol.view import Ahead, RowView, Stretch
+from cqueue.protocol.view import Ahead, RowView
 from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
     CursorRow,
@@ -105,8 +105,7 @@ class Draft:
         self.cursors = dict(head.cursors)
         self.moved: dict[int, CursorRow] = {}
         self.floors: dict[int, int] = {}
-        self.taken: dict[int, list[Stretch]] = {}
-        self.passed: dict[int, list[Stretch]] = {}  # the same in shorter ones
+        self.took: list[tuple[int, int, list[int]]] = []  # priority, old boundary, what lay behind it
         self.grants: list[_Grant] = []
         self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
         self.changes: dict[tuple[int, int], SlotChange] = {}

@@ -11,8 +11,7 @@ became due since the last one, whole passes follow at growing intervals.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from cqueue import ids
@@ -20,15 +19,7 @@ from cqueue.protocol import policy
 from cqueue.protocol.draft import MAX_CLAIM_BYTES, MOST_LISTED, Draft, Known, listed_above, within_bytes
 from cqueue.protocol.sanity import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import (
-    GENTLE_TOMBSTONES,
-    LONGEST_PASS_GAP_US,
-    STRETCH,
-    Ahead,
-    RowView,
-    Stretch,
-    fence_of,
-)
+from cqueue.protocol.view import Ahead, RowView, fence_of
 from cqueue.store.operations import (
     CursorRow,
     IdSlice,
@@ -91,7 +82,7 @@ def _order(view: RowView) -> list[int]:
 
 
 def _take_normal(draft: Draft, priority: int) -> Proto[None]:
-    draft.view.set_out()
+    draft.view.budget.restart()
     for _ in range(MAX_PIECES):
         goes_on = yield from _take_piece(draft, priority)
         if not goes_on or draft.grants or draft.left <= 0:
@@ -119,7 +110,9 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     boundary, whole = _take_slice(draft, priority, rows, whole=slice_.whole)
     if whole:
         boundary = max(boundary, slice_.damaged_to)
-    _note_taken(draft, at, boundary, [row.id for row in rows])
+    passed = [row.id for row in rows if row.id <= boundary]
+    if passed:
+        draft.took.append((priority, at.boundary, passed))
     if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
         upto = max(upto, min(boundary, policy.horizon(draft.spec, counts_us)))
     draft.move(priority, upto, max(boundary, at.boundary))
@@ -197,7 +190,7 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
     at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
     if is_lost(at, now_us) or (view.ahead is not None and view.ahead[:2] == (at.priority, at.boundary)):
         return None
-    view.set_out()
+    view.budget.restart()
     limit = _rows_at_once(view, priority, want + len(listed_above(head.slots, at)))
     slice_ = ReadSlice(view.wide_row, priority, at.boundary, ids.highest_at(now_us), limit)
     return Reads(at, now_us, limit, slice_, _late(view, spec, at, now_us))
@@ -223,11 +216,11 @@ def _sweep_end(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> in
         return at.cursor
     if seen < at.boundary and now_us - view.swept_us.get(at.priority, 0) < SWEEP_GAP_US:
         return at.cursor
-    known = view.gentle_end(at.priority, at.cursor, last)
+    known = view.budget.known_end(at.priority, at.cursor, last)
     if known is not None:
         return known
     start_us = max(ids.time_us(at.cursor), view.wide_row.time_shard * 1000)
-    return min(last, max(at.cursor, ids.lowest_at(start_us + view.pace_us)))
+    return min(last, max(at.cursor, ids.lowest_at(start_us + view.budget.pace_us)))
 
 
 def _late(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> Late:
@@ -255,12 +248,12 @@ def look_back(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> Loo
     What others took they look back to themselves: nobody else knows how many tombstones lie there.
     None: it is not due, or there is nothing to look at.
     """
-    taken = view.taken.get(at.priority)
-    if not taken or at.cursor >= at.boundary or now_us - view.looked_us < LOOK_BACK_GAP_US:
+    recent = view.budget.recent(at.priority)
+    if recent is None or at.cursor >= at.boundary or now_us - view.looked_us < LOOK_BACK_GAP_US:
         return None
-    sparse = view.is_sparse(at.priority, spec.skew_us)
-    upto = at.boundary if sparse else min(taken[-1].upto, at.boundary)
-    after = max(at.cursor, ids.lowest_at(ids.time_us(upto) - spec.skew_us), 0 if sparse else taken[0].after)
+    sparse = view.budget.is_sparse(at.priority, spec.skew_us)
+    upto = at.boundary if sparse else min(recent[1], at.boundary)
+    after = max(at.cursor, ids.lowest_at(ids.time_us(upto) - spec.skew_us), 0 if sparse else recent[0])
     return LookBack(after, upto) if after < upto else None
 
 
@@ -272,7 +265,7 @@ def _readable(piece: IdSlice) -> list[int]:
 
 def _swept_end(draft: Draft, piece: IdSlice, upto: int) -> int:
     """How far a piece really got: not past the last id of a truncated read."""
-    draft.view.keep_pace(piece.tombstones)
+    draft.view.budget.crossed(piece.tombstones)
     return min(upto, piece.ids[-1]) if len(piece.ids) == MAX_IDS else upto
 
 
@@ -306,22 +299,6 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: b
     return (rows[-1].id if rows else 0), whole
 
 
-def _note_taken(draft: Draft, at: CursorRow, boundary: int, ids_: list[int]) -> None:
-    """Note what was taken up to the new boundary, in stretches that a read may cross."""
-    passed = ids_[: bisect_right(ids_, boundary)]
-    if passed:
-        draft.taken.setdefault(at.priority, []).extend(_stretches(at.boundary, passed, GENTLE_TOMBSTONES))
-        draft.passed.setdefault(at.priority, []).extend(_stretches(at.boundary, passed, STRETCH))
-
-
-def _stretches(after: int, ids_: list[int], size: int) -> Iterator[Stretch]:
-    """What was taken in stretches of so many messages."""
-    for start in range(0, len(ids_), size):
-        some = ids_[start : start + size]
-        yield Stretch(after, some[-1], len(some), ids.rows_of(some))
-        after = some[-1]
-
-
 def _learn(view: RowView, priority: int, rows: list[MessageRow]) -> None:
     """Adjust the estimates by which the next reads are bounded."""
     if not rows:
@@ -330,7 +307,7 @@ def _learn(view: RowView, priority: int, rows: list[MessageRow]) -> None:
     view.sizes.saw(priority, sum(sizes) // len(rows) + 64, len(rows))
     if view.open:  # of others it is known between two boundaries
         span_us = ids.time_us(rows[-1].id) - ids.time_us(rows[0].id)
-        view.expect_density(len(rows), ids.rows_of([row.id for row in rows]), span_us)
+        view.budget.saw(len(rows), ids.rows_of([row.id for row in rows]), span_us)
 
 
 def _rows_at_once(view: RowView, priority: int, want: int) -> int:
@@ -349,9 +326,9 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
     floor = _floor(draft, priority)
     limit = _rows_at_once(view, priority, draft.left)
     while floor < present and draft.left > 0:
-        upto = min(present, ids.highest_at(ids.time_us(floor) + view.pace_us))
+        upto = min(present, ids.highest_at(ids.time_us(floor) + view.budget.pace_us))
         found = yield from ReadSlice(view.wide_row, priority, floor, upto, limit)
-        view.keep_pace(found.tombstones)
+        view.budget.crossed(found.tombstones)
         last, whole = _take_slice(draft, priority, found.rows, whole=len(found.rows) < limit)
         if not whole:
             draft.floors[priority] = min(max(floor, last), recent)  # what is younger may still land
@@ -367,12 +344,10 @@ def _floor(draft: Draft, priority: int) -> int:
     """Where to read on: W + ε before the last poll began, or the start when a whole pass is due."""
     view = draft.view
     start = ids.lowest_at(view.wide_row.time_shard * 1000)
-    if draft.now_us >= view.pass_at_us:
-        view.floors.clear()
-        view.set_out()
-        view.pass_at_us = draft.now_us + view.pass_gap_us
-        view.pass_gap_us = min(LONGEST_PASS_GAP_US, view.pass_gap_us * 2)
-    return max(start, view.floors.get(priority, start))
+    if draft.now_us >= view.floors.pass_at_us:
+        view.floors.start_pass(draft.now_us)
+        view.budget.restart()
+    return max(start, view.floors.by_priority.get(priority, start))
 
 
 def together(*operations: Operation[Any]) -> Proto[list[Any]]:

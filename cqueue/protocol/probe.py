@@ -67,7 +67,7 @@ def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int
     if any(can_take(slot, spec, gate, now_us) for slot in used):
         return True
     if view.open:
-        return now_us >= view.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
+        return now_us >= view.floors.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
     if any(is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
         return True
     return not used and now_us >= view.retire_at_us(spec)
@@ -114,7 +114,7 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
     """Where to look for messages of a priority, with as many ids as are enough to know."""
     row, present = view.wide_row, ids.highest_at(now_us)
     if view.open:
-        since = max(view.floors.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
+        since = max(view.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
         return [ReadIds(row, priority, since, present, PROBE_IDS)]
     at = (view.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
     above = len(listed_above((view.head or Head()).slots, at))
@@ -151,7 +151,7 @@ def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
         return 0  # a suspect that waits for another one: it may be taken any moment
     wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]
     if view.open:
-        wake_us.append(view.pass_at_us)
+        wake_us.append(view.floors.pass_at_us)
     return min((at for at in wake_us if at > now_us), default=now_us + MAX_REST_US)
 
 

@@ -8,11 +8,12 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import policy
+from cqueue.protocol.budget import GENTLE_TOMBSTONES
 from cqueue.protocol.draft import Draft
 from cqueue.protocol.fresh import together
 from cqueue.protocol.shards import epoch_of
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import GENTLE_TOMBSTONES, RowView
+from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
     DeleteMessages,
     DropBodies,
@@ -67,8 +68,8 @@ def try_retire(draft: Draft) -> Proto[None]:
     view = draft.view
     if not may_retire(draft):
         return
-    if not view.pass_to:
-        view.set_out()
+    if not view.passed.upto:
+        view.budget.restart()
     found = yield from _pass_others(draft)
     left = READS_AT_ONCE
     for priority in sorted(view.priorities):
@@ -76,18 +77,13 @@ def try_retire(draft: Draft) -> Proto[None]:
             found, reads = yield from _pass_priority(draft, priority, left)
             left -= reads
     if found:
-        _begin_anew(view)
+        view.passed.restart()
         yield from _take_strays(draft, found)
-    elif all(view.pass_to.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
-        draft.retire = not view.passed_quarantine
-        if view.passed_quarantine:
-            _begin_anew(view)
+    elif all(view.passed.upto.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
+        draft.retire = not view.passed.quarantine
+        if view.passed.quarantine:
+            view.passed.restart()
             view.rest_until_us = draft.now_us + QUARANTINE_REST_US
-
-
-def _begin_anew(view: RowView) -> None:
-    view.pass_to.clear()
-    view.passed_quarantine = False
 
 
 def _end(draft: Draft) -> int:
@@ -97,10 +93,10 @@ def _end(draft: Draft) -> int:
 def _pass_others(draft: Draft) -> Proto[Found]:
     """Live ids of the priorities that nobody uses: each in one read, as nothing lies there."""
     view = draft.view
-    others = [p for p in PRIORITIES if p not in view.priorities and p not in view.pass_to]
+    others = [p for p in PRIORITIES if p not in view.priorities and p not in view.passed.upto]
     found, _ = yield from _pass_over(draft, [Piece(priority, ids.START, _end(draft)) for priority in others])
     if not found:
-        view.pass_to.update(dict.fromkeys(others, _end(draft)))
+        view.passed.upto.update(dict.fromkeys(others, _end(draft)))
     return found
 
 
@@ -111,13 +107,13 @@ def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found,
     much: pieces grow there, until they cross tombstones after all (of a purge).
     """
     view, at, end, reads = draft.view, draft.cursor(priority), _end(draft), 0
-    after = view.pass_to.get(priority, ids.lowest_at(view.wide_row.time_shard * 1000) - 1)
-    longest_us = view.pace_us
+    after = view.passed.upto.get(priority, ids.lowest_at(view.wide_row.time_shard * 1000) - 1)
+    longest_us = view.budget.pace_us
     while after < end and reads < most:
         pieces: list[Piece] = []
         while len(pieces) < SIDE_BY_SIDE and after < end:
-            pace_us = view.pace_us if view.open or after < at.boundary else longest_us
-            upto = view.gentle_end(priority, after, end)
+            pace_us = view.budget.pace_us if view.open or after < at.boundary else longest_us
+            upto = view.budget.known_end(priority, after, end)
             if upto is None:
                 upto = min(end, ids.lowest_at(ids.time_us(after) + 1 + pace_us) - 1)
             pieces.append(Piece(priority, after, upto))
@@ -126,13 +122,14 @@ def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found,
         try:
             found, crossed = yield from _pass_over(draft, pieces)
         except NotDone:
-            view.be_cautious()
+            view.budget.failed()
             raise
         if found:
             return found, reads
-        view.pass_to[priority] = after
-        view.keep_pace(crossed)
-        longest_us = view.pace_us if view.cautious or crossed > GENTLE_TOMBSTONES else longest_us * GROWTH
+        view.passed.upto[priority] = after
+        view.budget.crossed(crossed)
+        is_clear = crossed <= GENTLE_TOMBSTONES and not view.budget.cautious
+        longest_us = longest_us * GROWTH if is_clear else view.budget.pace_us
     return {}, reads
 
 
@@ -154,7 +151,7 @@ def _not_in_quarantine(draft: Draft, piece: Piece, answer: IdSlice) -> Proto[lis
     aside = _set_aside(draft, piece.priority)
     while True:
         some = [i for i in answer.ids if i not in aside and not ids.is_any_of_row(i, answer.damaged)]
-        draft.view.passed_quarantine |= len(some) < len(answer.ids)
+        draft.view.passed.quarantine |= len(some) < len(answer.ids)
         if some or len(answer.ids) < PASS_IDS:
             return some
         rest = piece._replace(after=answer.ids[-1])

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
+from cqueue.protocol.budget import GENTLE_TOMBSTONES
 from cqueue.protocol.fresh import together
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import GENTLE_TOMBSTONES
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,

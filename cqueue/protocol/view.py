@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cqueue import ids
 from cqueue.protocol import policy, shards
+from cqueue.protocol.budget import TombstoneBudget
 from cqueue.protocol.spec import Lease, QueueSpec
 from cqueue.store.operations import Head, MessageRow, WideRow
 
@@ -21,33 +19,6 @@ RIVALS_US = 1_000_000
 
 CURRENT_US = 50_000
 """How far others can get in a wide row without crossing too much, in the time that we have not seen it."""
-
-FIRST_PACE_US = 250_000
-LONGEST_PACE_US = 60_000_000
-SHORTEST_PACE_US = 1_000
-GENTLE_TOMBSTONES = 500
-"""What a read in pieces aims at; 1,000 is the bound."""
-
-KNOWN_TOMBSTONES = 750
-"""What one may cross where we took everything ourselves, and know; late rows lie there besides."""
-
-STRETCH = 150
-"""Messages noted as one stretch, so that some of them come close to what a read may cross."""
-
-GOOD_PIECES = 3
-"""After so many pieces in a row that crossed few tombstones the next ones are twice as long."""
-
-CLOSER = 3
-"""In places messages lie so many times closer than on the whole."""
-
-MOST_PIECES = 1000
-"""Where messages lay densest decides how long pieces get, until a pass would take more of them than this."""
-
-SMALLER = 20
-"""By how much pieces get shorter after a pass that failed."""
-
-FEW_MESSAGES = 100
-"""What a look-back may cross without a second thought."""
 
 UNKNOWN_SIZE = 8 << 10
 """Bytes that a message is taken for before any was read."""
@@ -61,15 +32,6 @@ NEVER_US = 1 << 62
 
 FIRST_PASS_GAP_US = 1_000_000
 LONGEST_PASS_GAP_US = 60_000_000
-
-
-class Stretch(NamedTuple):
-    """Where one slice was read and taken: after < id <= upto, with so many messages in so many rows."""
-
-    after: int
-    upto: int
-    messages: int
-    rows: int
 
 
 class Ahead(NamedTuple):
@@ -115,6 +77,34 @@ class Sizes:
         return int(budget / self.means.get(priority, UNKNOWN_SIZE))
 
 
+@dataclass(slots=True)
+class Passed:
+    """How far the pass before retirement has come, by priority, without finding anything alive."""
+
+    upto: dict[int, int] = field(default_factory=dict)
+    quarantine: bool = False  # it has passed over rows in quarantine
+
+    def restart(self) -> None:
+        """Begin anew."""
+        self.upto.clear()
+        self.quarantine = False
+
+
+@dataclass(slots=True)
+class Floors:
+    """From where on an open wide row is read, by priority; whole passes come at growing intervals."""
+
+    by_priority: dict[int, int] = field(default_factory=dict)
+    pass_at_us: int = 0  # when the next whole pass is due
+    _gap_us: int = FIRST_PASS_GAP_US
+
+    def start_pass(self, now_us: int) -> None:
+        """Read everything from the start, and again after a while."""
+        self.by_priority.clear()
+        self.pass_at_us = now_us + self._gap_us
+        self._gap_us = min(LONGEST_PASS_GAP_US, self._gap_us * 2)
+
+
 @dataclass(slots=True, eq=False)
 class RowView:
     """One wide row in a consumer's memory."""
@@ -137,18 +127,14 @@ class RowView:
     claims: int = 0
     looked_us: int = 0  # when the last look-back was made
     swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last came to its end
-    pace_us: int = FIRST_PACE_US  # length of the next piece of a sweep or pass
-    densest_us: int = LONGEST_PACE_US  # length of a piece where messages lay densest
-    good_pieces: int = 0
-    cautious: bool = False  # a pass has failed: take small pieces where nothing is expected as well
     sizes: Sizes = field(default_factory=Sizes)  # a registry's views share them
-    taken: dict[int, deque[Stretch]] = field(default_factory=dict)  # by priority: what we took last, joined
-    passed: dict[int, list[Stretch]] = field(default_factory=dict)  # by priority: all that we took, no gap
-    pass_to: dict[int, int] = field(default_factory=dict)  # by priority: so far has a pass found nothing
-    passed_quarantine: bool = False  # the pass has passed over rows in quarantine
-    floors: dict[int, int] = field(default_factory=dict)  # open wide rows: read from here on
-    pass_at_us: int = 0  # open wide rows: when the next whole pass is due
-    pass_gap_us: int = FIRST_PASS_GAP_US
+    passed: Passed = field(default_factory=Passed)
+    floors: Floors = field(default_factory=Floors)  # of an open wide row
+    budget: TombstoneBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is known of tombstones."""
+        self.budget = TombstoneBudget(self.wide_row.time_shard * 1000, self.end_us)
 
     @property
     def open(self) -> bool:
@@ -188,91 +174,6 @@ class RowView:
         if not policy.rows_may_go(spec):
             return NEVER_US
         return policy.nothing_lands_from_us(spec, self.end_us, open_=self.open)
-
-    def set_out(self) -> None:
-        """A sweep or pass begins: as if messages lay as densely there as anywhere in this wide row."""
-        self.pace_us = min(self.pace_us, self.densest_us)
-        self.good_pieces = 0
-
-    def keep_pace(self, tombstones: int) -> None:
-        """Shorten the next piece after too many tombstones; lengthen it after a few good ones."""
-        if tombstones > GENTLE_TOMBSTONES:
-            self._at_most(self.pace_us * GENTLE_TOMBSTONES // tombstones)
-            return
-        self.good_pieces += 1
-        if self.good_pieces % GOOD_PIECES == 0:
-            self.pace_us = min(self._longest_us(), self.pace_us * 2)
-
-    def be_cautious(self) -> None:
-        """A pass has failed, perhaps because it crossed too much at once: the next one takes small pieces."""
-        self.cautious = True
-        self._at_most(self.pace_us // SMALLER)
-
-    def expect_density(self, messages: int, rows: int, span_us: int) -> None:
-        """Messages stood in so many rows in `span_us`: tombstones will lie as close, and closer in places."""
-        if messages >= 50:
-            self._at_most(GENTLE_TOMBSTONES * span_us // (CLOSER * rows))
-
-    def _longest_us(self) -> int:
-        width_us = self.end_us - self.wide_row.time_shard * 1000
-        return min(LONGEST_PACE_US, max(self.densest_us, width_us // MOST_PIECES))
-
-    def _at_most(self, dense_us: int) -> None:
-        dense_us = max(SHORTEST_PACE_US, dense_us)
-        self.densest_us = min(self.densest_us, dense_us)
-        self.pace_us = min(self.pace_us, dense_us)
-        self.good_pieces = 0
-
-    def took(self, priority: int, stretch: Stretch) -> None:
-        """Remember what we took last, without a gap, and no more than a look-back may cross.
-
-        How densely messages lie shows between two boundaries: inside one batch they lie closer than anywhere.
-        """
-        taken = self.taken.setdefault(priority, deque())
-        if taken and taken[-1].upto != stretch.after:
-            taken.clear()
-        taken.append(stretch)
-        while len(taken) > 1 and sum(one.messages for one in taken) > GENTLE_TOMBSTONES:
-            taken.popleft()
-        messages, taken_us = self._density(priority)
-        self.expect_density(messages, sum(one.rows for one in taken), taken_us)
-
-    def note_passed(self, priority: int, stretch: Stretch) -> None:
-        """Remember all that we took, without a gap, in stretches that a read may cross."""
-        passed = self.passed.setdefault(priority, [])
-        if passed and passed[-1].upto != stretch.after:
-            passed.clear()
-        if passed and passed[-1].rows + stretch.rows <= KNOWN_TOMBSTONES:
-            after, _, messages, rows = passed.pop()
-            stretch = Stretch(after, stretch.upto, messages + stretch.messages, rows + stretch.rows)
-        passed.append(stretch)
-
-    def gentle_end(self, priority: int, after: int, last: int) -> int | None:
-        """Up to where, at most `last`, a read from `after` on crosses few tombstones; None: not known.
-
-        It is known as far as this consumer took everything itself: what it took are the tombstones of now.
-        """
-        passed = self.passed.get(priority, [])
-        if not passed or not passed[0].after <= after < passed[-1].upto:
-            return None
-        end, rows = after, 0
-        for stretch in passed[bisect_right(passed, after, key=lambda one: one.upto) :]:
-            rows += stretch.rows
-            if rows > KNOWN_TOMBSTONES and end > after:
-                return min(end, last)
-            end = stretch.upto
-        return min(end, last)
-
-    def is_sparse(self, priority: int, span_us: int) -> bool:
-        """Whether `span_us` of this wide row hold few messages, going by what we took last."""
-        messages, taken_us = self._density(priority)
-        return messages <= FEW_MESSAGES and messages * span_us <= FEW_MESSAGES * taken_us
-
-    def _density(self, priority: int) -> tuple[int, int]:
-        """(Messages, µs) of what we took last."""
-        taken = self.taken[priority]
-        start_us = max(ids.time_us(taken[0].after), self.wide_row.time_shard * 1000)
-        return sum(one.messages for one in taken), ids.time_us(taken[-1].upto) - start_us
 
 
 def view_of(spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:

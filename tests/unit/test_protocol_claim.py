@@ -11,6 +11,7 @@ from cqueue import ids
 from cqueue.consumer import ShutGate
 from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
+from cqueue.protocol.budget import KNOWN_TOMBSTONES
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
 from cqueue.protocol.fresh import AHEAD_US, READ_BYTES
@@ -20,7 +21,6 @@ from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import (
     CURRENT_US,
-    KNOWN_TOMBSTONES,
     REMEMBERED_US,
     RIVALS_US,
     UNKNOWN_SIZE,
@@ -483,8 +483,8 @@ def test_a_long_pass_goes_on_in_the_next_claim():
     drained(table, table.view())
     view = table.view()
     table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
-    view.cautious = True  # above the boundary as well
-    view.densest_us = SECOND_US // 10
+    view.budget.cautious = True  # above the boundary as well
+    view.budget.saw(500, 500, 3 * SECOND_US // 10)
     claims = 0
     while not view.retired:
         before = len(id_reads(table))

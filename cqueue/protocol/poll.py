@@ -89,18 +89,24 @@ class Poll:
         self._sort_finished(now_us)
         self._share = share
         is_due = now_us - self._searched_us >= SEARCH_EVERY_US
-        self._searched = self._hear(spec, hints, now_us) and not is_due
+        self._searched = (yield from self._hear(spec, hints, now_us)) and not is_due
         if is_due and self.has_work:
             yield from self._search(spec, busy=True)
 
-    def _hear(self, spec: QueueSpec, hints: Iterable[Hint], now_us: int) -> bool:
-        """Take note of hints; whether there is one of a wide row of the present."""
-        heard = False
-        for wide_row, priorities in hints:
-            if wide_row.queue == spec.partition and wide_row.time_shard * 1000 <= now_us:
-                self.work.add(self.registry.add(spec, wide_row, priorities), Reason.HINT)
-                heard = True
-        return heard
+    def _hear(self, spec: QueueSpec, hints: Iterable[Hint], now_us: int) -> Proto[bool]:
+        """Take note of hints; whether there is one of a wide row of the present.
+
+        A hint tells no more than where to look. Where the wide row is not known the registry is read: who has
+        sent there has registered it before, and what is not registered is nothing but a mistake.
+        """
+        here = [hint for hint in hints if hint.wide_row.queue == spec.partition]
+        here = [hint for hint in here if hint.wide_row.time_shard * 1000 <= now_us]
+        if not all(self.registry.knows(hint.wide_row, hint.priorities) for hint in here):
+            yield from refresh(self.registry, spec)
+        views = [view for hint in here if (view := self.registry.views.get(hint.wide_row)) is not None]
+        for view in views:
+            self.work.add(view, Reason.HINT)
+        return bool(views)
 
     @property
     def has_work(self) -> bool:
@@ -207,7 +213,7 @@ class Poll:
             if not busy or view.seen_us <= last_us
         ]
         for start in range(0, len(due), PROBED_AT_ONCE):
-            if len(self.work) >= ENOUGH_FOUND:
+            if start and len(self.work) >= ENOUGH_FOUND:  # some are probed each time, whatever else there is
                 return
             yield from self._probe(spec, due[start : start + PROBED_AT_ONCE], now_us)
         if share is None:

@@ -70,6 +70,11 @@ class Registry:
             view.rest_until_us = view.seen_us = 0
         return view
 
+    def knows(self, wide_row: WideRow, priorities: frozenset[int]) -> bool:
+        """Whether it knows of a wide row, and of messages of these priorities there."""
+        view = self.views.get(wide_row)
+        return view is not None and priorities <= view.priorities
+
     def forget_retired(self) -> None:
         """Drop views of wide rows that are gone, unless leases of ours still refer to them."""
         for wide_row in [row for row, view in self.views.items() if view.retired]:

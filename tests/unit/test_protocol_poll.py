@@ -166,8 +166,17 @@ def test_a_hint_is_followed_by_no_search():
         Hint(WideRow("q@1", NOON_US // 1000 + 60_000, 0), frozenset({0})),
         Hint(WideRow("q@1", NOON_US // 1000, 7), frozenset({0})),
         Hint(WideRow("q@1", NOON_US // 1000, 0), frozenset({9})),
+        Hint(WideRow("q@1", NOON_US // 1000, 0), frozenset()),
+        Hint(WideRow("q@1", 0, -1), frozenset({0})),
     ],
-    ids=["another queue", "the future", "a wide row that is not there", "a priority that is not there"],
+    ids=[
+        "another queue",
+        "the future",
+        "a wide row that is not there",
+        "a priority that is not there",
+        "no priority",
+        "an open wide row that is not there, and would be read from 1970 on",
+    ],
 )
 def test_a_wrong_hint_gives_nothing_and_hides_nothing(wrong):
     table = Table(shards=4)
@@ -226,3 +235,27 @@ def test_the_reason_of_a_claim_is_told():
     put(table, 0)
     table.run(poll.begin(table.spec, [hint(row)]))
     assert table.run(poll.next_claim(table.spec, 10)).reason is Reason.HINT
+
+
+def test_what_others_send_is_found_beside_much_other_work():
+    """However many wide rows have messages without end, one that nobody gave a hint of has its turn."""
+    busy = ENOUGH_FOUND + 2
+    table = Table(shards=busy + 1)
+    poll = started(table)
+    for shard in range(busy):
+        put(table, shard)
+    took(table, poll)
+    for shard in range(busy):
+        put(table, shard)
+        put(table, shard)
+    table.run(poll.begin(table.spec, [hint(shards.normal_row(table.spec, NOON_US, n)) for n in range(busy)]))
+    put(table, busy)
+    for _ in range(TURNS * (busy + 1) + 2 * SEARCH_EVERY_US // 10_000):
+        (taken,) = table.run(poll.next_claim(table.spec, 1)).taken
+        shard = taken.lease.wide_row.shard
+        if shard == busy:
+            return
+        put(table, shard)
+        table.pass_time(10_000)
+        table.run(poll.begin(table.spec))
+    raise AssertionError("nobody looked there")

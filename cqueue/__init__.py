@@ -12,7 +12,7 @@ from cqueue._version import __version__
 if TYPE_CHECKING:
     from cqueue.client import Client, connect
     from cqueue.config import QueueConfig
-    from cqueue.consumer import Consumer, ReceivedMessage
+    from cqueue.consumer import Consumer
     from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
     from cqueue.dispatcher.app import App
     from cqueue.dispatcher.context import Binding, Context, Firing, current_context, current_message
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from cqueue.message import Message, MessageId
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
+    from cqueue.received import ReceivedMessage
 
 __all__ = [
     "AckUnknown",
@@ -168,7 +169,7 @@ __all__ = [
 _HOMES = {
     "client": ("Client", "connect"),
     "config": ("QueueConfig",),
-    "consumer": ("Consumer", "ReceivedMessage"),
+    "consumer": ("Consumer",),
     "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
     "dispatcher.app": ("App",),
     "dispatcher.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
@@ -191,6 +192,7 @@ _HOMES = {
     "message": ("Message", "MessageId"),
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),
+    "received": ("ReceivedMessage",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

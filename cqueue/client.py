@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from threading import Lock
+from threading import Lock, RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from cqueue.batcher import calls
 from cqueue.bell import Bell
 from cqueue.catalog import Catalog
 from cqueue.clock import ClusterClock
 from cqueue.config import QueueConfig
-from cqueue.consumer import Consumer, PollIntervals, SharedGate
+from cqueue.consumer import Consumer, PollIntervals
 from cqueue.doorbell import Address, Doorbell
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.group_commit import MAX_LINGER
@@ -24,9 +24,9 @@ from cqueue.log.positions import Start
 from cqueue.log.subscription import OnEvent, Subscription, pace_of, policy_of
 from cqueue.message import check_duration
 from cqueue.producer import Producer
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.subscribe import remove
 from cqueue.queue import Queue
-from cqueue.senders import Senders
 from cqueue.settings import Settings, load
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Operation, Store
@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     from cqueue.store.cassandra import CassandraStore
     from cqueue.store.connection import Connection
 
-ACK_THREADS = 2
+SENDS, MOST_SENDS = 2, 8
+"""Calls of `send_many_async` that run at a time, and that run or wait before the next one has to wait: each
+may have 10,000 messages."""
+ACKS, MOST_ACKS = 2, 1000
+"""Of `ack_async`."""
 DOORBELL_S = 2.0
 """What the doorbell may take to read or write who listens."""
 
@@ -135,12 +139,12 @@ class Client:
         self._clock = self._driver.clock
         self._catalog = Catalog(self._driver, local_dc)
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
-        self._executor = ThreadPoolExecutor(ACK_THREADS, thread_name_prefix="cqueue-ack")
-        self._senders = Senders()
+        self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)
+        self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
         self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify)
-        self._gates: dict[str, SharedGate] = {}
+        self._gates: dict[str, SuspectGate] = {}
 
     def __repr__(self) -> str:
         return f"<client of {self._address}>"
@@ -149,9 +153,9 @@ class Client:
         """Open a queue.
 
         linger: `send`s of several threads with this object go one batch at a time: the first one waits so
-            long for others (0 to 1 s), and all that come while Cassandra answers go together. None: four go
-            at a time, each at once; only what comes while they do goes together. Either way each `send`
-            returns once its message is acknowledged, or fails for its own message.
+            long for others (0 to 1 s), and all that come while Cassandra answers go together. None: two go
+            at a time, each at once; what comes while they do goes together, two batches at a time. Either way
+            each `send` returns once its message is acknowledged, or fails for its own message.
 
         Raises:
             QueueNotFound: there is none of that name.
@@ -307,7 +311,7 @@ class Client:
             self._driver,
             producer,
             self._make_consumer,
-            senders=self._senders,
+            sends=self._sends,
             linger=linger,
         )
 
@@ -328,14 +332,14 @@ class Client:
     ) -> Consumer:
         with self._mutex:
             bell = self._bell(name)
-            gate = self._gates.setdefault(name, SharedGate())
+            gate = self._gates.setdefault(name, SuspectGate(RLock()))
         return Consumer(
             name,
             self._catalog,
             self._driver,
             bell,
             gate=gate,
-            executor=self._executor,
+            executor=self._acks,
             intervals=intervals,
             prefetch=prefetch,
             wake=wake,
@@ -346,8 +350,8 @@ class Client:
 
         Whatever is called afterwards raises `Closed`.
         """
-        self._senders.close()
-        self._executor.shutdown(wait=True)
+        self._sends.close()
+        self._acks.close()
         if self._doorbell is not None:
             self._doorbell.close()
         self._driver.close()

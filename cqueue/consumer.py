@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from threading import Lock, RLock
+from datetime import timedelta
+from threading import RLock
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
-from cqueue import ids
+from cqueue.batcher import Calls
 from cqueue.bell import Bell
 from cqueue.catalog import PAUSED, Catalog, Entry
-from cqueue.config import to_ms
+from cqueue.claimed import ClaimedBatch
 from cqueue.drive.blocking import BlockingDriver
-from cqueue.errors import (
-    LASTING,
-    AckUnknown,
-    BadInput,
-    BatchTooLarge,
-    Closed,
-    CqueueError,
-    LeaseLost,
-    NotDone,
-    OutcomeUnknown,
-)
-from cqueue.message import (
-    MAX_HEADERS,
-    MAX_HEADERS_BYTES,
-    MAX_RECEIVE,
-    MessageId,
-    check_duration,
-    delay_us,
-    to_datetime,
-)
+from cqueue.errors import LASTING, BatchTooLarge, Closed, CqueueError, NotDone, OutcomeUnknown
+from cqueue.message import MAX_RECEIVE, check_duration
 from cqueue.prefetch import Prefetch
-from cqueue.protocol import ack as acks
 from cqueue.protocol.claim import claim
-from cqueue.protocol.dead import bury, dead_headers, look_everywhere, without_body
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import Lease, SuspectGate
 from cqueue.protocol.poll import Poll, Share
-from cqueue.protocol.spec import DEAD_SUFFIX, Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
-from cqueue.store.operations import ReadBodies, WideRow
+from cqueue.received import Messages, ReceivedMessage
+from cqueue.settler import Settler
+from cqueue.store.operations import WideRow
 
-T = TypeVar("T")
+__all__ = ["Consumer", "PollIntervals", "ReceivedMessage"]
 
 MAX_WAIT = timedelta(days=1)
 STAY_IF_BACK_S = 0.1
 """A consumer that handles its messages quicker than this keeps the lock of a wide row that has more."""
-STRIPES = 16
-MAX_LEASES = 10_000
 PATIENCE_S = 0.1
 """How long a receive waits for a claim under way, to look for what is never claimed ahead."""
 FORGET_S = 60.0
@@ -62,37 +43,8 @@ HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
 
 
-class ShutGate(SuspectGate):
-    """Lets no suspect through: one is never claimed ahead, as it is to be started at once."""
-
-    def busy(self, now_ms: int) -> bool:  # noqa: D102
-        return True
-
-
-_SHUT = ShutGate()
-
-
-class SharedGate(SuspectGate):
-    """The gate of a process: several threads may ask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._mutex = RLock()
-
-    def busy(self, now_ms: int) -> bool:
-        """Whether a suspect is held, or is just being claimed."""
-        with self._mutex:
-            return super().busy(now_ms)
-
-    def reserve(self, now_ms: int) -> bool:
-        """Take the right to claim one suspect."""
-        with self._mutex:
-            return super().reserve(now_ms)
-
-    def hold(self, lease: Lease) -> None:
-        """A claim has granted a suspect."""
-        with self._mutex:
-            super().hold(lease)
+_SHUT = SuspectGate(shut=True)
+"""One that may have killed its holder is never claimed ahead, as it is to be started at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,124 +53,6 @@ class PollIntervals:
 
     shortest: float = 0.005
     longest: float = 1.0
-
-
-class ReceivedMessage:
-    """A message, held until its visibility timeout passes or it is acked, nacked, or dead.
-
-    Attributes:
-        body: bytes.
-    """
-
-    __slots__ = ("_consumer", "_owner", "_taken", "body")
-
-    def __init__(self, consumer: Consumer, taken: Taken, body: bytes) -> None:
-        self._consumer = consumer  # whom its own methods call: a recorder puts itself there
-        self._owner = consumer
-        self._taken = taken
-        self.body = body
-
-    @property
-    def id(self) -> MessageId:
-        """Names the message; the same at every delivery."""
-        return MessageId.of(self._taken.lease.wide_row, self._taken.row.priority, self._taken.row.id)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Text by name; empty if there are none."""
-        return dict(self._taken.row.headers or {})
-
-    @property
-    def priority(self) -> int:
-        """0, the most urgent, to 9."""
-        return self._taken.row.priority
-
-    @property
-    def task(self) -> str | None:
-        """The task's name, if it was sent with one."""
-        return self._taken.row.task
-
-    @property
-    def key(self) -> str | None:
-        """The key that it was sent with."""
-        return self._taken.row.key
-
-    @property
-    def codec(self) -> str | None:
-        """How the body is encoded, if it was said."""
-        return self._taken.row.codec
-
-    @property
-    def trigger(self) -> str | None:
-        """Which firing of a schedule it is, as JSON; None for other messages."""
-        return self._taken.row.trigger
-
-    @property
-    def due(self) -> datetime:
-        """When it was due first, in UTC."""
-        return to_datetime(ids.time_us(self._taken.row.id) // 1000)
-
-    @property
-    def sent_at(self) -> datetime:
-        """When it was sent, in UTC, by the cluster's clock."""
-        return to_datetime(self._taken.row.sent_at)
-
-    @property
-    def attempt(self) -> int:
-        """Which delivery this is, from 1. A claim whose consumer died before it began counts as well."""
-        return self._taken.lease.attempt
-
-    @property
-    def suspect(self) -> bool:
-        """Whether its last holder let it expire, and may have been killed by it: it comes alone."""
-        return self._taken.lease.suspect
-
-    @property
-    def lease(self) -> Lease:
-        """Used inside: what it is held by, together with those that it was received with."""
-        return self._taken.lease
-
-    @property
-    def is_held(self) -> bool:
-        """Whether, as far as this process knows, it is still held: neither settled nor lost."""
-        lease = self._taken.lease
-        return not lease.lost and self._taken.row.id in lease.outstanding
-
-    @property
-    def fence(self) -> int:
-        """A fencing token: of two claims on one wide row, the later has the higher one."""
-        return self._taken.lease.fence
-
-    @property
-    def visible_again(self) -> datetime:
-        """When the visibility timeout passes, in UTC; moved by `extend`."""
-        return to_datetime(self._taken.lease.due_ms)
-
-    def ack(self) -> None:
-        """See `Consumer.ack`."""
-        self._consumer.ack(self)
-
-    def nack(self, delay: timedelta = timedelta()) -> None:
-        """See `Consumer.nack`."""
-        self._consumer.nack(self, delay)
-
-    def snooze(self, delay: timedelta) -> None:
-        """See `Consumer.snooze`."""
-        self._consumer.snooze(self, delay)
-
-    def extend(self, duration: timedelta) -> None:
-        """See `Consumer.extend`."""
-        self._consumer.extend(self, duration)
-
-    def dead(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
-        """See `Consumer.dead`."""
-        self._consumer.dead(self, reason, headers)
-
-    def __repr__(self) -> str:
-        return f"<message {self.id} attempt={self.attempt} bytes={len(self.body)}>"
-
-
-Messages = ReceivedMessage | Iterable[ReceivedMessage]
 
 
 class Consumer:
@@ -238,7 +72,7 @@ class Consumer:
         bell: Bell,
         *,
         gate: SuspectGate,
-        executor: Executor,
+        executor: Calls,
         intervals: PollIntervals,
         prefetch: int = 0,
         wake: Callable[[], None] | None = None,
@@ -248,7 +82,7 @@ class Consumer:
         self._driver = driver
         self._bell = bell
         self._gate = gate
-        self._executor = executor
+        self._settler = Settler(name, catalog, driver, executor=executor, finished=self._finished)
         self._intervals = intervals
         self.share: Share | None = None
         self._pause_s = intervals.shortest
@@ -259,7 +93,6 @@ class Consumer:
         self._ahead: Prefetch[ReceivedMessage] | None = None
         if prefetch:
             self._ahead = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
-        self._stripes = [Lock() for _ in range(STRIPES)]
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
         self._deletions = 0  # purges that are known of
@@ -267,12 +100,20 @@ class Consumer:
         self.was_told = False  # the last messages were found where a hint said
         self._alone = False  # the last receive looked for what is never claimed ahead
         self.has_more = False  # the last claim did, in its wide row or in others that are known
-        self._leases: set[Lease] = set()
-        self._shared = acks.Shared()
         self._closed = self._left = False
 
     def __repr__(self) -> str:
         return f"<consumer of {self.name}>"
+
+    @property
+    def driver(self) -> BlockingDriver:
+        """Used inside: its client's."""
+        return self._driver
+
+    @property
+    def settles_with(self) -> BlockingDriver:
+        """Used inside: the same for consumers that may settle each other's messages."""
+        return self._driver
 
     # ── receive ──
 
@@ -324,7 +165,8 @@ class Consumer:
                     break
                 self._wait(left_s)
             if messages:
-                self._pause_s = self._intervals.shortest
+                if not self.was_told:  # where hints come, polls need not be frequent
+                    self._pause_s = self._intervals.shortest
                 self._left_at_s = time.monotonic()
         if failure is not None:
             raise failure
@@ -393,9 +235,8 @@ class Consumer:
 
     def _wait(self, left_s: float) -> None:
         """Wait until told of a message or for the next poll; each wait in vain is twice as long."""
-        told = self._sleeper.sleep(min(self._pause_s, left_s))
-        longer_s = min(self._pause_s * 2, self._intervals.longest)
-        self._pause_s = self._intervals.shortest if told else longer_s
+        if not self._sleeper.sleep(min(self._pause_s, left_s)):
+            self._pause_s = min(self._pause_s * 2, self._intervals.longest)
 
     def _round(self, want: int, gate: SuspectGate) -> list[ReceivedMessage]:
         """One look at everything that may have work, until something is found."""
@@ -429,7 +270,7 @@ class Consumer:
                 return False
             self._driver.run(poll.let_go())
             self._driver.run(poll.tidy())
-            holds = poll.has_finished or any(one.outstanding and not one.lost for one in list(self._leases))
+            holds = poll.has_finished or self._settler.holds
             if not holds and time.monotonic() - self._looked_s > FORGET_S:
                 self._poll = None
             return holds
@@ -452,128 +293,15 @@ class Consumer:
     # ── what a claim gave ──
 
     def _accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
-        """Load large bodies; settle what is not to be delivered."""
-        everything = [*claimed.taken, *claimed.dead, *claimed.expired]
-        if len(self._leases) > MAX_LEASES:
-            self._leases = {lease for lease in list(self._leases) if lease.outstanding and not lease.lost}
-        self._leases.update({taken.lease for taken in everything})
-        self._drop(claimed.expired)
-        self._bury_spent(claimed.dead, spec)
-        if None not in [taken.row.body for taken in claimed.taken]:
-            return [ReceivedMessage(self, taken, taken.row.body or b"") for taken in claimed.taken]
-        try:
-            return self._with_bodies(claimed.taken, spec)
-        except (NotDone, OutcomeUnknown):
-            for lease in {taken.lease for taken in claimed.taken}:
-                self._release(lease)
-            raise
+        """The messages that a claim gave; what is not to be delivered is settled."""
+        return ClaimedBatch(claimed, spec, self._driver, self._settler).accept()
 
-    def _drop(self, expired: Sequence[Taken]) -> None:
-        """Delete messages whose own time to live is over; should that fail, the next taker does it."""
-        if not expired:
-            return
-        try:
-            self._settled(self._driver.run(acks.ack(expired)))
-        except (NotDone, OutcomeUnknown):
-            return
+    def _finished(self, lease: Lease) -> None:
+        """All of its messages are acked: a later claim frees its slot."""
+        if self._poll is not None:
+            self._poll.finished.append(lease)
 
-    def _release(self, lease: Lease) -> None:
-        """Give back messages that nobody saw: no attempt used. Should that fail, their timeout does it."""
-        try:
-            with self._stripe(lease):
-                self._driver.run(acks.release(lease))
-        except (NotDone, OutcomeUnknown, LeaseLost):
-            return
-
-    def _with_bodies(self, taken: Sequence[Taken], spec: QueueSpec) -> list[ReceivedMessage]:
-        """Messages with their bodies; one that somebody has acked meanwhile is left out."""
-        large: dict[WideRow, list[Taken]] = {}
-        for one in taken:
-            if one.row.body is None:
-                large.setdefault(one.lease.wide_row, []).append(one)
-        bodies: dict[int, bytes] = {}
-        for wide_row, some in large.items():
-            sizes = {one.row.id: one.row.size or 0 for one in some}
-            read = self._driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values())))
-            bodies.update(read)
-        messages = [
-            ReceivedMessage(self, one, bodies[one.row.id] if one.row.body is None else one.row.body)
-            for one in taken
-            if one.row.body is not None or one.row.id in bodies
-        ]
-        for some in large.values():
-            missing = [one for one in some if one.row.id not in bodies]
-            if missing:
-                messages += self._found(missing, spec)
-        return messages
-
-    def _found(self, missing: Sequence[Taken], spec: QueueSpec) -> list[ReceivedMessage]:
-        """Messages whose bodies a quorum does not have, with those of other replicas; if none has them, dead.
-
-        A dead letter cannot die; it is received without its body. What cannot be looked for now is put off,
-        and uses no attempt: nobody has seen it.
-        """
-        try:
-            bodies = self._driver.run(look_everywhere(missing))
-        except (NotDone, OutcomeUnknown):
-            with suppress(NotDone, OutcomeUnknown, LeaseLost):  # its timeout does it
-                unseen = [ReceivedMessage(self, one, b"") for one in missing]
-                self.snooze(unseen, timedelta(milliseconds=spec.visibility_ms))
-            return []
-        found: list[ReceivedMessage] = []
-        for one in missing:
-            body = bodies.get(one.row.id)
-            bare = Taken(without_body(one.row), one.lease)
-            if body is not None:
-                found.append(ReceivedMessage(self, one, body))
-            elif one.row.id in bodies and spec.is_dead_letter:
-                found.append(ReceivedMessage(self, bare, b""))
-            elif one.row.id in bodies:
-                self._bury(bare, spec, "its body is lost: no replica has it")
-        return found
-
-    def _bury_spent(self, spent: Sequence[Taken], spec: QueueSpec) -> None:
-        """Dead-letter what has no attempt left.
-
-        Where that fails for a large message, for want of a replica say, it would for the next one, and what
-        was claimed beside them would wait for each.
-        """
-        failed: set[bool] = set()
-        for taken in spent:
-            is_large = taken.row.size is not None
-            reason = f"not acked in {taken.lease.attempt} attempts"
-            if is_large not in failed and not self._bury(taken, spec, reason):
-                failed.add(is_large)
-
-    def _bury(self, taken: Taken, spec: QueueSpec, reason: str) -> bool:
-        """Dead-letter what cannot be delivered; should that fail, the next taker does it, and it is False.
-
-        Whatever the error, messages claimed beside it are delivered all the same.
-        """
-        try:
-            self._run_bury(taken, spec, reason)
-        except CqueueError as exc:
-            return not isinstance(exc, NotDone | OutcomeUnknown)
-        return True
-
-    def _run_bury(
-        self, taken: Taken, spec: QueueSpec, reason: str, headers: Mapping[str, str] | None = None
-    ) -> None:
-        dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
-        id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
-        if headers:
-            own = dead_headers(taken.row.headers, reason, spec.name, taken.lease.attempt, id_)
-            headers = fitting(own, headers)
-        self._settled(self._driver.run(bury(spec, dead, taken, reason, id_, headers)))
-
-    def _settled(self, finished: Iterable[Lease]) -> None:
-        """Leases of which nothing is outstanding: their slots can be freed."""
-        for lease in finished:
-            self._leases.discard(lease)
-            if self._poll is not None:
-                self._poll.finished.append(lease)
-
-    # ── what a holder says ──
+    # ── settle ──
 
     def ack(self, messages: Messages) -> None:
         """Delete messages; returns when that is stored. Acking again, or too late, does no harm.
@@ -584,17 +312,7 @@ class Consumer:
             NotDone: nothing was deleted.
             AckUnknown: it may be; what is not comes again after its timeout.
         """
-        listed = _listed(messages)
-        if not listed:
-            return
-        try:
-            emptied = self._driver.run(acks.ack([message._taken for message in listed]))  # noqa: SLF001
-        except OutcomeUnknown as exc:
-            raise AckUnknown(f"it is not known whether {len(listed)} ack(s) are stored: {exc}") from exc
-        if emptied:
-            owners = {message._taken.lease: message._owner for message in listed}  # noqa: SLF001
-            for lease in emptied:
-                owners[lease]._settled((lease,))  # noqa: SLF001 - the same class
+        self._settler.ack(messages)
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """As `ack`, on a thread of the client; the future gives its error.
@@ -602,10 +320,7 @@ class Consumer:
         Raises:
             Closed: the client has been closed.
         """
-        try:
-            return self._executor.submit(self.ack, list(_listed(messages)))
-        except RuntimeError as exc:
-            raise Closed("the client has been closed") from exc
+        return self._settler.ack_async(messages)
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """Give messages back, to be delivered again after `delay`; this attempt counts.
@@ -617,25 +332,11 @@ class Consumer:
                 are tried, and the first error is raised.
             NotDone, OutcomeUnknown: the message stays, or may stay, held until its timeout.
         """
-        self._give_back(messages, delay, count=True)
+        self._settler.nack(messages, delay)
 
     def snooze(self, messages: Messages, delay: timedelta) -> None:
         """As `nack`, but this attempt does not count."""
-        self._give_back(messages, delay, count=False)
-
-    def _give_back(self, messages: Messages, delay: timedelta, *, count: bool) -> None:
-        delay_ms = -(-delay_us(delay) // 1000)
-        by_lease: dict[Lease, list[int]] = {}
-        for message in _listed(messages):
-            by_lease.setdefault(message._taken.lease, []).append(message._taken.row.id)  # noqa: SLF001
-
-        def give_back(lease: Lease) -> None:
-            with self._stripe(lease):
-                self._driver.run(acks.nack(lease, by_lease[lease], delay_ms, self._shared, count=count))
-                if lease.given:
-                    self._leases.discard(lease)
-
-        _each(by_lease, give_back)
+        self._settler.snooze(messages, delay)
 
     def extend(self, messages: Messages, duration: timedelta) -> None:
         """Keep messages invisible until `duration` from now (2 s to 12 h); never shortens.
@@ -645,13 +346,7 @@ class Consumer:
         Raises:
             LeaseLost: the timeout passed; the message belongs to somebody else.
         """
-        check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
-
-        def extend(lease: Lease) -> None:
-            with self._stripe(lease):
-                self._driver.run(acks.extend(lease, to_ms(duration)))
-
-        _each({message._taken.lease for message in _listed(messages)}, extend)  # noqa: SLF001
+        self._settler.extend(messages, duration)
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """Move messages to the dead-letter queue, with the reason in a header.
@@ -664,21 +359,7 @@ class Consumer:
             NotDone, OutcomeUnknown: the message is still in its queue, and is dead-lettered by
                 whoever takes it over.
         """
-        spec = self._catalog.entry(self.name).spec
-        if spec.is_dead_letter:
-            raise BadInput(f"{self.name!r} is a dead-letter queue itself; ack the message instead")
-        if not isinstance(reason, str):
-            raise BadInput(f"reason is {reason!r}; it takes text")
-
-        def bury_one(taken: Taken) -> None:
-            with self._stripe(taken.lease):
-                self._run_bury(taken, spec, reason, headers)
-
-        _each([message._taken for message in _listed(messages)], bury_one)  # noqa: SLF001
-
-    def _stripe(self, lease: Lease) -> Lock:
-        """Changes of one lease come one after the other, so that its revision is known."""
-        return self._stripes[hash(lease) % STRIPES]
+        self._settler.dead(messages, reason, headers)
 
     # ── close ──
 
@@ -697,18 +378,9 @@ class Consumer:
             self._left = True
             self._bell.leave(self._sleeper)
             self._let_go()
-            now_ms = self._now_ms()
-            for lease in list(self._leases) if give_back else ():
-                if lease.outstanding and not lease.lost and lease.due_ms > now_ms:
-                    self._abandon(lease)
+            if give_back:
+                self._settler.give_back_all(self._now_ms())
             self._free_at_close()
-
-    def _abandon(self, lease: Lease) -> None:
-        try:
-            with self._stripe(lease):
-                self._driver.run(acks.nack(lease, lease.outstanding, 0, self._shared))
-        except CqueueError:
-            return  # its timeout gives it back
 
     def _let_go(self) -> None:
         if self._poll is not None:
@@ -733,47 +405,3 @@ class Consumer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """As much of `more` as fits beside `own` into the limits of headers; of each text the end."""
-    left = MAX_HEADERS_BYTES - sum(len(name.encode()) + len(text.encode()) for name, text in own.items())
-    fits: dict[str, str] = {}
-    for name, text in list(more.items())[: max(0, MAX_HEADERS - len(own))]:
-        left -= len(name.encode())
-        if left <= 0:
-            break
-        encoded = text.encode(errors="replace")[-left:]
-        fits[name] = encoded.decode(errors="ignore")
-        left -= len(encoded)
-    return fits
-
-
-def _listed(messages: Messages) -> list[ReceivedMessage]:
-    """One message or several, as a list.
-
-    Raises:
-        BadInput: something in it is not a received message.
-    """
-    listed = [messages] if isinstance(messages, ReceivedMessage) else messages
-    if not isinstance(listed, Iterable):
-        raise BadInput(f"{messages!r} is neither a received message nor several of them")
-    listed = list(listed)
-    if set(map(type, listed)) <= {ReceivedMessage}:
-        return listed
-    for message in listed:
-        if not isinstance(message, ReceivedMessage):
-            raise BadInput(f"{message!r} is not a received message")
-    return listed
-
-
-def _each(items: Iterable[T], call: Callable[[T], None]) -> None:
-    """Call for all of them; then raise the first error, if there was one."""
-    failure: CqueueError | None = None
-    for item in items:
-        try:
-            call(item)
-        except CqueueError as exc:
-            failure = failure or exc
-    if failure is not None:
-        raise failure

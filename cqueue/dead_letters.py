@@ -14,10 +14,10 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, Closed, CqueueError, LetterNotFound, NotDone, OutcomeUnknown, Unavailable
 from cqueue.message import MessageId, to_datetime
 from cqueue.producer import Producer
+from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.dead import (
     HEADER_ATTEMPTS,
     HEADER_ID,
-    HEADER_LOST,
     HEADER_REASON,
     HEADER_TRACEBACK,
 )
@@ -160,17 +160,7 @@ class DeadLetters:
             NotDone: the letters cannot be read, or the queue not be altered; nothing was sent.
         """
         chosen = self._chosen(letter_ids, reason, task, everything=everything)
-        entry = self._catalog.entry(self.queue)
-        if not dry_run and chosen and not entry.config.derived_sends:
-            self._catalog.alter(self.queue, {"derived_sends": True})
-        send_back = partial(
-            letters.send_back,
-            self._driver,
-            self._producer,
-            now_us=self._driver.clock.now_us(),
-            period_us=entry.spec.gc_grace_us // 2,
-        )
-        return self._each(chosen, self._would_send if dry_run else send_back)
+        return self._each(chosen, self._would_send if dry_run or not chosen else self._sending())
 
     def drop(
         self,
@@ -183,7 +173,7 @@ class DeadLetters:
     ) -> LettersResult:
         """Delete letters for good; which, and errors: as for `redrive`."""
         chosen = self._chosen(letter_ids, reason, task, everything=everything)
-        return self._each(chosen, _would_drop) if dry_run else self._drop_those_left(chosen)
+        return self._each(chosen, _would_drop if dry_run else self._drop)
 
     def _drop_those_left(self, letter_ids: Sequence[MessageId]) -> LettersResult:
         """Delete those of these letters that are still there; the result does not name the others."""
@@ -291,6 +281,19 @@ class DeadLetters:
 
     def _is_held(self, found: Found) -> bool:
         return letters.is_held(found, self._driver.clock.now_us(), self._dead.spec.skew_us)
+
+    def _sending(self) -> Step:
+        """The step that sends letters back; the queue is altered to have `derived_sends`."""
+        entry = self._catalog.entry(self.queue)
+        if not entry.config.derived_sends:
+            self._catalog.alter(self.queue, {"derived_sends": True})
+        return partial(
+            letters.send_back,
+            self._driver,
+            self._producer,
+            now_us=self._driver.clock.now_us(),
+            period_us=entry.spec.gc_grace_us // 2,
+        )
 
     def _would_send(self, some: Sequence[Found]) -> Sequence[letters.Outcome]:
         read = letters.with_bodies(self._driver, some)

@@ -16,17 +16,17 @@ from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
 from cqueue.message import Message, MessageId, to_datetime
 from cqueue.producer import Producer
-from cqueue.protocol import survey
+from cqueue.protocol import bodies, survey
+from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.dead import (
     HEADER_ATTEMPTS,
     HEADER_ID,
-    HEADER_LOST,
     HEADER_QUEUE,
     HEADER_REASON,
     HEADER_TRACEBACK,
 )
 from cqueue.protocol.survey import Found
-from cqueue.store.operations import MessageRow, ReadBodies, SlotState, WideRow
+from cqueue.store.operations import MessageRow, SlotState, WideRow
 
 AT_ONCE = 250
 """Letters that are held in memory at a time; a body has at most 1 MiB."""
@@ -82,18 +82,14 @@ def look(driver: BlockingDriver, wanted: Iterable[str]) -> list[Found]:
 
 def with_bodies(driver: BlockingDriver, found: Iterable[Found]) -> list[Letter]:
     """Letters with their bodies."""
-    large: dict[WideRow, dict[int, int]] = {}
     found = list(found)
-    for one in found:
-        if one.row.size is not None:
-            large.setdefault(one.wide_row, {})[one.row.id] = one.row.size
-    bodies = {
-        (wide_row, id_): body
-        for wide_row, sizes in large.items()
-        for id_, body in driver.ask(ReadBodies(wide_row, tuple(sizes), tuple(sizes.values()))).items()
+    read = {
+        (read.wide_row, id_): body
+        for read in bodies.reads((one.wide_row, one.row) for one in found)
+        for id_, body in driver.ask(read).items()
     }
     return [
-        Letter(one, one.row.body if one.row.size is None else bodies.get((one.wide_row, one.row.id)))
+        Letter(one, one.row.body if one.row.size is None else read.get((one.wide_row, one.row.id)))
         for one in found
     ]
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cqueue import ids, listing
+from cqueue.batcher import Calls
 from cqueue.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
@@ -25,7 +26,6 @@ from cqueue.protocol import survey
 from cqueue.protocol.estimate import estimate
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.protocol.survey import Found
-from cqueue.senders import Senders
 from cqueue.store.operations import MessageRow, ReadBodies
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Queue:
         producer: Producer,
         make_consumer: Callable[[str, PollIntervals, int, Callable[[], None] | None], Consumer],
         *,
-        senders: Senders,
+        sends: Calls,
         linger: timedelta | None = None,
     ) -> None:
         self.name = name
@@ -120,7 +120,7 @@ class Queue:
         self._producer = producer
         self._send = GroupCommit(producer, driver.deadline_s, linger).send
         self._make_consumer = make_consumer
-        self._senders = senders
+        self._sends = sends
 
     def __repr__(self) -> str:
         return f"<queue {self.name}>"
@@ -212,7 +212,7 @@ class Queue:
         several = isinstance(messages, Iterable) and not isinstance(messages, Message)
         entries = list(messages) if several else messages
         self._producer.check_open()
-        return self._senders.submit(partial(self._producer.send_many, entries))
+        return self._sends.submit(partial(self._producer.send_many, entries))
 
     def consumer(
         self,

@@ -207,7 +207,7 @@ class Daemon:
         self._metrics.watch(dispatcher.stats, engine.quarantined, lambda: engine.depths.latest)
         self._dispatcher = dispatcher
         self._members = Members(
-            dispatcher.lanes[0].sender.ask,
+            dispatcher.lanes[0].consumer.driver.ask,
             lambda: self._described(dispatcher),
             lambda name, share: _give_share(dispatcher, name, share),
             now_s=lambda: dispatcher.lanes[0].now_ms() / 1000,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.firing import ScheduleStep
     from cqueue.dispatcher.lanes import Lane
     from cqueue.dispatcher.verdicts import Verdict
-    from cqueue.protocol.spec import Lease
+    from cqueue.protocol.lease import Lease
 
 
 class Stage(IntEnum):
@@ -139,7 +139,7 @@ class Hold:
     @property
     def is_over(self) -> bool:
         """Whether nothing of it is ours any more."""
-        return self.lease.given or not self.lease.outstanding
+        return not self.lease.is_held
 
     def forget(self) -> None:
         """Let go of what is done with, and its bodies: one that runs for hours would keep all of them."""

@@ -156,10 +156,9 @@ class Engine:
 
     def quarantined(self) -> dict[str, int]:
         """How many damaged rows this process has met, by queue or log; "" for rows that are of neither."""
-        senders = [lane.sender for lane in self.roster.lanes]
-        stores = {id(store): store for sender in senders if (store := getattr(sender, "store", None))}
+        stores = {lane.consumer.driver.store for lane in self.roster.lanes}
         found: Counter[str] = Counter()
-        for store in stores.values():
+        for store in stores:
             for owner, rows in store.quarantine.counts().items():
                 found[owner.partition("@")[0]] += rows
         return dict(found)

@@ -70,10 +70,10 @@ class Feeders:
             if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
                 self._plant.tallies.add(lane.name, "received", len(messages))
-                if getattr(lane.consumer, "was_told", False):  # a recorder has none
+                if lane.consumer.was_told:
                     self._plant.tallies.add(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
-                more = getattr(lane.consumer, "has_more", False)
+                more = lane.consumer.has_more
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
             self._failed(lane, exc)
         else:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.delivery import Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Events
 from cqueue.dispatcher.feeder import delivery_of
 from cqueue.dispatcher.firing import ScheduleStep
@@ -103,7 +103,6 @@ class Inline:
         self._last = _Last()
         self._roster = Roster(lambda _lane, _coming: 1, 0.0, 0.0)
         self._events, self._tallies = Events(), Tallies()
-        self._tally = self._tallies.new()
         self._options = Options(poll_interval=MS)
         # Delays count from the settlement, so its clock may stand still
         self._settler = Settler(
@@ -192,11 +191,8 @@ class Inline:
         return Ran(lane.name, message, settlement, self._last.answer, self._last.error)
 
     def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        if settlement is SUCCEEDED or settlement.verb is Verb.ACK:
+        if settlement.verb is Verb.ACK:
             self._settler.send_acks([delivery])
             return
-        item = Item(delivery, settlement, settlement.delay.total_seconds())
-        send: Callable[..., Any] = (
-            self._settler.send_dead if settlement.verb is Verb.DEAD else self._settler.send_nacks
-        )
-        send(self._tally, [item])
+        send = self._settler.send_dead if settlement.verb is Verb.DEAD else self._settler.send_nacks
+        send([Item(delivery, settlement, settlement.delay.total_seconds())])

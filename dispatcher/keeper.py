@@ -155,7 +155,7 @@ class Keeper:
 
     def _failed(self, hold: Hold, error: CqueueError) -> None:
         """The next look tells a lost lease, and one that is settled meanwhile; else it is tried again."""
-        if hold.lease.outstanding and not hold.lease.lost:
+        if hold.lease.is_held:
             self._trouble.failed(hold.lane.name, error, queue=hold.lane.name)
         try:
             hold.again_ms = hold.lane.now_ms() + RETRY_MS

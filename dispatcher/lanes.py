@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from cqueue.consumer import Consumer
+from cqueue.consuming import Consuming
 from cqueue.protocol.poll import Share
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.queue import Queue
@@ -38,7 +38,7 @@ RECHECK_S: Final = 0.1
 class Source(Protocol):
     """What consumers come from: a `cqueue.Queue`, or a recorder of one."""
 
-    def consumer(self, *args: Any, **options: Any) -> Any:
+    def consumer(self, *args: Any, **options: Any) -> Consuming:
         """A consumer."""
         ...
 
@@ -99,12 +99,12 @@ class Lane:
     ) -> None:
         self.queue = queue_of(source)
         self.name = self.queue.name
-        self.consumer: Consumer = source.consumer(
+        self.consumer: Consuming = source.consumer(
             poll_interval=options.poll_interval,
             max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
             wake=lambda: roster.ring(self),
         )
-        self.sender: Any = getattr(self.consumer, "_driver", self.consumer)  # acks of one go together
+        self.sender = self.consumer.settles_with  # acks of one go together
         self.turn = Turn()
         self.kinds: set[bool] = set()  # whether its handlers were coroutine functions
         self.visibility_s = 30.0

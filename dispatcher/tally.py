@@ -115,14 +115,9 @@ class Tallies:
         try:
             tally: Tally = self._own.tally
         except AttributeError:
-            tally = self._own.tally = self.new()
+            tally = self._own.tally = Tally()
+            self._all.append(tally)
         tally.add(queue, name, count)
-
-    def new(self) -> Tally:
-        """One more, for one thread."""
-        tally = Tally()
-        self._all.append(tally)
-        return tally
 
     def by_queue(self, queues: list[str]) -> dict[str, QueueCounts]:
         """The sums, by queue."""

@@ -20,7 +20,7 @@ from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
-    from cqueue.dead_letters import LettersResult
+    from cqueue.dead_letters import DeadLetters, LettersResult
     from cqueue.queue import Queue
 
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
@@ -102,12 +102,10 @@ def redrive(
     After an error or an interrupt the same command goes on; repeated within hours it makes no copies. A
     letter that a consumer of the dead-letter queue holds stays.
     """
-    check_chosen(ids, task, reason, all_=all_)
     cli: CliContext = ctx.obj
-    with _open(cli, name) as queue, _going_on(cli), cli.status("Sending back…"):
-        dead = queue.dead_letters
-        chosen = letter_ids(dead, ids) if ids else None
-        result = dead.redrive(chosen, task=task, reason=reason, everything=all_, dry_run=dry_run)
+    chosen = _choosing(cli, name, ids, task=task, reason=reason, all_=all_)
+    with chosen as (dead, which), _going_on(cli), cli.status("Sending back…"):
+        result = dead.redrive(**which, dry_run=dry_run)
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
 
@@ -125,13 +123,10 @@ def drop(
     _json: Json = False,
 ) -> None:
     """Delete dead letters for good: those of these ids, of a task or reason, or all."""
-    check_chosen(ids, task, reason, all_=all_)
     cli: CliContext = ctx.obj
-    with _open(cli, name) as queue:
-        dead = queue.dead_letters
+    with _choosing(cli, name, ids, task=task, reason=reason, all_=all_) as (dead, which):
         with cli.status("Looking…"):
-            named = letter_ids(dead, ids) if ids else None
-            would = dead.drop(named, task=task, reason=reason, everything=all_, dry_run=True)
+            would = dead.drop(**which, dry_run=True)
         if would.done:
             confirm(cli, f"Delete {counted(len(would.done), 'dead letter')} of {name} for good?", yes=yes)
         chosen = [*would.done, *would.held]
@@ -151,7 +146,19 @@ def _open(cli: CliContext, name: str) -> Iterator[Queue]:
         say_left_out(cli, client, "messages")
 
 
-def check_chosen(ids: Sequence[str] | None, task: str | None, reason: str | None, *, all_: bool) -> None:
+@contextmanager
+def _choosing(
+    cli: CliContext, name: str, ids: Sequence[str] | None, *, task: str | None, reason: str | None, all_: bool
+) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
+    """The dead letters of a queue, and which of them, as `redrive` and `drop` take it."""
+    _check_chosen(ids, task, reason, all_=all_)
+    with _open(cli, name) as queue:
+        with cli.status("Looking…"):
+            named = letter_ids(queue.dead_letters, ids) if ids else None
+        yield queue.dead_letters, {"letter_ids": named, "task": task, "reason": reason, "everything": all_}
+
+
+def _check_chosen(ids: Sequence[str] | None, task: str | None, reason: str | None, *, all_: bool) -> None:
     """Exactly one way to say which letters."""
     filtered = task is not None or reason is not None
     if bool(ids) + filtered + all_ != 1:

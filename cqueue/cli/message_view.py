@@ -15,8 +15,8 @@ from cqueue.cli.values import body_text, safe_for_terminal, show_moment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cqueue.consumer import ReceivedMessage
     from cqueue.queue import StoredMessage
+    from cqueue.received import ReceivedMessage
 
 
 class Printer:

@@ -21,9 +21,10 @@ from cqueue.cli.values import counted, parse_duration
 from cqueue.errors import BadInput, CqueueError, LeaseLost
 
 if TYPE_CHECKING:
-    from cqueue.consumer import Consumer, ReceivedMessage
+    from cqueue.consumer import Consumer
     from cqueue.message import MessageId
     from cqueue.queue import Queue
+    from cqueue.received import ReceivedMessage
 
 app = typer.Typer()
 

@@ -12,7 +12,6 @@ from threading import Event
 
 from cqueue.client import Client
 from cqueue.config import QueueConfig
-from cqueue.consumer import ReceivedMessage
 from cqueue.demo.accounting import Ledger, Report, Snapshot
 from cqueue.demo.input import Input
 from cqueue.dispatcher.context import Binding, Context
@@ -23,6 +22,7 @@ from cqueue.dispatcher.verdicts import Retry
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, OwnershipLost
 from cqueue.message import Message
 from cqueue.queue import Queue
+from cqueue.received import ReceivedMessage
 
 CONFIG = QueueConfig(visibility=timedelta(seconds=5), max_attempts=4)
 RETRY = Retry(timedelta(milliseconds=200))

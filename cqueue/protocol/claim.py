@@ -18,10 +18,11 @@ from __future__ import annotations
 from cqueue.protocol import fresh, lock, policy, retire
 from cqueue.protocol.draft import Claim, Draft
 from cqueue.protocol.fresh import beside_head, next_slice
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import make_ready, new_owner, settle, settle_beside
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, take_ripe
-from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import Ahead, RowView, fence_of
 from cqueue.store.operations import Head, Mutate, Now
 

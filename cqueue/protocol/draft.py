@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.protocol import policy, sanity
+from cqueue.protocol.disposition import Disposition, disposition
+from cqueue.protocol.lease import Lease, SuspectGate, Taken
 from cqueue.protocol.lock import share
 from cqueue.protocol.sanity import is_lost, restarted
-from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.view import Ahead, RowView
 from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
@@ -121,8 +123,8 @@ class Draft:
         """Slots of ours whose messages are all acked, unless somebody else has changed them since."""
         mine: dict[tuple[int, int], Lease] = {}
         for lease in self.view.finished:
-            key = (lease.priority, lease.number)
-            if key in self.slots and self.slots[key].rev == lease.rev:
+            key = (lease.slot.priority, lease.slot.number)
+            if key in self.slots and self.slots[key].rev == lease.slot.rev:
                 mine[key] = lease
         return mine
 
@@ -269,21 +271,21 @@ class Draft:
     def claim(self, gate: SuspectGate, fence: int) -> Claim:
         """What is ours now that the mutation is applied."""
         claim = Claim(more=self.more and bool(self.grants), passed_over=self.passed_over)
+        lists = {
+            Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
+        }  # fmt: skip
         for grant in self.grants:
-            lease = _lease(self.view, grant, fence)
+            lease = Lease(self.view.wide_row, grant.slot, fence, gate if grant.suspect else None)
             if grant.suspect:
                 gate.hold(lease)
-            if lease.died_at_ms is None and {row.expires for row in grant.rows} <= {None}:
+            dying = grant.slot.died_at_ms is not None
+            if not dying and {row.expires for row in grant.rows} <= {None}:
                 claim.taken += [Taken(row, lease) for row in grant.rows]
                 continue
             for row in grant.rows:
-                taken = Taken(row, lease)
-                if row.expires is not None and row.expires <= self.now_ms:
-                    claim.expired.append(taken)
-                elif lease.died_at_ms is not None:
-                    claim.dead.append(taken)
-                else:
-                    claim.taken.append(taken)
+                expired = row.expires is not None and row.expires <= self.now_ms
+                goes = disposition(self.spec, expired=expired, dying=dying)
+                lists[goes].append(Taken(row, lease))
         return claim
 
 
@@ -296,24 +298,6 @@ def _portions(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
         yield rows[start:end]
         start = end
     yield rows[start:]
-
-
-def _lease(view: RowView, grant: _Grant, fence: int) -> Lease:
-    slot = grant.slot
-    return Lease(
-        wide_row=view.wide_row,
-        priority=slot.priority,
-        number=slot.number,
-        rev=slot.rev,
-        due_ms=slot.due_ms,
-        attempt=slot.attempt,
-        owner=slot.owner,
-        fence=fence,
-        ids=slot.ids,
-        tally=slot.tally,
-        died_at_ms=slot.died_at_ms,
-        suspect=grant.suspect,
-    )
 
 
 def freed(slot: SlotRow) -> SlotRow:

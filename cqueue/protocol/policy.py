@@ -27,7 +27,8 @@ from cqueue.store.operations import (
 )
 
 if TYPE_CHECKING:
-    from cqueue.protocol.spec import Lease, QueueSpec
+    from cqueue.protocol.lease import Lease
+    from cqueue.protocol.spec import QueueSpec
 
 # ── what slots list ──
 

@@ -15,10 +15,11 @@ from cqueue.protocol import ack, policy
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import Lease, SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.probe import has_suspect, probe
 from cqueue.protocol.registry import Registry, refresh
-from cqueue.protocol.spec import Lease, Proto, QueueSpec, SuspectGate
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
 from cqueue.protocol.work import Reason, Work, WorkList
 from cqueue.store.operations import Now, QueueRow, RandomBits, WideRow

@@ -11,12 +11,14 @@ from typing import Any
 
 from cqueue import ids
 from cqueue.protocol import policy
+from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.draft import listed_above
 from cqueue.protocol.fresh import look_back
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.ripe import is_ripe, is_spent, ripe_at_us
+from cqueue.protocol.ripe import is_ripe, ripe_at_us
 from cqueue.protocol.sanity import is_held, is_lost, is_retired
-from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
 from cqueue.store.operations import (
     CursorRow,
@@ -76,15 +78,15 @@ def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int
 def has_suspect(view: RowView, spec: QueueSpec, now_us: int) -> bool:
     """Whether the head, as last read, shows what its holder has let expire, and that is to be tried again."""
     head = view.head or Head()
-    expired = [slot for slot in head.slots if slot.state is SlotState.CLAIMED and is_ripe(slot, spec, now_us)]
-    return not all(is_spent(slot, spec) for slot in expired)
+    ripe = [slot for slot in head.slots if is_ripe(slot, spec, now_us)]
+    return any(of_slot(slot, spec) is Disposition.ALONE for slot in ripe)
 
 
 def can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
     """Whether a slot is a reason to lock: its timeout has passed, and we may hold what it lists."""
     if not is_ripe(slot, spec, now_us):
         return False
-    return slot.state is SlotState.WAITING or is_spent(slot, spec) or not gate.busy(now_us // 1000)
+    return of_slot(slot, spec) is not Disposition.ALONE or not gate.busy(now_us // 1000)
 
 
 def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[list[RowView]]:

@@ -7,9 +7,11 @@ them at a time: one that kills its worker cannot burn the attempts of its neighb
 
 from __future__ import annotations
 
+from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.draft import Draft
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.sanity import AHEAD_US, is_overdue
-from cqueue.protocol.spec import Proto, QueueSpec, SuspectGate
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import ReadMessages, SlotRow, SlotState
 
 BURIED_AT_ONCE = 10
@@ -32,28 +34,16 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
         if draft.listable <= 0:
             draft.more = True
             return
-        if is_spent(slot, draft.spec):
+        goes = of_slot(slot, draft.spec)
+        if goes is Disposition.BURY:
             yield from _take_dead(draft, slot)
-        elif slot.state is SlotState.WAITING:
+        elif goes is Disposition.DELIVER:
             yield from _take_waiting(draft, slot)
         elif not draft.grants and gate.reserve(draft.now_ms):
             draft.suspect = True
             yield from take_suspect(draft, slot)
         else:
             draft.passed_over = True
-
-
-def is_spent(slot: SlotRow, spec: QueueSpec) -> bool:
-    """Whether its messages go to the dead-letter queue: no attempt is left, or a burial was begun.
-
-    Not those that a holder let expire together: only one of them need have killed it, so each gets
-    its last attempt alone.
-    """
-    if slot.died_at_ms is not None:
-        return True
-    if slot.state is SlotState.CLAIMED and len(slot.ids) > 1:
-        return False
-    return bool(spec.max_attempts) and slot.attempt >= spec.max_attempts
 
 
 def alone_before(slot: SlotRow, spec: QueueSpec) -> int:

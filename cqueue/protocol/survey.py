@@ -291,7 +291,8 @@ def purge(spec: QueueSpec) -> Proto[int]:
             while not walk.done:
                 page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
                 total += len(page.rows)
-                yield from _delete(wide_row, priority, page.rows)
+                if page.rows:
+                    yield from discard(wide_row, priority, page.rows)
                 if page.damaged:
                     yield from DropMessages(wide_row, priority, page.damaged, now_us)
                 full = len(page.rows) == PURGED_AT_ONCE
@@ -318,14 +319,6 @@ def discard(wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Pro
     if large:
         with suppress(NotDone, OutcomeUnknown):
             yield from DeleteBodies(wide_row, large)
-
-
-def _delete(wide_row: WideRow, priority: int, rows: list[MessageRow]) -> Proto[None]:
-    if rows:
-        yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
-    large = tuple(row.id for row in rows if row.size is not None)
-    if large:
-        yield from DeleteBodies(wide_row, large)
 
 
 def forget(spec: QueueSpec) -> Proto[None]:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from cqueue.protocol import policy, shards
 from cqueue.protocol.budget import TombstoneBudget
-from cqueue.protocol.spec import Lease, QueueSpec
+from cqueue.protocol.lease import Lease
+from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import Head, MessageRow, WideRow
 
 REMEMBERED_US = 250_000

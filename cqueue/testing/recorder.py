@@ -15,17 +15,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from cqueue.consumer import Consumer, Messages, ReceivedMessage
+from cqueue.consumer import Consumer
+from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
 from cqueue.protocol.dead import HEADER_ID
+from cqueue.protocol.poll import Share
 from cqueue.queue import MAX_PEEK, Queue, StoredMessage
+from cqueue.received import Messages, ReceivedMessage
+from cqueue.store.operations import WideRow
 from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, Event
 
 MS: Final = timedelta(milliseconds=1)
@@ -215,17 +220,55 @@ class RecordedConsumer:
         self._recorder = recorder
         self._consumer = consumer
 
+    @property
+    def share(self) -> Share | None:
+        """As `Consumer.share`."""
+        return self._consumer.share
+
+    @share.setter
+    def share(self, share: Share | None) -> None:
+        self._consumer.share = share
+
+    @property
+    def was_told(self) -> bool:
+        """As `Consumer.was_told`."""
+        return self._consumer.was_told
+
+    @property
+    def has_more(self) -> bool:
+        """As `Consumer.has_more`."""
+        return self._consumer.has_more
+
+    @property
+    def driver(self) -> BlockingDriver:
+        """As `Consumer.driver`."""
+        return self._consumer.driver
+
+    @property
+    def settles_with(self) -> RecordedConsumer:
+        """Itself: a history says who has settled a message."""
+        return self
+
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
         """As `Consumer.receive`."""
+        return self._receive(lambda: self._consumer.receive(max_messages, wait))
 
-        def receive() -> list[ReceivedMessage]:
-            return self._consumer.receive(max_messages, wait)
+    def receive_from(
+        self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
+    ) -> list[ReceivedMessage]:
+        """As `Consumer.receive_from`."""
+        return self._receive(lambda: self._consumer.receive_from(wide_row, priorities, max_messages))
 
+    def tidy(self) -> bool:
+        """As `Consumer.tidy`; not recorded."""
+        return self._consumer.tidy()
+
+    def _receive(self, receive: Callable[[], list[ReceivedMessage]]) -> list[ReceivedMessage]:
         messages: list[ReceivedMessage] = self._recorder.call(
             "receive", self.name, [], receive, answer=self._received
         )
         for message in messages:
-            message._consumer = self  # type: ignore[assignment]  # noqa: SLF001 - message.ack() is recorded too
+            message._consumer = self  # noqa: SLF001 - message.ack() is recorded too
         return messages
 
     def _received(self, messages: list[ReceivedMessage]) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
@@ -238,7 +281,7 @@ class RecordedConsumer:
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """As `Consumer.ack_async`; recorded when a thread of the client takes it up."""
-        return self._consumer._executor.submit(self.ack, _listed(messages))  # noqa: SLF001
+        return self._consumer._settler._executor.submit(partial(self.ack, _listed(messages)))  # noqa: SLF001
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """As `Consumer.nack`."""

@@ -12,6 +12,8 @@ from cqueue.dispatcher.events import Event, Events, Trouble
 from cqueue.dispatcher.keeper import RETRY_MS, Care, Keeper, judge
 from cqueue.dispatcher.tally import Tallies
 from cqueue.errors import LeaseLost, Unavailable
+from cqueue.protocol.lease import Holding, Lease
+from cqueue.store.operations import SlotRow, SlotState, WideRow
 
 VISIBILITY_MS = 10_000
 
@@ -27,7 +29,8 @@ class FakeLane:
         self.error = None
         self.extended = 0
         self.consumer = SimpleNamespace(extend=self.extend)
-        self.lease = SimpleNamespace(due_ms=VISIBILITY_MS, outstanding={1, 2, 3}, lost=False, given=False)
+        slot = SlotRow(0, 0, SlotState.CLAIMED, (1, 2, 3), VISIBILITY_MS, 1, b"us", 1)
+        self.lease = Lease(WideRow("q", 0, 0), slot, 1)
 
     def now_ms(self):
         return self.now
@@ -36,7 +39,7 @@ class FakeLane:
         self.extended += 1
         if self.error is not None:
             raise self.error
-        self.lease.due_ms = self.now + VISIBILITY_MS
+        self.lease.slot = self.lease.slot._replace(due_ms=self.now + VISIBILITY_MS)
 
 
 class Inline:
@@ -93,8 +96,8 @@ def tick_at(keeper, lane, *times):
         (4_999, {}, Care.NOTHING),
         (5_000, {}, Care.HALF),
         (99_999, {}, Care.HALF),  # too late, perhaps: nobody need have taken it
-        (0, {"lost": True}, Care.LOST),
-        (9_000, {"given": True}, Care.FORGET),
+        (0, {"state": Holding.LOST}, Care.LOST),
+        (9_000, {"state": Holding.GIVEN}, Care.FORGET),
         (9_000, {"outstanding": set()}, Care.FORGET),
     ],
 )
@@ -160,7 +163,7 @@ def test_a_lost_lease_is_told_to_handlers_and_forgotten(keeper, lane, hold):
     lane.error = LeaseLost("gone")
 
     def extend(_message, _duration):
-        lane.lease.lost = True
+        lane.lease.state = Holding.LOST
         raise LeaseLost("gone")
 
     lane.consumer.extend = extend

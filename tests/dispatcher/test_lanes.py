@@ -27,7 +27,7 @@ class FakeSource:
         self.name = name
 
     def consumer(self, *, wake, **_options):
-        return SimpleNamespace(wake=wake)
+        return SimpleNamespace(wake=wake, settles_with=self)
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
-"""Couriers and the settler: together what can go together, again what failed, and nothing twice."""
+"""The settler: together what can go together, again what failed, and nothing twice."""
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 
 import pytest
 
 import cqueue
-from cqueue.dispatcher.courier import FIRST_PAUSE_S, LONGEST_PAUSE_S, Courier
 from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Stage, Verb
-from cqueue.dispatcher.events import Events
+from cqueue.dispatcher.events import Event, Events
 from cqueue.dispatcher.lanes import Lane, Roster
 from cqueue.dispatcher.options import Options
 from cqueue.dispatcher.settler import Settler
@@ -19,140 +17,12 @@ from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.store.operations import DeleteMessages, Mutate
 from tests.fix_dispatcher import SOON, SOON_S, until
 
-# ── couriers ──
-
 
 class Clock:
     now = 0.0
 
     def __call__(self):
         return self.now
-
-
-class Sender:
-    def __init__(self):
-        self.sent = []
-        self.fail = False
-
-    def __call__(self, things):
-        self.sent.append(list(things))
-        return [things] if self.fail else []
-
-
-@pytest.fixture
-def sender():
-    return Sender()
-
-
-def courier(sender, **options):
-    options = {"interval_s": 0.0, "batch": 10, "broken": lambda _: None, **options}
-    return Courier("test", sender, **options)
-
-
-def idle(sender, clock):
-    """A courier without a thread: turns are made by hand."""
-    made = courier(sender, clock=clock)
-    made._start = lambda: None
-    return made
-
-
-def test_things_are_collected_until_the_batch_is_full(sender):
-    """Not longer, though the interval is an hour."""
-    sends = courier(sender, interval_s=3600.0, batch=3)
-    for thing in range(3):
-        sends.put(thing)
-    until(lambda: sender.sent)
-    assert sender.sent == [[0, 1, 2]]
-    sends.close()
-
-
-def test_things_are_collected_for_the_interval(sender):
-    """Then what is there is sent."""
-    sends = courier(sender, interval_s=0.05)
-    sends.put(1)
-    sends.put(2)
-    until(lambda: not sends.pending)
-    assert sender.sent == [[1, 2]]
-    sends.close()
-
-
-def test_nothing_is_lost_however_puts_and_turns_race():
-    """Everything that was put is sent once, whatever threads do."""
-    seen, mutex = [], threading.Lock()
-
-    def send(things):
-        with mutex:
-            seen.extend(things)
-        return []
-
-    sends = courier(send, interval_s=0.0, batch=5)
-
-    def put(start):
-        for number in range(2000):
-            sends.put(start + number)
-
-    threads = [threading.Thread(target=put, args=(10_000 * number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    until(lambda: not sends.pending)
-    assert len(seen) == len(set(seen)) == 8000
-    sends.close()
-
-
-def test_what_failed_is_sent_again_after_growing_pauses(sender):
-    """And what comes new is not kept waiting by it."""
-    clock = Clock()
-    sends = idle(sender, clock)
-    sender.fail = True
-    sends.put("old")
-    pauses = []
-    for _ in range(10):
-        before, begin = len(sender.sent), clock.now
-        sends.turn()
-        while len(sender.sent) == before:
-            clock.now += 0.1
-            sends.turn()
-        pauses.append(clock.now - begin)
-    assert pauses[1] >= FIRST_PAUSE_S
-    assert pauses[-1] == pytest.approx(LONGEST_PAUSE_S, rel=0.05)
-    sender.fail = False
-    sends.put("new")
-    sends.turn()
-    assert sender.sent[-1] == ["new"]
-    clock.now += LONGEST_PAUSE_S
-    sends.turn()
-    assert sender.sent[-1] == ["old"]
-    assert sends.pending == 0
-
-
-def test_a_send_that_raises_is_a_failed_one():
-    """The courier lives, the error is told, the things stay."""
-    errors = []
-
-    def send(_things):
-        raise RuntimeError("a bug")
-
-    sends = courier(send, broken=errors.append)
-    sends._start = lambda: None
-    sends.put(1)
-    sends.turn()
-    assert len(errors) == 1
-    assert sends.pending == 1
-
-
-def test_a_hurried_courier_collects_nothing(sender):
-    """At a stop nobody waits for the interval."""
-    sends = courier(sender, interval_s=3600.0)
-    sends.put(1)
-    sends.hurry()
-    until(lambda: sender.sent == [[1]])
-    sends.close()
-    sends.join(SOON_S)
-
-
-# ── the settler ──
 
 
 class Calls:
@@ -305,3 +175,27 @@ def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, settler,
     letters = shop.queue("work.dead").peek()
     assert len(letters) <= 1
     assert len(letters) + len(work.peek()) == 1
+
+
+def test_an_ack_that_breaks_is_told_of_and_sent_again(settler, lane, work, monkeypatch):
+    """A bug loses no ack, and does not stay hidden."""
+    held, told = deliveries(lane, work, 1), []
+    monkeypatch.setattr(settler._events, "say", lambda event, **fields: told.append((event, fields)))
+    with monkeypatch.context() as patch:
+        patch.setattr(lane.consumer, "ack", lambda _: 1 / 0)
+        (error,) = settler.send_acks(held)
+    assert isinstance(error, ZeroDivisionError)
+    assert [event for event, _ in told] == [Event.BROKEN]
+    assert settler.send_acks(held) == [None]
+    assert work.peek() == []
+
+
+def test_what_is_decided_after_the_end_is_left_to_its_timeout(settler, lane, work):
+    """A handler may end after the dispatcher has."""
+    held = deliveries(lane, work, 2)
+    settler.close()
+    settler.settle(held[0], SUCCEEDED)
+    settler.settle(held[1], Settlement(Verb.NACK, "retried"))
+    assert {delivery.stage for delivery in held} == {Stage.LEFT}
+    assert settler.pending == 0
+    assert len(work.peek()) == 2

@@ -635,7 +635,7 @@ def test_a_message_without_attempts_left_is_buried_unseen(t):
     for _ in range(5):
         consumer = app.client.queue("mail").consumer()
         assert len(consumer.receive(1)) == 1
-        consumer._leases.clear()  # as if its process were gone
+        consumer._settler._leases.clear()  # as if its process were gone
         consumer.close()
         t._clock.move_to(t._clock.now_us() + 30_000_000)
     assert not [run for run in t.drain() if run.queue == "mail"]

@@ -101,7 +101,7 @@ def nack_by_reinsert() -> Any:
     def nack(lease: Any, ids_: Any, delay_ms: int, shared: Any, *, count: bool = True) -> Any:
         now_us = yield Now()
         for id_ in [id_ for id_ in ids_ if id_ in lease.outstanding]:
-            (row,) = (yield from ReadMessages(lease.wide_row, lease.priority, (id_,))) or [None]
+            (row,) = (yield from ReadMessages(lease.wide_row, lease.slot.priority, (id_,))) or [None]
             if row is None:
                 continue
             bits = yield from RandomBits(62)
@@ -109,11 +109,11 @@ def nack_by_reinsert() -> Any:
             row = row._replace(id=ids.from_ticks(at_us * 10, bits))
             target = WideRow(lease.wide_row.queue, at_us // 1_000_000 * 1000, max(0, lease.wide_row.shard))
             spec = NACK_SPEC
-            for operation in shards.registration(spec, target, lease.priority):
+            for operation in shards.registration(spec, target, lease.slot.priority):
                 yield from operation
             with contextlib.suppress(OutcomeUnknown):
                 yield from InsertMessages(target, (row,))
-            yield from DeleteMessages(lease.wide_row, lease.priority, (id_,))
+            yield from DeleteMessages(lease.wide_row, lease.slot.priority, (id_,))
             lease.outstanding.discard(id_)
 
     return replaced("nack", nack)
@@ -199,7 +199,7 @@ def suspects_prefetched() -> Any:
 
 def suspect_extended_late() -> Any:
     """A suspect is extended whenever its slot is unchanged, whatever was taken meanwhile."""
-    return replaced("suspect extended", lambda lease, due_ms: None)
+    return replaced("suspect extended", lambda gate, lease, due_ms: None)
 
 
 def remembered_head_is_older() -> Any:

@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cqueue.consumer import ShutGate
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury
+from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import Lease, SuspectGate, Taken
 from cqueue.protocol.poll import Poll
-from cqueue.protocol.spec import Lease, QueueSpec, SuspectGate, Taken
+from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import Pause, QueueRow, ReadBodies, ReadQueue
 from tests.simulation.oracle import body_of
 from tests.simulation.world import Client, Script
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim import Simulation
 
 FAILED = (NotDone, OutcomeUnknown)
-SHUT = ShutGate()
+SHUT = SuspectGate(shut=True)
 ACTIONS = ("ack", "nack", "snooze", "extend", "bury", "release", "abandon", "both")
 
 
@@ -218,4 +218,5 @@ class Consumer:
     def _bury_one(self, taken: Taken, reason: str) -> Script:
         self.sim.buried(body_of(taken.row))
         name = f"{taken.lease.wide_row} {taken.row.priority} {taken.row.id}"
-        return (yield from bury(self.spec, self.sim.dead_spec, taken, reason, name))
+        why = why_dead(reason, self.spec.name, taken.lease.attempt, name)
+        return (yield from bury(self.spec, self.sim.dead_spec, taken, why))

@@ -12,10 +12,11 @@ from cqueue.protocol import shards
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.probe import probe
-from cqueue.protocol.spec import QueueSpec, SuspectGate
+from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.view import RowView, view_of
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (

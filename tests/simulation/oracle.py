@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from cqueue import ids
 from cqueue.protocol import draft
-from cqueue.protocol.dead import HEADER_ID, HEADER_LOST
+from cqueue.protocol.bodies import HEADER_LOST
+from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.flush import Flush
-from cqueue.protocol.spec import Lease, Taken
+from cqueue.protocol.lease import Lease, Taken
 from cqueue.store.operations import (
     DeleteMessages,
     InsertMessages,
@@ -147,7 +148,7 @@ class Oracle:
         self.deliveries += 1
         if taken.lease.suspect:
             self._check_suspects(taken.lease, client)
-        if (key[0], key[1], taken.lease.number, taken.lease.rev) not in self.applied:
+        if (key[0], key[1], taken.lease.slot.number, taken.lease.slot.rev) not in self.applied:
             self.fail(f"3: {key} was delivered by a claim that was never applied")
         if key not in self.written:
             self.fail(f"4: {key} was delivered but never stored")
@@ -162,7 +163,7 @@ class Oracle:
     def _check_suspects(self, lease: Lease, client: Client) -> None:
         """What may kill its worker is held alone."""
         now_ms = max(self.world.clock_us(client), client.told_us) // 1000
-        held = [one for one in self.suspects.get(client, ()) if one.outstanding and not one.lost]
+        held = [one for one in self.suspects.get(client, ()) if one.is_held]
         if any(one.due_ms > now_ms for one in held if one is not lease):
             self.fail(f"{client.name} holds two messages that may have killed their holders")
         self.suspects[client] = [*held, lease]
@@ -200,7 +201,7 @@ class Oracle:
         ops = self.claims.pop(client, None)
         if not ops:
             return
-        leases = {one.lease.owner for part in (claimed,) if part for one in _all_of(part)}
+        leases = {one.lease.slot.owner for part in (claimed,) if part for one in _all_of(part)}
         for op in ops:
             mine = [c.row for c in op.slots if c.row.state is SlotState.CLAIMED and c.row.owner not in leases]
             mine = [row for row in mine if row.due_ms * 1000 > self.world.now_us]

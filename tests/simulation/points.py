@@ -39,6 +39,7 @@ from cqueue.protocol import (
     shards,
     view,
 )
+from cqueue.protocol.lease import SuspectGate
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
 from tests.simulation.world import World
@@ -82,7 +83,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "retirement": ((retire, "try_retire"),),
     "nack": ((ack, "nack"),),
     "release": ((ack, "release"),),
-    "suspect extended": ((ack, "hold_on"),),
+    "suspect extended": ((SuspectGate, "extend"),),
     "letter stored": ((dead, "insert_letter"),),
     # what a store does
     "mutation": ((MemoryStore, "_mutate"), (Cluster, "mutate")),

@@ -57,7 +57,7 @@ class Rule(NamedTuple):
 
 RULES = (
     Rule("messages-before-timeouts", "the head is read first, then messages",
-         broken.messages_before_head, story.head_comes_before_messages, 780),
+         broken.messages_before_head, story.head_comes_before_messages, 180),
     Rule("head-in-pages", "the head is one read",
          broken.head_read_in_pages, story.head_is_one_read, 1240),
     Rule("torn-head-trusted", "a head that shows a mutation in part is read again",
@@ -117,7 +117,7 @@ RULES = (
     Rule("retired-without-settle", "retirement waits for W",
          early.retired_without_settle, times.retirement_waits, 3430),
     Rule("retirement-clock-after-read", "the retirement pass begins after that",
-         early.retirement_clock_after_read, times.retirement_pass_begins_late_enough, 3770),
+         early.retirement_clock_after_read, times.retirement_pass_begins_late_enough, 1170),
     Rule("epoch-cached-early", "an epoch is kept, and oldest_epoch moves, only after a read that began late",
          early.epoch_cached_early, times.epoch_read_again_until_closed, 760),
     Rule("oldest-epoch-early", "oldest_epoch moves only after such a read",

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from cqueue.errors import LeaseLost, OutcomeUnknown
 from cqueue.protocol import ack
-from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.lease import SuspectGate
 from cqueue.store.operations import (
     Head,
     Mutate,
@@ -205,7 +205,7 @@ def suspects_come_alone() -> None:
     table, batch = _expired_batch()
     claimed = table.claim()
     assert ids_of(claimed) == batch[:1]
-    assert claimed.taken[0].lease.ids == (batch[0],)
+    assert claimed.taken[0].lease.slot.ids == (batch[0],)
 
 
 def suspects_are_not_prefetched() -> None:

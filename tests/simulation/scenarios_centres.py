@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cqueue.protocol import ack, shards
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import Poll
-from cqueue.protocol.spec import SuspectGate
 from cqueue.store.operations import InsertMessages, ReadQueue, RegisterShard, UnregisterShard, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of, message
 

@@ -119,7 +119,7 @@ def _late_burial() -> tuple[Table, int]:
             table.pass_time(graveyard.gc_grace_us)
 
     with pytest.raises(NotDone):
-        table.run(dead.bury(table.spec, graveyard, taken, "test", "id"), delay)
+        table.run(dead.bury(table.spec, graveyard, taken, {}), delay)
     return table, doomed
 
 

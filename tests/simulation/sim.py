@@ -13,7 +13,8 @@ from cqueue import ids
 from cqueue.protocol import draft, fresh, shards, view
 from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.hint import Hint
-from cqueue.protocol.spec import QueueSpec, Taken
+from cqueue.protocol.lease import Taken
+from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumer import Consumer

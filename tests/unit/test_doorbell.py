@@ -197,7 +197,7 @@ def test_what_waits_to_be_released_goes_then_and_at_a_close_at_once():
 
 
 def test_hints_cause_so_many_polls_and_no_more():
-    """200 a second for each queue, 20 at once; what is beyond is merged, and comes at the next turn."""
+    """1,000 a second for each queue, 100 at once; what is beyond is merged, and comes at the next turn."""
     limiter, told, now_s = Limiter(), [], 10.0
     for number in range(20_000):
         now_s = 10.0 + number * 0.0005  # ten seconds

@@ -8,17 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.consumer import ShutGate
 from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.budget import KNOWN_TOMBSTONES
 from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
 from cqueue.protocol.fresh import AHEAD_US, READ_BYTES
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
-from cqueue.protocol.spec import SuspectGate
 from cqueue.protocol.view import (
     CURRENT_US,
     REMEMBERED_US,
@@ -258,7 +257,7 @@ def test_what_is_taken_over_is_read_a_thousand_at_a_time():
     assert len(taken) == 2500
     together = ack.Shared()
     for lease in {one.lease for one in taken}:
-        table.run(ack.nack(lease, lease.ids, 0, together, count=False))
+        table.run(ack.nack(lease, lease.slot.ids, 0, together, count=False))
     assert len([slot for slot in table.head().slots if slot.ids]) == 1
     again = []
     for _ in range(3):
@@ -716,14 +715,14 @@ def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
     assert ids_of(table.claim()) == [], "but the sweep is over"
     table.pass_time(11 * SECOND_US)
     before = mutations(table)
-    poll.gate = ShutGate()
+    poll.gate = SuspectGate(shut=True)
     assert table.receive(poll) == []
     assert (poll.knows_suspects, mutations(table)) == (True, before)
     suspect = table.run(poll.claim_suspect(table.spec, 10))
     assert len(suspect.taken) == 1
     assert not poll.knows_suspects
     table.pass_time(SECOND_US)
-    poll.gate = ShutGate()
+    poll.gate = SuspectGate(shut=True)
     assert table.receive(poll) == []
     assert poll.knows_suspects, "the other one"
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == [], "while the first is held"

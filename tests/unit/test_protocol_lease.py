@@ -4,7 +4,7 @@ import pytest
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
-from cqueue.protocol.spec import SuspectGate
+from cqueue.protocol.lease import SuspectGate
 from cqueue.store.operations import Mutate, ReadHead, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
@@ -167,7 +167,7 @@ def test_an_extend_without_an_answer_is_no_lost_lease(applied):
             table.run(ack.extend(one.lease, 60_000), outage(table, applied=applied))
     table.run(ack.extend(one.lease, 90_000))
     (slot,) = table.head().slots
-    assert (slot.rev, slot.due_ms) == (one.lease.rev, one.lease.due_ms)
+    assert (slot.rev, slot.due_ms) == (one.lease.slot.rev, one.lease.due_ms)
     assert slot.due_ms >= NOON_US // 1000 + 90_000
     table.run(ack.nack(one.lease, [one.row.id], 0, ack.Shared()))
 

@@ -6,8 +6,9 @@ from cqueue.catalog import ACTIVE
 from cqueue.errors import NotDone
 from cqueue.protocol import shards
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import ENOUGH_FOUND, OTHERS_EVERY_US, PROBED_AT_ONCE, SEARCH_EVERY_US, Poll
-from cqueue.protocol.spec import QueueSpec, SuspectGate
+from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import TURNS, Reason
 from cqueue.store.operations import (
     CreateQueue,

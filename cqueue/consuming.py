@@ -1,0 +1,79 @@
+"""What others ask of a consumer: a `cqueue.Consumer`, or what records one and stands in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.protocol.poll import Share
+from cqueue.store.operations import WideRow
+
+if TYPE_CHECKING:
+    from cqueue.received import Messages, ReceivedMessage
+
+
+class Settles(Protocol):
+    """Settles messages: what a received message asks."""
+
+    def ack(self, messages: Messages) -> None:
+        """See `Consumer.ack`."""
+
+    def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
+        """See `Consumer.nack`."""
+
+    def snooze(self, messages: Messages, delay: timedelta) -> None:
+        """See `Consumer.snooze`."""
+
+    def extend(self, messages: Messages, duration: timedelta) -> None:
+        """See `Consumer.extend`."""
+
+    def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        """See `Consumer.dead`."""
+
+
+class Consuming(Settles, Protocol):
+    """Receives and settles: what a dispatcher asks.
+
+    share: which wide rows it looks at first; None for all.
+    """
+
+    share: Share | None
+
+    @property
+    def was_told(self) -> bool:
+        """Whether a hint said where the last messages were found."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more messages were left where the last ones were found, or elsewhere."""
+        ...
+
+    @property
+    def driver(self) -> BlockingDriver:
+        """Its client's."""
+        ...
+
+    @property
+    def settles_with(self) -> Hashable:
+        """Consumers that give the same may settle each other's messages, so that acks go together."""
+        ...
+
+    def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
+        """See `Consumer.receive`."""
+        ...
+
+    def receive_from(
+        self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
+    ) -> list[ReceivedMessage]:
+        """Messages of one wide row that is known to have some."""
+        ...
+
+    def tidy(self) -> bool:
+        """Do what a receive does besides looking for messages; whether anything is held still."""
+        ...
+
+    def close(self, *, give_back: bool = True) -> None:
+        """See `Consumer.close`."""

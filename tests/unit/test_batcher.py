@@ -1,0 +1,492 @@
+"""Entries of many threads are stored together; each has its own outcome, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import linecache
+import signal
+import sys
+import threading
+from itertools import count
+
+import pytest
+
+from cqueue.batcher import FIRST_PAUSE_S, LONGEST_PAUSE_S, Batcher, Bounds, calls
+from cqueue.errors import Closed, NotDone, Unavailable
+from tests.fix_dispatcher import SOON_S, until
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Storing:
+    """Remembers batches, and gives each entry what `outcome` makes of it. May hold batches back."""
+
+    def __init__(self, *, held=False):
+        self.batches = []
+        self.outcome = lambda entry: entry
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Semaphore(0) if held else None
+
+    def __call__(self, entries):
+        self.batches.append(entries)
+        self.begun.release()
+        if self.go is not None:
+            assert self.go.acquire(timeout=SOON_S)
+        return [self.outcome(entry) for entry in entries]
+
+
+@pytest.fixture
+def storing():
+    return Storing()
+
+
+@pytest.fixture
+def held():
+    return Storing(held=True)
+
+
+def batcher(store, most=10, at_a_time=1, **options):
+    bounds = {name: options.pop(name) for name in ("linger_s", "room") if name in options}
+    return Batcher(store, Bounds(most, at_a_time, **bounds), name="test", **options)
+
+
+def busy(batches, held, *entries):
+    """Futures of entries, the first of which is being stored."""
+    first = batches.submit(entries[0])
+    assert held.begun.acquire(timeout=SOON_S)
+    return [first, *(batches.submit(entry) for entry in entries[1:])]
+
+
+class Caller(threading.Thread):
+    """A thread that calls, and keeps the outcome or the error."""
+
+    def __init__(self, batches, entry, limit_s=SOON_S):
+        super().__init__(daemon=True)
+        self._call = lambda: batches.call(entry, limit_s)
+        self.outcome = self.error = None
+        self.start()
+
+    def run(self):
+        try:
+            self.outcome = self._call()
+        except BaseException as exc:  # noqa: BLE001 - whatever it is
+            self.error = exc
+
+    def end(self):
+        self.join(SOON_S)
+        assert not self.is_alive()
+        return self.outcome if self.error is None else self.error
+
+
+# ── together ──
+
+
+def test_what_comes_while_a_batch_is_stored_goes_together(held):
+    batches = batcher(held)
+    futures = busy(batches, held, 0, 1, 2, 3)
+    held.go.release(2)
+    assert [future.result(SOON_S) for future in futures] == [0, 1, 2, 3]
+    assert held.batches == [[0], [1, 2, 3]]
+
+
+def test_a_batch_is_stored_as_soon_as_it_is_full(storing):
+    """Not later, though the first one would linger for an hour."""
+    batches = batcher(storing, most=3, linger_s=3600.0)
+    assert [future.result(SOON_S) for future in [batches.submit(entry) for entry in range(3)]] == [0, 1, 2]
+    assert storing.batches == [[0, 1, 2]]
+
+
+def test_the_first_of_a_batch_lingers(storing):
+    """Then what is there is stored."""
+    batches = batcher(storing, linger_s=0.05)
+    futures = [batches.submit(entry) for entry in range(2)]
+    assert [future.result(SOON_S) for future in futures] == [0, 1]
+    assert storing.batches == [[0, 1]]
+
+
+def test_a_batch_has_no_more_entries_than_it_may(held):
+    batches = batcher(held, most=2)
+    futures = busy(batches, held, 0, 1, 2, 3)
+    held.go.release(3)
+    assert [future.result(SOON_S) for future in futures] == [0, 1, 2, 3]
+    assert held.batches == [[0], [1, 2], [3]]
+
+
+def test_so_many_batches_are_stored_at_a_time_and_no_more(held):
+    batches = batcher(held, most=1, at_a_time=2)
+    futures = [batches.submit(entry) for entry in range(5)]
+    for _ in range(2):
+        assert held.begun.acquire(timeout=SOON_S)
+    assert sorted(held.batches) == [[0], [1]]
+    assert batches.pending == 5
+    held.go.release(5)
+    assert [future.result(SOON_S) for future in futures] == list(range(5))
+    assert len(batches._workers) <= 2
+
+
+def test_nothing_is_lost_however_many_threads_put():
+    """Everything is stored once."""
+    seen, mutex = [], threading.Lock()
+
+    def store(entries):
+        with mutex:
+            seen.extend(entries)
+        return entries
+
+    batches = batcher(store, most=5, at_a_time=2)
+    threads = [
+        threading.Thread(target=lambda start=start: [batches.put(start + n) for n in range(2000)])
+        for start in range(0, 40_000, 10_000)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert batches.flush(SOON_S)
+    assert len(seen) == len(set(seen)) == 8000
+
+
+def test_threads_end_when_there_is_nothing_to_store(storing):
+    """An idle batcher costs nothing, and is served again afterwards."""
+    batches = batcher(storing)
+    assert batches.submit(1).result(SOON_S) == 1
+    (thread,) = batches._workers
+    thread.join(SOON_S)
+    assert not batches._workers
+    assert batches.submit(2).result(SOON_S) == 2
+
+
+# ── outcomes ──
+
+
+def test_each_entry_has_an_outcome_of_its_own(held):
+    """One that fails takes no other with it."""
+    batches = batcher(held)
+    held.outcome = lambda entry: Unavailable("no node") if entry == 2 else entry
+    futures = busy(batches, held, 0, 1, 2, 3)
+    held.go.release(2)
+    assert [future.result(SOON_S) for future in futures if future is not futures[2]] == [0, 1, 3]
+    assert isinstance(futures[2].exception(SOON_S), Unavailable)
+
+
+@pytest.mark.parametrize("wrong", [lambda _: 1 / 0, lambda _: []])
+def test_a_batch_that_breaks_is_told_to_all_of_its_callers(wrong):
+    """It raised, or forgot entries; the next one is stored."""
+    batches = batcher(lambda entries: wrong(entries) if 1 in entries else entries, most=1)
+    assert isinstance(batches.submit(1).exception(SOON_S), ZeroDivisionError | AssertionError)
+    assert batches.call(2, SOON_S) == 2
+
+
+def test_a_timeout_that_storing_raises_is_told(storing):
+    """It is not taken for the caller's own."""
+
+    def late(_):
+        raise TimeoutError
+
+    storing.outcome = late
+    assert isinstance(Caller(batcher(storing), 1).end(), TimeoutError)
+
+
+def test_calls_have_what_they_return_or_raise():
+    some = calls("test", at_a_time=2, room=8)
+    assert some.submit(lambda: 5).result(SOON_S) == 5
+    assert isinstance(some.submit(lambda: 1 / 0).exception(SOON_S), ZeroDivisionError)
+
+
+# ── waiting, and not ──
+
+
+def test_what_has_waited_for_all_of_its_time_is_not_stored(held):
+    batches = batcher(held)
+    (first,) = busy(batches, held, 0)
+    assert isinstance(Caller(batches, "late", 0.01).end(), NotDone)
+    held.go.release(2)
+    assert first.result(SOON_S) == 0
+    assert batches.submit(1).result(SOON_S) == 1
+    assert held.batches == [[0], [1]]
+
+
+def test_what_is_being_stored_is_waited_for(held):
+    """However late it is: its outcome is what counts."""
+    batches = batcher(held)
+    caller = Caller(batches, "slow", 0.01)
+    assert held.begun.acquire(timeout=SOON_S)
+    caller.join(0.05)
+    assert caller.is_alive()
+    held.go.release()
+    assert caller.end() == "slow"
+
+
+def test_a_future_that_is_cancelled_in_time_is_not_stored(held):
+    batches = batcher(held)
+    first, second, third = busy(batches, held, 0, 1, 2)
+    assert second.cancel()
+    assert not first.cancel()
+    held.go.release(2)
+    assert [first.result(SOON_S), third.result(SOON_S)] == [0, 2]
+    assert held.batches == [[0], [2]]
+
+
+def test_who_submits_waits_for_room(held):
+    """So memory is bounded."""
+    batches = batcher(held, most=1, room=2)
+    busy(batches, held, 0, 1)
+    entered = threading.Event()
+    threading.Thread(target=lambda: (batches.submit(2), entered.set()), daemon=True).start()
+    assert not entered.wait(0.05)
+    held.go.release()
+    assert entered.wait(SOON_S)
+    held.go.release(2)
+    batches.close()
+    assert held.batches == [[0], [1], [2]]
+
+
+def test_who_waits_for_room_hears_that_it_is_closed(held):
+    batches = batcher(held, most=1, room=1)
+    busy(batches, held, 0)
+    caller = Caller(batches, 1)
+    held.go.release()
+    batches.close(wait_s=SOON_S)
+    assert isinstance(caller.end(), Closed) or held.batches == [[0], [1]]
+
+
+def test_what_hears_of_an_outcome_may_submit_more_though_there_is_no_room():
+    """It is called on a batcher's own thread, which would wait for itself."""
+    some = calls("test", at_a_time=1, room=1)
+    more = threading.Event()
+    gate = threading.Event()
+    first = some.submit(lambda: gate.wait(SOON_S))
+    first.add_done_callback(lambda _: some.submit(more.set))
+    gate.set()
+    assert more.wait(SOON_S)
+
+
+def test_ctrl_c_while_it_waits_withdraws_an_entry(held):
+    """The thread of a caller is all that it stops; the others' entries are stored."""
+    batches = batcher(held)
+    futures = busy(batches, held, 0, 1)
+
+    def stop():
+        until(lambda: len(batches._waiting) == 2)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        batches.call("stopped", SOON_S)
+    held.go.release(2)
+    assert [future.result(SOON_S) for future in futures] == [0, 1]
+    assert held.batches == [[0], [1]]
+
+
+def test_ctrl_c_anywhere_in_a_call_holds_up_nobody():
+    """At whatever line it comes: what others ask for is stored, and the count of what is left is right."""
+    batches, lines = batcher(lambda entries: entries), count()
+
+    def is_a_place(frame):
+        """The interpreter looks for signals after calls, so not where it leaves a `with`."""
+        path = frame.f_code.co_filename
+        return path.endswith("batcher.py") and "with " not in linecache.getline(path, frame.f_lineno)
+
+    while True:
+        stop_at, line = next(lines), count()
+
+        def tracing(frame, event, _arg, stop_at=stop_at, line=line):
+            if event == "line" and is_a_place(frame) and next(line) == stop_at:
+                raise KeyboardInterrupt
+            return tracing
+
+        old = sys.gettrace()
+        sys.settrace(tracing)
+        try:
+            outcome = batches.call("mine", SOON_S)
+        except KeyboardInterrupt:
+            outcome = None
+        finally:
+            sys.settrace(old)
+        assert Caller(batches, "other").end() == "other"
+        until(lambda: batches.pending == 0)
+        if outcome is not None:
+            break
+    assert stop_at > 10  # there was something to stop
+
+
+def test_a_thread_that_cannot_be_started_is_told_and_nothing_is_stored(storing, monkeypatch):
+    batches = batcher(storing)
+
+    def none_left(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(RuntimeError, match="thread"):
+            batches.submit(1)
+    assert batches.submit(2).result(SOON_S) == 2
+    assert storing.batches == [[2]]
+
+
+def test_after_a_fork_calls_say_so(storing):
+    """At once, though another thread may have had the mutex, and there are no threads any more."""
+    batches = batcher(storing)
+    batches._pid += 1
+    with batches._mutex:
+        for call in (lambda: batches.submit(1), lambda: batches.call(1, SOON_S)):
+            with pytest.raises(Closed, match="fork"):
+                call()
+        batches.close()
+
+
+# ── again ──
+
+
+def by_hand(store, clock, **options):
+    """A batcher without threads: `turn` is made by hand."""
+    made = batcher(store, clock=clock, **options)
+    made._staff = lambda: None
+    return made
+
+
+def turn(batches, *, new_first=True):
+    """Store one batch, if there is one."""
+    with batches._mutex:
+        batch = batches._next(new_first=new_first)
+    if batch is not None:
+        batches._run(batch)
+
+
+def test_what_failed_is_stored_again_after_growing_pauses(storing):
+    """And what comes new does not wait for it."""
+    clock = Clock()
+    batches = by_hand(storing, clock)
+    storing.outcome = lambda entry: Unavailable("no node") if entry == "old" else entry
+    batches.put("old")
+    turn(batches)
+    pauses = []
+    for _ in range(10):
+        pauses.append(batches._late.left_s())
+        turn(batches)
+        clock.now += pauses[-1]
+        turn(batches)
+    assert len(storing.batches) == 11
+    assert pauses[:3] == pytest.approx([FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S])
+    assert pauses[-1] == pytest.approx(LONGEST_PAUSE_S)
+    batches.put("new")
+    turn(batches)
+    assert storing.batches[-1] == ["new"]
+    assert batches.pending == 1
+    storing.outcome = lambda entry: entry
+    clock.now += LONGEST_PAUSE_S
+    turn(batches)
+    assert storing.batches[-1] == ["old"]
+    assert batches.pending == 0
+
+
+def test_what_is_new_and_what_failed_take_turns(storing):
+    """Neither keeps the other waiting, however much there is of it."""
+    clock = Clock()
+    batches = by_hand(storing, clock, most=1)
+    storing.outcome = lambda entry: Unavailable("no node") if entry < 2 else entry
+    for entry in range(2):
+        batches.put(entry)
+        turn(batches)
+    clock.now += LONGEST_PAUSE_S
+    for entry in range(2, 4):
+        batches.put(entry)
+    del storing.batches[:]
+    for new_first in (True, False, True, False):
+        turn(batches, new_first=new_first)
+    assert storing.batches == [[2], [0], [3], [1]]
+
+
+def test_its_thread_takes_what_is_new_and_what_failed_in_turn(storing, monkeypatch):
+    batches = by_hand(storing, Clock())
+    asked = []
+
+    def take(*, new_first):
+        asked.append(new_first)
+        return None if len(asked) > 3 else type("Batch", (), {"items": [], "tries": len(asked) % 2})()
+
+    monkeypatch.setattr(batches, "_take", take)
+    batches._work()
+    assert asked == [True, True, False, True]
+
+
+def test_what_failed_is_repeated_by_what_it_has_in_common(storing):
+    """So one wide row that cannot be reached delays no other; what did not fail is not stored again."""
+    batches = by_hand(storing, Clock(), repeat=lambda entry: entry[0])
+    storing.outcome = lambda entry: entry if entry == "b2" else Unavailable("no node")
+    for entry in ("a1", "b1", "a2", "b2"):
+        batches.put(entry)
+    turn(batches)
+    assert batches.pending == 3
+    storing.outcome = lambda entry: entry
+    batches.hurry()
+    turn(batches)
+    turn(batches)
+    assert storing.batches[1:] == [["a1", "a2"], ["b1"]]
+    assert batches.pending == 0
+
+
+def test_what_raises_is_stored_again():
+    """What was put is not lost by a bug."""
+    tries = []
+
+    def store(entries):
+        tries.append(entries)
+        if len(tries) == 1:
+            raise RuntimeError("a bug")
+        return entries
+
+    batches = batcher(store)
+    batches.put(1)
+    assert batches.flush(SOON_S)
+    assert tries == [[1], [1]]
+
+
+def test_in_a_hurry_nobody_lingers_and_no_pause_is_long(storing):
+    """At a stop there is no time for either."""
+    batches = batcher(storing, linger_s=3600.0)
+    storing.outcome = lambda entry: Unavailable("no node") if len(storing.batches) < 3 else entry
+    batches.put(1)
+    assert batches.flush(SOON_S)
+    assert storing.batches == [[1]] * 3
+
+
+def test_a_flush_says_when_something_is_left(held):
+    batches = batcher(held)
+    batches.put(1)
+    assert not batches.flush(0.01)
+    held.go.release()
+    assert batches.flush(SOON_S)
+
+
+# ── close ──
+
+
+def test_what_waits_is_stored_before_it_closes(held):
+    batches = batcher(held)
+    futures = busy(batches, held, 0, 1, 2)
+    held.go.release(2)
+    batches.close()
+    assert [future.result(0) for future in futures] == [0, 1, 2]
+    for late in (batches.submit, batches.put):
+        with pytest.raises(Closed):
+            late(3)
+
+
+def test_what_is_dropped_is_not_stored(held):
+    """What is being stored goes on; nobody waits for the rest."""
+    batches = batcher(held)
+    first, second = busy(batches, held, 0, 1)
+    caller = Caller(batches, 2)
+    until(lambda: len(batches._waiting) == 2)
+    batches.close(drop=True, wait_s=0.0)
+    held.go.release()
+    assert first.result(SOON_S) == 0
+    assert isinstance(second.exception(SOON_S), Closed)
+    assert isinstance(caller.end(), Closed)
+    until(lambda: batches.pending == 2)  # what was given up still counts as not stored
+    assert held.batches == [[0]]

@@ -82,11 +82,14 @@ class Bell:
         if hint is not None:
             self._tell(hint)
 
-    def ring(self, hint: Hint) -> None:
-        """Messages were stored: tell one consumer, here or in another process."""
+    def ring(self, hint: Hint, due_us: int = 0) -> None:
+        """Messages were stored: tell one consumer, here or in another process.
+
+        due_us: when the last of them is due, by a clock that may be ahead of others.
+        """
         if self._doorbell is not None:
             target, flags = target_of(hint, here=bool(self._sleepers))
-            if not self._doorbell.ring(target, flags):
+            if not self._doorbell.ring(target, flags, due_us):
                 return
         self._tell(hint)
 

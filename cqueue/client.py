@@ -84,12 +84,17 @@ def _cassandra_client(settings: Settings) -> Client:
         on_close=connection.close,
         local_dc=settings.local_dc,
         address=settings.address,
-        notify=_notify(settings, connection) if settings.notify else None,
+        notify=address_of(settings, connection),
     )
 
 
-def _notify(settings: Settings, connection: Connection) -> Address:
-    """Where this process may be told. A node that is known by its own address shows better which that is."""
+def address_of(settings: Settings, connection: Connection) -> Address | None:
+    """Used inside: where other processes may tell this one of messages; None with `notify=off`.
+
+    The nodes as they know themselves show better than contact points by which address others reach this one.
+    """
+    if not settings.notify:
+        return None
     nodes = [(str(host.address), host.endpoint.port) for host in connection.cluster.metadata.all_hosts()]
     return Address(settings.notify_host, settings.notify_port, (*nodes, *settings.hosts))
 
@@ -143,7 +148,7 @@ class Client:
         self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
-        self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify)
+        self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify, self._clock.now_us)
         self._gates: dict[str, SuspectGate] = {}
 
     def __repr__(self) -> str:

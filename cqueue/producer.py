@@ -144,8 +144,8 @@ class Producer:
     def _ring(self, flush: Flush) -> None:
         """Tell a consumer of what is due; who polls finds the rest when it is."""
         last = ids.highest_at(self._driver.clock.now_us())
-        if due := frozenset([row.priority for row in flush.rows if row.id <= last]):
-            self._bell.ring(Hint(flush.wide_row, due))
+        if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
+            self._bell.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
 
     def _borrow(self) -> ProducerState:
         """A state of one's own: concurrent calls must not share ids or turns."""

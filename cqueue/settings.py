@@ -80,7 +80,7 @@ class Settings:
             URL gives names: for `full` the certificates must list IP addresses.
         notify: whether processes tell each other of messages by datagrams (see `cqueue.doorbell`).
         notify_host: where others reach this process; the address by which it reaches Cassandra when None.
-        notify_port: the UDP port that it listens on; 0 for any.
+        notify_port: the first and the last UDP port that it may listen on; 0 for any.
     """
 
     scheme: Scheme = "cassandra"
@@ -100,7 +100,7 @@ class Settings:
     tls_verify: TlsVerify = "full"
     notify: bool = True
     notify_host: str | None = None
-    notify_port: int = 0
+    notify_port: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         if self.scheme == "cassandra":
@@ -205,7 +205,7 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
         tls_verify=_tls_verify(values),
         notify=_flag("notify", values, default=True),
         notify_host=_notify_host(values),
-        notify_port=_port("notify_port", values),
+        notify_port=_ports("notify_port", values),
     )
 
 
@@ -264,11 +264,14 @@ def _notify_host(values: Mapping[str, str]) -> str | None:
     raise ConfigError(f"notify_host={host!r}: an address of this machine, or a name of it, without a port.")
 
 
-def _port(key: str, values: Mapping[str, str]) -> int:
+def _ports(key: str, values: Mapping[str, str]) -> tuple[int, int]:
+    """A port, or the first and the last of several."""
     text = values.get(key, "0")
-    if text.isdecimal() and int(text) <= MAX_PORT:
-        return int(text)
-    raise ConfigError(f"{key}={text!r}: a port from 1 to {MAX_PORT}, or 0 for any that is free.")
+    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text, re.ASCII)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if first <= last <= MAX_PORT and (first or not last):
+        return first, last
+    raise ConfigError(f"{key}={text!r}: a port from 1 to {MAX_PORT}, several as 7400-7415, or 0 for any.")
 
 
 def _check_keyspace(name: str) -> None:

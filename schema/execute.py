@@ -8,18 +8,18 @@ from typing import Any, Final
 import cassandra
 from cassandra import AlreadyExists, ConsistencyLevel, InvalidRequest, Unauthorized
 from cassandra.cluster import NoHostAvailable, Session
-from cassandra.connection import ConnectionBusy
-from cassandra.protocol import (
-    ConfigurationException,
-    IsBootstrappingErrorMessage,
-    OverloadedErrorMessage,
-    SyntaxException,
-)
 from cassandra.query import SimpleStatement
 
 from cqueue.errors import ConfigError, CqueueError, OutcomeUnknown, Unavailable
 from cqueue.settings import CONSISTENCY_OF, SerialConsistency
 from cqueue.store.connection import DRIVER_ERRORS, SCHEMA, Connection
+from cqueue.store.driver.errors import (
+    ConfigurationException,
+    ConnectionBusy,
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    SyntaxException,
+)
 
 AGREEMENT_LIMIT_S: Final = 60.0
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cqueue import cores
 from cqueue._version import __version__
 from cqueue.bench import host
-from cqueue.client import Client, open_cassandra
+from cqueue.client import Client, address_of, open_cassandra
 from cqueue.config import QueueConfig
 from cqueue.errors import ConfigError
 from cqueue.queue import Queue
@@ -137,7 +137,11 @@ def open_bench(settings: Settings) -> Iterator[Bench]:
         Unavailable, SchemaMismatch: as `cqueue.connect`.
     """
     store, connection = open_cassandra(settings)
-    with connection, Client(store, on_close=lambda: None, local_dc=settings.local_dc) as client:
+    notify = address_of(settings, connection)
+    with (
+        connection,
+        Client(store, on_close=lambda: None, local_dc=settings.local_dc, notify=notify) as client,
+    ):
         yield Bench(settings, connection, store, client)
 
 

@@ -16,7 +16,8 @@ class HintCounts:
         sent: handed to the network; nobody knows how many arrived.
         unsent: refused by the network.
         received: made by senders of this keyspace.
-        merged: of those received, how many came too often to cause a poll each.
+        deferred: of those received, how many caused no look at once, and perhaps one together: they came too
+            often, or from a sender whose clock is ahead.
         misdirected: of those received, how many were of a queue that nobody here waits for any more.
         forged: received, and not made by a sender of this keyspace, or damaged on the way.
     """
@@ -24,7 +25,7 @@ class HintCounts:
     sent: int = 0
     unsent: int = 0
     received: int = 0
-    merged: int = 0
+    deferred: int = 0
     misdirected: int = 0
     forged: int = 0
 

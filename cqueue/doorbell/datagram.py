@@ -12,7 +12,7 @@ NAME_BYTES: Final = 8
 MAX_PLACE: Final = 48
 MAX_FLAGS: Final = (1 << 16) - 1
 
-_HEAD: Final = struct.Struct("!B8sH")
+_HEAD: Final = struct.Struct("!B8sHq")
 _TAG_BYTES: Final = 16
 LONGEST: Final = _HEAD.size + MAX_PLACE + _TAG_BYTES
 """Bytes of a datagram, which fits any network unfragmented."""
@@ -23,12 +23,17 @@ class Ring(NamedTuple):
 
     name: `short_name` of what rings, the partition name of a queue or of a log. place: where in it, in bytes
     that only those know who ring and listen there. flags: 16 bits that are added up when rings of one place
-    are merged.
+    are merged. due_us: the cluster's time, before which there may be nothing to find; 0: at once.
     """
 
     name: bytes
     place: bytes
     flags: int
+    due_us: int = 0
+
+    def __or__(self, other: Ring) -> Ring:
+        """Two rings of one place as one."""
+        return self._replace(flags=self.flags | other.flags, due_us=max(self.due_us, other.due_us))
 
 
 def short_name(name: str) -> bytes:
@@ -38,7 +43,7 @@ def short_name(name: str) -> bytes:
 
 def encode(ring: Ring, key: bytes) -> bytes:
     """The datagram for the listener that has this key."""
-    said = _HEAD.pack(VERSION, ring.name, ring.flags) + ring.place
+    said = _HEAD.pack(VERSION, ring.name, ring.flags, ring.due_us) + ring.place
     return said + _tag(said, key)
 
 
@@ -47,8 +52,8 @@ def decode(data: bytes, key: bytes) -> Ring | None:
     said, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
     if not _HEAD.size <= len(said) <= LONGEST - _TAG_BYTES or not compare_digest(tag, _tag(said, key)):
         return None
-    version, name, flags = _HEAD.unpack_from(said)
-    return Ring(name, said[_HEAD.size :], flags) if version == VERSION else None
+    version, name, flags, due_us = _HEAD.unpack_from(said)
+    return Ring(name, said[_HEAD.size :], flags, due_us) if version == VERSION else None
 
 
 def _tag(said: bytes, key: bytes) -> bytes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import os
-import random
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,39 +12,27 @@ from threading import Condition, Thread
 from typing import Any, Final
 
 from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import Ring, encode, short_name
-from cqueue.doorbell.directory import Directory, Target, listing
-from cqueue.doorbell.listener import Address, Listener
+from cqueue.doorbell.datagram import Ring, short_name
+from cqueue.doorbell.directory import Directory, Target
+from cqueue.doorbell.listener import Address
+from cqueue.doorbell.presence import NEVER, Heard, Presence
 from cqueue.doorbell.ringer import Ringer
+from cqueue.doorbell.sender import Sender
+from cqueue.doorbell.trouble import Trouble
 from cqueue.errors import CqueueError, Refused
-from cqueue.logs import logger
 from cqueue.rendezvous import own_name
-from cqueue.store.control import Listen, ListenerRow, ReadListeners
+from cqueue.store.control import ReadListeners
 
 READ_AGAIN_S: Final = 3.0
 """A ring finds out who listens by rows that are older, and has them read anew."""
 STALE_S: Final = 10.0
 """By rows that are older it does not go before they were read."""
-TTL_S: Final = 30
-"""Of a listener's row: when a process dies, rings to it are lost for so long."""
-BEAT_S: Final = 10.0
-"""How often the row is written."""
-HASTE_S: Final = 0.1
-"""Consumers that join one after the other wait so long for each other before the row is written again."""
-FORGET_S: Final = 1.0
-"""The same for those that leave: rings that come meanwhile are of no use, and do no harm."""
 FAILED_S: Final = 5.0
 """Pause after Cassandra did not answer."""
 OFF_S: Final = 60.0
-"""Pause where the table is missing: a migration may add it."""
+"""Pause where the table or a grant is missing, or no socket can be opened: somebody may mend it."""
 LEAVE_S: Final = 0.2
 """What a close may wait for rings that are still to go, and for the row to be let go."""
-
-LOGGER: Final = "cqueue.doorbell"
-
-Heard = Callable[[bytes, int], None]
-"""Told of a place and its flags, on the listener's thread. It must return at once."""
-
 
 _made = itertools.count()
 
@@ -64,72 +51,58 @@ class Doorbell:
     Args:
         ask: performs one operation of the store; called on a thread of the doorbell's own.
         address: where this process may be told.
-        name: of this process among listeners; by default the one that its dispatcher has as well, so that who
-            is told of a wide row is who looks there first.
+        now_us: the cluster's time.
+
+    Attributes:
+        name: of this process among listeners. It is the one that its dispatcher has as well, so that who is
+            told of a wide row is who looks there first.
     """
 
-    def __init__(
-        self,
-        ask: Callable[[Any], Any],
-        address: Address,
-        *,
-        name: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, ask: Callable[[Any], Any], address: Address, now_us: Callable[[], int]) -> None:
         self.counts = HintCounts()
-        self.name = name or _new_name()
+        self.name = _new_name()
         self._ask = ask
-        self._address = address
-        self._clock = clock
-        self._changed = Condition()
-        self._heard: dict[bytes, tuple[Heard, ...]] = {}
-        self._ringer = Ringer[Target]()
+        self._trouble = Trouble()
+        self._sender = Sender(self.counts, self._trouble)
+        self._presence = Presence(self.name, address, self.counts, now_us)
         self._directory = Directory(me=self.name)
-        self._is_read_due = False
-        self._beat_s = float("inf")  # when the row is to be written
-        self._listener: Listener | None = None
-        self._sockets: dict[socket.AddressFamily, socket.socket] = {}
+        self._ringer = Ringer[Target, Ring](operator.or_)
+        self._changed = Condition()
+        self._is_read_due = self._has_work = self._closing = False
         self._thread: Thread | None = None
-        self._has_work = False
-        self._complained = set[str]()
-        self._closing = False
         self._pid = os.getpid()
 
     # ── waiting ──
 
     def listen(self, name: str, heard: Heard) -> None:
         """Have `heard` called as well when others ring at this name, from some moments on."""
-        short = short_name(name)
         with self._changed:
-            self._heard[short] = (*self._heard.get(short, ()), heard)
-            self._beat_s = min(self._beat_s, self._clock() + (HASTE_S if self._listener else 0.0))
+            self._presence.listen(name, heard, time.monotonic())
             self._wake()
 
     def forget(self, name: str, heard: Heard) -> None:
         """Call it no more. Others learn within some seconds that nobody here waits, if nobody does."""
-        short = short_name(name)
         with self._changed:
-            left = tuple(one for one in self._heard.pop(short, ()) if one != heard)
-            if left:
-                self._heard[short] = left
-            self._beat_s = min(self._beat_s, self._clock() + FORGET_S)
+            self._presence.forget(name, heard, time.monotonic())
             self._wake()
 
     # ── ringing ──
 
-    def ring(self, target: Target, flags: int = 0) -> bool:
+    def ring(self, target: Target, flags: int = 0, due_us: int = 0) -> bool:
         """Tell other processes; whether the caller is to tell the consumers of this one.
+
+        due_us: the cluster's time, before which there may be nothing to find.
 
         As long as it is not known who else waits, this process is told if it does; otherwise the ring goes as
         soon as that is known.
         """
-        now_s = self._clock()
+        now_s = time.monotonic()
         is_stale = self._refresh(now_s)
         if is_stale and target.here and not target.to_all:
             return True
         if not is_stale and not self._directory.others(target):
             return target.here
-        self._offer(target, flags, now_s)
+        self._offer(target, Ring(short_name(target.name), target.place, flags, due_us), now_s)
         return target.here and target.to_all
 
     def _refresh(self, now_s: float) -> bool:
@@ -141,36 +114,17 @@ class Doorbell:
                 self._wake()
         return age_s > STALE_S
 
-    def _offer(self, target: Target, flags: int, now_s: float) -> None:
+    def _offer(self, target: Target, ring: Ring, now_s: float) -> None:
         """Ring now, or soon; or once it was read who listens."""
         with self._changed:
             if self._is_read_due and now_s - self._directory.read_s > STALE_S:
-                self._ringer.put_off(target, flags)
+                self._ringer.put_off(target, ring)
                 return
-            goes = self._ringer.offer(target, flags, now_s)
+            goes = self._ringer.offer(target, ring, now_s)
             if not goes:
                 self._wake()
         if goes:
-            self._send(target, flags)
-
-    def _send(self, target: Target, flags: int) -> None:
-        ring = Ring(short_name(target.name), target.place, flags)
-        for row in self._directory.others(target):
-            try:
-                self._socket(row.address).sendto(encode(ring, row.key), (row.address, row.port))
-                self.counts.sent += 1
-            except OSError as exc:
-                self.counts.unsent += 1
-                self._complain("doorbell_unsent", exc)
-
-    def _socket(self, address: str) -> socket.socket:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        made = self._sockets.get(family)
-        if made is None:
-            made = socket.socket(family, socket.SOCK_DGRAM)
-            made.setblocking(False)
-            self._sockets[family] = made
-        return made
+            self._sender.send(ring, self._directory.others(target))
 
     # ── the thread ──
 
@@ -190,84 +144,57 @@ class Doorbell:
                 self._has_work = False
             self._work()
         self._work()
-        self._leave()
+        if (farewell := self._presence.farewell()) is not None:
+            with suppress(CqueueError):
+                self._ask(farewell)
 
     def _rest_s(self) -> float | None:
-        now_s = self._clock()
-        rests = (self._ringer.rest_s(now_s), self._beat_s - now_s)
-        rest_s = min(rest_s for rest_s in rests if rest_s is not None)
-        return None if rest_s == float("inf") else max(0.0, rest_s)
+        until_s = min(self._ringer.next_s, self._presence.beat_s)
+        return None if until_s == NEVER else max(0.0, until_s - time.monotonic())
 
     def _work(self) -> None:
-        try:
+        self._send_due()
+        if self._is_read_due:
+            self._read()
             self._send_due()
-            if self._is_read_due:
-                self._read()
-                self._send_due()
-            if self._clock() >= self._beat_s and not self._closing:
-                self._beat()
-        except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
-            self._complain("doorbell_failed", exc)
+        if time.monotonic() >= self._presence.beat_s and not self._closing:
+            self._beat()
 
     def _send_due(self) -> None:
         with self._changed:
-            due = self._ringer.due(self._clock(), at_once=self._closing and not self._is_read_due)
-        for target, flags in due:
-            self._send(target, flags)
+            at_once = self._closing and not self._is_read_due
+            due = self._ringer.due(time.monotonic(), at_once=at_once)
+        for target, ring in due:
+            self._sender.send(ring, self._directory.others(target))
 
     def _read(self) -> None:
         """Read who listens; what waited for that goes next. If it fails, what was known has to do."""
-        began_s = self._clock()
+        began_s = time.monotonic()
         try:
-            rows = self._ask(ReadListeners())
-            self._directory = Directory(rows, me=self.name, read_s=began_s)
-        except CqueueError as exc:
-            self._directory.read_s = self._clock() + self._pause_s(exc)
+            self._directory = Directory(self._ask(ReadListeners()), me=self.name, read_s=began_s)
+        except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
+            self._directory.read_s = time.monotonic() + self._pause_s(exc)
         with self._changed:
             self._is_read_due = False
-            self._ringer.release(self._clock())
+            self._ringer.release(time.monotonic())
 
     def _beat(self) -> None:
         """Say where this process may be told, and of what; at first, open the socket for it."""
-        if self._listener is None:
-            try:
-                self._listener = Listener(self._address, self._take, self.counts)
-            except OSError as exc:
-                self._complain("doorbell_deaf", exc)
-                self._beat_s = self._clock() + OFF_S
-                return
-        with self._changed:
-            self._beat_s = self._clock() + BEAT_S * random.uniform(0.8, 1.0) if self._heard else float("inf")
-            ttl_s = TTL_S if self._heard else 1
         try:
-            self._ask(Listen(self._row(self._listener), ttl_s))
-        except CqueueError as exc:
+            listener = self._presence.open()
             with self._changed:
-                self._beat_s = self._clock() + self._pause_s(exc)
+                beat = self._presence.beat(listener, time.monotonic())
+            self._ask(beat)
+        except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
+            with self._changed:
+                self._presence.beat_s = time.monotonic() + self._pause_s(exc)
 
-    def _row(self, listener: Listener) -> ListenerRow:
-        names = listing(list(self._heard))
-        return ListenerRow(self.name, listener.host, listener.port, listener.key, names)
-
-    def _pause_s(self, error: CqueueError) -> float:
-        """How long the store is not asked again."""
-        if not isinstance(error, Refused):
+    def _pause_s(self, error: Exception) -> float:
+        """How long not to try again. Of Cassandra's failures whoever sends and receives is told anyway."""
+        if isinstance(error, CqueueError) and not isinstance(error, Refused):
             return FAILED_S
-        self._complain("doorbell_off", error)
+        self._trouble.tell("doorbell_deaf" if isinstance(error, OSError) else "doorbell_off", error)
         return OFF_S
-
-    def _take(self, ring: Ring) -> None:
-        waiting = self._heard.get(ring.name, ())
-        for heard in waiting:
-            heard(ring.place, ring.flags)
-        if not waiting:
-            self.counts.misdirected += 1
-
-    def _complain(self, event: str, error: Exception) -> None:
-        """Log a kind of trouble once."""
-        if event not in self._complained:
-            self._complained.add(event)
-            logger(LOGGER).warning(event, error=str(error), then="messages are found by polling")
 
     # ── the end ──
 
@@ -280,12 +207,5 @@ class Doorbell:
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(LEAVE_S)
-        if self._listener is not None:
-            self._listener.close()
-        for each in self._sockets.values():
-            each.close()
-
-    def _leave(self) -> None:
-        if self._listener is not None:
-            with suppress(CqueueError):
-                self._ask(Listen(self._row(self._listener), 1))
+        self._presence.close()
+        self._sender.close()

@@ -20,28 +20,36 @@ class Limiter:
 
     def __init__(self) -> None:
         self._next_s: dict[bytes, float] = {}  # when the bucket of a name will be full again
-        self._waiting: dict[bytes, dict[bytes, int]] = {}  # flags by name and place
+        self._waiting: dict[bytes, dict[bytes, Ring]] = {}  # by name and place
+        self._until_s: dict[bytes, float] = {}  # what waits of a name may not be told before
 
-    def offer(self, ring: Ring, now_s: float) -> bool:
-        """Whether to tell it at once; else it waits for the next turn, unless too much does."""
+    def offer(self, ring: Ring, now_s: float, until_s: float = 0.0) -> bool:
+        """Whether to tell it at once; else it waits for the next turn, unless too much does.
+
+        until_s: it is not to be told before.
+        """
         places = self._waiting.get(ring.name)
-        if places is None and self._takes_turn(ring.name, now_s):
+        if places is None and until_s <= now_s and self._takes_turn(ring.name, now_s):
             return True
         places = self._waiting.setdefault(ring.name, {})
+        self._until_s[ring.name] = max(until_s, self._until_s.get(ring.name, 0.0))
         if ring.place in places or len(places) < MOST_PLACES:
-            places[ring.place] = places.get(ring.place, 0) | ring.flags
+            places[ring.place] = ring | places.get(ring.place, ring)
         return False
 
     def due(self, now_s: float) -> Iterator[Ring]:
         """All that has waited for a turn which has come: one turn for all places of a name."""
         for name in list(self._waiting):
-            if self._takes_turn(name, now_s):
-                for place, flags in self._waiting.pop(name).items():
-                    yield Ring(name, place, flags)
+            if self._until_s[name] <= now_s and self._takes_turn(name, now_s):
+                del self._until_s[name]
+                yield from self._waiting.pop(name).values()
 
     def rest_s(self, now_s: float) -> float | None:
         """How long until the next turn of what waits; None: nothing does."""
-        turns = [self._next_s[name] - (BURST - 1) / RATE for name in self._waiting]
+        turns = [
+            max(until_s, self._next_s.get(name, 0.0) - (BURST - 1) / RATE)
+            for name, until_s in self._until_s.items()
+        ]
         return max(0.0, min(turns) - now_s) if turns else None
 
     def _takes_turn(self, name: bytes, now_s: float) -> bool:

@@ -8,16 +8,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from errno import EADDRNOTAVAIL
+from errno import EADDRINUSE, EADDRNOTAVAIL
 from threading import Thread
 from typing import Final
 
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, Ring, decode
 from cqueue.doorbell.limiter import Limiter
+from cqueue.errors import NotDone
 from cqueue.logs import logger
 from cqueue.store.decode import KEY_BYTES
 
+MOST_EARLY_S: Final = 0.1
+"""A datagram waits no longer for the time that it names: where clocks differ by more, one is wrong."""
+LATEST_US: Final = 1 << 62
 LOOK_UP_S: Final = 5.0
 """How often the thread looks whether it is to end, should the datagram that tells it so be lost."""
 
@@ -29,12 +33,12 @@ class Address:
     Attributes:
         host: an address of this machine, or one from which datagrams are led to it; None: that by which it
             reaches `servers`.
-        port: 0 for any that is free.
+        ports: the first and the last that may be listened on, of which one that is free is taken; 0 for any.
         servers: (host, port) of Cassandra nodes, the likeliest first.
     """
 
     host: str | None = None
-    port: int = 0
+    ports: tuple[int, int] = (0, 0)
     servers: tuple[tuple[str, int], ...] = ()
 
     def own(self) -> str:
@@ -44,7 +48,7 @@ class Address:
             OSError: no route leads to any server.
         """
         if self.host is not None:
-            return socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0][4][0]  # type: ignore[return-value]
+            return str(socket.getaddrinfo(self.host, None, type=socket.SOCK_DGRAM)[0][4][0])
         routes = [route for server in self.servers if (route := _route_to(server)) is not None]
         far = [route for route in routes if not _is_loopback(route)]
         if not routes:
@@ -73,17 +77,26 @@ class Listener:
     Args:
         heard: called on the listener's thread; it must return at once.
         counts: of the process.
+        now_us: the cluster's time. Who sends may be ahead of it by some milliseconds, and who looks before a
+            message is due by this clock looks in vain.
 
     Raises:
         OSError: there is no such address, or the port is taken.
     """
 
-    def __init__(self, address: Address, heard: Callable[[Ring], None], counts: HintCounts) -> None:
+    def __init__(
+        self,
+        address: Address,
+        heard: Callable[[Ring], None],
+        counts: HintCounts,
+        now_us: Callable[[], int] = lambda: LATEST_US,
+    ) -> None:
         self.host = address.own()
         self.key = secrets.token_bytes(KEY_BYTES)
         self._heard = heard
         self._counts = counts
-        self._socket = _bound(self.host, address.port)
+        self._now_us = now_us
+        self._socket = _bound(self.host, address.ports)
         self.port: int = self._socket.getsockname()[1]
         self._limiter = Limiter()
         self._closed = False
@@ -95,7 +108,7 @@ class Listener:
         self._closed = True
         with suppress(OSError):
             self._socket.sendto(b"", self._socket.getsockname())  # wakes the thread
-        self._thread.join(LOOK_UP_S)
+        self._thread.join(1.0)
         self._socket.close()
 
     def _run(self) -> None:
@@ -119,10 +132,19 @@ class Listener:
             self._counts.forged += 1
             return
         self._counts.received += 1
-        if self._limiter.offer(ring, time.monotonic()):
+        now_s = time.monotonic()
+        if self._limiter.offer(ring, now_s, now_s + self._early_s(ring)):
             self._tell(ring)
         else:
-            self._counts.merged += 1
+            self._counts.deferred += 1
+
+    def _early_s(self, ring: Ring) -> float:
+        """How long it is to wait until there can be something to find."""
+        if not ring.due_us:
+            return 0.0
+        with suppress(NotDone):  # this clock does not know the time yet
+            return min(MOST_EARLY_S, max(0.0, (ring.due_us - self._now_us()) / 1e6))
+        return 0.0
 
     def _tell(self, ring: Ring) -> None:
         try:
@@ -131,18 +153,32 @@ class Listener:
             logger("cqueue.doorbell").error("doorbell_failed", error=repr(exc))
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket at that address; at any of this machine's where the address leads here from elsewhere."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_DGRAM)
+def _bound(host: str, ports: tuple[int, int]) -> socket.socket:
+    """A socket at that address, on the first port that is free.
+
+    Where the address leads here from elsewhere, it is at all addresses of this machine.
+    """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    first, last = ports
     try:
-        try:
-            made.bind((host, port))
-        except OSError as exc:
-            if exc.errno != EADDRNOTAVAIL:
-                raise
-            made.bind(("", port))
+        for port in range(first, last + 1):
+            try:
+                _bind(made, host, port)
+            except OSError as exc:
+                if exc.errno != EADDRINUSE or port == last:
+                    raise
+            else:
+                break
     except BaseException:
         made.close()
         raise
     return made
+
+
+def _bind(made: socket.socket, host: str, port: int) -> None:
+    try:
+        made.bind((host, port))
+    except OSError as exc:
+        if exc.errno != EADDRNOTAVAIL:
+            raise
+        made.bind(("", port))

@@ -15,62 +15,10 @@ from cqueue.clock import ClusterClock
 from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol.spec import Proto
 from cqueue.store import limits
-from cqueue.store.control import ListSchedules, ReadSchedule, ReadWorkers
-from cqueue.store.log_operations import (
-    DeleteRecords,
-    DropRecords,
-    ListLogs,
-    ListLogShards,
-    PeekRecords,
-    ReadLog,
-    ReadLogShards,
-    ReadRecordIds,
-    ReadRecords,
-    RegisterLogShard,
-    UnregisterLogShard,
-)
-from cqueue.store.message_page import ReadMessagePage
-from cqueue.store.operations import (
-    Begin,
-    DeleteBodies,
-    DeleteMessages,
-    DropBodies,
-    DropMessages,
-    DumpRow,
-    ListQueues,
-    Now,
-    Operation,
-    Pause,
-    RandomBits,
-    ReadBodies,
-    ReadDeployment,
-    ReadHead,
-    ReadIds,
-    ReadMessages,
-    ReadQueue,
-    ReadShards,
-    ReadSlice,
-    Store,
-    Together,
-    UnregisterShard,
-)
+from cqueue.store.operations import Now, Operation, Pause, RandomBits, Repeatable, Store, Together
 from cqueue.store.quarantine import Damage
-from cqueue.store.record_page import ReadRecordPage
-from cqueue.store.subscriptions import CountRecords, ListSubscriptions, ReadSubscription
 
 T = TypeVar("T")
-
-RETRIED = frozenset({
-    ReadHead, ReadSlice, ReadIds, ReadMessages, ReadBodies, ReadShards, ReadQueue, ListQueues,
-    ReadDeployment, ReadSchedule, ListSchedules, ReadWorkers,
-    ReadMessagePage, DumpRow,
-    ReadRecords, ReadRecordIds, ReadRecordPage, PeekRecords, ReadLogShards, ListLogShards, ReadLog, ListLogs,
-    DeleteMessages, DeleteBodies, DropBodies, DropMessages, UnregisterShard,
-    DeleteRecords, DropRecords, RegisterLogShard, UnregisterLogShard,
-    ReadSubscription, ListSubscriptions, CountRecords,
-})  # fmt: skip
-"""Reads and deletes may be repeated here, whatever came of them, unless it lasts. Inserts are repeated by the
-protocol, which knows until when; conditional mutations never are."""
 
 FIRST_WAIT_S = 0.02
 LONGEST_WAIT_S = 0.5
@@ -162,8 +110,6 @@ class BlockingDriver:
                         value = self._random_bits(bits)
                     case Pause(seconds):
                         self._pause(seconds)
-                    case Begin():
-                        value = self._ask(operation)  # no answer yet
                     case _:
                         value = self._ask(operation)
                         self._renew(value)
@@ -189,7 +135,7 @@ class BlockingDriver:
         if isinstance(operation, Together):
             results = self.store.together(operation.operations)
             return self._retry_failed(operation.operations, results) if operation.retried else results
-        if type(operation) not in RETRIED:
+        if not isinstance(operation, Repeatable):
             return self.store.execute(operation)
         (result,) = self._retry_failed((operation,), [self._result(operation)])
         if isinstance(result, Exception):
@@ -213,7 +159,7 @@ class BlockingDriver:
                 for index, result in enumerate(results)
                 if isinstance(result, NotDone | OutcomeUnknown)
                 and not isinstance(result, LASTING)
-                and type(operations[index]) in RETRIED
+                and isinstance(operations[index], Repeatable)
             ]
 
         def again() -> bool:

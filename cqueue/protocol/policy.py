@@ -129,6 +129,14 @@ def bodies_dropped_at_us(end_us: int) -> int:
     return end_us
 
 
+# ── turns ──
+
+
+def probes_on(probed: int, *, found_enough: bool) -> bool:
+    """Whether a search goes on: it probes some wide rows, however many others are known to have work."""
+    return not (probed and found_enough)
+
+
 # ── dead letters ──
 
 

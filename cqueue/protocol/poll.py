@@ -214,7 +214,7 @@ class Poll:
             if not busy or view.seen_us <= last_us
         ]
         for start in range(0, len(due), PROBED_AT_ONCE):
-            if start and len(self.work) >= ENOUGH_FOUND:  # some are probed each time, whatever else there is
+            if not policy.probes_on(start, found_enough=len(self.work) >= ENOUGH_FOUND):
                 return
             yield from self._probe(spec, due[start : start + PROBED_AT_ONCE], now_us)
         if share is None:

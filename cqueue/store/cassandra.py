@@ -6,18 +6,19 @@ to the protocol, which knows whether doing it again is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import Session
 
 from cqueue import ids
 from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
-from cqueue.store import codec, control, decode, packs, tombstones, wire
+from cqueue.store import codec, decode, driver, packs, tombstones
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
+from cqueue.store.cassandra_control import CassandraControl
 from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.message_page import MessagePage, ReadMessagePage, parse
@@ -25,6 +26,7 @@ from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
 from cqueue.store.ranges import Density, FirstOf, Ranged, Reader
 from cqueue.store.requests import Answer, Collected, Request, Requests, Window, settle, start
+from cqueue.store.sender import Sender, Starters, applied, nothing
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
 
@@ -49,12 +51,12 @@ SINGLES_AT_ONCE: Final = 250
 PACK_READS_IN_FLIGHT: Final = 2
 
 
-class CassandraStore:
+class CassandraStore(Sender):
     """A `Store` on an open session, which stays the caller's until `close`.
 
     Args:
         session: with the deployment's keyspace selected. It is changed in one respect: timeuuid columns come
-            back as integers (cqueue.store.wire).
+            back as integers (cqueue.store.driver).
         serial_consistency: of conditional mutations and serial reads; the deployment's.
         consistency: of everything else; follows from `serial_consistency`.
     """
@@ -66,57 +68,34 @@ class CassandraStore:
         serial_consistency: SerialConsistency = "local_serial",
         consistency: Consistency | None = None,
     ) -> None:
-        session.client_protocol_handler = wire.IdProtocolHandler
+        session.client_protocol_handler = driver.used().protocol_handler
         tombstones.silence()
-        self.quarantine = Quarantine()
+        levels = (_level(consistency or CONSISTENCY_OF[serial_consistency]), _level(serial_consistency))
+        super().__init__(Requests(session, *levels), Quarantine())
         self._session = session
-        self._requests = Requests(
-            session,
-            _level(consistency or CONSISTENCY_OF[serial_consistency]),
-            _level(serial_consistency),
-        )
         self._known = packs.Known()
         self._density = Density()
-        self._starters: Final[dict[type[ops.Operation[Any]], Callable[[Any], Pending[Any]]]] = {
-            ops.Begin: self._begin,
-            ops.Finish: lambda op: op.begun,
+        self._starters: Final[Starters] = {
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
             ReadMessagePage: self._read_page,
             ops.ReadIds: self._read_ids,
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
-            ops.ReadShards: self._read_shards,
             ops.InsertMessages: self._insert_messages,
             ops.DeleteMessages: self._delete_messages,
             ops.DropMessages: self._drop_messages,
             ops.InsertBodies: self._insert_bodies,
-            ops.DeleteBodies: self._delete_bodies,
-            ops.DropBodies: self._drop_bodies,
-            ops.RegisterShard: self._register_shard,
-            ops.UnregisterShard: self._unregister_shard,
-            ops.DropShard: self._drop_shard,
-            ops.Mutate: self._mutate,
-            ops.DropSlot: self._drop_slot,
-            ops.DumpRow: self._dump_row,
-            ops.ReadQueue: self._read_queue,
-            ops.ListQueues: self._list_queues,
-            ops.CreateQueue: self._create_queue,
-            ops.ChangeQueue: self._change_queue,
-            ops.RemoveQueue: self._remove_queue,
-            ops.AdvanceEpoch: self._advance_epoch,
-            ops.ReadDeployment: self._read_deployment,
-            ops.BumpDeployment: self._bump_deployment,
-            control.ReadSchedule: self._read_schedule,
-            control.ListSchedules: self._list_schedules,
-            control.CreateSchedule: self._create_schedule,
-            control.ChangeSchedule: self._change_schedule,
-            control.RemoveSchedule: self._remove_schedule,
-            control.Heartbeat: self._heartbeat,
-            control.ReadWorkers: self._read_workers,
-            control.RemoveWorker: self._remove_worker,
-            control.Listen: self._listen,
-            control.ReadListeners: self._read_listeners,
+            ops.DeleteBodies: lambda op: self._write(
+                cql.DELETE_BODIES, _delete_us(op.ids), *op.wide_row, op.ids
+            ),
+            ops.DropBodies: lambda op: self._write(cql.DROP_BODIES, op.at_us, *op.wide_row),
+            ops.Mutate: lambda op: self._requests.send_conditional(_mutation(op), applied),
+            ops.DropSlot: lambda op: self._change(cql.DROP_SLOT, *op.wide_row, op.priority, op.id),
+            ops.DumpRow: lambda op: self._requests.send(
+                cql.DUMP_ROW[op.table], op.key, lambda found: next((row[0] for row in found.rows), None)
+            ),
+            **CassandraControl(self._requests, self.quarantine).starters(),
             **CassandraLogs(self._requests, self.quarantine).starters(),
             **CassandraSubscriptions(self._requests, self.quarantine).starters(),
         }
@@ -150,9 +129,6 @@ class CassandraStore:
         self._session.shutdown()
 
     # ── Reads of a wide row ──
-
-    def _begin(self, op: ops.Begin[T]) -> ops.Ready[ops.Pending[T]]:
-        return ops.Ready(self._starters[type(op.read)](op.read))
 
     def _read_head(self, op: ops.ReadHead) -> Request[ops.Head]:
         statement = cql.READ_HEAD_SERIAL if op.serial else cql.READ_HEAD
@@ -208,7 +184,7 @@ class CassandraStore:
         if rows:
             rows = rows[:REAPED_AT_ONCE]
             values = (_delete_us(rows), *op.wide_row, op.priority, rows)
-            start(lambda: self._requests.send(cql.DELETE_MESSAGES, values, _nothing))
+            start(lambda: self._requests.send(cql.DELETE_MESSAGES, values, nothing))
 
     def _read_page(self, op: ReadMessagePage) -> Pending[MessagePage]:
         def take(rows: Any) -> tuple[list[int], Iterator[bytes]]:
@@ -278,20 +254,14 @@ class CassandraStore:
             window, Kind.READ, lambda parts: decode.bodies(row for part in parts for row in part)
         )
 
-    def _read_shards(self, op: ops.ReadShards) -> Request[list[ops.ShardRow]]:
-        values = (op.queue, op.epoch, op.from_time_shard)
-        return self._requests.send(
-            cql.READ_SHARDS, values, lambda found: decode.kept(decode.shards(op, found.rows), self.quarantine)
-        )
-
     # ── Plain writes ──
 
     def _insert_messages(self, op: ops.InsertMessages) -> Request[None]:
         send, partition = self._requests.send_encoded, codec.partition(op.wide_row)
         rows = packs.joined(op.rows)
         if codec.are_plain(rows):
-            return send(cql.INSERT_PLAIN_MESSAGE, partition, codec.plain_cells(rows), _nothing)
-        return send(cql.INSERT_MESSAGE, partition, codec.message_cells(rows), _nothing)
+            return send(cql.INSERT_PLAIN_MESSAGE, partition, codec.plain_cells(rows), nothing)
+        return send(cql.INSERT_MESSAGE, partition, codec.message_cells(rows), nothing)
 
     def _delete_messages(self, op: ops.DeleteMessages) -> Request[None]:
         place = (*op.wide_row, op.priority)
@@ -315,135 +285,18 @@ class CassandraStore:
     def _drop_messages(self, op: ops.DropMessages) -> Request[None]:
         rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may stand under any id
         values = (max(op.at_us, _delete_us(rows)), *op.wide_row, op.priority, rows)
-        return self._requests.send(cql.DELETE_MESSAGES, values, _nothing)
+        return self._requests.send(cql.DELETE_MESSAGES, values, nothing)
 
     def _insert_bodies(self, op: ops.InsertBodies) -> Pending[None]:
         partition = codec.partition(op.wide_row)
 
         def send(start: int, end: int) -> Request[None]:
             rows = codec.body_cells(op.bodies[start:end])
-            return self._requests.send_encoded(cql.INSERT_BODY, partition, rows, _nothing)
+            return self._requests.send_encoded(cql.INSERT_BODY, partition, rows, nothing)
 
         portions = _portions([len(body) for _, body in op.bodies], BODY_BYTES_A_WRITE)
         jobs = ((size, partial(send, start, end)) for start, end, size in portions)
         return Collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None)
-
-    def _delete_bodies(self, op: ops.DeleteBodies) -> Request[None]:
-        return self._requests.send(cql.DELETE_BODIES, (_delete_us(op.ids), *op.wide_row, op.ids), _nothing)
-
-    def _drop_bodies(self, op: ops.DropBodies) -> Request[None]:
-        return self._requests.send(cql.DROP_BODIES, (op.at_us, *op.wide_row), _nothing)
-
-    def _register_shard(self, op: ops.RegisterShard) -> Request[None]:
-        values = (op.queue, op.epoch, op.time_shard, op.shard, op.priorities, op.time_shard * 1000)
-        return self._requests.send(cql.REGISTER_SHARD, values, _nothing)
-
-    def _unregister_shard(self, op: ops.UnregisterShard) -> Request[None]:
-        values = (op.time_shard * 1000 + 1, op.queue, op.epoch, op.time_shard, op.shard)
-        return self._requests.send(cql.UNREGISTER_SHARD, values, _nothing)
-
-    def _drop_shard(self, op: ops.DropShard) -> Request[None]:
-        values = (op.at_us, op.queue, op.epoch, op.time_shard, op.shard)
-        return self._requests.send(cql.DROP_SHARD, values, _nothing)
-
-    # ── Conditional mutations ──
-
-    def _mutate(self, op: ops.Mutate) -> Request[bool]:
-        return self._requests.send_conditional(_mutation(op), _applied)
-
-    # ── Rows in quarantine ──
-
-    def _drop_slot(self, op: ops.DropSlot) -> Request[bool]:
-        return self._requests.send(cql.DROP_SLOT, (*op.wide_row, op.priority, op.id), _applied)
-
-    def _dump_row(self, op: ops.DumpRow) -> Request[str | None]:
-        return self._requests.send(
-            cql.DUMP_ROW[op.table], op.key, lambda found: next((row[0] for row in found.rows), None)
-        )
-
-    # ── Queues and deployment ──
-
-    def _read_queue(self, op: ops.ReadQueue) -> Request[ops.QueueRow | None]:
-        def decoded(found: Answer) -> ops.QueueRow | None:
-            if op.as_stored:
-                return next(map(ops.QueueRow._make, found.rows), None)
-            return cast("ops.QueueRow | None", decode.single(decode.queues(found.rows), self.quarantine))
-
-        return self._requests.send(cql.READ_QUEUE, (op.name,), decoded)
-
-    def _list_queues(self, _op: ops.ListQueues) -> Request[list[ops.QueueRow]]:
-        return self._requests.send(
-            cql.LIST_QUEUES, (), lambda found: decode.kept(decode.queues(found.rows), self.quarantine)
-        )
-
-    def _create_queue(self, op: ops.CreateQueue) -> Request[bool]:
-        return self._requests.send(cql.CREATE_QUEUE, op.row, _applied)
-
-    def _change_queue(self, op: ops.ChangeQueue) -> Request[bool]:
-        row, seen = op.row, op.expect_version
-        values = (row.state, row.config, decode.next_version(seen), row.name, seen, row.incarnation)
-        return self._requests.send(cql.CHANGE_QUEUE, values, _applied)
-
-    def _remove_queue(self, op: ops.RemoveQueue) -> Request[bool]:
-        return self._requests.send(cql.REMOVE_QUEUE, (op.name, op.incarnation), _applied)
-
-    def _advance_epoch(self, op: ops.AdvanceEpoch) -> Request[bool]:
-        statement = cql.ADVANCE_OPEN_EPOCH if op.open else cql.ADVANCE_EPOCH
-        return self._requests.send(statement, (op.to, op.name, op.expect, op.incarnation), _applied)
-
-    def _read_deployment(self, _op: ops.ReadDeployment) -> Request[ops.DeploymentRow | None]:
-        return self._requests.send(cql.READ_DEPLOYMENT, (), lambda found: decode.deployment(found.rows))
-
-    def _bump_deployment(self, op: ops.BumpDeployment) -> Request[bool]:
-        return self._requests.send(cql.BUMP_DEPLOYMENT, (op.expect + 1, op.expect), _applied)
-
-    # ── Schedules and workers ──
-
-    def _read_schedule(self, op: control.ReadSchedule) -> Request[control.ScheduleRow | None]:
-        def decoded(found: Answer) -> control.ScheduleRow | None:
-            if op.as_stored:
-                return next(map(control.ScheduleRow._make, found.rows), None)
-            found_ = decode.single(decode.schedules(found.rows), self.quarantine)
-            return cast("control.ScheduleRow | None", found_)
-
-        return self._requests.send(cql.READ_SCHEDULE, (op.queue, op.key), decoded)
-
-    def _list_schedules(self, op: control.ListSchedules) -> Request[list[control.ScheduleRow]]:
-        def decoded(found: Answer) -> list[control.ScheduleRow]:
-            if op.as_stored:
-                return [control.ScheduleRow._make(row) for row in found.rows]
-            return decode.kept(decode.schedules(found.rows), self.quarantine)
-
-        return self._requests.send(cql.LIST_SCHEDULES, (op.queue,), decoded)
-
-    def _create_schedule(self, op: control.CreateSchedule) -> Request[bool]:
-        return self._requests.send(cql.CREATE_SCHEDULE, op.row, _applied)
-
-    def _change_schedule(self, op: control.ChangeSchedule) -> Request[bool]:
-        row, seen = op.row, op.expect_version
-        values = (decode.next_version(seen), *row[3:], row.queue, row.key, seen)
-        return self._requests.send(cql.CHANGE_SCHEDULE, values, _applied)
-
-    def _remove_schedule(self, op: control.RemoveSchedule) -> Request[bool]:
-        values = (op.queue, op.key, op.expect_version)
-        return self._requests.send(cql.REMOVE_SCHEDULE, values, _applied)
-
-    def _heartbeat(self, op: control.Heartbeat) -> Request[None]:
-        return self._requests.send(cql.HEARTBEAT, (*op.row, op.ttl_s), _nothing)
-
-    def _read_workers(self, _op: control.ReadWorkers) -> Request[list[control.WorkerRow]]:
-        return self._requests.send(
-            cql.READ_WORKERS, (), lambda found: decode.kept(decode.workers(found.rows), self.quarantine)
-        )
-
-    def _remove_worker(self, op: control.RemoveWorker) -> Request[None]:
-        return self._requests.send(cql.REMOVE_WORKER, (op.worker,), _nothing)
-
-    def _listen(self, op: control.Listen) -> Request[None]:
-        return self._requests.send(cql.LISTEN, (*op.row, op.ttl_s), _nothing)
-
-    def _read_listeners(self, _op: control.ReadListeners) -> Request[list[control.ListenerRow]]:
-        return self._requests.send(cql.READ_LISTENERS, (), lambda found: decode.listeners(found.rows))
 
 
 def _level(name: str) -> int:
@@ -494,16 +347,8 @@ def _mutation(op: ops.Mutate) -> Iterator[tuple[cql.Statement, Iterable[Any]]]:
 # ── What comes back ──
 
 
-def _nothing(_found: Answer) -> None:
-    return None
-
-
 def _rows(found: Answer) -> list[Any]:
     return found.rows
-
-
-def _applied(found: Answer) -> bool:
-    return bool(found.rows[0][0])
 
 
 def _whole(found: Answer) -> Answer:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from cqueue import ids
 from cqueue.store import cells, decode
 from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
-from cqueue.store.operations import Operation, Pending
-from cqueue.store.quarantine import Damage, Quarantine
+from cqueue.store.operations import Pending
+from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import Answer, Request, Requests
+from cqueue.store.requests import Answer, Request
+from cqueue.store.sender import Sender, Starters, change_values, nothing
 
 _smallint = struct.Struct(">h").pack
 _int = struct.Struct(">i").pack
@@ -22,54 +23,51 @@ _bigint = struct.Struct(">q").pack
 _id = struct.Struct(">iQQ").pack
 _timestamp = struct.Struct(">iq").pack
 
-Starter = Callable[[Any], Pending[Any]]
 Read = ops.ReadRecords | ReadRecordPage
 
 
-class CassandraLogs:
+class CassandraLogs(Sender):
     """Starts the requests of all log operations."""
 
-    def __init__(self, requests: Requests, quarantine: Quarantine) -> None:
-        self._requests = requests
-        self._quarantine = quarantine
-
-    def starters(self) -> dict[type[Operation[Any]], Starter]:
+    def starters(self) -> Starters:
         """By operation."""
+        write, change, one, all_ = self._write, self._change, self._one, self._all
         return {
             ops.AppendRecords: self._append,
-            ops.DeleteRecords: self._delete,
+            ops.DeleteRecords: lambda op: write(
+                cql.DELETE_RECORDS, max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
+            ),
             ops.ReadRecords: lambda op: _Rows(_Whole(self._read, op)),
             ReadRecordPage: lambda op: _Whole(self._read, op),
-            ops.ReadRecordIds: self._read_ids,
-            ops.PeekRecords: self._peek,
-            ops.DropRecords: lambda op: self._plain(cql.DROP_RECORDS, (op.at_us, *op.shard)),
-            ops.DropRecord: lambda op: self._plain(cql.DROP_RECORD, (op.at_us, *op.shard, op.id)),
-            ops.RegisterLogShard: lambda op: self._plain(cql.REGISTER_LOG_SHARD, (*op.shard, op.ttl_s)),
+            ops.ReadRecordIds: lambda op: self._requests.send(
+                cql.READ_RECORD_IDS,
+                (*op.shard, op.after, op.upto, op.limit),
+                lambda found: [row[0] for row in found.rows],
+            ),
+            ops.PeekRecords: lambda op: self._requests.send(
+                cql.PEEK_RECORDS,
+                (op.log, op.partitions, op.time_shard, op.after, op.upto),
+                lambda found: dict(found.rows),
+            ),
+            ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
+            ops.DropRecord: lambda op: write(cql.DROP_RECORD, op.at_us, *op.shard, op.id),
+            ops.RegisterLogShard: lambda op: write(cql.REGISTER_LOG_SHARD, *op.shard, op.ttl_s),
             ops.ReadLogShards: self._read_shards,
-            ops.ListLogShards: self._list_shards,
-            ops.UnregisterLogShard: lambda op: self._plain(cql.UNREGISTER_LOG_SHARD, op.shard),
-            ops.ReadLog: self._read_log,
-            ops.ListLogs: lambda _: self._requests.send(
-                cql.LIST_LOGS, (), lambda found: decode.kept(decode.logs(found.rows), self._quarantine)
+            ops.ListLogShards: lambda op: self._requests.send(
+                cql.LIST_LOG_SHARDS, (), lambda found: sorted(at for log, at in found.rows if log == op.log)
             ),
-            ops.CreateLog: lambda op: self._requests.send(cql.CREATE_LOG, op.row, _applied),
-            ops.ChangeLog: self._change_log,
-            ops.RemoveLog: lambda op: self._requests.send(
-                cql.REMOVE_LOG, (op.name, op.incarnation), _applied
-            ),
+            ops.UnregisterLogShard: lambda op: write(cql.UNREGISTER_LOG_SHARD, *op.shard),
+            ops.ReadLog: lambda op: one(cql.READ_LOG, (op.name,), decode.logs, as_stored=op.as_stored),
+            ops.ListLogs: lambda _: all_(cql.LIST_LOGS, (), decode.logs),
+            ops.CreateLog: lambda op: change(cql.CREATE_LOG, *op.row),
+            ops.ChangeLog: lambda op: change(cql.CHANGE_LOG, *change_values(op)),
+            ops.RemoveLog: lambda op: change(cql.REMOVE_LOG, op.name, op.incarnation),
         }
-
-    def _plain(self, statement: cql.Statement, values: Iterable[Any]) -> Request[None]:
-        return self._requests.send(statement, values, _nothing)
 
     def _append(self, op: ops.AppendRecords) -> Request[None]:
         log, partition, time_shard = op.shard
         shard = (log.encode(), _smallint(partition), _bigint(time_shard))
-        return self._requests.send_encoded(cql.APPEND_RECORD, shard, record_cells(op), _nothing)
-
-    def _delete(self, op: ops.DeleteRecords) -> Request[None]:
-        at_us = max(map(ids.time_us, op.ids)) + 1
-        return self._plain(cql.DELETE_RECORDS, (at_us, *op.shard, op.ids))
+        return self._requests.send_encoded(cql.APPEND_RECORD, shard, record_cells(op), nothing)
 
     def _read(self, op: Read) -> Request[RecordPage]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
@@ -78,45 +76,18 @@ class CassandraLogs:
             page = _page(found)
             for broken in page.broken:
                 key = (*op.shard, broken.id)
-                self._quarantine.report(Damage("log", op.shard.log, key, broken.reason))
+                self.quarantine.report(Damage("log", op.shard.log, key, broken.reason))
             return page
 
         return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
 
-    def _read_ids(self, op: ops.ReadRecordIds) -> Request[list[int]]:
-        values = (*op.shard, op.after, op.upto, op.limit)
-        return self._requests.send(cql.READ_RECORD_IDS, values, lambda found: [row[0] for row in found.rows])
-
-    def _peek(self, op: ops.PeekRecords) -> Request[dict[int, int]]:
-        values = (op.log, op.partitions, op.time_shard, op.after, op.upto)
-        return self._requests.send(cql.PEEK_RECORDS, values, lambda found: dict(found.rows))
-
     def _read_shards(self, op: ops.ReadLogShards) -> Request[dict[int, frozenset[int]]]:
         def decoded(found: Answer) -> dict[int, frozenset[int]]:
             shards, damages = decode.log_shards(op.log, found.rows)
-            decode.kept(decode.Found([], damages), self._quarantine)
+            decode.kept(decode.Found([], damages), self.quarantine)
             return shards
 
         return self._requests.send(cql.READ_LOG_SHARDS, (op.log, op.time_shards), decoded)
-
-    def _list_shards(self, op: ops.ListLogShards) -> Request[list[int]]:
-        def decoded(found: Answer) -> list[int]:
-            return sorted(time_shard for log, time_shard in found.rows if log == op.log)
-
-        return self._requests.send(cql.LIST_LOG_SHARDS, (), decoded)
-
-    def _read_log(self, op: ops.ReadLog) -> Request[ops.LogRow | None]:
-        def decoded(found: Answer) -> ops.LogRow | None:
-            if op.as_stored:
-                return next(map(ops.LogRow._make, found.rows), None)
-            return cast("ops.LogRow | None", decode.single(decode.logs(found.rows), self._quarantine))
-
-        return self._requests.send(cql.READ_LOG, (op.name,), decoded)
-
-    def _change_log(self, op: ops.ChangeLog) -> Request[bool]:
-        row, seen = op.row, op.expect_version
-        values = (row.state, row.config, decode.next_version(seen), row.name, seen, row.incarnation)
-        return self._requests.send(cql.CHANGE_LOG, values, _applied)
 
 
 def record_cells(op: ops.AppendRecords) -> list[bytes]:
@@ -135,14 +106,6 @@ def record_cells(op: ops.AppendRecords) -> list[bytes]:
         )
         encoded.append(b"".join(parts))
     return encoded
-
-
-def _nothing(_found: Answer) -> None:
-    return None
-
-
-def _applied(found: Answer) -> bool:
-    return bool(found.rows[0][0])
 
 
 def _page(found: Answer) -> RecordPage:

@@ -2,88 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from cqueue.store import decode
 from cqueue.store import statements as cql
 from cqueue.store import subscriptions as ops
-from cqueue.store.operations import Operation
-from cqueue.store.quarantine import Quarantine
-from cqueue.store.requests import Answer, Request, Requests
-
-Starter = Callable[[Any], Request[Any]]
+from cqueue.store.requests import Answer, Request
+from cqueue.store.sender import Sender, Starters, applied
 
 
-class CassandraSubscriptions:
+class CassandraSubscriptions(Sender):
     """Starts the requests of all operations on subscriptions."""
 
-    def __init__(self, requests: Requests, quarantine: Quarantine) -> None:
-        self._requests = requests
-        self._quarantine = quarantine
-
-    def starters(self) -> dict[type[Operation[Any]], Starter]:
+    def starters(self) -> Starters:
         """By operation."""
-        send = self._requests.send
+        send, write, change = self._requests.send, self._write, self._change
         return {
             ops.ReadSubscription: self._read,
             ops.ListSubscriptions: lambda _: send(
                 cql.LIST_SUBSCRIPTIONS, (), lambda found: decode.subscription_keys(found.rows)
             ),
-            ops.DefineSubscription: lambda op: send(cql.DEFINE_SUBSCRIPTION, (*op.key, *op.row), _applied),
-            ops.ChangeDefinition: self._change_definition,
-            ops.RemoveSubscription: self._remove,
+            ops.DefineSubscription: lambda op: change(cql.DEFINE_SUBSCRIPTION, *op.key, *op.row),
+            ops.ChangeDefinition: lambda op: change(
+                cql.CHANGE_DEFINITION,
+                *(op.row.state, op.row.config, decode.next_version(op.expect_version)),
+                *(*op.key, op.expect_version),
+            ),
+            ops.RemoveSubscription: lambda op: self._requests.send_conditional(
+                (
+                    (cql.REMOVE_DEFINITION, (*op.key, op.expect_version)),
+                    (cql.REMOVE_SUBSCRIPTION, op.key),
+                ),
+                applied,
+            ),
             ops.ChangePositions: self._change_positions,
-            ops.BeatMember: lambda op: send(cql.BEAT_MEMBER, (*op.key, *op.row, op.ttl_s), _nothing),
-            ops.RemoveMember: lambda op: send(cql.REMOVE_MEMBER, (*op.key, op.member), _nothing),
+            ops.BeatMember: lambda op: write(cql.BEAT_MEMBER, *op.key, *op.row, op.ttl_s),
+            ops.RemoveMember: lambda op: write(cql.REMOVE_MEMBER, *op.key, op.member),
             ops.CountRecords: lambda op: send(cql.COUNT_RECORDS, (*op.shard, op.after, op.upto), _span),
         }
 
     def _read(self, op: ops.ReadSubscription) -> Request[ops.SubscriptionRows]:
-        statement = cql.READ_SUBSCRIPTION_SERIAL if op.serial else cql.READ_SUBSCRIPTION
-
         def decoded(found: Answer) -> ops.SubscriptionRows:
             rows, damages = decode.subscription(op, found.rows)
-            for damage in damages:
-                self._quarantine.report(damage)
+            decode.kept(decode.Found([], damages), self.quarantine)
             return rows
 
+        statement = cql.READ_SUBSCRIPTION_SERIAL if op.serial else cql.READ_SUBSCRIPTION
         return self._requests.send(statement, op.key, decoded)
-
-    def _change_definition(self, op: ops.ChangeDefinition) -> Request[bool]:
-        values = (
-            op.row.state,
-            op.row.config,
-            decode.next_version(op.expect_version),
-            *op.key,
-            op.expect_version,
-        )
-        return self._requests.send(cql.CHANGE_DEFINITION, values, _applied)
-
-    def _remove(self, op: ops.RemoveSubscription) -> Request[bool]:
-        parts = (
-            (cql.REMOVE_DEFINITION, (*op.key, op.expect_version)),
-            (cql.REMOVE_SUBSCRIPTION, op.key),
-        )
-        return self._requests.send_conditional(parts, _applied)
 
     def _change_positions(self, op: ops.ChangePositions) -> Request[bool]:
         parts = (
-            (
-                cql.SET_POSITION,
-                (row.position, row.fence, row.owner, row.generation, *op.key, row.partition, expect),
-            )
-            for expect, row in op.changes
+            (cql.SET_POSITION, (*row[1:], *op.key, row.partition, expect_fence))
+            for expect_fence, row in op.changes
         )
-        return self._requests.send_conditional(parts, _applied)
-
-
-def _nothing(_found: Answer) -> None:
-    return None
-
-
-def _applied(found: Answer) -> bool:
-    return bool(found.rows[0][0])
+        return self._requests.send_conditional(parts, applied)
 
 
 def _span(found: Answer) -> ops.Span:

@@ -25,7 +25,6 @@ from cassandra.cluster import (
     Session,
     UnresolvableContactPoints,
 )
-from cassandra.connection import ConnectionBusy, ConnectionException
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
@@ -34,12 +33,12 @@ from cassandra.policies import (
     RoundRobinPolicy,
     TokenAwarePolicy,
 )
-from cassandra.protocol import ErrorMessage
 
 from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, Unavailable
 from cqueue.settings import Settings
-from cqueue.store import outcome
-from cqueue.store.sockets import Login, LoginRefused, connection_class
+from cqueue.store import driver, outcome
+from cqueue.store.driver import Login, LoginRefused
+from cqueue.store.driver.errors import ConnectionBusy, ConnectionException, ErrorMessage
 from cqueue.store.statements import Kind
 
 # Reads at serial consistency: they see every conditional mutation that was ever acknowledged, and finish
@@ -125,7 +124,7 @@ def make_cluster(settings: Settings) -> Cluster:
         protocol_version=ProtocolVersion.V5,  # the newest that is no beta; explicit, so never negotiated down
         auth_provider=_auth(settings),
         ssl_context=_tls(settings),
-        connection_class=connection_class(),
+        connection_class=driver.used().connection_class,
         # Without it, small frames wait for the acknowledgement of the one before: 40 ms each.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         connect_timeout=settings.connect_timeout_s,

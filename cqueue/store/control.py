@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cqueue.store.operations import Operation
+from cqueue.store.operations import Operation, Repeatable
 
 
 class ScheduleRow(NamedTuple):
@@ -50,7 +50,7 @@ class ListenerRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSchedule(Operation["ScheduleRow | None"]):
+class ReadSchedule(Repeatable["ScheduleRow | None"]):
     """A schedule, read at serial consistency.
 
     as_stored: also one that is damaged, whose columns may then hold anything; for who deletes or replaces it.
@@ -62,7 +62,7 @@ class ReadSchedule(Operation["ScheduleRow | None"]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListSchedules(Operation[list[ScheduleRow]]):
+class ListSchedules(Repeatable[list[ScheduleRow]]):
     """All schedules of a queue, by key. as_stored: as for `ReadSchedule`."""
 
     queue: str
@@ -102,7 +102,7 @@ class Heartbeat(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadWorkers(Operation[list[WorkerRow]]):
+class ReadWorkers(Repeatable[list[WorkerRow]]):
     """Processes whose heartbeat is not over, by name."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 from cqueue import ids
@@ -171,32 +172,6 @@ _FROM_ZERO = number(0, MOST)
 _TIME = number(0, LAST_MS)
 _EPOCH = number(-LAST_MS, LAST_MS)
 
-_QUEUE: Final[Mapping[str, Check]] = {
-    "incarnation": is_text,
-    "version": _COUNTER,
-    "state": one_of("active", "paused", "deleting"),
-    "config": is_object,
-    "epoch_ms": number(1000, 30 * 86_400_000),
-    "oldest_epoch": _EPOCH,
-    "oldest_open_epoch": _EPOCH,
-}
-_LOG: Final[Mapping[str, Check]] = {
-    "incarnation": is_text,
-    "version": _COUNTER,
-    "state": one_of("active", "deleting"),
-    "config": is_object,
-    "created": _TIME,
-}
-_SCHEDULE: Final[Mapping[str, Check]] = {
-    "version": _COUNTER,
-    "state": one_of("active", "paused", "done"),
-    "generation": _FROM_ZERO,
-    "definition": is_object,
-    "next_at": _TIME,
-    "previous": _TIME,
-    "fired": _FROM_ZERO,
-}
-_WORKER: Final[Mapping[str, Check]] = {"info": is_object, "seen": _TIME}
 _LISTENER: Final[Mapping[str, Check]] = {
     "listener": is_text,
     "address": is_address,
@@ -268,21 +243,79 @@ def _shown(value: Any) -> str:
 # ── Queues, logs, schedules, workers ──
 
 
-def queues(rows: Iterable[Row]) -> Found:
-    """`QueueRow`s."""
-    return _sound(rows, QueueRow._make, lambda row: _damage("queues", row[0], row[:1], row[1:], _QUEUE))
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose rows are all of one kind: called with rows, it decodes them.
+
+    make: the value of a row. key: how many columns of the key come first; checks: of all others.
+    before: columns of the key that are the same in all rows, and not read.
+    """
+
+    name: str
+    make: Callable[[Any], Any]
+    key: int
+    checks: Mapping[str, Check]
+    before: tuple[str, ...] = ()
+
+    def __call__(self, rows: Iterable[Row], *, as_stored: bool = False) -> Found:
+        """The rows that can be read, and the others; as_stored: all of them, whatever stands in them."""
+        found = Found([], [])
+        for row in rows:
+            damage = None if as_stored else self._damage((*self.before, *row[: self.key]), row)
+            if damage is None:
+                found.values.append(self.make(row))
+            else:
+                found.damages.append(damage)
+        return found
+
+    def _damage(self, key: tuple[Any, ...], row: Row) -> Damage | None:
+        reason, owner = wrong(row[self.key :], self.checks), "" if self.before else row[0]
+        if any(isinstance(each, Unreadable) for each in key):
+            reason, owner = "its key holds bytes that are no text", ""
+        return Damage(self.name, owner, key, reason) if reason else None
 
 
-def logs(rows: Iterable[Row]) -> Found:
-    """`LogRow`s."""
-    return _sound(rows, LogRow._make, lambda row: _damage("logs", row[0], row[:1], row[1:], _LOG))
-
-
-def schedules(rows: Iterable[Row]) -> Found:
-    """`ScheduleRow`s."""
-    return _sound(
-        rows, ScheduleRow._make, lambda row: _damage("schedules", row[0], row[:2], row[2:], _SCHEDULE)
-    )
+queues: Final = Table(
+    "queues",
+    QueueRow._make,
+    1,
+    {
+        "incarnation": is_text,
+        "version": _COUNTER,
+        "state": one_of("active", "paused", "deleting"),
+        "config": is_object,
+        "epoch_ms": number(1000, 30 * 86_400_000),
+        "oldest_epoch": _EPOCH,
+        "oldest_open_epoch": _EPOCH,
+    },
+)
+logs: Final = Table(
+    "logs",
+    LogRow._make,
+    1,
+    {
+        "incarnation": is_text,
+        "version": _COUNTER,
+        "state": one_of("active", "deleting"),
+        "config": is_object,
+        "created": _TIME,
+    },
+)
+schedules: Final = Table(
+    "schedules",
+    ScheduleRow._make,
+    2,
+    {
+        "version": _COUNTER,
+        "state": one_of("active", "paused", "done"),
+        "generation": _FROM_ZERO,
+        "definition": is_object,
+        "next_at": _TIME,
+        "previous": _TIME,
+        "fired": _FROM_ZERO,
+    },
+)
+workers: Final = Table("workers", WorkerRow._make, 1, {"info": is_object, "seen": _TIME}, (FLEET,))
 
 
 def is_damaged(row: ScheduleRow) -> bool:
@@ -290,34 +323,9 @@ def is_damaged(row: ScheduleRow) -> bool:
     return bool(schedules([row]).damages)
 
 
-def workers(rows: Iterable[Row]) -> Found:
-    """`WorkerRow`s."""
-    return _sound(
-        rows, WorkerRow._make, lambda row: _damage("workers", "", (FLEET, row[0]), row[1:], _WORKER)
-    )
-
-
 def listeners(rows: Iterable[Row]) -> list[ListenerRow]:
     """`ListenerRow`s. What cannot be read is gone in half a minute, and is not set aside."""
     return [ListenerRow._make(row) for row in rows if not wrong(row, _LISTENER)]
-
-
-def _sound(rows: Iterable[Row], make: Callable[[Any], Any], judge: Callable[[Row], Damage | None]) -> Found:
-    found = Found([], [])
-    for row in rows:
-        damage = judge(row)
-        if damage is None:
-            found.values.append(make(row))
-        else:
-            found.damages.append(damage)
-    return found
-
-
-def _damage(table: str, owner: str, key: Row, values: Row, checks: Mapping[str, Check]) -> Damage | None:
-    reason = wrong(values, checks)
-    if any(isinstance(each, Unreadable) for each in key):
-        reason, owner = "its key holds bytes that are no text", ""
-    return Damage(table, owner, tuple(key), reason) if reason else None
 
 
 def deployment(rows: Iterable[Row]) -> DeploymentRow | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from cqueue.store.operations import Operation
+from cqueue.store.operations import Operation, Repeatable
+
+T = TypeVar("T")
 
 
 class LogShard(NamedTuple):
@@ -52,7 +54,7 @@ class AppendRecords(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRecords(Operation[None]):
+class DeleteRecords(Repeatable[None]):
     """Delete records, one µs after the latest of their ids."""
 
     shard: LogShard
@@ -69,7 +71,7 @@ class DropRecord(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRecords(Operation[list[RecordRow]]):
+class Records(Repeatable[T]):
     """Records with after < id <= upto, the first `limit` of them. reverse: the last, newest first."""
 
     shard: LogShard
@@ -79,8 +81,14 @@ class ReadRecords(Operation[list[RecordRow]]):
     reverse: bool = False
 
 
+class ReadRecords(Records[list[RecordRow]]):
+    """The records themselves."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class ReadRecordIds(Operation[list[int]]):
+class ReadRecordIds(Repeatable[list[int]]):
     """Of records with after < id <= upto the first `limit` ids."""
 
     shard: LogShard
@@ -90,7 +98,7 @@ class ReadRecordIds(Operation[list[int]]):
 
 
 @dataclass(frozen=True, slots=True)
-class PeekRecords(Operation[dict[int, int]]):
+class PeekRecords(Repeatable[dict[int, int]]):
     """For those partitions of one time shard that have one, the first id with after < id <= upto."""
 
     log: str
@@ -101,7 +109,7 @@ class PeekRecords(Operation[dict[int, int]]):
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterLogShard(Operation[None]):
+class RegisterLogShard(Repeatable[None]):
     """Say that a partition exists. ttl_s: 0 says so for ever."""
 
     shard: LogShard
@@ -109,7 +117,7 @@ class RegisterLogShard(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLogShards(Operation[dict[int, frozenset[int]]]):
+class ReadLogShards(Repeatable[dict[int, frozenset[int]]]):
     """For each of these time shards in which any exist, the partitions that do."""
 
     log: str
@@ -117,14 +125,14 @@ class ReadLogShards(Operation[dict[int, frozenset[int]]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListLogShards(Operation[list[int]]):
+class ListLogShards(Repeatable[list[int]]):
     """All time shards of a log in which partitions exist. It reads through those of all logs."""
 
     log: str
 
 
 @dataclass(frozen=True, slots=True)
-class DropRecords(Operation[None]):
+class DropRecords(Repeatable[None]):
     """Delete a whole Cassandra partition of a deleted log, up to `at_us` (never beyond now)."""
 
     shard: LogShard
@@ -132,14 +140,14 @@ class DropRecords(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class UnregisterLogShard(Operation[None]):
+class UnregisterLogShard(Repeatable[None]):
     """Say that a partition of a deleted log is gone."""
 
     shard: LogShard
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLog(Operation["LogRow | None"]):
+class ReadLog(Repeatable["LogRow | None"]):
     """A log's row, read at serial consistency.
 
     as_stored: also one that is damaged, whose columns may then hold anything; for who deletes it.
@@ -150,7 +158,7 @@ class ReadLog(Operation["LogRow | None"]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListLogs(Operation[list[LogRow]]):
+class ListLogs(Repeatable[list[LogRow]]):
     """All logs, in no order."""
 
 

@@ -9,84 +9,25 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any
 
 from cqueue import ids
-from cqueue.store.control import (
-    ChangeSchedule,
-    CreateSchedule,
-    Heartbeat,
-    Listen,
-    ListenerRow,
-    ListSchedules,
-    ReadListeners,
-    ReadSchedule,
-    ReadWorkers,
-    RemoveSchedule,
-    RemoveWorker,
-    ScheduleRow,
-    WorkerRow,
-)
+from cqueue.store import control
+from cqueue.store import operations as ops
 from cqueue.store.memory_log import MemoryLogs
+from cqueue.store.memory_rows import alive, alter, alter_configured
 from cqueue.store.memory_subscriptions import MemorySubscriptions
 from cqueue.store.message_page import MessagePage, ReadMessagePage
-from cqueue.store.operations import (
-    FORMAT,
-    RETIRED_TTL_S,
-    AdvanceEpoch,
-    Begin,
-    BumpDeployment,
-    ChangeQueue,
-    CreateQueue,
-    CursorRow,
-    DeleteBodies,
-    DeleteMessages,
-    DeploymentRow,
-    DropBodies,
-    DropMessages,
-    DropShard,
-    DropSlot,
-    DumpRow,
-    Finish,
-    Head,
-    IdSlice,
-    InsertBodies,
-    InsertMessages,
-    ListQueues,
-    LockRow,
-    MessageRow,
-    Mutate,
-    Operation,
-    QueueRow,
-    ReadBodies,
-    ReadDeployment,
-    ReadHead,
-    ReadIds,
-    ReadMessages,
-    ReadQueue,
-    ReadShards,
-    ReadSlice,
-    Ready,
-    RegisterShard,
-    RemoveQueue,
-    ShardRow,
-    Slice,
-    SlotRow,
-    UnregisterShard,
-    WideRow,
-)
 from cqueue.store.quarantine import Quarantine
-
-Row = TypeVar("Row")
 
 TOMBSTONE_WARN = 1000
 """As Cassandra: a read that crosses no more than this says nothing about it."""
 
-DEPLOYMENT = DeploymentRow(
-    format=FORMAT,
+DEPLOYMENT = ops.DeploymentRow(
+    format=ops.FORMAT,
     serial_consistency="local_serial",
     settle_ms=2000,
     skew_ms=500,
@@ -95,7 +36,7 @@ DEPLOYMENT = DeploymentRow(
 )
 
 
-def _merge(old: MessageRow, new: MessageRow) -> MessageRow:
+def _merge(old: ops.MessageRow, new: ops.MessageRow) -> ops.MessageRow:
     """Two writes of one row at one timestamp: in each column a value beats none, the larger the smaller."""
 
     def larger(a: Any, b: Any) -> Any:
@@ -104,7 +45,7 @@ def _merge(old: MessageRow, new: MessageRow) -> MessageRow:
         order = (lambda value: sorted(value.items())) if isinstance(a, dict) else (lambda value: value)
         return max(a, b, key=order)
 
-    return MessageRow._make(larger(a, b) for a, b in zip(old, new, strict=True))
+    return ops.MessageRow._make(larger(a, b) for a, b in zip(old, new, strict=True))
 
 
 @dataclass(slots=True)
@@ -121,7 +62,7 @@ class _Rows:
             return
         if id_ in self.live:
             old = self.live[id_]
-            row = _merge(old, row) if isinstance(row, MessageRow) else max(old, row)
+            row = _merge(old, row) if isinstance(row, ops.MessageRow) else max(old, row)
         elif id_ not in self.dead:
             insort(self.order, id_)
         self.live[id_] = row
@@ -163,10 +104,10 @@ class _Partition:
     bodies: _Rows = field(default_factory=_Rows)
     floor_us: int = 0  # newest partition delete of messages
     bodies_floor_us: int = 0
-    lock: LockRow | None = None
+    lock: ops.LockRow | None = None
     lock_expires_us: int | None = None
-    slots: dict[tuple[int, int], SlotRow] = field(default_factory=dict)
-    cursors: dict[int, CursorRow] = field(default_factory=dict)
+    slots: dict[tuple[int, int], ops.SlotRow] = field(default_factory=dict)
+    cursors: dict[int, ops.CursorRow] = field(default_factory=dict)
 
     def of(self, priority: int) -> _Rows:
         return self.messages.setdefault(priority, _Rows())
@@ -180,55 +121,53 @@ class MemoryStore:
         self._clock_us = clock_us
         self._ballot_us = 0
         self._mutex = RLock()
-        self._partitions: dict[WideRow, _Partition] = {}
+        self._partitions: dict[ops.WideRow, _Partition] = {}
         self._shards: dict[tuple[str, int], dict[tuple[int, int], frozenset[int] | None]] = {}
-        self._queues: dict[str, QueueRow] = {}
+        self._queues: dict[str, ops.QueueRow] = {}
         self._deployment = DEPLOYMENT
-        self._schedules: dict[tuple[str, str], ScheduleRow] = {}
-        self._workers: dict[str, tuple[WorkerRow, int]] = {}  # with the µs at which it goes
-        self._listeners: dict[str, tuple[ListenerRow, int]] = {}  # the same
+        self._schedules: dict[tuple[str, str], control.ScheduleRow] = {}
+        self._workers: dict[str, tuple[control.WorkerRow, int]] = {}  # with the µs at which it goes
+        self._listeners: dict[str, tuple[control.ListenerRow, int]] = {}  # the same
         logs = MemoryLogs(self._clock_us)
-        self._handlers: dict[type[Operation[Any]], Callable[[Any], Any]] = {
-            ReadHead: self._read_head,
-            ReadSlice: self._read_slice,
+        self._handlers: dict[type[ops.Operation[Any]], Callable[[Any], Any]] = {
+            ops.ReadHead: self._read_head,
+            ops.ReadSlice: self._read_slice,
             ReadMessagePage: lambda op: MessagePage.of(*self._read_slice(op)[:2]),
-            ReadIds: self._read_ids,
-            Begin: lambda op: Ready(self._handlers[type(op.read)](op.read)),
-            Finish: lambda op: op.begun.result(),
-            ReadMessages: self._read_messages,
-            ReadBodies: self._read_bodies,
-            ReadShards: self._read_shards,
-            DropShard: self._drop_shard,
-            InsertMessages: self._insert_messages,
-            DeleteMessages: self._delete_messages,
-            DropMessages: self._delete_messages,
-            InsertBodies: self._insert_bodies,
-            DeleteBodies: self._delete_bodies,
-            DropBodies: self._drop_bodies,
-            DropSlot: lambda _: False,
-            DumpRow: lambda _: None,
-            RegisterShard: self._register,
-            UnregisterShard: self._unregister,
-            Mutate: self._mutate,
-            ReadQueue: lambda op: self._queues.get(op.name),
-            ListQueues: lambda _: list(self._queues.values()),
-            CreateQueue: self._create_queue,
-            ChangeQueue: self._change_queue,
-            RemoveQueue: self._remove_queue,
-            AdvanceEpoch: self._advance_epoch,
-            ReadDeployment: lambda _: self._deployment,
-            BumpDeployment: self._bump,
+            ops.ReadIds: self._read_ids,
+            ops.ReadMessages: self._read_messages,
+            ops.ReadBodies: self._read_bodies,
+            ops.ReadShards: self._read_shards,
+            ops.DropShard: lambda op: self._registry(op).pop((op.time_shard, op.shard), None) and None,
+            ops.InsertMessages: self._insert_messages,
+            ops.DeleteMessages: self._delete_messages,
+            ops.DropMessages: self._delete_messages,
+            ops.InsertBodies: self._insert_bodies,
+            ops.DeleteBodies: self._delete_bodies,
+            ops.DropBodies: self._drop_bodies,
+            ops.DropSlot: lambda _: False,
+            ops.DumpRow: lambda _: None,
+            ops.RegisterShard: self._register,
+            ops.UnregisterShard: lambda op: self._registry(op).update({(op.time_shard, op.shard): None}),
+            ops.Mutate: self._mutate,
+            ops.ReadQueue: lambda op: self._queues.get(op.name),
+            ops.ListQueues: lambda _: list(self._queues.values()),
+            ops.CreateQueue: lambda op: self._queues.setdefault(op.row.name, op.row) is op.row,
+            ops.ChangeQueue: lambda op: alter_configured(self._queues, op),
+            ops.RemoveQueue: lambda op: alter(self._queues, op.name, {"incarnation": op.incarnation}),
+            ops.AdvanceEpoch: self._advance_epoch,
+            ops.ReadDeployment: lambda _: self._deployment,
+            ops.BumpDeployment: self._bump,
             **self._control(),
             **logs.handlers(),
             **MemorySubscriptions(self._clock_us, logs.live).handlers(),
         }
 
-    def execute(self, operation: Operation[Any]) -> Any:
+    def execute(self, operation: ops.Operation[Any]) -> Any:
         """Run one operation; never fails."""
         with self._mutex:
             return self._handlers[type(operation)](operation)
 
-    def together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
+    def together(self, operations: tuple[ops.Operation[Any], ...]) -> list[Any]:
         """Run several, one after the other."""
         return [self.execute(operation) for operation in operations]
 
@@ -241,7 +180,7 @@ class MemoryStore:
 
     # ── wide rows ──
 
-    def _partition(self, wide_row: WideRow) -> _Partition:
+    def _partition(self, wide_row: ops.WideRow) -> _Partition:
         partition = self._partitions.get(wide_row)
         if partition is None:
             partition = self._partitions[wide_row] = _Partition()
@@ -249,53 +188,53 @@ class MemoryStore:
             partition.lock = partition.lock_expires_us = None
         return partition
 
-    def _read_head(self, op: ReadHead) -> Head:
+    def _read_head(self, op: ops.ReadHead) -> ops.Head:
         partition = self._partition(op.wide_row)
-        return Head(partition.lock, dict(partition.cursors), tuple(partition.slots.values()))
+        return ops.Head(partition.lock, dict(partition.cursors), tuple(partition.slots.values()))
 
-    def _read_slice(self, op: ReadSlice | ReadMessagePage) -> Slice:
+    def _read_slice(self, op: ops.ReadSlice | ReadMessagePage) -> ops.Slice:
         rows = self._partition(op.wide_row).of(op.priority)
         found, crossed = rows.slice(op.after, op.upto, op.limit)
-        return Slice([rows.live[id_] for id_ in found], crossed)
+        return ops.Slice([rows.live[id_] for id_ in found], crossed)
 
-    def _read_ids(self, op: ReadIds) -> IdSlice:
-        return IdSlice(*self._partition(op.wide_row).of(op.priority).slice(op.after, op.upto, op.limit))
+    def _read_ids(self, op: ops.ReadIds) -> ops.IdSlice:
+        return ops.IdSlice(*self._partition(op.wide_row).of(op.priority).slice(op.after, op.upto, op.limit))
 
-    def _read_messages(self, op: ReadMessages) -> list[MessageRow]:
+    def _read_messages(self, op: ops.ReadMessages) -> list[ops.MessageRow]:
         live = self._partition(op.wide_row).of(op.priority).live
         rows = [live[id_] for id_ in sorted(set(op.ids)) if id_ in live]
         return rows[: op.limit] if op.limit else rows
 
-    def _insert_messages(self, op: InsertMessages) -> None:
+    def _insert_messages(self, op: ops.InsertMessages) -> None:
         partition = self._partition(op.wide_row)
         for row in op.rows:
             partition.of(row.priority).insert(row.id, row, partition.floor_us)
 
-    def _delete_messages(self, op: DeleteMessages | DropMessages) -> None:
+    def _delete_messages(self, op: ops.DeleteMessages | ops.DropMessages) -> None:
         at_us = max(map(ids.time_us, op.ids)) + 1
         for id_ in op.ids:
             self._partition(op.wide_row).of(op.priority).delete(id_, at_us)
 
-    def _read_bodies(self, op: ReadBodies) -> dict[int, bytes]:
+    def _read_bodies(self, op: ops.ReadBodies) -> dict[int, bytes]:
         live = self._partition(op.wide_row).bodies.live
         return {id_: live[id_] for id_ in op.ids if id_ in live}
 
-    def _insert_bodies(self, op: InsertBodies) -> None:
+    def _insert_bodies(self, op: ops.InsertBodies) -> None:
         partition = self._partition(op.wide_row)
         for id_, body in op.bodies:
             partition.bodies.insert(id_, body, partition.bodies_floor_us)
 
-    def _delete_bodies(self, op: DeleteBodies) -> None:
+    def _delete_bodies(self, op: ops.DeleteBodies) -> None:
         at_us = max(map(ids.time_us, op.ids)) + 1
         for id_ in op.ids:
             self._partition(op.wide_row).bodies.delete(id_, at_us)
 
-    def _drop_bodies(self, op: DropBodies) -> None:
+    def _drop_bodies(self, op: ops.DropBodies) -> None:
         partition = self._partition(op.wide_row)
         partition.bodies_floor_us = max(partition.bodies_floor_us, op.at_us)
         partition.bodies.drop(op.at_us)
 
-    def _mutate(self, op: Mutate) -> bool:
+    def _mutate(self, op: ops.Mutate) -> bool:
         if op.lock is None and (op.cursors or op.retire or not op.slots):
             raise ValueError("A mutation without a condition: cursors and retirement need the lock.")
         partition = self._partition(op.wide_row)
@@ -306,14 +245,14 @@ class MemoryStore:
             self._drop_partition(partition, self._ballot_us - 1)
         if op.lock is not None:
             partition.lock = op.lock
-            partition.lock_expires_us = self._ballot_us + RETIRED_TTL_S * 1_000_000 if op.retire else None
+            partition.lock_expires_us = self._ballot_us + ops.RETIRED_TTL_S * 1_000_000 if op.retire else None
             partition.cursors.update((row.priority, row) for row in op.cursors)
         for change in op.slots:
             partition.slots[change.row.priority, change.row.number] = change.row
         return True
 
     @staticmethod
-    def _conditions_hold(partition: _Partition, op: Mutate) -> bool:
+    def _conditions_hold(partition: _Partition, op: ops.Mutate) -> bool:
         fence = partition.lock.fence if partition.lock else None
         if op.lock is not None and fence != op.expect_fence:
             return False
@@ -333,57 +272,30 @@ class MemoryStore:
 
     # ── registry ──
 
-    def _read_shards(self, op: ReadShards) -> list[ShardRow]:
-        rows = self._shards.get((op.queue, op.epoch), {})
+    def _registry(self, op: Any) -> dict[tuple[int, int], frozenset[int] | None]:
+        return self._shards.setdefault((op.queue, op.epoch), {})
+
+    def _read_shards(self, op: ops.ReadShards) -> list[ops.ShardRow]:
         return [
-            ShardRow(time_shard, shard, priorities)
-            for (time_shard, shard), priorities in sorted(rows.items())
+            ops.ShardRow(time_shard, shard, priorities)
+            for (time_shard, shard), priorities in sorted(self._shards.get((op.queue, op.epoch), {}).items())
             if priorities is not None and time_shard >= op.from_time_shard
         ]
 
-    def _register(self, op: RegisterShard) -> None:
-        rows = self._shards.setdefault((op.queue, op.epoch), {})
+    def _register(self, op: ops.RegisterShard) -> None:
+        rows = self._registry(op)
         known = rows.get((op.time_shard, op.shard), frozenset())
         if known is not None:  # None: deleted, one µs later than any insert
             rows[op.time_shard, op.shard] = known | op.priorities
 
-    def _unregister(self, op: UnregisterShard) -> None:
-        self._shards.setdefault((op.queue, op.epoch), {})[op.time_shard, op.shard] = None
-
-    def _drop_shard(self, op: DropShard) -> None:
-        self._shards.get((op.queue, op.epoch), {}).pop((op.time_shard, op.shard), None)
-
     # ── queues and deployment ──
 
-    def _create_queue(self, op: CreateQueue) -> bool:
-        return self._queues.setdefault(op.row.name, op.row) is op.row
-
-    def _change_queue(self, op: ChangeQueue) -> bool:
-        stored = self._queues.get(op.row.name)
-        if stored is None or stored.version != op.expect_version or stored.incarnation != op.row.incarnation:
-            return False
-        self._queues[op.row.name] = stored._replace(
-            version=stored.version + 1, state=op.row.state, config=op.row.config
-        )
-        return True
-
-    def _remove_queue(self, op: RemoveQueue) -> bool:
-        stored = self._queues.get(op.name)
-        if stored is None or stored.incarnation != op.incarnation:
-            return False
-        del self._queues[op.name]
-        return True
-
-    def _advance_epoch(self, op: AdvanceEpoch) -> bool:
-        stored = self._queues.get(op.name)
+    def _advance_epoch(self, op: ops.AdvanceEpoch) -> bool:
         name = "oldest_open_epoch" if op.open else "oldest_epoch"
-        if stored is None or stored.incarnation != op.incarnation or getattr(stored, name) != op.expect:
-            return False
-        moved = stored._replace(oldest_open_epoch=op.to) if op.open else stored._replace(oldest_epoch=op.to)
-        self._queues[op.name] = moved
-        return True
+        expect = {"incarnation": op.incarnation, name: op.expect}
+        return alter(self._queues, op.name, expect, **{name: op.to})
 
-    def _bump(self, op: BumpDeployment) -> bool:
+    def _bump(self, op: ops.BumpDeployment) -> bool:
         if self._deployment.changes != op.expect:
             return False
         self._deployment = self._deployment._replace(changes=op.expect + 1)
@@ -391,45 +303,33 @@ class MemoryStore:
 
     # ── schedules and workers ──
 
-    def _control(self) -> dict[type[Operation[Any]], Callable[[Any], Any]]:
+    def _control(self) -> dict[type[ops.Operation[Any]], Callable[[Any], Any]]:
         return {
-            ReadSchedule: lambda op: self._schedules.get((op.queue, op.key)),
-            ListSchedules: lambda op: [
+            control.ReadSchedule: lambda op: self._schedules.get((op.queue, op.key)),
+            control.ListSchedules: lambda op: [
                 row for key, row in sorted(self._schedules.items()) if key[0] == op.queue
             ],
-            CreateSchedule: lambda op: (
+            control.CreateSchedule: lambda op: (
                 self._schedules.setdefault((op.row.queue, op.row.key), op.row) is op.row
             ),
-            ChangeSchedule: self._change_schedule,
-            RemoveSchedule: self._remove_schedule,
-            Heartbeat: self._heartbeat,
-            ReadWorkers: lambda _: self._alive(self._workers),
-            RemoveWorker: lambda op: self._workers.pop(op.worker, None) and None,
-            Listen: self._listen,
-            ReadListeners: lambda _: self._alive(self._listeners),
+            control.ChangeSchedule: lambda op: alter(
+                self._schedules,
+                (op.row.queue, op.row.key),
+                {"version": op.expect_version},
+                **op.row._replace(version=(op.expect_version or 0) + 1)._asdict(),
+            ),
+            control.RemoveSchedule: lambda op: alter(
+                self._schedules, (op.queue, op.key), {"version": op.expect_version}
+            ),
+            control.Heartbeat: self._heartbeat,
+            control.ReadWorkers: lambda _: alive(self._workers, self._clock_us()),
+            control.Listen: self._listen,
+            control.ReadListeners: lambda _: alive(self._listeners, self._clock_us()),
+            control.RemoveWorker: lambda op: self._workers.pop(op.worker, None) and None,
         }
 
-    def _change_schedule(self, op: ChangeSchedule) -> bool:
-        key = (op.row.queue, op.row.key)
-        stored = self._schedules.get(key)
-        if stored is None or stored.version != op.expect_version:
-            return False
-        self._schedules[key] = op.row._replace(version=stored.version + 1)
-        return True
-
-    def _remove_schedule(self, op: RemoveSchedule) -> bool:
-        stored = self._schedules.get((op.queue, op.key))
-        if stored is None or stored.version != op.expect_version:
-            return False
-        del self._schedules[op.queue, op.key]
-        return True
-
-    def _heartbeat(self, op: Heartbeat) -> None:
+    def _heartbeat(self, op: control.Heartbeat) -> None:
         self._workers[op.row.worker] = (op.row, self._clock_us() + op.ttl_s * 1_000_000)
 
-    def _listen(self, op: Listen) -> None:
+    def _listen(self, op: control.Listen) -> None:
         self._listeners[op.row.listener] = (op.row, self._clock_us() + op.ttl_s * 1_000_000)
-
-    def _alive(self, rows: Mapping[str, tuple[Row, int]]) -> list[Row]:
-        now_us = self._clock_us()
-        return [row for _, (row, until_us) in sorted(rows.items()) if now_us < until_us]

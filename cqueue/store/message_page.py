@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from cqueue import ids
 from cqueue.store import cells
-from cqueue.store.operations import MessageRow, Operation, WideRow
+from cqueue.store.operations import MessageRow, Range
 from cqueue.store.packs import LAST_MS, SINGLE, bodies_of, damage, gone_mask, is_partial
 
 ID_AT: Final = 9
@@ -129,15 +129,10 @@ class MessagePage:
         return cls.joined([b"".join(map(cells.of, _cells(row))) for row in rows], tombstones)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMessagePage(Operation[MessagePage]):
-    """As `ReadSlice`, not decoded."""
+class ReadMessagePage(Range[MessagePage]):
+    """The messages, not decoded."""
 
-    wide_row: WideRow
-    priority: int
-    after: int
-    upto: int
-    limit: int
+    __slots__ = ()
 
 
 def parse(data: bytes, tombstones: int = 0) -> MessagePage:

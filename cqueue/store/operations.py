@@ -41,6 +41,15 @@ class Operation(Generic[T]):
         return result
 
 
+class Repeatable(Operation[T]):
+    """A read or a delete, which may be done again whatever came of it.
+
+    Inserts are repeated by the protocol, which knows until when; conditional mutations never are.
+    """
+
+    __slots__ = ()
+
+
 # ── Values ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -238,7 +247,7 @@ class DeploymentRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadHead(Operation[Head]):
+class ReadHead(Repeatable[Head]):
     """All rows with kind < 3, in one unpaged read; `serial` makes unfinished mutations known first."""
 
     wide_row: WideRow
@@ -246,7 +255,7 @@ class ReadHead(Operation[Head]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSlice(Operation[Slice]):
+class Range(Repeatable[T]):
     """Live messages of one priority with after < id <= upto, at most `limit`."""
 
     wide_row: WideRow
@@ -256,19 +265,20 @@ class ReadSlice(Operation[Slice]):
     limit: int
 
 
+class ReadSlice(Range[Slice]):
+    """The messages themselves."""
+
+    __slots__ = ()
+
+
+class ReadIds(Range[IdSlice]):
+    """Only the ids."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class ReadIds(Operation[IdSlice]):
-    """As ReadSlice, but only the ids."""
-
-    wide_row: WideRow
-    priority: int
-    after: int
-    upto: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMessages(Operation[list[MessageRow]]):
+class ReadMessages(Repeatable[list[MessageRow]]):
     """Those of the given messages that are live, in id order, at most `limit` (0: all)."""
 
     wide_row: WideRow
@@ -278,7 +288,7 @@ class ReadMessages(Operation[list[MessageRow]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBodies(Operation[dict[int, bytes]]):
+class ReadBodies(Repeatable[dict[int, bytes]]):
     """Bodies that stand apart, by id; missing ones are left out.
 
     sizes: of each, in bytes, where they are known: how many are read at once hangs on them.
@@ -292,7 +302,7 @@ class ReadBodies(Operation[dict[int, bytes]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadShards(Operation[list[ShardRow]]):
+class ReadShards(Repeatable[list[ShardRow]]):
     """The registry of one epoch from `from_time_shard` on, in order.
 
     grid: the epoch's start and length and the width of a time shard, in ms; rows beside it are left out.
@@ -320,7 +330,7 @@ class InsertMessages(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteMessages(Operation[None]):
+class DeleteMessages(Repeatable[None]):
     """Delete messages of one priority at the largest time(id) + 1 µs."""
 
     wide_row: WideRow
@@ -329,7 +339,7 @@ class DeleteMessages(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class DropMessages(Operation[None]):
+class DropMessages(Repeatable[None]):
     """Delete the whole rows in which these messages stand, whoever wrote them, at `at_us` or later.
 
     For rows in quarantine: their write times need not follow from their ids.
@@ -350,7 +360,7 @@ class InsertBodies(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteBodies(Operation[None]):
+class DeleteBodies(Repeatable[None]):
     """Delete bodies at the largest time(id) + 1 µs."""
 
     wide_row: WideRow
@@ -358,7 +368,7 @@ class DeleteBodies(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class DropBodies(Operation[None]):
+class DropBodies(Repeatable[None]):
     """Delete the whole partition of bodies at `at_us`, which must not lie beyond now."""
 
     wide_row: WideRow
@@ -377,7 +387,7 @@ class RegisterShard(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class UnregisterShard(Operation[None]):
+class UnregisterShard(Repeatable[None]):
     """Delete a registry row at time(time_shard) + 1 µs: no later insert revives it."""
 
     queue: str
@@ -425,7 +435,7 @@ class Mutate(Operation[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadQueue(Operation["QueueRow | None"]):
+class ReadQueue(Repeatable["QueueRow | None"]):
     """A queue's row, read at serial consistency.
 
     as_stored: also one that is damaged, whose columns may then hold anything; for who deletes it.
@@ -436,7 +446,7 @@ class ReadQueue(Operation["QueueRow | None"]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListQueues(Operation[list[QueueRow]]):
+class ListQueues(Repeatable[list[QueueRow]]):
     """All queues, in no order."""
 
 
@@ -475,7 +485,7 @@ class AdvanceEpoch(Operation[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadDeployment(Operation["DeploymentRow | None"]):
+class ReadDeployment(Repeatable["DeploymentRow | None"]):
     """The deployment row; None when the schema was not applied."""
 
 
@@ -490,7 +500,7 @@ class BumpDeployment(Operation[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class DumpRow(Operation["str | None"]):
+class DumpRow(Repeatable["str | None"]):
     """Whatever stands in a row, as JSON, blobs in hexadecimal; None: there is no such row.
 
     key: as `Damage.key`.
@@ -549,33 +559,6 @@ class Pending(Protocol[T_co]):
 
     def result(self) -> T_co:
         """Wait for it. Raises NotDone, OutcomeUnknown or SchemaMismatch."""
-
-
-class Ready(Generic[T]):
-    """What need not be waited for."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def result(self) -> T:
-        """It."""
-        return self._value
-
-
-@dataclass(frozen=True, slots=True)
-class Begin(Operation[Pending[T]]):
-    """Send a read, and do not wait for it. One that nobody finishes costs what it costs, and no more."""
-
-    read: Operation[T]
-
-
-@dataclass(frozen=True, slots=True)
-class Finish(Operation[T]):
-    """Wait for a read that was begun: once."""
-
-    begun: Pending[T]
 
 
 class Store(Protocol):

@@ -23,13 +23,11 @@ import re
 from typing import Any, Final
 
 import cassandra
-from cassandra import ConsistencyLevel, protocol
+from cassandra import ConsistencyLevel
 from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionBusy
-from cassandra.pool import NoConnectionsAvailable
 
 from cqueue.errors import CqueueError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
-from cqueue.store.sockets import LoginRefused
+from cqueue.store.driver import LoginRefused, errors
 from cqueue.store.statements import Kind
 
 _SERIAL = {ConsistencyLevel.SERIAL, ConsistencyLevel.LOCAL_SERIAL}
@@ -50,13 +48,13 @@ _REFUSED = (
     cassandra.AuthenticationFailed,
     LoginRefused,
     cassandra.UnsupportedOperation,
-    protocol.BadCredentials,
-    protocol.RequestValidationException,
+    errors.BadCredentials,
+    errors.RequestValidationException,
 )
 # No stream was free on any connection to that host.
-_NO_CONNECTION = (NoConnectionsAvailable, ConnectionBusy)
+_NO_CONNECTION = (errors.NoConnectionsAvailable, errors.ConnectionBusy)
 # Not even looked at: come back later.
-_NOT_STARTED = (protocol.OverloadedErrorMessage, protocol.IsBootstrappingErrorMessage)
+_NOT_STARTED = (errors.OverloadedErrorMessage, errors.IsBootstrappingErrorMessage)
 
 
 def error(
@@ -85,7 +83,7 @@ def error(
 
 def is_absent(exc: BaseException) -> bool:
     """Whether the statement names a keyspace, table or column that does not exist."""
-    if not isinstance(exc, cassandra.InvalidRequest | protocol.InvalidRequestException):
+    if not isinstance(exc, cassandra.InvalidRequest | errors.InvalidRequestException):
         return False
     said = server_text(exc)
     return _GUARDRAIL.match(said) is None and _ABSENT.search(said) is not None
@@ -100,7 +98,7 @@ def refusal(exc: BaseException) -> Refused | Unavailable | None:
         causes = _causes(exc)
         found = [refusal(cause) for cause in causes if isinstance(cause, Exception)]
         return found[0] if found and len(found) == len(causes) and None not in found else None
-    if not isinstance(exc, _REFUSED) or isinstance(exc, protocol.PreparedQueryNotFound):
+    if not isinstance(exc, _REFUSED) or isinstance(exc, errors.PreparedQueryNotFound):
         return None
     return _refused(exc)
 
@@ -124,7 +122,7 @@ def _remedy(exc: BaseException, said: str) -> str:
             f"The guardrail {guardrail['name']} of Cassandra refuses this: {guardrail['what'].rstrip('.')}. "
             "Have an operator raise it or lift it, on every node."
         )
-    if isinstance(exc, cassandra.AuthenticationFailed | LoginRefused | protocol.BadCredentials):
+    if isinstance(exc, cassandra.AuthenticationFailed | LoginRefused | errors.BadCredentials):
         return (
             f"Cassandra refuses the user name or the password. Have an operator let the role log in. ({said})"
         )
@@ -144,7 +142,7 @@ def _never_executed(exc: BaseException, kind: Kind, *, sent: bool) -> bool:
         return kind is not Kind.CONDITIONAL or exc.consistency in _SERIAL
     if isinstance(exc, _NOT_STARTED):
         return _HINTS not in str(exc)
-    return isinstance(exc, protocol.PreparedQueryNotFound)
+    return isinstance(exc, errors.PreparedQueryNotFound)
 
 
 def _nobody_took_it(exc: NoHostAvailable) -> bool:
@@ -153,12 +151,12 @@ def _nobody_took_it(exc: NoHostAvailable) -> bool:
 
 
 def _causes(exc: NoHostAvailable) -> list[Any]:
-    errors: Any = exc.errors
-    return list(errors.values()) if isinstance(errors, dict) else []
+    causes: Any = exc.errors
+    return list(causes.values()) if isinstance(causes, dict) else []
 
 
 def _text(exc: BaseException) -> str:
-    errors: Any = getattr(exc, "errors", None)
-    if isinstance(exc, NoHostAvailable) and isinstance(errors, dict):
-        return "; ".join(f"{host}: {cause}" for host, cause in errors.items()) or "no host is up"
+    causes: Any = getattr(exc, "errors", None)
+    if isinstance(exc, NoHostAvailable) and isinstance(causes, dict):
+        return "; ".join(f"{host}: {cause}" for host, cause in causes.items()) or "no host is up"
     return str(exc) or type(exc).__name__

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from cqueue.errors import CqueueError, NotDone
 from cqueue.store import limits, packs, tombstones
-from cqueue.store.operations import WideRow
+from cqueue.store.operations import Range
 from cqueue.store.requests import Answer, Job, Request, Window
 
 FIRST_ROWS: Final = 16
@@ -26,26 +26,6 @@ MOST_ROWS: Final = 512
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-
-
-class Asked(Protocol):
-    """Live messages of one priority with after < id <= upto, at most `limit`."""
-
-    @property
-    def wide_row(self) -> WideRow:
-        """Where."""
-
-    @property
-    def after(self) -> int:
-        """Not these."""
-
-    @property
-    def upto(self) -> int:
-        """The last one."""
-
-    @property
-    def limit(self) -> int:
-        """Messages, at least one."""
 
 
 class Density:
@@ -104,7 +84,7 @@ class Ranged(Generic[Item, T]):
 
     def __init__(
         self,
-        asked: Asked,
+        asked: Range[Any],
         send: Callable[[int, int], Request[Answer]],
         density: Density,
         reader: Reader[Item, T],

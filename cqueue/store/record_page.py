@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.store import cells
-from cqueue.store.log_operations import LogShard, RecordRow
-from cqueue.store.operations import Operation
+from cqueue.store.log_operations import RecordRow, Records
 
 ID_AT = 4
 """Where in a row its id begins, behind its own length."""
@@ -96,33 +95,14 @@ class RecordPage:
     @classmethod
     def of(cls, rows: Iterable[RecordRow]) -> RecordPage:
         """Records that are decoded already."""
-        written = [
-            b"".join(
-                map(
-                    cells.of,
-                    (
-                        ids.to_bytes(id_),
-                        topic.encode(),
-                        None if key is None else key.encode(),
-                        None if headers is None else cells.text_map(headers),
-                        body,
-                    ),
-                )
-            )
-            for id_, topic, key, headers, body in rows
-        ]
+        written = [b"".join(map(cells.of, _cells(row))) for row in rows]
         return parse(cells.COUNT.pack(len(written)) + b"".join(written))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRecordPage(Operation[RecordPage]):
-    """As `ReadRecords`, not decoded."""
+class ReadRecordPage(Records[RecordPage]):
+    """The records, not decoded."""
 
-    shard: LogShard
-    after: int
-    upto: int
-    limit: int
-    reverse: bool = False
+    __slots__ = ()
 
 
 def parse(data: bytes) -> RecordPage:
@@ -157,6 +137,14 @@ def parse(data: bytes) -> RecordPage:
     starts[count] = at
     page = RecordPage(data, starts, bodies)
     return _without(page, broken) if broken else page
+
+
+def _cells(row: RecordRow) -> Iterator[bytes | None]:
+    yield ids.to_bytes(row.id)
+    yield row.topic.encode()
+    yield None if row.key is None else row.key.encode()
+    yield None if row.headers is None else cells.text_map(row.headers)
+    yield row.body
 
 
 def _without(page: RecordPage, broken: dict[int, Broken]) -> RecordPage:

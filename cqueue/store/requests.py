@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,13 +18,13 @@ from cassandra.policies import FallthroughRetryPolicy, NoSpeculativeExecutionPol
 from cassandra.query import (
     BatchStatement,
     BatchType,
-    BoundStatement,
     PreparedStatement,
     tuple_factory,
 )
 
 from cqueue.errors import CqueueError, OutcomeUnknown
-from cqueue.store import cells, limits, outcome, wire
+from cqueue.store import driver, limits, outcome
+from cqueue.store.driver.errors import was_sent
 from cqueue.store.operations import Pending
 from cqueue.store.statements import Kind, Statement
 
@@ -46,9 +47,10 @@ Decode = Callable[[Answer], T]
 class Request(Generic[T]):
     """One statement under way."""
 
-    __slots__ = ("_decode", "_future", "_kind")
+    __slots__ = ("_decode", "_future", "_kind", "_requests")
 
-    def __init__(self, future: Any, kind: Kind, decode: Decode[T]) -> None:
+    def __init__(self, requests: Requests, future: Any, kind: Kind, decode: Decode[T]) -> None:
+        self._requests = requests
         self._future = future
         self._kind = kind
         self._decode = decode
@@ -59,15 +61,9 @@ class Request(Generic[T]):
             found = self._future.result()
             rows = list(found) if found.has_more_pages else found.current_rows
         except Exception as exc:
-            sent = bool(self._future.attempted_hosts)
-            raise outcome.error(exc, self._kind, sent=sent, login=_refused_login(self._future)) from exc
-        return self._decode(Answer(rows, self._future.warnings))
-
-
-def _refused_login(future: Any) -> Exception | None:
-    """Why the client's role was not let in the last time, if it was not."""
-    session = getattr(future, "session", None)
-    return None if session is None else getattr(session.cluster.auth_provider, "refused", None)
+            sent = was_sent(self._future)
+            raise outcome.error(exc, self._kind, sent=sent, login=self._requests.refused_login) from exc
+        return self._decode(Answer(self._requests.driver.rows(rows), self._future.warnings))
 
 
 Job = tuple[int, Callable[[], Pending[T]]]
@@ -149,6 +145,7 @@ class Requests:
     """Prepares and sends statements through one session, each as its kind demands."""
 
     def __init__(self, session: Session, consistency: int, serial_consistency: int) -> None:
+        self.driver = driver.used()
         self._session = session
         self._consistency = consistency
         self._serial_consistency = serial_consistency
@@ -163,11 +160,16 @@ class Requests:
             serial_consistency_level=serial_consistency,
         )
 
+    @property
+    def refused_login(self) -> Exception | None:
+        """Why the client's role was not let in the last time, if it was not."""
+        return getattr(self._session.cluster.auth_provider, "refused", None)
+
     def send(
         self, statement: Statement, values: Iterable[Any], decode: Decode[T], *, everywhere: bool = False
     ) -> Request[T]:
         """Send one statement; None stands for null. everywhere: at consistency ALL, within `EVERYWHERE_S`."""
-        bound = self.prepared(statement).bind(list(values))
+        bound = self.driver.bind(self.prepared(statement), values)
         if not everywhere:
             return self._submit(bound, statement.kind, decode)
         bound.consistency_level = ConsistencyLevel.ALL
@@ -191,7 +193,7 @@ class Requests:
     ) -> Request[T]:
         batch = self._batch(kind)
         for statement, values in parts:
-            batch.add(self.prepared(statement).bind(list(values)))
+            batch.add(self.driver.bind(self.prepared(statement), values))
         return self._submit(batch, kind, decode)
 
     def send_encoded(
@@ -202,17 +204,9 @@ class Requests:
         partition: the values of the partition key, which come first in the statement.
         rows: all other values of each row, as cells on the wire.
         """
-        prepared = self.prepared(statement)
-        bound = BoundStatement(prepared)
-        if len(rows) == 1:
-            bound.values = [*partition, *wire.values(rows[0])]
-            return self._submit(bound, statement.kind, decode)
-        batch, bound.values = self._batch(statement.kind), list(partition)
-        batch.add(bound)  # tells the driver where the batch belongs
-        batch._statements_and_parameters = wire.EncodedRows(  # noqa: SLF001 - see there
-            prepared, b"".join(map(cells.of, partition)), rows
-        )
-        return self._submit(batch, statement.kind, decode)
+        batch = partial(self._batch, statement.kind)
+        whole = self.driver.many(batch, self.prepared(statement), partition, rows)
+        return self._submit(whole, statement.kind, decode)
 
     def _batch(self, kind: Kind) -> BatchStatement:
         batch = BatchStatement(
@@ -229,7 +223,7 @@ class Requests:
             future = self._session.execute_async(statement, timeout=timeout_s, execution_profile=self.profile)
         except Exception as exc:
             raise outcome.error(exc, kind) from exc
-        return Request(future, kind, decode)
+        return Request(self, future, kind, decode)
 
     def prepared(self, statement: Statement) -> PreparedStatement:
         """The prepared statement; kept for good, because the driver keeps only a weak reference."""
@@ -249,9 +243,7 @@ class Requests:
             return prepared
 
     def _configure(self, prepared: PreparedStatement, statement: Statement) -> None:
-        wire.use_ids(prepared)
-        if statement.raw:
-            wire.leave_raw(prepared)
+        self.driver.configure(prepared, raw=statement.raw)
         prepared.consistency_level = self._serial_consistency if statement.serial else self._consistency
         prepared.serial_consistency_level = self._serial_consistency
         prepared.is_idempotent = statement.kind is not Kind.CONDITIONAL

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 
 
 class Kind(Enum):
@@ -30,14 +31,16 @@ class Statement:
     raw: leave the rows of the answer as they came; whoever reads them takes them apart.
     """
 
-    name: str
-    comment: str
     cql: str
     kind: Kind = Kind.READ
     serial: bool = False
     page_rows: int = 0
     raw: bool = False
 
+
+_read = Statement
+_write = partial(Statement, kind=Kind.WRITE)
+_conditional = partial(Statement, kind=Kind.CONDITIONAL)
 
 _WIDE_ROW = "queue = ? AND time_shard = ? AND shard = ?"
 
@@ -60,43 +63,25 @@ _QUEUE_COLUMNS = (
 
 # ── Reads of a wide row ──
 
-READ_HEAD = Statement("read head", "Lock, cursors and slots, before any message is touched.", _HEAD_CQL)
-READ_HEAD_SERIAL = Statement(
-    "read head, serial",
-    "After an unknown outcome: what has become of it is decided here.",
-    _HEAD_CQL,
-    serial=True,
-)
-READ_SLICE = Statement(
-    "read slice",
-    "Live messages between two ids.",
-    f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
-)
-READ_PAGE = Statement(
-    "read page",
-    "The same for those who read a whole queue, and take the answer apart themselves.",
-    f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
-    raw=True,
-)
-READ_IDS = Statement(
-    "read ids",
-    "As a slice, for sweeps.",
-    f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}",
-)
-READ_MESSAGES = Statement(
-    "read messages",
-    "Which of these are live still.",
+# Lock, cursors and slots, before any message is touched.
+READ_HEAD = _read(_HEAD_CQL)
+# After an unknown outcome: what has become of it is decided here.
+READ_HEAD_SERIAL = _read(_HEAD_CQL, serial=True)
+# Live messages between two ids.
+READ_SLICE = _read(f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
+# The same for those who read a whole queue, and take the answer apart themselves.
+READ_PAGE = _read(f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}", raw=True)
+# As a slice, for sweeps.
+READ_IDS = _read(f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
+# Which of these are live still.
+READ_MESSAGES = _read(
     f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages "
-    f"WHERE {_WIDE_ROW} AND kind = 3 AND priority = ? AND id IN ?",
+    f"WHERE {_WIDE_ROW} AND kind = 3 AND priority = ? AND id IN ?"
 )
-READ_BODIES = Statement(
-    "read bodies",
-    "Bodies that were too large for the messages themselves.",
-    f"SELECT id, body FROM {{keyspace}}.bodies WHERE {_WIDE_ROW} AND id IN ?",
-)
-READ_SHARDS = Statement(
-    "read shards",
-    "The registry of one epoch.",
+# Bodies that were too large for the messages themselves.
+READ_BODIES = _read(f"SELECT id, body FROM {{keyspace}}.bodies WHERE {_WIDE_ROW} AND id IN ?")
+# The registry of one epoch.
+READ_SHARDS = _read(
     "SELECT time_shard, shard, priorities FROM {keyspace}.shards "
     "WHERE queue = ? AND epoch = ? AND time_shard >= ?",
     page_rows=2000,
@@ -104,154 +89,97 @@ READ_SHARDS = Statement(
 
 # ── Plain writes ──
 
-INSERT_MESSAGE = Statement(
-    "insert message",
-    "At the µs of its id. Values that are missing stay unset: a null would be a tombstone.",
+# At the µs of its id. Values that are missing stay unset: a null would be a tombstone.
+INSERT_MESSAGE = _write(
     "INSERT INTO {keyspace}.messages (queue, time_shard, shard, kind, "
-    f"{_MESSAGE_COLUMNS}) VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
-    Kind.WRITE,
+    f"{_MESSAGE_COLUMNS}) VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
-INSERT_PLAIN_MESSAGE = Statement(
-    "insert plain message",
-    "The same for messages that have nothing but a small body: half as many values to send and to read.",
+# The same for messages that have nothing but a small body: half as many values to send and to read.
+INSERT_PLAIN_MESSAGE = _write(
     "INSERT INTO {keyspace}.messages (queue, time_shard, shard, kind, priority, id, body, sent_at, format) "
-    "VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
-    Kind.WRITE,
+    "VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
-DELETE_MESSAGES = Statement(
-    "delete messages",
-    "One µs after the latest of their ids, so that it beats each insert whenever that arrives.",
+# One µs after the latest of their ids, so that it beats each insert whenever that arrives.
+DELETE_MESSAGES = _write(
     f"DELETE FROM {{keyspace}}.messages USING TIMESTAMP ? WHERE {_WIDE_ROW} "
-    "AND kind = 3 AND priority = ? AND id IN ?",
-    Kind.WRITE,
+    "AND kind = 3 AND priority = ? AND id IN ?"
 )
-MARK_GONE = Statement(
-    "mark gone",
-    "Some messages of a pack, at the µs of its id: neither its insert nor others' marks are overwritten.",
+# Some messages of a pack, at the µs of its id: neither its insert nor others' marks are overwritten.
+MARK_GONE = _write(
     f"UPDATE {{keyspace}}.messages USING TIMESTAMP ? SET gone = gone + ? WHERE {_WIDE_ROW} "
-    "AND kind = 3 AND priority = ? AND id = ?",
-    Kind.WRITE,
+    "AND kind = 3 AND priority = ? AND id = ?"
 )
-INSERT_BODY = Statement(
-    "insert body",
-    "At the µs of its id, as its message.",
+# At the µs of its id, as its message.
+INSERT_BODY = _write(
     "INSERT INTO {keyspace}.bodies (queue, time_shard, shard, id, body) "
-    "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
-    Kind.WRITE,
+    "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
-DELETE_BODIES = Statement(
-    "delete bodies",
-    "As delete messages.",
-    f"DELETE FROM {{keyspace}}.bodies USING TIMESTAMP ? WHERE {_WIDE_ROW} AND id IN ?",
-    Kind.WRITE,
-)
-DROP_BODIES = Statement(
-    "drop bodies",
-    "All bodies of a wide row, with one tombstone.",
-    f"DELETE FROM {{keyspace}}.bodies USING TIMESTAMP ? WHERE {_WIDE_ROW}",
-    Kind.WRITE,
-)
-REGISTER_SHARD = Statement(
-    "register shard",
-    "At the µs of the time shard. Sets written at one timestamp add up: each deletes only what is older.",
+# As delete messages.
+DELETE_BODIES = _write(f"DELETE FROM {{keyspace}}.bodies USING TIMESTAMP ? WHERE {_WIDE_ROW} AND id IN ?")
+# All bodies of a wide row, with one tombstone.
+DROP_BODIES = _write(f"DELETE FROM {{keyspace}}.bodies USING TIMESTAMP ? WHERE {_WIDE_ROW}")
+# At the µs of the time shard. Sets written at one timestamp add up: each deletes only what is older.
+REGISTER_SHARD = _write(
     "INSERT INTO {keyspace}.shards (queue, epoch, time_shard, shard, priorities) "
-    "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
-    Kind.WRITE,
+    "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
-UNREGISTER_SHARD = Statement(
-    "unregister shard",
-    "One µs after every insert there ever will be.",
+# One µs after every insert there ever will be.
+UNREGISTER_SHARD = _write(
     "DELETE FROM {keyspace}.shards USING TIMESTAMP ? "
-    "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?",
-    Kind.WRITE,
+    "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?"
 )
 
-DROP_SHARD = Statement(
-    "drop shard",
-    "One that is damaged, now: nobody knows at which time it was written.",
+# One that is damaged, now: nobody knows at which time it was written.
+DROP_SHARD = _write(
     "DELETE FROM {keyspace}.shards USING TIMESTAMP ? "
-    "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?",
-    Kind.WRITE,
+    "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?"
 )
 
 # ── Parts of the one conditional mutation of a wide row; a timestamp in it would be ignored ──
 
-SET_LOCK = Statement(
-    "set lock",
-    "Take, renew or give up the lock.",
-    f"UPDATE {{keyspace}}.messages {_LOCK_SET}",
-    Kind.CONDITIONAL,
-)
-RETIRE_LOCK = Statement(
-    "retire lock",
-    "The marker of a retired wide row; it goes by itself.",
-    f"UPDATE {{keyspace}}.messages USING TTL ? {_LOCK_SET}",
-    Kind.CONDITIONAL,
-)
-RETIRE_WIDE_ROW = Statement(
-    "retire wide row",
-    "Commits just below the rest of its batch: the marker written beside it survives.",
-    f"DELETE FROM {{keyspace}}.messages WHERE {_WIDE_ROW}",
-    Kind.CONDITIONAL,
-)
-SET_SLOT = Statement(
-    "set slot",
-    "Overwrite a timeout slot; no value is ever null, so that no tombstone is left.",
+# Take, renew or give up the lock.
+SET_LOCK = _conditional(f"UPDATE {{keyspace}}.messages {_LOCK_SET}")
+# The marker of a retired wide row; it goes by itself.
+RETIRE_LOCK = _conditional(f"UPDATE {{keyspace}}.messages USING TTL ? {_LOCK_SET}")
+# Commits just below the rest of its batch: the marker written beside it survives.
+RETIRE_WIDE_ROW = _conditional(f"DELETE FROM {{keyspace}}.messages WHERE {_WIDE_ROW}")
+# Overwrite a timeout slot; no value is ever null, so that no tombstone is left.
+SET_SLOT = _conditional(
     "UPDATE {keyspace}.messages "
     "SET state = ?, ids = ?, due = ?, attempt = ?, owner = ?, rev = ?, died_at = ?, tally = ? "
-    f"WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF rev = ?",
-    Kind.CONDITIONAL,
+    f"WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF rev = ?"
 )
-SET_CURSOR = Statement(
-    "set cursor",
-    "Guarded by the lock in its batch.",
+# Guarded by the lock in its batch.
+SET_CURSOR = _conditional(
     "UPDATE {keyspace}.messages SET cursor = ?, boundary = ?, tally = ? "
-    f"WHERE {_WIDE_ROW} AND kind = 0 AND priority = ? AND id = ?",
-    Kind.CONDITIONAL,
+    f"WHERE {_WIDE_ROW} AND kind = 0 AND priority = ? AND id = ?"
 )
 
 # ── Queues ──
 
-READ_QUEUE = Statement(
-    "read queue",
-    "At serial consistency: after an unknown outcome of a change it tells which.",
-    f"SELECT {_QUEUE_COLUMNS} FROM {{keyspace}}.queues WHERE queue = ?",
-    serial=True,
+# At serial consistency: after an unknown outcome of a change it tells which.
+READ_QUEUE = _read(f"SELECT {_QUEUE_COLUMNS} FROM {{keyspace}}.queues WHERE queue = ?", serial=True)
+# For people.
+LIST_QUEUES = _read(f"SELECT {_QUEUE_COLUMNS} FROM {{keyspace}}.queues", page_rows=500)
+# The first one wins.
+CREATE_QUEUE = _conditional(
+    f"INSERT INTO {{keyspace}}.queues ({_QUEUE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS"
 )
-LIST_QUEUES = Statement(
-    "list queues", "For people.", f"SELECT {_QUEUE_COLUMNS} FROM {{keyspace}}.queues", page_rows=500
-)
-CREATE_QUEUE = Statement(
-    "create queue",
-    "The first one wins.",
-    f"INSERT INTO {{keyspace}}.queues ({_QUEUE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-    Kind.CONDITIONAL,
-)
-CHANGE_QUEUE = Statement(
-    "change queue",
-    "Only from the version that the caller has seen.",
+# Only from the version that the caller has seen.
+CHANGE_QUEUE = _conditional(
     "UPDATE {keyspace}.queues SET state = ?, config = ?, version = ? WHERE queue = ? "
-    "IF version = ? AND incarnation = ?",
-    Kind.CONDITIONAL,
+    "IF version = ? AND incarnation = ?"
 )
-REMOVE_QUEUE = Statement(
-    "remove queue",
-    "Not one that was made anew under the same name.",
-    "DELETE FROM {keyspace}.queues WHERE queue = ? IF incarnation = ?",
-    Kind.CONDITIONAL,
+# Not one that was made anew under the same name.
+REMOVE_QUEUE = _conditional("DELETE FROM {keyspace}.queues WHERE queue = ? IF incarnation = ?")
+# Where readers of the registry start.
+ADVANCE_EPOCH = _conditional(
+    "UPDATE {keyspace}.queues SET oldest_epoch = ? WHERE queue = ? IF oldest_epoch = ? AND incarnation = ?"
 )
-ADVANCE_EPOCH = Statement(
-    "advance epoch",
-    "Where readers of the registry start.",
-    "UPDATE {keyspace}.queues SET oldest_epoch = ? WHERE queue = ? IF oldest_epoch = ? AND incarnation = ?",
-    Kind.CONDITIONAL,
-)
-ADVANCE_OPEN_EPOCH = Statement(
-    "advance open epoch",
-    "The same for open wide rows.",
+# The same for open wide rows.
+ADVANCE_OPEN_EPOCH = _conditional(
     "UPDATE {keyspace}.queues SET oldest_open_epoch = ? WHERE queue = ? "
-    "IF oldest_open_epoch = ? AND incarnation = ?",
-    Kind.CONDITIONAL,
+    "IF oldest_open_epoch = ? AND incarnation = ?"
 )
 
 # ── Schedules and workers ──
@@ -259,68 +187,46 @@ ADVANCE_OPEN_EPOCH = Statement(
 _SCHEDULE_COLUMNS = (
     "queue, key, version, state, generation, definition, next_at, previous, fired"  # as ScheduleRow
 )
-READ_SCHEDULE = Statement(
-    "read schedule",
-    "At serial consistency: whether a firing counts hangs on it.",
-    f"SELECT {_SCHEDULE_COLUMNS} FROM {{keyspace}}.schedules WHERE queue = ? AND key = ?",
-    serial=True,
+# At serial consistency: whether a firing counts hangs on it.
+READ_SCHEDULE = _read(
+    f"SELECT {_SCHEDULE_COLUMNS} FROM {{keyspace}}.schedules WHERE queue = ? AND key = ?", serial=True
 )
-LIST_SCHEDULES = Statement(
-    "list schedules",
-    "For people, and for the watcher, which reads each again before it acts.",
-    f"SELECT {_SCHEDULE_COLUMNS} FROM {{keyspace}}.schedules WHERE queue = ?",
-    page_rows=500,
+# For people, and for the watcher, which reads each again before it acts.
+LIST_SCHEDULES = _read(
+    f"SELECT {_SCHEDULE_COLUMNS} FROM {{keyspace}}.schedules WHERE queue = ?", page_rows=500
 )
-CREATE_SCHEDULE = Statement(
-    "create schedule",
-    "The first one wins.",
+# The first one wins.
+CREATE_SCHEDULE = _conditional(
     f"INSERT INTO {{keyspace}}.schedules ({_SCHEDULE_COLUMNS}) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-    Kind.CONDITIONAL,
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS"
 )
-CHANGE_SCHEDULE = Statement(
-    "change schedule",
-    "Only from the version that the caller has seen.",
+# Only from the version that the caller has seen.
+CHANGE_SCHEDULE = _conditional(
     "UPDATE {keyspace}.schedules SET version = ?, state = ?, generation = ?, definition = ?, "
-    "next_at = ?, previous = ?, fired = ? WHERE queue = ? AND key = ? IF version = ?",
-    Kind.CONDITIONAL,
+    "next_at = ?, previous = ?, fired = ? WHERE queue = ? AND key = ? IF version = ?"
 )
-REMOVE_SCHEDULE = Statement(
-    "remove schedule",
-    "As change schedule.",
-    "DELETE FROM {keyspace}.schedules WHERE queue = ? AND key = ? IF version = ?",
-    Kind.CONDITIONAL,
+# As change schedule.
+REMOVE_SCHEDULE = _conditional("DELETE FROM {keyspace}.schedules WHERE queue = ? AND key = ? IF version = ?")
+# Overwritten before it expires, so that only workers that died leave a tombstone.
+HEARTBEAT = _write(
+    "INSERT INTO {keyspace}.workers (fleet, worker, info, seen) VALUES ('cqueue', ?, ?, ?) USING TTL ?"
 )
-HEARTBEAT = Statement(
-    "heartbeat",
-    "Overwritten before it expires, so that only workers that died leave a tombstone.",
-    "INSERT INTO {keyspace}.workers (fleet, worker, info, seen) VALUES ('cqueue', ?, ?, ?) USING TTL ?",
-    Kind.WRITE,
-)
-READ_WORKERS = Statement(
-    "read workers",
-    "All of them: a fleet is small.",
-    "SELECT worker, info, seen FROM {keyspace}.workers WHERE fleet = 'cqueue'",  # as WorkerRow
-)
-REMOVE_WORKER = Statement(
-    "remove worker",
-    "A worker says good-bye.",
-    "DELETE FROM {keyspace}.workers WHERE fleet = 'cqueue' AND worker = ?",
-    Kind.WRITE,
-)
+# All of them: a fleet is small.
+READ_WORKERS = _read(
+    "SELECT worker, info, seen FROM {keyspace}.workers WHERE fleet = 'cqueue'"
+)  # as WorkerRow
+# A worker says good-bye.
+REMOVE_WORKER = _write("DELETE FROM {keyspace}.workers WHERE fleet = 'cqueue' AND worker = ?")
 
-LISTEN = Statement(
-    "listen",
-    "Overwritten before it expires, as a heartbeat is.",
+# Overwritten before it expires, as a heartbeat is.
+LISTEN = _write(
     "INSERT INTO {keyspace}.listeners (fleet, listener, address, port, key, names) "
-    "VALUES ('cqueue', ?, ?, ?, ?, ?) USING TTL ?",
-    Kind.WRITE,
+    "VALUES ('cqueue', ?, ?, ?, ?, ?) USING TTL ?"
 )
-READ_LISTENERS = Statement(
-    "read listeners",
-    "All of them: one for each process that waits.",
+# All of them: one for each process that waits.
+READ_LISTENERS = _read(
     "SELECT listener, address, port, key, names FROM {keyspace}.listeners "
-    "WHERE fleet = 'cqueue'",  # as ListenerRow
+    "WHERE fleet = 'cqueue'"  # as ListenerRow
 )
 
 # ── Logs ──
@@ -330,100 +236,58 @@ _RECORD_COLUMNS = "id, topic, key, headers, body"  # as RecordRow
 _RECORDS_CQL = f"SELECT {_RECORD_COLUMNS} FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ?"
 _LOG_COLUMNS = "log, incarnation, version, state, config, created"  # as LogRow
 
-APPEND_RECORD = Statement(
-    "append record",
-    "At the µs of its id; values that are missing stay unset.",
+# At the µs of its id; values that are missing stay unset.
+APPEND_RECORD = _write(
     f"INSERT INTO {{keyspace}}.log (log, partition, time_shard, {_RECORD_COLUMNS}) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?",
-    Kind.WRITE,
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
 )
-DELETE_RECORDS = Statement(
-    "delete records",
-    "Of an append that was answered too late; one µs after the latest of their ids.",
-    f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id IN ?",
-    Kind.WRITE,
-)
-DROP_RECORD = Statement(
-    "drop record",
-    "One that is damaged, now: nobody knows at which time it was written.",
-    f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id = ?",
-    Kind.WRITE,
-)
-READ_RECORDS = Statement(
-    "read records", "In one answer: a slice is one point in time.", f"{_RECORDS_CQL} LIMIT ?", raw=True
-)
-READ_RECORDS_BACK = Statement(
-    "read records back", "The same, newest first.", f"{_RECORDS_CQL} ORDER BY id DESC LIMIT ?", raw=True
-)
-READ_RECORD_IDS = Statement(
-    "read record ids",
-    "How many records there are, and where: for those who share them out before they read them.",
-    f"SELECT id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ? LIMIT ?",
-)
-PEEK_RECORDS = Statement(
-    "peek records",
-    "Whether idle partitions have anything new: one statement for many of them.",
+# Of an append that was answered too late; one µs after the latest of their ids.
+DELETE_RECORDS = _write(f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id IN ?")
+# One that is damaged, now: nobody knows at which time it was written.
+DROP_RECORD = _write(f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id = ?")
+# In one answer: a slice is one point in time.
+READ_RECORDS = _read(f"{_RECORDS_CQL} LIMIT ?", raw=True)
+# The same, newest first.
+READ_RECORDS_BACK = _read(f"{_RECORDS_CQL} ORDER BY id DESC LIMIT ?", raw=True)
+# How many records there are, and where: for those who share them out before they read them.
+READ_RECORD_IDS = _read(f"SELECT id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ? LIMIT ?")
+# Whether idle partitions have anything new: one statement for many of them.
+PEEK_RECORDS = _read(
     "SELECT partition, id FROM {keyspace}.log WHERE log = ? AND partition IN ? AND time_shard = ? "
-    "AND id > ? AND id <= ? PER PARTITION LIMIT 1",
+    "AND id > ? AND id <= ? PER PARTITION LIMIT 1"
 )
-DROP_RECORDS = Statement(
-    "drop records",
-    "Of a log that was deleted: a partition at a time.",
-    f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD}",
-    Kind.WRITE,
+# Of a log that was deleted: a partition at a time.
+DROP_RECORDS = _write(f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD}")
+# Before a record in it is acknowledged; it goes with the last record.
+REGISTER_LOG_SHARD = _write(
+    "INSERT INTO {keyspace}.log_shards (log, partition, time_shard) VALUES (?, ?, ?) USING TTL ?"
 )
-REGISTER_LOG_SHARD = Statement(
-    "register log shard",
-    "Before a record in it is acknowledged; it goes with the last record.",
-    "INSERT INTO {keyspace}.log_shards (log, partition, time_shard) VALUES (?, ?, ?) USING TTL ?",
-    Kind.WRITE,
-)
-READ_LOG_SHARDS = Statement(
-    "read log shards",
-    "Several time shards at once.",
+# Several time shards at once.
+READ_LOG_SHARDS = _read(
     "SELECT time_shard, partition FROM {keyspace}.log_shards WHERE log = ? AND time_shard IN ?",
     page_rows=5000,
 )
-LIST_LOG_SHARDS = Statement(
-    "list log shards",
-    "To delete a log whose row does not tell any more how wide its time shards are.",
-    "SELECT DISTINCT log, time_shard FROM {keyspace}.log_shards",
-    page_rows=5000,
+# To delete a log whose row does not tell any more how wide its time shards are.
+LIST_LOG_SHARDS = _read("SELECT DISTINCT log, time_shard FROM {keyspace}.log_shards", page_rows=5000)
+# After its records were dropped.
+UNREGISTER_LOG_SHARD = _write(
+    "DELETE FROM {keyspace}.log_shards WHERE log = ? AND partition = ? AND time_shard = ?"
 )
-UNREGISTER_LOG_SHARD = Statement(
-    "unregister log shard",
-    "After its records were dropped.",
-    "DELETE FROM {keyspace}.log_shards WHERE log = ? AND partition = ? AND time_shard = ?",
-    Kind.WRITE,
+# As read queue.
+READ_LOG = _read(f"SELECT {_LOG_COLUMNS} FROM {{keyspace}}.logs WHERE log = ?", serial=True)
+# For people.
+LIST_LOGS = _read(f"SELECT {_LOG_COLUMNS} FROM {{keyspace}}.logs", page_rows=500)
+# The first one wins.
+CREATE_LOG = _conditional(
+    f"INSERT INTO {{keyspace}}.logs ({_LOG_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) IF NOT EXISTS"
 )
-READ_LOG = Statement(
-    "read log",
-    "As read queue.",
-    f"SELECT {_LOG_COLUMNS} FROM {{keyspace}}.logs WHERE log = ?",
-    serial=True,
-)
-LIST_LOGS = Statement(
-    "list logs", "For people.", f"SELECT {_LOG_COLUMNS} FROM {{keyspace}}.logs", page_rows=500
-)
-CREATE_LOG = Statement(
-    "create log",
-    "The first one wins.",
-    f"INSERT INTO {{keyspace}}.logs ({_LOG_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-    Kind.CONDITIONAL,
-)
-CHANGE_LOG = Statement(
-    "change log",
-    "Only from the version that the caller has seen.",
+# Only from the version that the caller has seen.
+CHANGE_LOG = _conditional(
     "UPDATE {keyspace}.logs SET state = ?, config = ?, version = ? WHERE log = ? "
-    "IF version = ? AND incarnation = ?",
-    Kind.CONDITIONAL,
+    "IF version = ? AND incarnation = ?"
 )
-REMOVE_LOG = Statement(
-    "remove log",
-    "Not one that was made anew under the same name.",
-    "DELETE FROM {keyspace}.logs WHERE log = ? IF incarnation = ?",
-    Kind.CONDITIONAL,
-)
+# Not one that was made anew under the same name.
+REMOVE_LOG = _conditional("DELETE FROM {keyspace}.logs WHERE log = ? IF incarnation = ?")
 
 # ── Subscriptions ──
 
@@ -433,95 +297,60 @@ _SUBSCRIPTION_CQL = (
     f"FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION}"
 )
 
-READ_SUBSCRIPTION = Statement(
-    "read subscription", "Definition, positions and members in one answer.", _SUBSCRIPTION_CQL
-)
-READ_SUBSCRIPTION_SERIAL = Statement(
-    "read subscription, serial",
-    "After a change that was refused or not answered: what stands is decided here.",
-    _SUBSCRIPTION_CQL,
-    serial=True,
-)
-LIST_SUBSCRIPTIONS = Statement(
-    "list subscriptions",
-    "For people.",
-    "SELECT DISTINCT log, subscription FROM {keyspace}.subscriptions",
-    page_rows=500,
-)
-DEFINE_SUBSCRIPTION = Statement(
-    "define subscription",
-    "The first one wins.",
+# Definition, positions and members in one answer.
+READ_SUBSCRIPTION = _read(_SUBSCRIPTION_CQL)
+# After a change that was refused or not answered: what stands is decided here.
+READ_SUBSCRIPTION_SERIAL = _read(_SUBSCRIPTION_CQL, serial=True)
+# For people.
+LIST_SUBSCRIPTIONS = _read("SELECT DISTINCT log, subscription FROM {keyspace}.subscriptions", page_rows=500)
+# The first one wins.
+DEFINE_SUBSCRIPTION = _conditional(
     "INSERT INTO {keyspace}.subscriptions (log, subscription, kind, partition, member, "
-    "version, state, config) VALUES (?, ?, 0, 0, '', ?, ?, ?) IF NOT EXISTS",
-    Kind.CONDITIONAL,
+    "version, state, config) VALUES (?, ?, 0, 0, '', ?, ?, ?) IF NOT EXISTS"
 )
-CHANGE_DEFINITION = Statement(
-    "change definition",
-    "Only from the version that the caller has seen.",
+# Only from the version that the caller has seen.
+CHANGE_DEFINITION = _conditional(
     "UPDATE {keyspace}.subscriptions SET state = ?, config = ?, version = ? "
-    f"WHERE {_SUBSCRIPTION} AND kind = 0 AND partition = 0 AND member = '' IF version = ?",
-    Kind.CONDITIONAL,
+    f"WHERE {_SUBSCRIPTION} AND kind = 0 AND partition = 0 AND member = '' IF version = ?"
 )
-SET_POSITION = Statement(
-    "set position",
-    "Take, move on, or give back a partition; several of them in one batch.",
+# Take, move on, or give back a partition; several of them in one batch.
+SET_POSITION = _conditional(
     "UPDATE {keyspace}.subscriptions SET position = ?, fence = ?, owner = ?, generation = ? "
-    f"WHERE {_SUBSCRIPTION} AND kind = 1 AND partition = ? AND member = '' IF fence = ?",
-    Kind.CONDITIONAL,
+    f"WHERE {_SUBSCRIPTION} AND kind = 1 AND partition = ? AND member = '' IF fence = ?"
 )
-REMOVE_DEFINITION = Statement(
-    "remove definition",
-    "The condition under which all rows of a subscription go.",
+# The condition under which all rows of a subscription go.
+REMOVE_DEFINITION = _conditional(
     f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION} "
-    "AND kind = 0 AND partition = 0 AND member = '' IF version = ?",
-    Kind.CONDITIONAL,
+    "AND kind = 0 AND partition = 0 AND member = '' IF version = ?"
 )
-REMOVE_SUBSCRIPTION = Statement(
-    "remove subscription",
-    "In one conditional batch with the former: a delete of the partition that no clock can put off.",
-    f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION}",
-    Kind.CONDITIONAL,
-)
-BEAT_MEMBER = Statement(
-    "beat member",
-    "Overwritten before it expires, so that only members that died leave a tombstone.",
+# In one conditional batch with the former: a delete of the partition that no clock can put off.
+REMOVE_SUBSCRIPTION = _conditional(f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION}")
+# Overwritten before it expires, so that only members that died leave a tombstone.
+BEAT_MEMBER = _write(
     "INSERT INTO {keyspace}.subscriptions (log, subscription, kind, partition, member, info, seen) "
-    "VALUES (?, ?, 2, 0, ?, ?, ?) USING TTL ?",
-    Kind.WRITE,
+    "VALUES (?, ?, 2, 0, ?, ?, ?) USING TTL ?"
 )
-REMOVE_MEMBER = Statement(
-    "remove member",
-    "A member says good-bye.",
+# A member says good-bye.
+REMOVE_MEMBER = _write(
     f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION} "
-    "AND kind = 2 AND partition = 0 AND member = ?",
-    Kind.WRITE,
+    "AND kind = 2 AND partition = 0 AND member = ?"
 )
-COUNT_RECORDS = Statement(
-    "count records",
-    "How far a subscription is behind, for people. A column beside an aggregate is the first row's.",
-    f"SELECT COUNT(*), id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ?",
-)
+# How far a subscription is behind, for people. A column beside an aggregate is the first row's.
+COUNT_RECORDS = _read(f"SELECT COUNT(*), id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ?")
 
 # ── Deployment and time ──
 
-READ_DEPLOYMENT = Statement(
-    "read deployment",
-    "What all clients agree on; polled for its change counter.",
+# What all clients agree on; polled for its change counter.
+READ_DEPLOYMENT = _read(
     "SELECT format, serial_consistency, settle_ms, skew_ms, gc_grace, changes, home_dc, centre_epoch, "
-    "retiring "  # as DeploymentRow
-    "FROM {keyspace}.deployment WHERE name = 'cqueue'",
+    "retiring FROM {keyspace}.deployment WHERE name = 'cqueue'"
+)  # as DeploymentRow
+# Makes every client read configurations again.
+BUMP_DEPLOYMENT = _conditional(
+    "UPDATE {keyspace}.deployment SET changes = ? WHERE name = 'cqueue' IF changes = ?"
 )
-BUMP_DEPLOYMENT = Statement(
-    "bump deployment",
-    "Makes every client read configurations again.",
-    "UPDATE {keyspace}.deployment SET changes = ? WHERE name = 'cqueue' IF changes = ?",
-    Kind.CONDITIONAL,
-)
-READ_TIME = Statement(
-    "read time",
-    "The coordinator's clock in ms.",
-    "SELECT to_unix_timestamp(now()) FROM system.local",
-)
+# The coordinator's clock in ms.
+READ_TIME = _read("SELECT to_unix_timestamp(now()) FROM system.local")
 
 # ── Damaged rows ──
 
@@ -538,22 +367,19 @@ KEY_COLUMNS = {
 }
 """The primary keys of the tables whose rows may be in quarantine."""
 
+# By table, whatever stands in a row, as JSON: for people, who look at one that nobody can read.
 DUMP_ROW = {
-    table: Statement(
-        f"dump row of {table}",
-        "Whatever stands in it, as JSON: for people, who look at a row that nobody can read.",
-        f"SELECT JSON * FROM {{keyspace}}.{table} WHERE {' AND '.join(f'{name} = ?' for name in columns)}",
+    table: _read(
+        f"SELECT JSON * FROM {{keyspace}}.{table} WHERE {' AND '.join(f'{name} = ?' for name in columns)}"
     )
     for table, columns in KEY_COLUMNS.items()
 }
-DROP_SLOT = Statement(
-    "drop slot",
-    "A timeout slot that is stored under no number, so that it can only be deleted.",
-    f"DELETE FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF EXISTS",
-    Kind.CONDITIONAL,
+# A timeout slot that is stored under no number, so that it can only be deleted.
+DROP_SLOT = _conditional(
+    f"DELETE FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF EXISTS"
 )
 
-ALL = (
-    *(value for value in list(globals().values()) if isinstance(value, Statement)),
-    *DUMP_ROW.values(),
-)
+ALL = {name: value for name, value in list(globals().items()) if isinstance(value, Statement)} | {
+    f"DUMP_ROW of {table}": statement for table, statement in DUMP_ROW.items()
+}
+"""Every statement, by its name."""

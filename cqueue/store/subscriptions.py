@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cqueue.store.log_operations import LogShard
-from cqueue.store.operations import Operation
+from cqueue.store.operations import Operation, Repeatable
 from cqueue.store.quarantine import Damage
 
 CHANGES_AT_ONCE = 64
@@ -85,7 +85,7 @@ class SubscriptionRows:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSubscription(Operation[SubscriptionRows]):
+class ReadSubscription(Repeatable[SubscriptionRows]):
     """All rows; `serial` makes unfinished mutations known first.
 
     now_us: the time, to tell positions and heartbeats that lie in the future; None takes them as they are.
@@ -97,7 +97,7 @@ class ReadSubscription(Operation[SubscriptionRows]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListSubscriptions(Operation[list[SubscriptionKey]]):
+class ListSubscriptions(Repeatable[list[SubscriptionKey]]):
     """All subscriptions of all logs, deleted logs among them, in no order."""
 
 
@@ -152,7 +152,7 @@ class RemoveMember(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class CountRecords(Operation[Span]):
+class CountRecords(Repeatable[Span]):
     """How many records of one partition of a log have after < id <= upto."""
 
     shard: LogShard

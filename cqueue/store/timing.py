@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
-from threading import Condition
-from typing import Any, Final
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
 
 from cassandra.cluster import ExecutionProfile, Session
 from cassandra.policies import HostDistance
@@ -31,25 +30,28 @@ def sample_time_us(session: Session, profile: ExecutionProfile) -> list[tuple[in
     Raises:
         Unavailable: none of them did.
     """
-    news = Condition()
-    asked = [_Question(session, profile, host, news) for host in _hosts(session, profile)]
-    answered = _await(asked, news)
-    if not answered:
-        first = next((question.failure for question in asked), None)
-        raise Unavailable(f"None of {len(asked)} coordinators told the time: {first}") from first
+    answers: SimpleQueue[_Sample | Exception] = SimpleQueue()
+    hosts = _hosts(session, profile)
+    for host in hosts:
+        _ask(session, profile, host, answers)
+    samples, failures = _soon(answers, len(hosts))
+    if not samples:
+        first = next(iter(failures), None)
+        raise Unavailable(f"None of {len(hosts)} coordinators told the time: {first}") from first
     now_ns = time.monotonic_ns()
-    return [question.sample_us(now_ns) for question in answered]
+    return [sample.at(now_ns) for sample in samples]
 
 
-def _await(asked: Sequence[_Question], news: Condition) -> list[_Question]:
-    """Those that answer soon; or, if none does, those that answered when the first did."""
-    with news:
-        news.wait_for(lambda: all(question.ended for question in asked), PATIENCE_S)
-        news.wait_for(
-            lambda: any(question.answered for question in asked) or all(question.ended for question in asked),
-            TIMEOUT_S,
-        )
-        return [question for question in asked if question.answered]
+class _Sample(NamedTuple):
+    sent_ns: int
+    received_ns: int
+    server_ms: int
+
+    def at(self, now_ns: int) -> tuple[int, int]:
+        """Cluster time now, and how long the round trip took, in µs."""
+        middle_ns = (self.sent_ns + self.received_ns) // 2
+        server_us = self.server_ms * 1000 + _HALF_MS_US
+        return server_us + (now_ns - middle_ns) // 1000, (self.received_ns - self.sent_ns) // 1000
 
 
 def _hosts(session: Session, profile: ExecutionProfile) -> list[Host]:
@@ -58,35 +60,28 @@ def _hosts(session: Session, profile: ExecutionProfile) -> list[Host]:
     return random.sample(near, min(SAMPLED_HOSTS, len(near)))
 
 
-class _Question:
-    """One coordinator asked for its time."""
+def _ask(session: Session, profile: ExecutionProfile, host: Host, answers: SimpleQueue[Any]) -> None:
+    sent_ns = time.monotonic_ns()
+    future = session.execute_async(READ_TIME.cql, host=host, timeout=TIMEOUT_S, execution_profile=profile)
+    # Noted where the answer arrives: whoever asks may be waiting for another one.
+    future.add_callbacks(
+        lambda rows: answers.put(_Sample(sent_ns, time.monotonic_ns(), rows[0][0])),
+        answers.put,  # whatever failed, another coordinator may answer
+    )
 
-    def __init__(self, session: Session, profile: ExecutionProfile, host: Host, news: Condition) -> None:
-        self._news = news
-        self.failure: Exception | None = None
-        self._server_ms = 0
-        self._received_ns = 0
-        self._sent_ns = time.monotonic_ns()
-        self.answered = self.ended = False
-        future = session.execute_async(READ_TIME.cql, host=host, timeout=TIMEOUT_S, execution_profile=profile)
-        # Noted where the answer arrives: whoever asks may be waiting for another one.
-        future.add_callbacks(self._receive, self._fail)
 
-    def _receive(self, rows: Any) -> None:
-        self._received_ns = time.monotonic_ns()
-        self._server_ms = rows[0][0]
-        self._end(answered=True)
-
-    def _fail(self, failure: Exception) -> None:
-        self.failure = failure  # whatever it is, another coordinator may answer
-        self._end(answered=False)
-
-    def _end(self, *, answered: bool) -> None:
-        with self._news:
-            self.answered, self.ended = answered, True
-            self._news.notify_all()
-
-    def sample_us(self, now_ns: int) -> tuple[int, int]:
-        middle_ns = (self._sent_ns + self._received_ns) // 2
-        server_us = self._server_ms * 1000 + _HALF_MS_US
-        return server_us + (now_ns - middle_ns) // 1000, (self._received_ns - self._sent_ns) // 1000
+def _soon(answers: SimpleQueue[Any], count: int) -> tuple[list[_Sample], list[Exception]]:
+    """What is answered soon; or, if nothing is, the first answer that comes, and what went wrong."""
+    samples, failures = list[_Sample](), list[Exception]()
+    soon_s = time.monotonic() + PATIENCE_S
+    while len(samples) + len(failures) < count:
+        end_s = soon_s if samples else soon_s + TIMEOUT_S
+        try:
+            one = answers.get(timeout=max(0.0, end_s - time.monotonic()))
+        except Empty:
+            break
+        if isinstance(one, _Sample):
+            samples.append(one)
+        else:
+            failures.append(one)
+    return samples, failures

@@ -7,11 +7,9 @@ import pytest
 from cqueue import ids
 from cqueue.store.message_page import MessagePage, ReadMessagePage
 from cqueue.store.operations import (
-    Begin,
     DeleteBodies,
     DeleteMessages,
     DropBodies,
-    Finish,
     IdSlice,
     InsertBodies,
     InsertMessages,
@@ -100,19 +98,6 @@ def test_messages_are_no_part_of_the_head(store, wide_row):
 
 
 # ── Order and slices ──
-
-
-def test_a_read_that_was_begun_is_finished_later(store, wide_row):
-    """Beside something else or alone; one of several may be left where it is."""
-    some = new_ids(20)
-    insert(store, wide_row, *some)
-    first, _, third = [
-        store.execute(Begin(ReadSlice(wide_row, 0, after, END, 5))) for after in (ids.START, some[4], some[9])
-    ]
-    insert(store, wide_row, new_id())
-    assert [row.id for row in store.execute(Finish(third)).rows] == some[10:15]
-    head, found = store.together((ReadHead(wide_row), Finish(first)))
-    assert (head.lock, [row.id for row in found.rows]) == (None, some[:5])
 
 
 def test_ids_come_in_the_order_of_integers(store, wide_row):

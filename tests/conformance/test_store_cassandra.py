@@ -228,7 +228,7 @@ def test_contending_mutations_apply_once(cassandra_store, wide_row):
 # ── How statements are sent ──
 
 
-@pytest.mark.parametrize("statement", statements.ALL, ids=lambda statement: statement.name)
+@pytest.mark.parametrize("statement", statements.ALL.values(), ids=statements.ALL)
 def test_statements_are_sent_as_their_kind_demands(cassandra_store, statement):
     """Consistency is explicit, conditional ones are neither retried nor speculated, reads are unpaged."""
     prepared = cassandra_store._requests.prepared(statement)

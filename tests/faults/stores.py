@@ -16,7 +16,7 @@ from cqueue.store import operations as ops
 
 READS = (
     ops.ReadHead, ops.ReadSlice, ops.ReadIds, ops.ReadMessages, ops.ReadBodies, ops.ReadShards,
-    ops.ReadQueue, ops.ListQueues, ops.ReadDeployment, ops.Begin, ops.Finish,
+    ops.ReadQueue, ops.ListQueues, ops.ReadDeployment,
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import ack, shards
 from cqueue.protocol.draft import Draft
+from cqueue.protocol.work import Reason, Work, WorkList
 from cqueue.store.operations import (
     DeleteMessages,
     Head,
@@ -325,6 +326,21 @@ def unrepaired_node() -> Any:
 def fence_from_one() -> Any:
     """The fence counts from one."""
     return replaced("fence", lambda stored, now_us: (stored or 0) + 1)
+
+
+def held_row_first() -> Any:
+    """A consumer goes on with the wide row whose lock it holds, for as long as there is more."""
+    right_next = right("next wide row")
+
+    def next_row(self: WorkList, *, suspects: bool) -> Work | None:
+        return Work(self.held, Reason.LEFT) if self.held is not None else right_next(self, suspects=suspects)
+
+    return replaced("next wide row", next_row)
+
+
+def probed_only_when_idle() -> Any:
+    """A consumer that knows of enough work probes no other wide rows."""
+    return replaced("probing", lambda probed, *, found_enough: not found_enough)
 
 
 def _all_of(*contexts: Any) -> Any:

@@ -99,6 +99,8 @@ class Consumer:
             self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster)
             if claimed is None:
                 break
+            if claimed.taken or claimed.dead or claimed.expired:
+                self.sim.claimed(self, claimed)
             if (yield from self._accept(claimed, began)):
                 return True
         yield from poll.tidy(at_once=self.sim.rng.random() < 0.5)

@@ -26,6 +26,7 @@ from cqueue.store.operations import (
     SlotState,
     WideRow,
 )
+from tests.simulation.fairness import Fairness, is_kept, works_of
 from tests.simulation.replica import Part
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Oracle:
         self.marker_us = 0
         self.quiet_us = 0  # from when on all is well
         self.suspects: dict[Client, list[Lease]] = {}
+        self.fairness: dict[Client, Fairness] = {}
 
     def fail(self, text: str) -> None:
         """A promise is broken."""
@@ -177,6 +179,23 @@ class Oracle:
                     if key[2] <= latest and key not in self.granted and key not in self.deleted:
                         self.fail(f"6: {promised[key]!r} of {wide_row} is due, and nobody claims it")
 
+    def check_turns(self, client: Client, claimed: Claim, parts: dict[WideRow, Part], skew_us: int) -> None:
+        """6: a consumer that has made a claim, while nothing fails, comes to all other wide rows in time."""
+        fairness, now_us = self.fairness.setdefault(client, Fairness()), self.world.now_us
+        (own,) = {taken.lease.wide_row for taken in _all_of(claimed)}
+        fairness.count_rows(sum(row.queue == own.queue and is_kept(part) for row, part in parts.items()))
+        for wide_row, promised in self.promised_keys.items():
+            if wide_row.queue == own.queue and wide_row in parts:
+                works = works_of(wide_row, parts[wide_row], promised, self.deleted, now_us - skew_us)
+                if wide_row == own and claimed.more:
+                    fairness.left(wide_row, works, now_us)
+                else:
+                    fairness.found(wide_row, works, now_us)
+        late = fairness.passed_over(own, now_us)
+        if late is not None:
+            count = fairness.waiting[late].claims
+            self.fail(f"6: {client.name} made {count} claims while {late} waited with work, and others too")
+
     def purged(self, wide_row: WideRow, priority: int, id_: int, promised: dict[Key, bytes]) -> None:
         """Somebody empties the queue: a message is to go."""
         name = promised.get((wide_row, priority, id_))
@@ -223,6 +242,9 @@ class Oracle:
             return
         if not op.slots and not op.cursors:
             return
+        if op.lock is not None:
+            for fairness in self.fairness.values():
+                fairness.served(op.wide_row)
         listed = _listed(before)
         for change in op.slots:
             self._check_change(op, change.row, before, listed)

@@ -130,12 +130,18 @@ BACKLOG = replace(
     HINTS, profile="backlog", batch=9, gap_s=0.15, read_bytes=300, stays=0.95, faults=0.02, pauses=0.05,
     torn=0.05, actions=(80, 10, 4, 0, 0, 2, 2, 2), batches=6,
 )  # fmt: skip
+CROWD = Params(
+    profile="crowd", settle_ms=200, skew_ms=20, shards=12, width_ms=1500, visibility_ms=4000, faults=0.0,
+    pauses=0.0, crashes=0.0, producers=3, consumers=1, batches=16, batch=6, gap_s=0.2, delayed=0.2,
+    priorities=(0, 0, 0, 5), poll_s=0.1, longest_idle_s=0.2, want=1, stays=1.0, work_s=0.01, serial=True,
+    large=0.0, late_hints_s=0.05, actions=(90, 5, 3, 0, 0, 2, 0, 0), busy_us=4_000_000,
+)  # fmt: skip
 SHARES = {
     "mixed": (18, None), "hints": (1, HINTS), "backlog": (1, BACKLOG),
     "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
     "burials": (2, BURIALS), "slow burials": (2, SLOW_BURIALS), "nacks": (2, NACKS),
     "stolen locks": (2, STOLEN_LOCKS), "derived sends": (3, DERIVED), "node away": (1, AWAY),
-    "sleepers": (1, SLEEPERS), "killers": (2, KILLERS),
+    "sleepers": (1, SLEEPERS), "killers": (2, KILLERS), "crowd": (1, CROWD),
 }  # fmt: skip
 """Of so many seeds, so many draw a profile; the others draw a mixture."""
 

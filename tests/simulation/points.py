@@ -40,6 +40,7 @@ from cqueue.protocol import (
     view,
 )
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.work import WorkList
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
 from tests.simulation.world import World
@@ -66,6 +67,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "epochs may go": ((policy, "epochs_may_go"),),
     "epochs stay known": ((policy, "epochs_stay_known"),),
     "bodies dropped at": ((policy, "bodies_dropped_at_us"),),
+    "probing": ((policy, "probes_on"),),
     "letter id": ((policy, "letter_id"),),
     # functions in the room where they belong
     "fence": ((sanity, "next_fence"),),
@@ -85,6 +87,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "release": ((ack, "release"),),
     "suspect extended": ((SuspectGate, "extend"),),
     "letter stored": ((dead, "insert_letter"),),
+    "next wide row": ((WorkList, "next"),),
     # what a store does
     "mutation": ((MemoryStore, "_mutate"), (Cluster, "mutate")),
     "delete": ((MemoryStore, "_delete_messages"), (Cluster, "_delete_messages")),

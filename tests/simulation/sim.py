@@ -11,11 +11,13 @@ from unittest.mock import patch
 
 from cqueue import ids
 from cqueue.protocol import draft, fresh, shards, view
+from cqueue.protocol.draft import Claim
 from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Taken
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
+from tests.simulation import hints
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumer import Consumer
 from tests.simulation.oracle import Oracle, Violation, key_of
@@ -30,6 +32,8 @@ QUIET_POLL_S = 0.5
 SWIFT = {Together: 0.2, ReadHead: 0.2, ReadShards: 0.7, ReadQueue: 0.9}
 """How likely operations take no time: most of an idle consumer's are of no interest."""
 SWIFT_WHEN_QUIET = 0.8
+FORGET_STOP_US = 1_000_000
+"""A program that stood still takes so long until it goes on as if it had not."""
 
 
 class Simulation:
@@ -128,13 +132,28 @@ class Simulation:
         self.world.at(self.world.now_us + wait_us, self.start_consumer, consumer.spec)
 
     def ring(self, flush: Flush) -> Script:
-        """Tell a consumer what was sent, some time after the answer."""
+        """Tell a consumer what was sent, some time after the answer: with luck, and if nobody lies."""
         if self.params.late_hints_s:
             yield Pause(self.rng.random() ** 3 * self.params.late_hints_s)
+        (fate,) = self.rng.choices(tuple(hints.FATES), tuple(hints.FATES.values()))
+        self.world.happened[f"hint: {fate}"] += 1
+        for wait_s, hint in hints.deliveries(hints.hint_of(flush), fate, self.rng, self.params.width_ms):
+            if wait_s:
+                yield Pause(wait_s)
+            self._tell(hint)
+
+    def _tell(self, hint: Hint) -> None:
         mine = [consumer for consumer in self.consumers if consumer.spec is not self.dead_spec]
         if mine:
-            hint = Hint(flush.wide_row, frozenset(row.priority for row in flush.rows))
             (mine[0] if self.params.late_hints_s else self.rng.choice(mine)).told.append(hint)
+
+    def claimed(self, consumer: Consumer, claimed: Claim) -> None:
+        """A consumer's claim gave something; where nothing fails at present, others' turns are counted."""
+        world, client = self.world, consumer.client
+        if world.faults or world.pausing or world.torn or world.now_us < client.stopped_us + FORGET_STOP_US:
+            self.oracle.fairness.pop(client, None)
+        else:
+            self.oracle.check_turns(client, claimed, self.cluster.parts, self.spec.skew_us)
 
     def acknowledged(self, flush: Flush) -> None:
         """A producer was told that its messages are stored."""

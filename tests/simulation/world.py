@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.operations import (
     AdvanceEpoch,
-    Begin,
     DeleteBodies,
     DeleteMessages,
     DropBodies,
-    Finish,
     InsertBodies,
     InsertMessages,
     Mutate,
@@ -82,18 +80,6 @@ class Process:
         self.looks: dict[int, Look] = {}  # operations that one replica has served already
         self.tries = 0
         self.since_us = 0  # when these operations were made up
-
-
-class Sent:
-    """A read that was begun: made at some moment, or when it is finished at the latest."""
-
-    __slots__ = ("answer", "client", "look", "read")
-
-    def __init__(self, client: Client, read: Operation[Any], look: Look | None) -> None:
-        self.client = client
-        self.read = read
-        self.look = look
-        self.answer: tuple[Any, Exception | None] | None = None
 
 
 class World:
@@ -192,8 +178,6 @@ class World:
                     self.at(self.now_us + self.pause_us(), self._tell_time, (process, operation))
                     return
                 value = self._time(client, operation)
-            elif kind is Begin:
-                value = self._begin(client, operation.read)
             elif kind is Pause:
                 self.at(self.now_us + int(operation.seconds * 1e6) + 1, self._wake, process)
                 return
@@ -297,25 +281,10 @@ class World:
         self.at(self.now_us + 20_000, self._perform, process)
         return True
 
-    def _begin(self, client: Client, read: Operation[Any]) -> Sent:
-        """A read leaves; it is performed some time until it is awaited, or half of it at once."""
-        look = self.cluster.look(read) if self.torn and self.rng.random() < self.torn else None
-        sent = Sent(client, read, look)
-        self.at(self.now_us + int(self.rng.random() ** 2 * 50_000), self._serve, sent)
-        return sent
-
-    def _serve(self, sent: Sent) -> tuple[Any, Exception | None]:
-        if sent.answer is None:
-            sent.answer = self._try(sent.client, sent.read, sent.look)
-            self.happened["read begun"] += 1
-        return sent.answer
-
     # ── operations and their failures ──
 
     def _try(self, client: Client, operation: Any, look: Look | None) -> tuple[Any, Exception | None]:
         rng = self.rng
-        if type(operation) is Finish:
-            return self._serve(operation.begun)
         if client.dead and rng.random() < 0.5:
             return None, None  # the client died before it sent this
         if type(operation) is ReadBodies and operation.everywhere and self.cluster.up != ALL:

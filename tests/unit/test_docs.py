@@ -109,7 +109,7 @@ def test_no_block_is_skipped_without_need(path):
 @pytest.mark.parametrize("path", PAGES, ids=markdown.name)
 def test_blocks_say_what_they_are(path):
     """A block without a language would be checked by nobody."""
-    known = {"python", "sh", "toml", "json", "text", "cql"}
+    known = {"python", "sh", "toml", "json", "text", "cql", "diff"}
     assert {block.language for block in markdown.blocks(path, *_languages(path))} <= known
 
 

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.store import packs, wire
+from cqueue.store import packs
 from cqueue.store.cells import pairs
+from cqueue.store.driver import wire
 from cqueue.store.message_page import MessagePage, parse
 from cqueue.store.operations import MessageRow
 

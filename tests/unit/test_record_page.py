@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from cqueue import ids
 from cqueue.log import arrow
 from cqueue.protocol.pages import Stretch, passed_upto
-from cqueue.store import wire
+from cqueue.store import driver
 from cqueue.store.cassandra_log import _page
 from cqueue.store.cells import pairs, text_map
+from cqueue.store.driver import wire
 from cqueue.store.log_operations import RecordRow
 from cqueue.store.record_page import RecordPage
 from cqueue.store.requests import Answer
@@ -60,7 +61,7 @@ def frame(some):
 
 def decoded(data, metadata):
     """What the protocol handler makes of the answer."""
-    result = wire._IdResult(kind=2)
+    result = driver.used().protocol_handler.message_types_by_opcode[8](kind=2)
     result.recv_results_rows(io.BytesIO(data), PROTOCOL, {}, metadata, None)
     return _page(Answer(result.parsed_rows, None))
 

@@ -43,12 +43,12 @@ def test_a_full_url_is_understood():
 def test_notify_is_read_from_every_source(tmp_path):
     """Where other processes can tell this one of messages; by default anywhere, on any port."""
     settings = load("cassandra://h/k", environ={})
-    assert (settings.notify, settings.notify_host, settings.notify_port) == (True, None, 0)
+    assert (settings.notify, settings.notify_host, settings.notify_port) == (True, None, (0, 0))
     settings = load("cassandra://h/k?notify_host=10.0.0.7&notify_port=7400", environ={"CQUEUE_NOTIFY": "off"})
-    assert (settings.notify, settings.notify_host, settings.notify_port) == (False, "10.0.0.7", 7400)
-    toml = '[cqueue]\nnotify = false\nnotify_host = "::1"\nnotify_port = 7401\n'
+    assert (settings.notify, settings.notify_host, settings.notify_port) == (False, "10.0.0.7", (7400, 7400))
+    toml = '[cqueue]\nnotify = false\nnotify_host = "::1"\nnotify_port = "7401-7416"\n'
     settings = loaded(tmp_path=tmp_path, toml=toml)
-    assert (settings.notify, settings.notify_host, settings.notify_port) == (False, "::1", 7401)
+    assert (settings.notify, settings.notify_host, settings.notify_port) == (False, "::1", (7401, 7416))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,9 @@ def test_notify_is_read_from_every_source(tmp_path):
         ("notify=maybe", "use on or off"),
         ("notify_port=65536", "a port from 1 to 65535"),
         ("notify_port=-1", "a port from 1 to 65535"),
+        ("notify_port=7400-", "a port from 1 to 65535"),
+        ("notify_port=7400-7399", "several as 7400-7415"),
+        ("notify_port=0-7399", "or 0 for any"),
         ("notify_port=udp", "a port from 1 to 65535"),
         ("notify_host=a b", "an address"),
         ("notify_host=host/7400", "an address"),

@@ -11,7 +11,7 @@ from cassandra.cluster import NoHostAvailable
 
 from cqueue.errors import OutcomeUnknown, Refused, SchemaMismatch, Unavailable
 from cqueue.store import outcome
-from cqueue.store.sockets import LoginRefused
+from cqueue.store.driver import LoginRefused
 from cqueue.store.statements import Kind
 
 QUORUM, SERIAL = ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL

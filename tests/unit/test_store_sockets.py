@@ -12,10 +12,13 @@ from functools import partial
 import pytest
 from cassandra.connection import DefaultEndPoint
 
-from cqueue.store import sockets, timeouts
-from cqueue.store.sockets import Direct
+from cqueue.store import driver
+from cqueue.store.driver import sockets, timeouts
 
-pytestmark = pytest.mark.skipif(sockets.connection_class() is not Direct, reason="the driver has no libev")
+pytestmark = pytest.mark.skipif(
+    sockets.DIRECT_WRITES not in driver.used().parts, reason="the driver has no libev"
+)
+Direct = driver.used().connection_class
 
 HEADER = struct.Struct(">4sIII")  # a mark, who wrote it, which one it is of theirs, and how long it is
 MARK = b"\xca\xfe\xba\xbe"
@@ -94,13 +97,29 @@ def test_a_request_is_written_by_the_thread_that_makes_it(monkeypatch):
     """The loop is not even woken."""
     with connected() as (connection, listener):
         woken = []
-        loop = sockets.libevreactor._global_loop
+        loop = sockets._reactor._global_loop
         monkeypatch.setattr(loop, "notify", lambda: woken.append("woken"))
 
         connection.push(frame(1, 1, 100))
 
         assert frames(listener.read(b"\x01" * 100)) == [(1, 1)]
         assert woken == []
+
+
+def test_a_connection_without_what_is_needed_of_it_is_written_to_by_the_loop(monkeypatch, caplog):
+    """That shows only once it is made; of all such connections one line is logged."""
+    monkeypatch.setattr(sockets, "_OF_A_CONNECTION", (*sockets._OF_A_CONNECTION, "no_such_thing"))
+    sockets._report.cache_clear()
+    loop, woken = sockets._reactor._global_loop, []
+    for _ in range(2):
+        with connected() as (connection, listener):
+            notify = loop.notify
+            with monkeypatch.context() as patch:
+                patch.setattr(loop, "notify", lambda notify=notify: (woken.append("woken"), notify()))
+                connection.push(frame(1, 1, 20 << 10))
+                assert frames(listener.read(b"\x01" * 100)) == [(1, 1)]
+    assert len(woken) >= 2
+    assert [message.count("no_such_thing") for message in caplog.messages] == [1]
 
 
 def test_what_the_socket_does_not_take_at_once_is_written_by_the_loop():
@@ -130,7 +149,7 @@ def test_nobody_writes_while_the_loop_is_in_the_middle_of_a_request():
 
         connection._socket = Through(own, half)
         connection.deque.append(frame(1, 1, 1000))
-        sockets.libevreactor._global_loop.notify()
+        sockets._reactor._global_loop.notify()
 
         assert frames(listener.read(b"\x02" * 10)) == [(1, 1), (2, 2)]
         assert others, "the loop wrote nothing: this shows nothing"
@@ -198,7 +217,7 @@ def test_a_connection_that_breaks_as_it_is_made_leaves_nothing_behind(monkeypatc
         listener.accept()
         assert connection.connected_event.wait(5)
         assert connection.is_defunct
-        assert connection not in sockets.libevreactor._global_loop._live_conns
+        assert connection not in sockets._reactor._global_loop._live_conns
 
 
 @pytest.mark.parametrize("timeout_s", [0, 0.05, 0.5])
@@ -235,7 +254,7 @@ def test_of_many_timeouts_each_is_noticed():
 def test_the_loop_is_woken_for_few_of_many_timeouts(monkeypatch):
     with connected():
         woken = []
-        loop = sockets.libevreactor._global_loop
+        loop = sockets._reactor._global_loop
         add_timer = loop.add_timer
         monkeypatch.setattr(loop, "add_timer", lambda timer: (woken.append(timer.end), add_timer(timer)))
         begun_s = time.monotonic()

@@ -8,8 +8,8 @@ import weakref
 import pytest
 from cassandra.connection import TimerManager
 
-from cqueue.store import timeouts
-from cqueue.store.timeouts import Timeout, Timeouts
+from cqueue.store.driver import timeouts
+from cqueue.store.driver.timeouts import Timeout, Timeouts
 
 
 class Loop:

@@ -1,6 +1,8 @@
 """Our own encoding and decoding agree with the driver's."""
 
+import inspect
 import logging
+import re
 import struct
 from types import SimpleNamespace
 from uuid import UUID
@@ -24,7 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.store import cells, codec, statements, tombstones, wire
+from cqueue.store import cells, codec, driver, statements, tombstones
+from cqueue.store.driver import wire
 from cqueue.store.operations import MessageRow, WideRow
 from tests.fix_store import message
 
@@ -121,7 +124,7 @@ def test_a_batch_of_encoded_rows_is_the_drivers_batch(count, version):
 
     def encode(queries):
         batch = BatchMessage(BatchType.UNLOGGED, queries, ConsistencyLevel.QUORUM, 9, timestamp=77)
-        return wire.IdProtocolHandler.encode_message(
+        return driver.used().protocol_handler.encode_message(
             batch, 3, version, compressor=None, allow_beta_protocol_version=False
         )
 
@@ -144,7 +147,7 @@ def test_columns_that_are_known_are_not_asked_for(version, skip_meta, flag):
         msg = execute_message(skip_meta=skip_meta)
         return handler.encode_message(msg, 3, version, compressor=None, allow_beta_protocol_version=False)
 
-    ours, theirs = encode(wire.IdProtocolHandler), encode(ProtocolHandler)
+    ours, theirs = encode(driver.used().protocol_handler), encode(ProtocolHandler)
     different = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     assert different == ([] if not flag else [(b | flag, b) for _, b in different])
     assert len(different) == (1 if flag else 0)
@@ -186,15 +189,16 @@ def test_only_tombstone_warnings_are_silenced(caplog):
 
 
 def test_statements_are_documented_and_placed_by_kind():
-    """Each has a name of its own and a reason; conditions and timestamps never meet in one statement.
+    """Each has a reason above it; conditions and timestamps never meet in one statement.
 
     Who is at work or a member, and which partitions of a log exist, is written at the time of writing:
     it expires. Nobody knows when a damaged row was written, so it is dropped as of now.
     """
-    assert len({statement.name for statement in statements.ALL}) == len(statements.ALL) > 25
-    for statement in statements.ALL:
+    source = inspect.getsource(statements)
+    assert len(statements.ALL) > 70
+    for name, statement in statements.ALL.items():
+        assert re.search(rf"^# .*\.\n{name.split(' ')[0]} = ", source, re.MULTILINE), name
         conditional = statement.kind is statements.Kind.CONDITIONAL
-        assert statement.comment.endswith(".")
         assert not (conditional and "TIMESTAMP" in statement.cql)
         assert conditional or " IF " not in statement.cql
         if statement.kind is statements.Kind.WRITE:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
-
-from cassandra.connection import Timer
 
 TICK_S: Final = 0.25
 """Timeouts end up to this late, and the event loop is woken at most so often to learn of new ones."""
@@ -37,14 +36,18 @@ class Timeout:
         self._callback()
 
 
-class Shared(Timer):  # type: ignore[misc]
-    """What the driver's loop waits for. over: its time has come, and it calls nothing more."""
+class Shared:
+    """What the driver's loop waits for: a `Timer` of its own. over: it has ended, and calls nothing more."""
+
+    __slots__ = ("end", "over", "timeouts")
 
     def __init__(self, end_s: float) -> None:
-        super().__init__(0, _nothing)
         self.end = end_s
         self.timeouts: set[Timeout] = set()
         self.over = False
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.end < other.end)
 
     def finish(self, time_now: float) -> bool:
         """On the loop's thread: whether it has ended. Called again if what it calls raises."""
@@ -94,3 +97,11 @@ class Timeouts:
 
 def _nothing() -> None:
     """Instead of what was cancelled."""
+
+
+def is_called(timers: Any) -> bool:
+    """Whether the driver's keeper of timers calls what shares a timer once its time has come."""
+    called: list[bool] = []
+    Timeouts(timers).add(-2 * TICK_S, partial(called.append, True))
+    timers.service_timeouts()
+    return called == [True]

@@ -1,5 +1,7 @@
 """What the driver's own way onto the wire and off it costs too much for, done here.
 
+Each class is mixed into the driver's protocol handler, or its result, if the driver has what the class needs.
+
 *Ids*: the driver makes a UUID object of every timeuuid; at 500 ids a read that costs more than the rest of
 the row. Here a timeuuid column is an integer (cqueue.ids) as soon as it is decoded. The driver takes the
 types of a result from its protocol handler, so that is what is replaced; its own fast row parser stays in
@@ -7,7 +9,7 @@ use. The price: *every* timeuuid read through a session with this handler is an 
 
 *Metadata*: an answer describes its columns, unless the request says that the client knows them. The driver
 does not say so, and reads them anew, making a class of each collection type: a fifth of the cost of a small
-read.
+read. docs/explanation/driver.md has a patch for the driver.
 
 *Batches* of one statement with many rows: the driver writes each value of each row on its own. Here rows come
 as bytes (`EncodedRows`), and are joined.
@@ -17,16 +19,17 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
-from cassandra import ProtocolVersion, type_codes
-from cassandra.cqltypes import _CassandraType
-from cassandra.protocol import BatchMessage, ExecuteMessage, ProtocolHandler, ResultMessage
-from cassandra.query import UNSET_VALUE, PreparedStatement
+from cassandra import ProtocolVersion
+from cassandra.protocol import ProtocolHandler
+from cassandra.query import UNSET_VALUE, BatchType, PreparedStatement
 
 from cqueue import ids
 from cqueue.store import cells
+from cqueue.store.driver.probe import Part, find, find_or
 
 _COUNT = struct.Struct(">i")
 _SHORT = struct.Struct(">H")
@@ -37,9 +40,15 @@ _UUID_CELL = struct.Struct(">iQQ").pack
 _UUID_IN_LIST = struct.Struct(">4xQQ")
 _SIGNS = 0x8080808080808080
 
+_Type: Any = find_or("cassandra.cqltypes:_CassandraType", object)
+_Batch: Any = find_or("cassandra.protocol:BatchMessage", object)
+_Execute: Any = find_or("cassandra.protocol:ExecuteMessage", object)
+_Result: Any = find_or("cassandra.protocol:ResultMessage", object)
+_Base: Any = object  # the driver's
+
 
 # Names with an underscore: the driver enters all others in its registry, for the whole process.
-class _TimeUuid(_CassandraType):  # type: ignore[misc]
+class _TimeUuid(_Type):  # type: ignore[misc]
     """A timeuuid as an integer."""
 
     typename = "timeuuid"
@@ -53,7 +62,7 @@ class _TimeUuid(_CassandraType):  # type: ignore[misc]
         return ids.from_bytes(data)
 
 
-class _TimeUuidList(_CassandraType):  # type: ignore[misc]
+class _TimeUuidList(_Type):  # type: ignore[misc]
     """A list<timeuuid> as a tuple of integers. All ids of a pack, one after the other, are one element."""
 
     typename = "list"
@@ -74,19 +83,18 @@ class _TimeUuidList(_CassandraType):  # type: ignore[misc]
         )
 
 
-_FastResult: Any = ProtocolHandler.message_types_by_opcode[ResultMessage.opcode]
-
-
-class _IdResult(_FastResult):  # type: ignore[misc]
-    type_codes = {**_FastResult.type_codes, type_codes.TimeUUIDType: _TimeUuid}  # noqa: RUF012
+class IdResult(_Base):  # type: ignore[misc]
+    """An answer whose timeuuids are integers; its rows stay bytes where the statement says so."""
 
     @classmethod
     def read_type(cls, stream: Any, user_types: Any) -> Any:
+        """A column's type: one of ours for ids."""
         return _id_type(super().read_type(stream, user_types))
 
     def recv_results_rows(
         self, stream: Any, version: int, user_types: Any, columns: Any, policy: Any
     ) -> None:
+        """Decode the rows. columns: the statement's own, which say whether they are wanted raw."""
         if type(columns) is not _RawColumns:
             begin = stream.tell()
             try:
@@ -142,7 +150,7 @@ class EncodedRows:
         rows: the other cells of each row.
     """
 
-    def __init__(self, prepared: PreparedStatement, first: bytes, rows: Sequence[bytes]) -> None:
+    def __init__(self, prepared: Any, first: bytes, rows: Sequence[bytes]) -> None:
         name = prepared.query_id
         before = b"".join(
             (_PREPARED, _SHORT.pack(len(name)), name, _SHORT.pack(len(prepared.column_metadata)), first)
@@ -154,10 +162,10 @@ class EncodedRows:
         return self._count
 
 
-class _EncodedBatch(BatchMessage):  # type: ignore[misc]
+class _EncodedBatch(_Batch):  # type: ignore[misc]
     """A batch whose statements are bytes already."""
 
-    def __init__(self, message: BatchMessage) -> None:
+    def __init__(self, message: Any) -> None:
         self.__dict__.update(message.__dict__)
         self.queries = ()
         self._rows: EncodedRows = message.queries
@@ -171,33 +179,40 @@ class _EncodedBatch(BatchMessage):  # type: ignore[misc]
         f.write(body[3:])
 
 
-class IdProtocolHandler(ProtocolHandler):  # type: ignore[misc]
-    """Decodes timeuuid as int and list<timeuuid> as tuple[int, ...]; takes batches of `EncodedRows`."""
+class EncodedBatches(_Base):  # type: ignore[misc]
+    """Takes batches of `EncodedRows`."""
 
-    message_types_by_opcode = {  # noqa: RUF012
-        **ProtocolHandler.message_types_by_opcode,
-        ResultMessage.opcode: _IdResult,
-    }
+    @classmethod
+    def encode_message(cls, msg: Any, *args: Any, **more: Any) -> bytes:  # noqa: D102 - the driver's
+        if type(msg) is _Batch and type(msg.queries) is EncodedRows:
+            msg = _EncodedBatch(msg)
+        return super().encode_message(msg, *args, **more)  # type: ignore[no-any-return]
+
+
+class KnownColumns(_Base):  # type: ignore[misc]
+    """Asks for no description of columns that are known."""
 
     @classmethod
     def encode_message(  # noqa: D102 - the driver's
         cls, msg: Any, stream_id: int, protocol_version: int, *args: Any, **more: Any
     ) -> bytes:
-        if type(msg) is BatchMessage and type(msg.queries) is EncodedRows:
-            msg = _EncodedBatch(msg)
         encoded: bytes = super().encode_message(msg, stream_id, protocol_version, *args, **more)
-        if type(msg) is ExecuteMessage and msg.skip_meta and protocol_version == ProtocolVersion.V5:
+        if type(msg) is _Execute and msg.skip_meta and protocol_version == ProtocolVersion.V5:
             return _without_metadata(msg, encoded)
         return encoded
 
 
-def _without_metadata(msg: ExecuteMessage, encoded: bytes) -> bytes:
+def _without_metadata(msg: Any, encoded: bytes) -> bytes:
     """Say that the answer need not describe its columns: it does all the same once they have changed."""
     if msg.custom_payload:
         return encoded
-    names = 4 + len(msg.query_id) + len(msg.result_metadata_id)
-    at = _HEADER + names + 2 + 3  # behind the consistency; the last of four bytes of flags
+    at = _flags_at(msg) + 3  # the last of four bytes
     return b"".join((encoded[:at], bytes((encoded[at] | _SKIP_METADATA,)), encoded[at + 1 :]))
+
+
+def _flags_at(msg: Any) -> int:
+    """Where the flags of a message stand: behind two names and the consistency."""
+    return _HEADER + 4 + len(msg.query_id) + len(msg.result_metadata_id) + 2
 
 
 def use_ids(prepared: PreparedStatement) -> None:
@@ -226,3 +241,103 @@ def _id_type(type_: Any) -> Any:
     if type_.typename in {"list", "set"} and [t.typename for t in type_.subtypes] == ["timeuuid"]:
         return _TimeUuidList
     return type_
+
+
+def handler(parts: Collection[Part]) -> Any:
+    """The driver's protocol handler with those of these parts that are for it."""
+    own: Any = ProtocolHandler
+    more: dict[str, Any] = {}
+    if RESULTS in parts:
+        opcodes = own.message_types_by_opcode
+        base = opcodes[_Result.opcode]
+        codes = {**base.type_codes, find("cassandra.type_codes:TimeUUIDType"): _TimeUuid}
+        more["message_types_by_opcode"] = {
+            **opcodes,
+            _Result.opcode: type("_IdResult", (IdResult, base), {"type_codes": codes}),
+        }
+    mixins = [mixin for part, mixin in _MIXINS.items() if part in parts]
+    return type("Handler", (*mixins, own), more) if mixins or more else own
+
+
+# ── Whether the driver does what is relied on: tried on samples ──
+
+_SAMPLE_ID: Final = ids.from_ticks(17_000_000_000_000_000, 1)
+
+
+def _encode(with_: Any, message: Any) -> bytes:
+    encoded: bytes = with_.encode_message(
+        message, 3, ProtocolVersion.V5, compressor=None, allow_beta_protocol_version=False
+    )
+    return encoded
+
+
+def _decodes() -> bool:
+    """An answer with ids, a list of ids, and a text that is none: as values, and left raw."""
+    with_ = handler([RESULTS])
+    id_ = ids.to_bytes(_SAMPLE_ID)
+    columns = b"\0\1a\0\x0f" + b"\0\1b\0\x20\0\x0f" + b"\0\1c\0\x0d"
+    before = struct.pack(">iii", 2, 1, 3) + b"\0\1k\0\1t" + columns
+
+    def decoded(text: bytes, known: list[Any] | None) -> Any:
+        cells_ = (id_, struct.pack(">ii", 1, 16) + id_, text)
+        data = before + _COUNT.pack(1) + b"".join(map(cells.of, cells_))
+        found = with_.decode_message(ProtocolVersion.V5, {}, 0, 0, _Result.opcode, data, None, known)
+        return found.parsed_rows if known is None else before + found.parsed_rows == data
+
+    row = (_SAMPLE_ID, (_SAMPLE_ID,))
+    read = [decoded(text, None) for text in (b"text", b"\xff")]
+    return read == [[(*row, "text")], [(*row, cells.Unreadable(b"\xff"))]] and decoded(b"text", _RawColumns())
+
+
+def _flags_are_where_they_were() -> bool:
+    message = _Execute(b"name", [b""], 1, 9, 500, None, 77, skip_meta=True, result_metadata_id=b"columns")
+    theirs, ours = (_encode(handler(parts), message) for parts in ((), [KNOWN_COLUMNS]))
+    at = _flags_at(message)
+    of_sample = 0x01 | 0x04 | 0x10 | 0x20  # values, page size, serial consistency, timestamp
+    (flags,) = _COUNT.unpack_from(theirs, at)
+    return flags & ~_SKIP_METADATA == of_sample and ours == b"".join(
+        (theirs[:at], _COUNT.pack(of_sample | _SKIP_METADATA), theirs[at + 4 :])
+    )
+
+
+def _batches_are_the_same() -> bool:
+    prepared = SimpleNamespace(query_id=b"name", column_metadata=(None, None))
+    rows = [cells.of(b"one"), cells.UNSET]
+    theirs, ours = (
+        _encode(handler([ENCODED_BATCHES]), _Batch(BatchType.UNLOGGED, queries, 1, 9, 77))
+        for queries in (
+            [(True, prepared.query_id, [b"key", *values(row)]) for row in rows],
+            EncodedRows(prepared, cells.of(b"key"), rows),
+        )
+    )
+    return theirs == ours
+
+
+RESULTS: Final = Part(
+    "results",
+    (
+        "cassandra.cqltypes:_CassandraType",
+        "cassandra.protocol:ResultMessage",
+        "cassandra.query:PreparedStatement.column_metadata",
+        "cassandra.query:PreparedStatement.result_metadata",
+    ),
+    _decodes,
+    "the driver decodes each row: reading takes longer, and one damaged row fails the whole read",
+)
+KNOWN_COLUMNS: Final = Part(
+    "known columns",
+    ("cassandra.protocol:ExecuteMessage",),
+    _flags_are_where_they_were,
+    "each answer describes its columns anew: small reads take longer",
+)
+ENCODED_BATCHES: Final = Part(
+    "encoded batches",
+    (
+        "cassandra.protocol:BatchMessage",
+        "cassandra.query:BatchStatement._statements_and_parameters",
+        "cassandra.query:BoundStatement.values",
+    ),
+    _batches_are_the_same,
+    "the driver binds each row: writing takes longer",
+)
+_MIXINS: Final = {ENCODED_BATCHES: EncodedBatches, KNOWN_COLUMNS: KnownColumns}

@@ -1,0 +1,45 @@
+"""The sending end: sockets that never block, and whose errors are counted."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+
+from cqueue.doorbell.counts import HintCounts
+from cqueue.doorbell.datagram import Ring, encode
+from cqueue.doorbell.trouble import Trouble
+from cqueue.store.control import ListenerRow
+
+
+class Sender:
+    """Sends datagrams. Thread-safe."""
+
+    def __init__(self, counts: HintCounts, trouble: Trouble) -> None:
+        self._counts = counts
+        self._trouble = trouble
+        self._sockets: dict[socket.AddressFamily, socket.socket] = {}
+
+    def send(self, ring: Ring, rows: Iterable[ListenerRow]) -> None:
+        """Tell these listeners, as far as the network takes it at once."""
+        for row in rows:
+            try:
+                self._socket(row.address).sendto(encode(ring, row.key), (row.address, row.port))
+            except OSError as exc:
+                self._counts.unsent += 1
+                self._trouble.tell("doorbell_unsent", exc)
+            else:
+                self._counts.sent += 1
+
+    def _socket(self, address: str) -> socket.socket:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        made = self._sockets.get(family)
+        if made is None:
+            made = socket.socket(family, socket.SOCK_DGRAM)
+            made.setblocking(False)
+            made = self._sockets.setdefault(family, made)
+        return made
+
+    def close(self) -> None:
+        """Send no more."""
+        for each in self._sockets.values():
+            each.close()

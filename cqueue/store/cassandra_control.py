@@ -1,0 +1,68 @@
+"""What is not in a wide row, from queues to listeners, in Cassandra: how each operation is sent."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cqueue.store import control, decode
+from cqueue.store import operations as ops
+from cqueue.store import statements as cql
+from cqueue.store.sender import Sender, Starters, change_values
+
+
+class CassandraControl(Sender):
+    """Starts the requests of all operations on what is not in a wide row."""
+
+    def starters(self) -> Starters:
+        """By operation."""
+        write, change, one, all_ = self._write, self._change, self._one, self._all
+        return {
+            ops.ReadShards: lambda op: all_(
+                cql.READ_SHARDS, (op.queue, op.epoch, op.from_time_shard), partial(decode.shards, op)
+            ),
+            ops.RegisterShard: lambda op: write(
+                cql.REGISTER_SHARD, *_shard(op), op.priorities, op.time_shard * 1000
+            ),
+            ops.UnregisterShard: lambda op: write(
+                cql.UNREGISTER_SHARD, op.time_shard * 1000 + 1, *_shard(op)
+            ),
+            ops.DropShard: lambda op: write(cql.DROP_SHARD, op.at_us, *_shard(op)),
+            ops.ReadQueue: lambda op: one(cql.READ_QUEUE, (op.name,), decode.queues, as_stored=op.as_stored),
+            ops.ListQueues: lambda _: all_(cql.LIST_QUEUES, (), decode.queues),
+            ops.CreateQueue: lambda op: change(cql.CREATE_QUEUE, *op.row),
+            ops.ChangeQueue: lambda op: change(cql.CHANGE_QUEUE, *change_values(op)),
+            ops.RemoveQueue: lambda op: change(cql.REMOVE_QUEUE, op.name, op.incarnation),
+            ops.AdvanceEpoch: lambda op: change(
+                cql.ADVANCE_OPEN_EPOCH if op.open else cql.ADVANCE_EPOCH,
+                *(op.to, op.name, op.expect, op.incarnation),
+            ),
+            ops.ReadDeployment: lambda _: self._requests.send(
+                cql.READ_DEPLOYMENT, (), lambda found: decode.deployment(found.rows)
+            ),
+            ops.BumpDeployment: lambda op: change(cql.BUMP_DEPLOYMENT, op.expect + 1, op.expect),
+            control.ReadSchedule: lambda op: one(
+                cql.READ_SCHEDULE, (op.queue, op.key), decode.schedules, as_stored=op.as_stored
+            ),
+            control.ListSchedules: lambda op: all_(
+                cql.LIST_SCHEDULES, (op.queue,), decode.schedules, as_stored=op.as_stored
+            ),
+            control.CreateSchedule: lambda op: change(cql.CREATE_SCHEDULE, *op.row),
+            control.ChangeSchedule: lambda op: change(
+                cql.CHANGE_SCHEDULE,
+                *(decode.next_version(op.expect_version), *op.row[3:], *op.row[:2], op.expect_version),
+            ),
+            control.RemoveSchedule: lambda op: change(
+                cql.REMOVE_SCHEDULE, op.queue, op.key, op.expect_version
+            ),
+            control.Heartbeat: lambda op: write(cql.HEARTBEAT, *op.row, op.ttl_s),
+            control.ReadWorkers: lambda _: all_(cql.READ_WORKERS, (), decode.workers),
+            control.RemoveWorker: lambda op: write(cql.REMOVE_WORKER, op.worker),
+            control.Listen: lambda op: write(cql.LISTEN, *op.row, op.ttl_s),
+            control.ReadListeners: lambda _: self._requests.send(
+                cql.READ_LISTENERS, (), lambda found: decode.listeners(found.rows)
+            ),
+        }
+
+
+def _shard(op: ops.RegisterShard | ops.UnregisterShard | ops.DropShard) -> tuple[str, int, int, int]:
+    return op.queue, op.epoch, op.time_shard, op.shard

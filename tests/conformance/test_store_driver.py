@@ -1,0 +1,103 @@
+"""The store on the driver's stock paths: whichever part of the driver is missing, all is stored and read."""
+
+import pytest
+
+from cqueue import ids
+from cqueue.settings import load
+from cqueue.store import driver
+from cqueue.store.cassandra import CassandraStore
+from cqueue.store.connection import open_session
+from cqueue.store.driver import probe
+from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecordIds, ReadRecords, RecordRow
+from cqueue.store.message_page import ReadMessagePage
+from cqueue.store.operations import (
+    DeleteMessages,
+    InsertBodies,
+    InsertMessages,
+    Mutate,
+    ReadBodies,
+    ReadHead,
+    ReadIds,
+    ReadMessages,
+    ReadShards,
+    ReadSlice,
+    RegisterShard,
+    ShardRow,
+    SlotChange,
+    SlotRow,
+    SlotState,
+)
+from tests.fix_store import lock, message, new_id, new_ids, now_us
+
+pytestmark = pytest.mark.cassandra
+
+END = ids.highest_at(now_us() + 86_400_000_000)
+
+
+@pytest.fixture(params=[*((part,) for part in driver.PARTS), driver.PARTS], ids=lambda parts: "+".join(
+    part.name for part in parts))  # fmt: skip
+def stock(request, monkeypatch, cassandra_url, store_connection):
+    """A store of a process whose driver has everything but these parts."""
+    missing = {part.names[0] for part in request.param}
+    find = probe.find
+
+    def without(name):
+        if name in missing:
+            raise AttributeError(name)
+        return find(name)
+
+    monkeypatch.setattr(probe, "find", without)
+    driver.used.cache_clear()
+    assert not driver.used().parts & set(request.param)
+    settings = load(cassandra_url).with_keyspace(store_connection.session.keyspace)
+    with open_session(settings) as connection:
+        yield CassandraStore(connection.session)
+    driver.used.cache_clear()
+
+
+def test_messages_are_sent_claimed_and_deleted(stock, wide_row):
+    """Of one row, of many rows, of packs, with all columns; claimed in a slot; deleted one by one."""
+    alone = [message(new_ids(1)[0], b"x", headers={"a": "ä"}, codec="json", task="t", key="k", expires=9)]
+    plain = [message(id_) for id_ in new_ids(20)]
+    pack = [message(id_, b"%d" % id_) for id_ in ids.packed(now_us() * 10, 77, 5)]
+    rows = sorted((*alone, *plain, *pack), key=lambda row: row.id)
+    for some in (alone, plain, pack):
+        stock.execute(InsertMessages(wide_row, tuple(some)))
+    every = (wide_row, 0, ids.START, END, 100)
+    assert stock.execute(ReadSlice(*every)).rows == rows
+    assert stock.execute(ReadIds(*every)).ids == [row.id for row in rows]
+    page = stock.execute(ReadMessagePage(*every))
+    assert [page.id_at(place) for place in range(len(page))] == [row.id for row in rows]
+    assert stock.execute(ReadMessages(wide_row, 0, (pack[1].id, plain[0].id))) == [plain[0], pack[1]]
+
+    claimed = tuple(row.id for row in rows)
+    slot = SlotRow(0, 0, SlotState.CLAIMED, claimed, 1, 1, b"me", 1)
+    assert stock.execute(Mutate(wide_row, lock(1), slots=(SlotChange(None, slot),)))
+    assert not stock.execute(Mutate(wide_row, lock(1)))
+    head = stock.execute(ReadHead(wide_row, serial=True))
+    assert (head.lock, [each.ids for each in head.slots]) == (lock(1), [claimed])
+
+    stock.execute(DeleteMessages(wide_row, 0, (pack[0].id, pack[4].id)))
+    assert stock.execute(ReadIds(*every)).ids == [row.id for row in rows if row not in (pack[0], pack[4])]
+    stock.execute(DeleteMessages(wide_row, 0, claimed))
+    assert stock.execute(ReadSlice(*every)).rows == []
+
+
+def test_bodies_and_registrations(stock, wide_row):
+    """Large bodies beside their messages; time shards with priorities."""
+    bodies = {id_: bytes(200_000) for id_ in new_ids(3)}
+    stock.execute(InsertBodies(wide_row, tuple(bodies.items())))
+    assert stock.execute(ReadBodies(wide_row, (*bodies, new_id()))) == bodies
+    stock.execute(RegisterShard(wide_row.queue, 0, wide_row.time_shard, 0, frozenset({1, 3})))
+    shards = stock.execute(ReadShards(wide_row.queue, 0, 0))
+    assert shards == [ShardRow(wide_row.time_shard, 0, frozenset({1, 3}))]
+
+
+def test_records(stock, wide_row):
+    """Of a log, with and without key and headers."""
+    shard = LogShard(wide_row.queue, 0, wide_row.time_shard)
+    first, second = new_ids(2)
+    rows = (RecordRow(first, "t", None, None, b""), RecordRow(second, "t", "k", {"a": "b"}, b"body"))
+    stock.execute(AppendRecords(shard, rows, 600))
+    assert stock.execute(ReadRecords(shard, ids.START, END, 10)) == list(rows)
+    assert stock.execute(ReadRecordIds(shard, ids.START, END, 10)) == [first, second]

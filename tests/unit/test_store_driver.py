@@ -1,0 +1,213 @@
+"""What the driver does not promise is looked at before it is used, and left if it is gone."""
+
+import ast
+import logging
+import re
+import types
+from pathlib import Path
+
+import cassandra
+import pytest
+from cassandra import cluster, connection, protocol
+
+import cqueue
+from cqueue.store import driver
+from cqueue.store.driver import errors, probe, sockets, wire
+from tests.unit import markdown_pages as markdown
+
+HERE = Path(cqueue.__file__).parent
+FIRST = [part for part in driver.PARTS if part not in {sockets.DIRECT_WRITES, sockets.SHARED_TIMEOUTS}]
+"""Those that do not need libev."""
+
+
+def looked(caplog):
+    """The driver as it is found now; the lines that were logged of it."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, probe.LOGGER):
+        found = driver.look()
+    return found, [message for message in caplog.messages if "driver_part_missing" in message]
+
+
+def test_the_pinned_driver_has_all_parts(caplog):
+    """Nothing is slower than it need be, and nothing is logged."""
+    found, lines = looked(caplog)
+    assert set(FIRST) <= found.parts
+    assert sockets.DIRECT_WRITES not in found.parts or (set(driver.PARTS) == found.parts and not lines)
+
+
+@pytest.mark.parametrize("part", driver.PARTS, ids=lambda part: part.name)
+def test_whatever_is_missing_the_part_is_left_and_named(part, monkeypatch, caplog):
+    """Each name in turn: no other part goes with it unless it needs that name too, and one line names it."""
+    if part not in driver.used().parts:
+        pytest.skip("the driver does not have it here")
+    for name in part.names:
+        find = probe.find
+
+        def without(asked, name=name, find=find):
+            if asked == name:
+                raise AttributeError(name)
+            return find(asked)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(probe, "find", without)
+            found, lines = looked(caplog)
+        lost = [other for other in driver.PARTS if name in other.names]
+        assert driver.used().parts - found.parts == set(lost)
+        assert len(lines) == len(lost)
+        assert all(name in line for line in lines)
+
+
+class Other(cluster.Cluster.connection_class):
+    """A connection on some other event loop, which reads as much as it likes."""
+
+    in_buffer_size = None
+    factory = None
+
+
+def reordered(write):
+    """As a newer driver might write it: with something before it."""
+
+    def send_body(message, stream, version):
+        stream.write(b"?")
+        write(message, stream, version)
+
+    return send_body
+
+
+def shifted(read):
+    """As a newer driver might read it: with something before it."""
+
+    def recv_results_metadata(result, stream, user_types):
+        stream.read(1)
+        read(result, stream, user_types)
+
+    return recv_results_metadata
+
+
+CHANGES = {
+    sockets.LOGINS: (cluster.Cluster, "connection_class", Other),
+    sockets.BUFFERS: (cluster.Cluster, "connection_class", Other),
+    sockets.DIRECT_WRITES: (cluster.Cluster, "connection_class", Other),
+    sockets.SHARED_TIMEOUTS: (connection.TimerManager, "service_timeouts", lambda _timers: None),
+    wire.RESULTS: (
+        protocol.ResultMessage,
+        "recv_results_metadata",
+        shifted(protocol.ResultMessage.recv_results_metadata),
+    ),
+    wire.KNOWN_COLUMNS: (protocol.ExecuteMessage, "send_body", reordered(protocol.ExecuteMessage.send_body)),
+    wire.ENCODED_BATCHES: (protocol.BatchMessage, "send_body", reordered(protocol.BatchMessage.send_body)),
+}
+
+
+@pytest.mark.parametrize("part", CHANGES, ids=lambda part: part.name)
+def test_what_does_something_else_is_left(part, monkeypatch, caplog):
+    """Names that stand for something else than they did are found out by trying them."""
+    monkeypatch.setattr(*CHANGES[part])
+    found, lines = looked(caplog)
+    assert part not in found.parts
+    assert sum(f"part='{part.name}'" in line for line in lines) == 1
+
+
+def test_each_part_is_tried():
+    """A part that is only looked for has nothing that could be tried."""
+    assert {*CHANGES, errors.ERRORS} == set(driver.PARTS)
+
+
+def test_an_error_that_the_driver_does_not_have_is_never_raised():
+    """What handles it goes on to be correct: nothing matches it."""
+    assert probe.find_or("cassandra.protocol:NoSuchError", errors.NeverRaised) is errors.NeverRaised
+    assert len(errors.ERRORS.names) > 10
+
+
+PROMISED = {
+    "cassandra",
+    "cassandra.auth",
+    "cassandra.cluster",
+    "cassandra.policies",
+    "cassandra.pool",  # Host
+    "cassandra.query",
+    "cassandra.util",
+}
+OWN = {"_asdict", "_fields", "_make", "_replace"}
+
+
+@pytest.mark.parametrize("path", sorted(HERE.rglob("*.py")), ids=lambda path: str(path.relative_to(HERE)))
+def test_nobody_else_uses_what_the_driver_does_not_promise(path):
+    """No module that its documentation does not name, and no private name of anything it makes."""
+    if path.is_relative_to(HERE / "store" / "driver"):
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imports = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    imports += [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
+    used = {name for name in imports if name.split(".")[0] == "cassandra"}
+    assert used <= PROMISED
+    if used:
+        assert not _foreign(tree)
+
+
+def _foreign(tree):
+    """Private attributes that are taken of anything but this module's own objects and classes."""
+    made = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    made |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
+        and node.attr not in made | OWN
+    }
+
+
+PAGE = markdown.ROOT / "docs" / "explanation" / "driver.md"
+
+
+def test_the_page_tells_of_each_part():
+    """What is lost without it, in the words of the log."""
+    text = PAGE.read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:3] == "| `"
+    ]
+    assert {row[0].strip("`"): row[2] for row in rows} == {part.name: part.instead for part in driver.PARTS}
+
+
+def patched():
+    """The driver's sources with the page's patch, by their names."""
+    (block,) = markdown.blocks(PAGE, "diff")
+    sources = {}
+    for file in re.split(r"^--- .*\n", block.text, flags=re.MULTILINE)[1:]:
+        name, rest = re.match(r"\+\+\+ b/(\S+)\n(.*)", file, re.DOTALL).groups()
+        source = (Path(cassandra.__file__).parents[1] / name).read_text(encoding="utf-8")
+        for hunk in re.split(r"^@@ .*\n", rest, flags=re.MULTILINE)[1:]:
+            lines = hunk.splitlines(keepends=True)
+            old, new = (
+                "".join(line[1:] or "\n" for line in lines if line[0] in kept) for kept in (" -\n", " +\n")
+            )
+            assert source.count(old) == 1, f"the patch of {name} does not fit:\n{hunk}"
+            source = source.replace(old, new)
+        sources[name] = source
+    return sources
+
+
+def test_the_patch_fits_the_driver_and_does_what_cqueue_does():
+    """A patched driver writes the bytes that this library makes of what the driver writes now."""
+    sources = patched()
+    compile(sources["cassandra/cluster.py"], "cluster.py", "exec")
+    theirs = types.ModuleType("cassandra.patched_protocol")
+    exec(compile(sources["cassandra/protocol.py"], "protocol.py", "exec"), theirs.__dict__)  # noqa: S102
+
+    def encode(module, handler, version, skip):
+        message = module.ExecuteMessage(
+            b"name", [b"x"], 1, 9, 500, None, 77, skip_meta=skip, result_metadata_id=b"columns"
+        )
+        return handler.encode_message(message, 3, version, None, False)
+
+    ours, stock = driver.used().protocol_handler, protocol.ProtocolHandler
+    assert encode(protocol, ours, 5, skip=True) != encode(protocol, stock, 5, skip=True)
+    for version, skip in ((5, True), (5, False), (4, True)):
+        assert encode(theirs, theirs.ProtocolHandler, version, skip) == encode(protocol, ours, version, skip)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from cqueue.consumer import Consumer
     from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
     from cqueue.dispatcher.app import App
-    from cqueue.dispatcher.context import Binding, Context, Firing
-    from cqueue.dispatcher.current import current_context, current_message
+    from cqueue.dispatcher.context import Binding, Context, Firing, current_context, current_message
     from cqueue.dispatcher.dispatcher import Dispatcher
     from cqueue.dispatcher.middleware import Middleware
     from cqueue.dispatcher.schedules import Schedule, Schedules
@@ -174,8 +173,7 @@ _HOMES = {
     "consumer": ("Consumer",),
     "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
     "dispatcher.app": ("App",),
-    "dispatcher.context": ("Binding", "Context", "Firing"),
-    "dispatcher.current": ("current_context", "current_message"),
+    "dispatcher.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
     "dispatcher.dispatcher": ("Dispatcher",),
     "dispatcher.middleware": ("Middleware",),
     "dispatcher.schedules": ("Schedule", "Schedules"),

@@ -10,22 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from threading import Lock
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from cqueue import client as clients
 from cqueue.client import Client
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding
-from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.middleware import Middleware, Outbox
 from cqueue.dispatcher.payload import DEFAULT_CODEC
 from cqueue.dispatcher.periodic import Declared, PeriodicTask, declare, trigger_of
-from cqueue.dispatcher.provision import provision
 from cqueue.dispatcher.registry import Registry, task_name
 from cqueue.dispatcher.retry import DEFAULT_POLICY, UNKNOWN_TASK_WAIT
-from cqueue.dispatcher.sending import Outbox
-from cqueue.dispatcher.tasks import Definition, Task
+from cqueue.dispatcher.tasks import Definition, Task, TaskOptions
 from cqueue.dispatcher.triggers import Trigger
 from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry
 from cqueue.errors import BadInput, Closed, QueueNotFound
@@ -36,6 +35,11 @@ from cqueue.queue import Queue
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
     from cqueue.testing.sandbox import Sandbox
+
+
+from cqueue.config import QueueConfig
+from cqueue.dispatcher.retry import attempts_wanted
+from cqueue.errors import ConfigError, QueueExists
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,7 +108,7 @@ class App:
         self._registry = Registry()
         self._declared: list[Declared] = []
         self._outbox = Outbox(self._queue, middleware)
-        self._defaults = (queue, retry, codec)
+        self._defaults: dict[str, Any] = {"queue": queue, "retry": retry, "codec": codec}
         check_duration("unknown_task_wait", unknown_task_wait, timedelta(), LONGEST_DELAY)
         self.unknown_task_wait = unknown_task_wait
         self.middleware = tuple(middleware)
@@ -118,46 +122,28 @@ class App:
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
     @overload
-    def task(
-        self,
-        /,
-        *,
-        queue: str | None = None,
-        name: str | None = None,
-        retry: Retry | None = None,
-        timeout: timedelta | None = None,
-        codec: str | None = None,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(self, /, **options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        queue: str | None = None,
-        name: str | None = None,
-        retry: Retry | None = None,
-        timeout: timedelta | None = None,
-        codec: str | None = None,
-    ) -> Any:
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Make a function, or a coroutine function, a task: `@app.task` or `@app.task(...)`.
 
         Args:
             function: the function.
-            queue: the queue of its messages.
-            name: in the messages; by default `module:qualname`, so give one to what may move.
-            retry: what follows a failure.
-            timeout: longest run, 1 ms to 10 years; None is no limit.
-            codec: how arguments are written, `json` or `msgpack`.
+            options: `queue` of its messages; `name` in the messages, by default `module:qualname`, so give
+                one to what may move; `retry`, what follows a failure; `timeout`, its longest run, 1 ms to 10
+                years; `codec`, how arguments are written, `json` or `msgpack`.
 
         Raises:
             ConfigError: there is a task of that name, or a value is wrong.
         """
-        if function is not None:
-            return self._define(function, queue=queue, name=name, retry=retry, timeout=timeout, codec=codec)
-        return lambda function: self._define(
-            function, queue=queue, name=name, retry=retry, timeout=timeout, codec=codec
-        )
+        definition = partial(self._definition, **options)
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+            task = Task(function, definition(function), self._outbox)
+            self._registry.add(task)
+            return task
+
+        return decorate if function is None else decorate(function)
 
     def periodic(
         self,
@@ -170,10 +156,7 @@ class App:
         jitter: timedelta | None = None,
         auto_commit: bool | None = None,
         key: str | None = None,
-        queue: str | None = None,
-        name: str | None = None,
-        retry: Retry | None = None,
-        timeout: timedelta | None = None,
+        **options: Unpack[TaskOptions],
     ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
         """Make a function a task that a schedule calls: `@app.periodic("*/5 * * * *", timezone=…)`.
 
@@ -189,28 +172,22 @@ class App:
             jitter: fire up to so much later, differently for each firing.
             auto_commit: send the next firing before this one runs.
             key: of the schedule; by default the task's name.
-            queue: as for `task`, like `name`, `retry` and `timeout`.
-            name: of the task.
-            retry: what follows a failure.
-            timeout: longest run.
+            options: of the task, as for `task`: `queue`, `name`, `retry` and `timeout`.
 
         Raises:
             ConfigError: there is a task of that name, the function takes more, or a value is wrong.
         """
-        options = {
+        given = {
             "timezone": timezone,
             "misfire": misfire,
             "grace": grace,
             "jitter": jitter,
             "auto_commit": auto_commit,
         }
-        trigger = trigger_of(when, options)
+        trigger = trigger_of(when, given)
 
         def decorate(function: Callable[P, R]) -> PeriodicTask[P, R]:
-            definition = self._definition(
-                function, queue=queue, name=name, retry=retry, timeout=timeout, codec=None
-            )
-            task = PeriodicTask(function, definition, self._outbox)
+            task = PeriodicTask(function, self._definition(function, **options), self._outbox)
             declared = Declared(task.name if key is None else key, trigger, task)
             self._registry.add(task)
             self._declared.append(declared)
@@ -218,29 +195,12 @@ class App:
 
         return decorate
 
-    def _define(self, function: Callable[P, R], **options: Any) -> Task[P, R]:
-        task = Task(function, self._definition(function, **options), self._outbox)
-        self._registry.add(task)
-        return task
-
-    def _definition(
-        self,
-        function: Callable[..., Any],
-        *,
-        queue: str | None,
-        name: str | None,
-        retry: Retry | None,
-        timeout: timedelta | None,
-        codec: str | None,
-    ) -> Definition:
-        default_queue, default_retry, default_codec = self._defaults
-        return Definition(
-            name=task_name(function) if name is None else name,
-            queue=default_queue if queue is None else queue,
-            retry=default_retry if retry is None else retry,
-            timeout=timeout,
-            codec=default_codec if codec is None else codec,
-        )
+    def _definition(self, function: Callable[..., Any], /, **options: Unpack[TaskOptions]) -> Definition:
+        """What the decorator says, and for the rest what the application says."""
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "name" not in given:
+            given["name"] = task_name(function)
+        return Definition(**self._defaults | given)
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
@@ -406,3 +366,47 @@ class App:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+Tasks = Sequence[Task[..., Any]]
+
+
+def provision(client: Client, tasks_by_queue: Mapping[str, Tasks]) -> list[Queue]:
+    """Create missing queues, and check the others; all of them, opened.
+
+    Raises:
+        ConfigError: a queue allows fewer attempts than a task of it may use; the text says how to alter it.
+    """
+    queues = [_opened(client, name, tasks) for name, tasks in tasks_by_queue.items()]
+    complaints = [_complaint(queue, tasks_by_queue[queue.name]) for queue in queues]
+    if found := [complaint for complaint in complaints if complaint]:
+        raise ConfigError("\n".join(found))
+    return queues
+
+
+def _opened(client: Client, name: str, tasks: Tasks) -> Queue:
+    try:
+        return client.queue(name)
+    except QueueNotFound:
+        try:
+            return client.create_queue(name, _config(tasks))
+        except QueueExists:  # another process was quicker
+            return client.queue(name)
+
+
+def _config(tasks: Tasks) -> QueueConfig:
+    """As many attempts as the most patient of its tasks wants, and no fewer than by default."""
+    default = QueueConfig()
+    wanted = max((attempts_wanted(task.retry) for task in tasks), default=0)
+    return default.altered({"max_attempts": max(default.max_attempts, wanted)})
+
+
+def _complaint(queue: Queue, tasks: Tasks) -> str | None:
+    allowed = queue.config.max_attempts
+    wanted, name = max(((attempts_wanted(task.retry), task.name) for task in tasks), default=(0, ""))
+    if not allowed or wanted <= allowed:
+        return None
+    return (
+        f"queue {queue.name!r} allows {allowed} attempts, and task {name!r} may use {wanted}; "
+        f"raise it: cqueue queue alter {queue.name} --max-attempts {wanted}"
+    )

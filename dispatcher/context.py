@@ -1,15 +1,22 @@
-"""What a handler is told beside its message."""
+"""What a handler is told beside its message, and how a task asks for it.
+
+A task finds its context in a variable of the thread or coroutine, and not in a parameter: type checkers would
+have to take such a parameter out of the signature for those who enqueue, and can only guess it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from threading import Event, Lock
+from threading import Event
 from typing import Any
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.verdicts import Retry
+from cqueue.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,33 +40,7 @@ class Firing:
     manual: bool = False
 
 
-class Signal:
-    """As `threading.Event`, without its cost where nobody waits for it: there is one for each message."""
-
-    _mutex = Lock()
-    _is_set = False
-    _event: Event | None = None
-
-    def is_set(self) -> bool:
-        """Whether it is set."""
-        return self._is_set
-
-    def set(self) -> None:
-        """Set it, for good, and wake those who wait."""
-        with self._mutex:
-            self._is_set = True
-            if self._event is not None:
-                self._event.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or so many seconds; whether it is set."""
-        with self._mutex:
-            if self._is_set:
-                return True
-            self._event = self._event or Event()
-        return self._event.wait(timeout)
-
-
+@dataclass(eq=False, repr=False)
 class Context:
     """One run of a handler.
 
@@ -76,32 +57,15 @@ class Context:
         now: the cluster's time (UTC), by which messages are due; in a testing block the block's.
     """
 
-    deadline: datetime | None = None
-    firing: Firing | None = None
-
-    def __init__(
-        self,
-        queue: str,
-        task: str,
-        attempt: int,
-        max_attempts: int,
-        log: Any,
-        *,
-        stopping: Event | None = None,
-        deadline: datetime | None = None,
-        firing: Firing | None = None,
-    ) -> None:
-        self.queue = queue
-        self.task = task
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.log = log
-        self.lost = Signal()
-        self.stopping = stopping or Event()
-        if deadline is not None:
-            self.deadline = deadline
-        if firing is not None:
-            self.firing = firing
+    queue: str
+    task: str
+    attempt: int
+    max_attempts: int
+    log: Any
+    lost: Event = field(default_factory=Event, init=False)
+    stopping: Event = field(default_factory=Event, kw_only=True)
+    deadline: datetime | None = field(default=None, kw_only=True)
+    firing: Firing | None = field(default=None, kw_only=True)
 
     @property
     def now(self) -> datetime:
@@ -128,3 +92,43 @@ class Binding:
     retry: Retry
     is_async: bool = False
     timeout: timedelta | None = None
+
+
+_running: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")
+
+
+def current_context() -> Context:
+    """The context of the run that calls this: attempt, `stopping`, `lost`, the firing of a schedule.
+
+    Raises:
+        BadInput: no task of the dispatcher runs on this thread or in this coroutine.
+    """
+    return _current()[1]
+
+
+def current_message() -> ReceivedMessage:
+    """The message of the run that calls this: its id, headers and fence. Leave settling to the dispatcher.
+
+    Raises:
+        BadInput: as `current_context`.
+    """
+    return _current()[0]
+
+
+def _current() -> tuple[ReceivedMessage, Context]:
+    try:
+        return _running.get()
+    except LookupError as exc:
+        raise BadInput(
+            "no task is run by a dispatcher here; threads that a task starts have no context of their own"
+        ) from exc
+
+
+@contextmanager
+def running(message: ReceivedMessage, context: Context) -> Iterator[None]:
+    """Let what is called inside find the two."""
+    token = _running.set((message, context))
+    try:
+        yield
+    finally:
+        _running.reset(token)

@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,13 +28,12 @@ from cqueue import cores, garbage
 from cqueue._version import __version__
 from cqueue.dispatcher import health, logs, members, target
 from cqueue.dispatcher.events import describe
-from cqueue.dispatcher.health import Health, HealthServer
+from cqueue.dispatcher.health import Health
 from cqueue.dispatcher.members import Members, Worker
 from cqueue.dispatcher.metrics import Meter, Metrics, exposition
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import TICK_S, Exit, Signalled
-from cqueue.dispatcher.pulse import Pulse
+from cqueue.dispatcher.processes import TICK_S, Exit, Signalled, Wire
 from cqueue.dispatcher.recorder import Recorder
 from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.rendezvous import own_name
@@ -68,7 +66,7 @@ class Settings:
     """
 
     target: str
-    queues: tuple[str, ...] = ()
+    queues: Sequence[str] = ()
     options: Mapping[str, int] = field(default_factory=dict)
     grace_s: float = 30.0
     drain: bool = False
@@ -77,22 +75,8 @@ class Settings:
     verbose: bool = False
     app_dir: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """As a child gets it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Settings:
-        """As a child reads it."""
-        return cls(**{**value, "queues": tuple(value["queues"])})
-
 
 # ── News of this process, besides signals ──
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """Nothing is due any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +86,12 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """The parent wants this process to stop, or has gone."""
+    """It is to stop: the parent says so or has gone, or nothing is due any more."""
 
     why: str
 
 
-News = Signalled | Drained | Stopped | Ordered
+News = Signalled | Stopped | Ordered
 Inbox = queue.SimpleQueue[Any]
 Tell = Callable[[dict[str, Any]], None]
 
@@ -145,7 +129,7 @@ class Daemon:
         self._stopping = False
         self._hindrance = ""  # what an operator has to mend before it can start
         self._metrics = Metrics(settings.target)
-        self._pulse: Pulse | None = None
+        self._dispatcher: Dispatcher | None = None  # once it runs
         self._members: Members | None = None
         self._name = own_name()
 
@@ -159,9 +143,7 @@ class Daemon:
         """
         if self._settings.core is not None:
             cores.keep_to_one(self._settings.core)  # before there are threads that do the work
-        with ExitStack() as stack:
-            if self._address is not None:
-                stack.callback(self._listen(*self._address).close)
+        with health.serving(self._address, self.health, self.exposition):
             launched = self._launch()
             if launched is None:
                 return Exit.DRAINED
@@ -169,12 +151,6 @@ class Daemon:
             if code == Exit.DRAINED:
                 launched.close()
             return code
-
-    def _listen(self, host: str, port: int) -> HealthServer:
-        server = HealthServer(self.health, self.exposition, port, host)
-        server.start()
-        self._log.info(logs.Event.HEALTH, host=host, port=server.port)
-        return server
 
     def _launch(self) -> Launched | None:
         """The dispatcher, started; None if a signal came first. An outage at the start is waited out."""
@@ -210,7 +186,7 @@ class Daemon:
         launched = launch.launch(found, self._settings, self._middleware)
         self._report(launched=True)
         garbage.settle()  # all that it needs is imported
-        launched.dispatcher.depths.wanted = self._address is not None or self._tell is not None
+        launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None
         launched.dispatcher.start()
         return launched
 
@@ -227,8 +203,9 @@ class Daemon:
         return False
 
     def _work(self, dispatcher: Dispatcher) -> int:
-        self._metrics.watch(dispatcher.stats, dispatcher.quarantined, lambda: dispatcher.depths.latest)
-        self._pulse = Pulse(dispatcher)
+        engine = dispatcher.engine
+        self._metrics.watch(dispatcher.stats, engine.quarantined, lambda: engine.depths.latest)
+        self._dispatcher = dispatcher
         self._members = Members(
             dispatcher.lanes[0].consumer.driver.ask,
             lambda: self._described(dispatcher),
@@ -245,17 +222,15 @@ class Daemon:
     def _expect(self, dispatcher: Dispatcher) -> None:
         """Threads that wait for what the main thread must not wait for."""
 
-        def stopped() -> None:
-            dispatcher.join()
-            self._inbox.put(Stopped())
+        def tell_after(wait: Callable[[], bool], news: News) -> None:
+            if wait():
+                self._inbox.put(news)
 
-        def drained() -> None:
-            if dispatcher.drain():
-                self._inbox.put(Drained())
-
-        waiting = [stopped, drained] if self._settings.drain else [stopped]
-        for target_ in waiting:
-            threading.Thread(target=target_, name=f"cqueue-{target_.__name__}", daemon=True).start()
+        ends: list[tuple[Callable[[], bool], News]] = [(dispatcher.join, Stopped())]
+        if self._settings.drain:
+            ends.append((dispatcher.drain, Ordered("drained")))
+        for end in ends:
+            threading.Thread(target=tell_after, args=end, name="cqueue-waiting", daemon=True).start()
 
     # ── news ──
 
@@ -280,12 +255,16 @@ class Daemon:
             return None
         return news
 
-    def _stop(self, dispatcher: Dispatcher, news: News) -> None:
+    def _stop(self, dispatcher: Dispatcher, news: Signalled | Ordered) -> None:
         """What was not started is given back at once, in the dispatcher's own thread."""
         self._stopping = True
         self._notifier.stopping()
         dispatcher.stop(timedelta(seconds=self._settings.grace_s), wait=False)
-        self._log.info(logs.Event.STOPPING, why=_why(news), grace_s=self._settings.grace_s)
+        self._log.info(
+            logs.Event.STOPPING,
+            why=signal.Signals(news.number).name if isinstance(news, Signalled) else news.why,
+            grace_s=self._settings.grace_s,
+        )
         if self._members is not None:
             self._members.hurry()
 
@@ -307,8 +286,8 @@ class Daemon:
 
     def health(self) -> Health:
         """How it is, for probes, systemd, and the parent."""
-        if self._pulse is not None:
-            return health.judge(self._pulse.signs())
+        if self._dispatcher is not None:
+            return health.judge(health.signs_of(self._dispatcher))
         return (
             replace(health.STARTING, reason=f"starting: {self._hindrance}")
             if self._hindrance
@@ -358,17 +337,11 @@ def _queues(dispatcher: Dispatcher) -> tuple[str, ...]:
 def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:
     for lane in dispatcher.lanes:
         if lane.name == name:
-            lane.share = share
+            lane.divide(share)
 
 
 def _counted(counts: Any) -> dict[str, int]:
     return {name: count for name, count in asdict(counts).items() if count}
-
-
-def _why(news: News) -> str:
-    if isinstance(news, Signalled):
-        return signal.Signals(news.number).name
-    return news.why if isinstance(news, Ordered) else "drained"
 
 
 # ── Signals ──
@@ -394,36 +367,6 @@ def signals_to(inbox: Inbox) -> Iterator[None]:
 # ── A child ──
 
 
-class Parent:
-    """A child's line to its parent."""
-
-    def __init__(self, fd: int, inbox: Inbox) -> None:
-        os.set_inheritable(fd, False)  # no process of a handler keeps it open
-        self._socket = socket.socket(fileno=fd)
-        self._lines = self._socket.makefile("rb")
-        self._inbox = inbox
-        self._mutex = threading.Lock()
-
-    def settings(self) -> Settings:
-        """What to do: the first line."""
-        return Settings.from_json(json.loads(self._lines.readline()))
-
-    def listen(self) -> None:
-        """Obey from now on; without a parent there is nobody to work for."""
-        threading.Thread(target=self._listen, name="cqueue-parent", daemon=True).start()
-
-    def _listen(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            for line in self._lines:
-                self._inbox.put(Ordered(json.loads(line)["order"]))
-        self._inbox.put(Ordered("the parent has gone"))
-
-    def tell(self, report: dict[str, Any]) -> None:
-        """Send a report."""
-        with contextlib.suppress(OSError), self._mutex:
-            self._socket.sendall(json.dumps(report).encode() + b"\n")
-
-
 def child(fd: int, memory: int) -> int:
     """The life of a child process; its exit code.
 
@@ -432,21 +375,28 @@ def child(fd: int, memory: int) -> int:
         memory: the number of the file where it writes down what runs.
     """
     inbox: Inbox = queue.SimpleQueue()
-    parent = Parent(fd, inbox)
-    settings = parent.settings()
+    os.set_inheritable(fd, False)  # no process of a handler keeps it open
+    parent = Wire(socket.socket(fileno=fd))
+    settings = Settings(**json.loads(parent.lines.readline()))
+
+    def obey() -> None:
+        for order in parent:
+            inbox.put(Ordered(order["order"]))
+        inbox.put(Ordered("the parent has gone"))
+
     logs.configure(logs.Format(settings.log), verbose=settings.verbose)
     # What a terminal or systemd sends to all is the parent's to obey; SIGTERM may be meant for this one.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
-    parent.listen()
+    threading.Thread(target=obey, name="cqueue-parent", daemon=True).start()
     try:
-        return Daemon(settings, inbox, tell=parent.tell, hooks=[Recorder(memory)]).run()
+        return Daemon(settings, inbox, tell=parent.send, hooks=[Recorder(memory)]).run()
     except CqueueError as exc:
-        parent.tell({"failed": str(exc)})
+        parent.send({"failed": str(exc)})
         return Exit.USAGE
     except Exception:  # noqa: BLE001 - the place where all errors of a child end
-        parent.tell({"failed": traceback.format_exc()})
+        parent.send({"failed": traceback.format_exc()})
         return BUG
 
 

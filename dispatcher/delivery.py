@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from cqueue.dispatcher.interrupt import Interruptible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Binding, Context
+    from cqueue.dispatcher.firing import ScheduleStep
     from cqueue.dispatcher.lanes import Lane
-    from cqueue.dispatcher.running import Step
     from cqueue.dispatcher.verdicts import Verdict
     from cqueue.protocol.lease import Lease
 
@@ -79,8 +77,8 @@ class Delivery(Interruptible):
     # Of its run:
     context: Context | None = None
     error: BaseException | None = None  # why the handler is not called: there is no binding, or a hook raised
-    steps: Sequence[Step] = ()
-    early: Verdict | None = None  # a step's, instead of the handler's
+    step: ScheduleStep | None = None  # around the handler of a firing
+    early: Verdict | None = None  # the step's, instead of the handler's
     begun_s = 0.0
     is_lost = False
     told_s: float | None = None  # when its handler was interrupted, and

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from cqueue.dispatcher.definition import Ticket
 from cqueue.dispatcher.events import Event, Events
 from cqueue.dispatcher.retry import DEFAULT_POLICY
-from cqueue.dispatcher.ticket import Ticket
 from cqueue.dispatcher.verdicts import Snooze
 from cqueue.errors import PayloadMismatch, UnknownTask
 

@@ -156,7 +156,8 @@ class MessageLog:
 class Failing:
     """What goes on failing. since_s: the first failure; untold: failures that were not told of.
 
-    texts: what lasting errors said that were told of, since all was told again.
+    told: what errors were told of since all was told again: a lasting one by its text, which says what to
+        mend, any other by its class.
     """
 
     since_s: float
@@ -164,14 +165,7 @@ class Failing:
     failures: int = 0
     told_s: float = float("-inf")
     untold: int = 0
-    texts: set[str] = field(default_factory=set)
-
-    def is_news(self, error: BaseException) -> bool:
-        """Whether an operator has to hear of it as well: what lasts says in its text what to mend."""
-        if type(error) is not type(self.error):
-            return True
-        is_new = isinstance(error, LASTING) and describe(error) not in self.texts
-        return is_new and len(self.texts) < LASTING_TOLD
+    told: set[str] = field(default_factory=set)
 
 
 class Trouble:
@@ -191,18 +185,17 @@ class Trouble:
         """It failed. Another error is told of at once. event: what to tell, if not the usual."""
         now_s = self._clock()
         known = self._failing.setdefault(subject, Failing(now_s, error))
+        known.error = error
         known.failures += 1
         known.untold += 1
-        repeat_s = REPEAT_LASTING_S if isinstance(error, LASTING) else REPEAT_S
-        is_due = now_s - known.told_s >= repeat_s
-        if is_due:
-            known.texts.clear()
-        if is_due or known.is_news(error):
+        is_lasting = isinstance(error, LASTING)
+        what = describe(error) if is_lasting else type(error).__name__
+        if now_s - known.told_s >= (REPEAT_LASTING_S if is_lasting else REPEAT_S):
+            known.told.clear()
+        if what not in known.told and len(known.told) < LASTING_TOLD:
             self._events.say(event or self._failed, error=error, failures=known.untold, **fields)
+            known.told.add(what)
             known.told_s, known.untold = now_s, 0
-            if isinstance(error, LASTING) and len(known.texts) < LASTING_TOLD:
-                known.texts.add(describe(error))
-        known.error = error
 
     def succeeded(self, subject: str, **fields: Any) -> None:
         """It went well."""

@@ -10,11 +10,10 @@ from operator import attrgetter
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.delivery import Delivery, Hold
-from cqueue.dispatcher.events import Event, Events, Trouble
+from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.handlers import Resolver
-from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.lanes import Lane, Roster
-from cqueue.dispatcher.tally import Tallies, Tally
+from cqueue.dispatcher.running import Plant
 from cqueue.errors import CqueueError
 
 _lease = attrgetter("lease")
@@ -31,67 +30,58 @@ class Feeders:
     def __init__(
         self,
         roster: Roster,
-        handover: Handover,
+        plant: Plant,
         resolver: Resolver,
         *,
-        tallies: Tallies,
-        events: Events,
         hold: Callable[[Hold], None],
         give_back: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._roster = roster
-        self._handover = handover
+        self._plant = plant
         self._resolver = resolver
-        self._tallies = tallies
-        self._events = events
         self._hold = hold
         self._give_back = give_back
-        self.trouble = Trouble(events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
-        self._threads: list[threading.Thread] = []
+        self.trouble = Trouble(plant.events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
+        self.threads: list[threading.Thread] = []
 
     def start(self, count: int) -> None:
         """Start so many threads."""
-        self._threads = [
+        self.threads = [
             threading.Thread(target=self._run, name=f"cqueue-feeder-{number}", daemon=True)
             for number in range(count)
         ]
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
     def join(self, seconds: float) -> None:
         """Wait for a receive that is under way, after the roster was closed."""
-        share_s = seconds / max(1, len(self._threads))
-        for thread in self._threads:
+        share_s = seconds / max(1, len(self.threads))
+        for thread in self.threads:
             thread.join(share_s)
 
     def _run(self) -> None:
-        tally = self._tallies.new()
         while (lane := self._roster.next()) is not None:
-            self._poll(lane, tally)
+            self._poll(lane)
 
-    def _poll(self, lane: Lane, tally: Tally) -> None:
+    def _poll(self, lane: Lane) -> None:
         """One receive. Whatever happens, the lane is due again some time."""
+        more = False
         try:
-            if not lane.is_needed(self._roster.clock()):
-                self._roster.tidied(lane, more=lane.tidy())
-                return
-            lane.divide()
-            messages, more = lane.consumer.receive(lane.want), False
-            if messages:
+            if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
-                tally.add(lane.name, "received", len(messages))
+                self._plant.tallies.add(lane.name, "received", len(messages))
                 if lane.consumer.was_told:
-                    tally.add(lane.name, "found_by_hint", len(messages))
+                    self._plant.tallies.add(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
                 more = lane.consumer.has_more
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
-            self._failed(lane, tally, exc)
+            self._failed(lane, exc)
         else:
             self.trouble.succeeded(lane.name, queue=lane.name)
             self._roster.found(lane, len(messages), more=more)
 
-    def _failed(self, lane: Lane, tally: Tally, error: Exception) -> None:
-        tally.add(lane.name, "receive_failures")
+    def _failed(self, lane: Lane, error: Exception) -> None:
+        self._plant.tallies.add(lane.name, "receive_failures")
         broken = None if isinstance(error, CqueueError) else Event.BROKEN
         self.trouble.failed(lane.name, error, event=broken, queue=lane.name)
         self._roster.failed(lane)
@@ -105,7 +95,7 @@ class Feeders:
                     delivery.suspect = True
             self._hold(Hold(lane, lease, held))
             deliveries += held
-        if late := self._handover.put(deliveries):
+        if late := self._plant.handover.put(deliveries):
             self._give_back(late)
 
     def close_lanes(self) -> None:

@@ -15,11 +15,10 @@ from typing import Final
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context, Firing
-from cqueue.dispatcher.definition import Definition
+from cqueue.dispatcher.definition import ACTIVE, DONE, Definition, Standing, Ticket, standing
 from cqueue.dispatcher.delivery import Settlement, Verb
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import TRIES, Ledger, jitter_of
-from cqueue.dispatcher.ticket import ACTIVE, DONE, Standing, Ticket, standing
 from cqueue.dispatcher.triggers import RunOnce, choose
 from cqueue.dispatcher.verdicts import Cancel, Snooze
 from cqueue.errors import LASTING, BadInput, NotDone, OutcomeUnknown
@@ -129,14 +128,8 @@ class FiringStage:
         move = Move(row, ticket.number, choice.fire_ms, next_ms)
         if definition.trigger.auto_commit:
             self._move(move)
-        return Begun(
-            key=row.key,
-            fired_at=to_datetime(choice.fire_ms),
-            execution_count=ticket.number,
-            previous=_moment(row.previous),
-            next_trigger=_moment(next_ms),
-            move=None if definition.trigger.auto_commit else move,
-        )
+        later = None if definition.trigger.auto_commit else move
+        return _begun(ticket, choice.fire_ms, previous_ms=row.previous, next_ms=next_ms, move=later)
 
     def _pass_over(self, row: ScheduleRow, next_ms: int | None) -> Cancel:
         """Leave a time out that is too late to be fired."""
@@ -166,26 +159,28 @@ class FiringStage:
 
 def _beside(ticket: Ticket, row: ScheduleRow | None) -> Begun:
     """A firing that moves no schedule."""
-    return Begun(
-        key=ticket.key,
-        fired_at=to_datetime(ticket.time_ms),
-        execution_count=ticket.number,
-        previous=_moment(ticket.previous_ms),
-        next_trigger=_moment(row.next_at) if row is not None else None,
-        manual=ticket.is_manual,
-    )
+    next_ms = None if row is None else row.next_at
+    return _begun(ticket, ticket.time_ms, previous_ms=ticket.previous_ms, next_ms=next_ms)
 
 
 def _repeat(ticket: Ticket, row: ScheduleRow) -> Begun:
     """A firing that has moved its schedule before: its handler runs again."""
     # The time that it was fired for, while the row knows it: a later one than its own after a misfire.
     time_ms = row.previous if ticket.number == row.fired else ticket.time_ms
+    return _begun(ticket, time_ms, previous_ms=ticket.previous_ms, next_ms=row.next_at)
+
+
+def _begun(
+    ticket: Ticket, time_ms: int, *, previous_ms: int, next_ms: int | None, move: Move | None = None
+) -> Begun:
     return Begun(
         key=ticket.key,
         fired_at=to_datetime(time_ms),
         execution_count=ticket.number,
-        previous=_moment(ticket.previous_ms),
-        next_trigger=_moment(row.next_at),
+        previous=_moment(previous_ms),
+        next_trigger=_moment(next_ms),
+        manual=ticket.is_manual,
+        move=move,
     )
 
 
@@ -194,18 +189,17 @@ def _moment(ms: int | None) -> datetime | None:
 
 
 class ScheduleStep:
-    """The stages of several queues, as a step around the handlers of a dispatcher."""
+    """The stages of several queues, around the handlers of messages that may be firings.
+
+    Called on a worker thread, or for coroutine handlers on a thread of a pool. What it raises is as if the
+    handler had raised it.
+    """
 
     def __init__(self, ledgers: Iterable[Ledger]) -> None:
         self._stages: Mapping[str, FiringStage] = {ledger.queue: FiringStage(ledger) for ledger in ledgers}
 
-    @staticmethod
-    def wants(message: ReceivedMessage) -> bool:
-        """Whether the message may be a firing."""
-        return message.trigger is not None
-
     def before(self, message: ReceivedMessage, context: Context) -> Cancel | Snooze | None:
-        """Tell the handler which firing it is; or why it is not called."""
+        """Tell the handler which firing it is; or why neither it nor `after` is called."""
         begun = self._stages[context.queue].begin(message)
         if not isinstance(begun, Begun):
             return begun

@@ -4,24 +4,58 @@ Queues take turns, so one that is full keeps no other waiting. A suspect (its la
 goes before all others, because while it is held no other suspect of its queue can be.
 Everything here is short and under one lock, which a batch takes once and a worker once a message.
 
-Of handlers that take next to no time, several threads do less than one, as only one of them can hold the
-interpreter, and each hand-over of it costs more than the handler. So while handlers are quick one worker
-goes on; another one is on the lookout, and takes part as soon as nothing was started for `LOOK_S`.
+What is claimed and not started keeps others from it. So the room for waiting messages follows from how
+long handlers take, those that run at the moment included: when they become slow, the next receive
+asks for less, and in the end only for what an idle thread can start at once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cqueue.dispatcher.delivery import Delivery, Stage
 
-LOOK_S: Final = 0.002
-"""What a message may wait for a quick handler that is not quick this time, while other workers are idle."""
-CALLED: Final = 0
-"""No thread's ident: an idle worker is to be the lookout, and does not know yet."""
+STARTED_WITHIN: Final = 0.25
+"""The part of the timeout in which what waits should be started."""
+WEIGHT: Final = 0.05
+UNKNOWN_BACKLOG: Final = 2
+"""Messages a thread, before any handler has returned."""
+
+
+class Pace:
+    """How long handlers take, and what follows from it.
+
+    Args:
+        slots: handlers that can run at a time.
+        most: messages that may wait, however quick handlers are.
+        ages: seconds that each running handler has been at it.
+    """
+
+    def __init__(self, slots: int, most: int, ages: Callable[[], Sequence[float]]) -> None:
+        self._slots = slots
+        self._most = most
+        self._ages = ages
+        self._mean_s: float | None = None
+
+    def observe(self, seconds: float) -> None:
+        """A handler took so long. Two threads at once may lose one of two observations: no harm."""
+        mean_s = self._mean_s
+        self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
+
+    def capacity(self, visibility_s: float, idle: int) -> int:
+        """How many messages may wait: at least one for each idle slot."""
+        if self._mean_s is None and not self._ages():
+            return min(self._most, UNKNOWN_BACKLOG * self._slots)
+        mean_s = max(self._mean_s or 0.0, sum(self._ages()) / self._slots, 1e-6)
+        startable = int(self._slots * visibility_s * STARTED_WITHIN / mean_s)
+        if self._mean_s is None:
+            startable = min(startable, UNKNOWN_BACKLOG * self._slots)
+        return min(self._most, max(idle, startable))
+
+
 _RUNNING: Final = Stage.RUNNING  # looking members of enums up is slow before Python 3.12
 
 
@@ -32,18 +66,9 @@ class Line:
         self.waiting = 0
         self.running = 0
         self.idle = 0  # runners that would start one at once
-        self.started = 0
-        self.starter = 0  # the thread that started the last one
-        self.quick = False  # one worker does
-        self.lookout: int | None = None
         self.low: int | None = None
         """A feeder went without: to be told once no more than this wait, or a runner is idle."""
-        self._clear()
-
-    def _clear(self) -> None:
-        self.waiting = 0
-        self.by_queue: dict[str, deque[Delivery]] = {}
-        self._turns: deque[str] = deque()  # names of queues that have something
+        self.by_queue: OrderedDict[str, deque[Delivery]] = OrderedDict()  # the first one's turn it is
         self._suspects: deque[Delivery] = deque()
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
@@ -52,73 +77,50 @@ class Line:
         for delivery in deliveries:
             if delivery.suspect:
                 self._suspects.append(delivery)
-                continue
-            name = delivery.lane.name
-            queue = self.by_queue.get(name)
-            if queue is None:
-                queue = self.by_queue[name] = deque()
-                self._turns.append(name)
-            queue.append(delivery)
+            else:
+                self.by_queue.setdefault(delivery.lane.name, deque()).append(delivery)
 
-    def start(self, thread: int = 0) -> Delivery | None:
+    def start(self) -> Delivery | None:
         """The next one, which is running from now on."""
         if not self.waiting:
             return None
-        self.running += 1
-        self.starter = thread
-        return self._started()
-
-    def next_of(self, thread: int) -> Delivery | None:
-        """The next one for a quick worker that has done one, if nobody else needs to be told."""
-        if (
-            self.starter == thread
-            and self.waiting
-            and self.quick
-            and (self.lookout is not None or not self.idle)
-            and (self.low is None or self.waiting > self.low + 1)
-        ):
-            return self._started()
-        return None
-
-    def _started(self) -> Delivery:
         delivery = self._next()
         delivery.stage = _RUNNING
         self.waiting -= 1
-        self.started += 1
+        self.running += 1
+        return delivery
+
+    def _next(self) -> Delivery:
+        if self._suspects:
+            return self._suspects.popleft()
+        name, queue = next(iter(self.by_queue.items()))
+        delivery = queue.popleft()
+        if queue:
+            self.by_queue.move_to_end(name)
+        else:
+            del self.by_queue[name]
         return delivery
 
     def has_room_again(self, *, idle: bool) -> bool:
-        """Whether who went without is to be told now; that is said once."""
+        """Whether who went without is to be told now; that is said once. idle: a runner is."""
         if self.low is None or not (idle or self.waiting <= self.low):
             return False
         self.low = None
         return True
 
-    def _next(self) -> Delivery:
-        if self._suspects:
-            return self._suspects.popleft()
-        name = self._turns[0]
-        queue = self.by_queue[name]
-        delivery = queue.popleft()
-        if not queue:
-            del self.by_queue[name]
-            self._turns.popleft()
-        elif len(self._turns) > 1:
-            self._turns.rotate(-1)
-        return delivery
-
     def of(self, name: str) -> int:
         """How many of a queue wait, suspects aside."""
-        queue = self.by_queue.get(name)
-        return len(queue) if queue else 0
+        return len(self.by_queue.get(name, ()))
 
     def take_out(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
         """Remove what is not to be started."""
         everything = [*self._suspects, *(one for queue in self.by_queue.values() for one in queue)]
         out = [delivery for delivery in everything if unwanted(delivery)]
         if out:
-            self._clear()
             gone = set(map(id, out))
+            self.waiting = 0
+            self._suspects.clear()
+            self.by_queue.clear()
             self.add([delivery for delivery in everything if id(delivery) not in gone])
         return out
 
@@ -139,89 +141,58 @@ class Handover:
         self._feed = feed
         self.threads = Line()
         self.coroutines = Line()
+        self._lines = (self.threads, self.coroutines)
+        self._is_waking = False  # an idle worker was told, and does not run yet
         self._closed = False
 
     def put(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Let them wait to be started; gives back those that cannot be any more."""
         for_loop = [delivery for delivery in deliveries if delivery.is_async]
-        for_threads = [delivery for delivery in deliveries if not delivery.is_async]
         with self._mutex:
             if self._closed:
                 return list(deliveries)
-            self.threads.add(for_threads)
+            self.threads.add([delivery for delivery in deliveries if not delivery.is_async])
             self.coroutines.add(for_loop)
-            if self.threads.lookout is None or not self.threads.running:
-                self._wake(self.threads)
+            self._wake()
         if for_loop:
             self._call_loop()
         return []
 
-    def take(self, *, done: bool, quick: bool = False) -> Delivery | None:
+    def take(self, *, done: bool) -> Delivery | None:
         """The next one for the calling worker, which waits for it. None: there will be no more.
 
         done: the worker has run one before, which is settled or on its way to be.
-        quick: handlers are, so that a second worker would only be in the way.
         """
-        line, me = self.threads, threading.get_ident()
+        line = self.threads
         with self._mutex:
-            if done and quick and (delivery := line.next_of(me)) is not None:
-                return delivery
             if done:
                 self._finished(line, 1)
-            line.quick = quick
-            if quick and line.running and line.starter != me:  # it is not needed
-                delivery = None
-                line.lookout = CALLED if line.lookout is None else line.lookout
-            else:
-                delivery = line.start(me)
-            tell = line.has_room_again(idle=False) if delivery is not None else False
+            delivery = line.start()
+            line.idle += delivery is None
+            tell = line.has_room_again(idle=delivery is None)
             if delivery is not None:
-                self._wake_next(line)
+                self._wake()
         if tell:
             self._feed()
         return self._wait() if delivery is None else delivery
 
     def _wait(self) -> Delivery | None:
-        """Wait for one; a feeder that went without learns that a worker is idle."""
-        line = self.threads
+        delivery = None
         with self._mutex:
-            line.idle += 1
-            tell = line.has_room_again(idle=True)
-        if tell:
-            self._feed()
-        with self._mutex:
-            delivery = self._idle(line, threading.get_ident())
-            line.idle -= 1
-            if delivery is not None:
-                self._wake_next(line)
+            while not self._closed and (delivery := self.threads.start()) is None:
+                self._ready.wait()
+                self._is_waking = False
+            self.threads.idle -= 1
+            self._wake()
         return delivery
 
-    def _idle(self, line: Line, me: int) -> Delivery | None:
-        """Wait for one, or be the lookout. The mutex is held."""
-        seen = -1
-        while not self._closed:
-            if line.lookout in {CALLED, me}:
-                if line.waiting and line.running and line.started != seen:
-                    line.lookout, seen = me, line.started
-                    self._ready.wait(LOOK_S)
-                    continue
-                line.lookout = None
-            if (delivery := line.start(me)) is not None:
-                return delivery
-            self._ready.wait()
-        return None
+    def _wake(self) -> None:
+        """Wake one idle worker if there is work for it; that one wakes the next. The mutex is held.
 
-    def _wake_next(self, line: Line) -> None:
-        """One was started: wake the next worker, if there is work for it. The mutex is held."""
-        if not line.quick:
-            line.lookout = None
-            self._wake(line)
-        elif line.lookout is None and line.idle and line.waiting:
-            line.lookout = CALLED
-            self._ready.notify()
-
-    def _wake(self, line: Line) -> None:
-        if line.idle and line.waiting:
+        Of handlers that take no time several threads do less than one, so no other is woken meanwhile.
+        """
+        if self.threads.idle and self.threads.waiting and not self._is_waking:
+            self._is_waking = True
             self._ready.notify()
 
     def take_now(self, *, done: int, idle: int) -> Delivery | None:
@@ -234,10 +205,8 @@ class Handover:
         line = self.coroutines
         with self._mutex:
             self._finished(line, done)
-            line.idle = idle
             delivery = line.start() if idle else None
-            if delivery is not None:
-                line.idle -= 1
+            line.idle = idle - (delivery is not None)
             tell = line.has_room_again(idle=line.idle > 0)
         if tell:
             self._feed()
@@ -268,11 +237,8 @@ class Handover:
     def waiting_by_queue(self) -> dict[str, int]:
         """To be started, by queue."""
         with self._mutex:
-            counts: dict[str, int] = {}
-            for line in (self.threads, self.coroutines):
-                for name, queue in line.by_queue.items():
-                    counts[name] = counts.get(name, 0) + len(queue)
-            return counts
+            names = {name for line in self._lines for name in line.by_queue}
+            return {name: sum(line.of(name) for line in self._lines) for name in names}
 
     def room(self, line: Line, name: str, batch: int, *, capacity: int, most: int, coming: int = 0) -> int:
         """How many more messages of a queue may be received: all queues that have some share alike.
@@ -302,21 +268,20 @@ class Handover:
 
     # ── what is not to be started ──
 
+    def _take_out(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        return [delivery for line in self._lines for delivery in line.take_out(unwanted)]
+
     def withdraw(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Take back those of them that nobody has started."""
         wanted = set(map(id, deliveries))
         with self._mutex:
-            return [
-                delivery
-                for line in (self.threads, self.coroutines)
-                for delivery in line.take_out(lambda delivery: id(delivery) in wanted)
-            ]
+            return self._take_out(lambda delivery: id(delivery) in wanted)
 
     def close(self) -> list[Delivery]:
         """Start nothing from now on; what was waiting."""
         with self._mutex:
             self._closed = True
-            left = [one for line in (self.threads, self.coroutines) for one in line.take_out(lambda _: True)]
+            left = self._take_out(lambda _: True)
             self._ready.notify_all()
             if not self.running:
                 self._calm.notify_all()

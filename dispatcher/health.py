@@ -10,16 +10,21 @@ grant say, it does so after some seconds, because that queue's messages wait for
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from cqueue.dispatcher import logs
 from cqueue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.dispatcher import Dispatcher
 
 STALLED_AFTER_S: Final = 60.0
 """Every call in a poll has a time limit well below; one that takes so long will not end."""
@@ -61,6 +66,23 @@ class Signs:
     stalled_s: float = 0.0
     failing: bool = False
     stuck: Mapping[str, str] = field(default_factory=dict)
+
+
+def signs_of(dispatcher: Dispatcher) -> Signs:
+    """What can be seen of a dispatcher now.
+
+    Only what waits for nobody is looked at. A handler may take hours, and an ack may wait for Cassandra. A
+    thread that has ended, or a poll that does not come back although every call in it has a time limit, will
+    not get better without a new process.
+    """
+    stats = dispatcher.stats()
+    return Signs(
+        stats.state,
+        dispatcher.dead_threads() if stats.state == "running" else (),
+        dispatcher.engine.roster.stalled_s(),
+        failing=stats.queues.keys() <= set(stats.failing),
+        stuck=stats.stuck,
+    )
 
 
 def judge(signs: Signs) -> Health:
@@ -133,6 +155,28 @@ class HealthServer:
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
+
+
+@contextmanager
+def serving(
+    address: tuple[str, int] | None, health: Callable[[], Health], metrics: Callable[[], bytes]
+) -> Iterator[None]:
+    """Answer at this host and port while it lasts; None: nowhere.
+
+    Raises:
+        ConfigError: as `HealthServer`.
+    """
+    if address is None:
+        yield
+        return
+    host, port = address
+    server = HealthServer(health, metrics, port, host)
+    server.start()
+    logs.logger().info(logs.Event.HEALTH, host=host, port=server.port)
+    try:
+        yield
+    finally:
+        server.close()
 
 
 class _Server(ThreadingHTTPServer):

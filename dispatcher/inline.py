@@ -102,12 +102,11 @@ class Inline:
         self._queues: dict[str, Queue] = {}
         self._last = _Last()
         self._roster = Roster(lambda _lane, _coming: 1, 0.0, 0.0)
-        self._events, tallies = Events(), Tallies()
-        self._tally = tallies.new()
+        self._events, self._tallies = Events(), Tallies()
         self._options = Options(poll_interval=MS)
         # Delays count from the settlement, so its clock may stand still
         self._settler = Settler(
-            self._options, app.middleware, events=self._events, tallies=tallies, clock=lambda: 0.0
+            self._options, app.middleware, events=self._events, tallies=self._tallies, clock=lambda: 0.0
         )
         self.set_up()
 
@@ -115,10 +114,16 @@ class Inline:
         """Create queues and schedules that are missing, as a dispatcher does when it starts."""
         queues = {queue.name: queue for queue in self._app.setup()}
         if queues.keys() != self._queues.keys():
-            steps = [ScheduleStep([queue.schedules.ledger for queue in queues.values()])]
+            schedules = ScheduleStep(queue.schedules.ledger for queue in queues.values())
             middleware = (*self._app.middleware, self._last)
-            wait = self._app.unknown_task_wait
-            self._runner = Runner(self._events, middleware, steps, threading.Event(), unknown_task_wait=wait)
+            self._runner = Runner(
+                self._events,
+                middleware,
+                schedules,
+                threading.Event(),
+                tallies=self._tallies,
+                unknown_task_wait=self._app.unknown_task_wait,
+            )
         self._queues = queues
 
     def close(self) -> None:
@@ -165,7 +170,7 @@ class Inline:
             lane.consumer.close()
 
     def _lane(self, queue: str) -> Lane:
-        lane = Lane(self.queues[queue], self._roster, self._options, helper=False)
+        lane = Lane(self.queues[queue], self._roster, self._options)
         lane.learn()
         return lane
 
@@ -181,7 +186,7 @@ class Inline:
                 answer = self._coroutines.run(value) if binding.is_async else value
             except FAILURES as exc:
                 error = exc
-        settlement = self._runner.leave(delivery, context, answer, error, self._tally)
+        settlement = self._runner.leave(delivery, context, answer, error)
         self._settle(delivery, settlement)
         return Ran(lane.name, message, settlement, self._last.answer, self._last.error)
 

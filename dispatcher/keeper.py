@@ -12,15 +12,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from enum import Enum
 
 from cqueue.dispatcher.delivery import Delivery, Hold, Stage
-from cqueue.dispatcher.events import Event, Events, Trouble
-from cqueue.dispatcher.tally import Tally
+from cqueue.dispatcher.events import Event, Trouble
+from cqueue.dispatcher.running import Plant
 from cqueue.errors import CqueueError
 
+EXTENDERS = 4
+"""Threads that extend timeouts, as each call may wait long for Cassandra."""
 TICK_S = 0.1
 TICK_MS = 100
 TICKS_TO_FORGET = 10
@@ -53,44 +55,35 @@ class Keeper:
     """Looks through all holds ten times a second, on a thread of its own.
 
     Args:
-        withdraw: takes back those of some deliveries that nobody has started.
+        plant: says who waits to be started, and is told what happens.
         release: gives deliveries back to their queues.
         watch: called at each tick, for handlers that take too long.
-        executor: where extensions are sent from.
     """
 
     def __init__(
-        self,
-        *,
-        withdraw: Callable[[Sequence[Delivery]], list[Delivery]],
-        release: Callable[[Sequence[Delivery]], None],
-        watch: Callable[[], None],
-        executor: Executor,
-        events: Events,
-        tally: Tally,
+        self, plant: Plant, *, release: Callable[[Sequence[Delivery]], None], watch: Callable[[], None]
     ) -> None:
-        self._withdraw = withdraw
+        self._plant = plant
         self._release = release
         self._watch = watch
-        self._executor = executor
-        self._events = events
-        self._trouble = Trouble(events, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
-        self._tally = tally
+        self._executor: Executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
+        self._trouble = Trouble(plant.events, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
         self._new: deque[Hold] = deque()
         self.holds: list[Hold] = []
         self._ticks = 0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cqueue-keeper", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="cqueue-keeper", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Keep nothing from now on."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        if self.thread.is_alive():
+            self.thread.join(1.0)
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     def keep(self, hold: Hold) -> None:
         """Look after it from now on. Called on any thread."""
@@ -102,7 +95,7 @@ class Keeper:
                 self._watch()
                 self.tick()
             except Exception as exc:  # noqa: BLE001 - a keeper that ends would lose every long handler's lease
-                self._events.say(Event.BROKEN, error=exc)
+                self._plant.events.say(Event.BROKEN, error=exc)
 
     def tick(self) -> None:
         """One look at everything that is held."""
@@ -134,7 +127,7 @@ class Keeper:
 
     def _halftime(self, hold: Hold, now_ms: int) -> None:
         waiting = hold.of(Stage.WAITING)
-        stale = self._withdraw(waiting) if waiting else []
+        stale = self._plant.handover.withdraw(waiting) if waiting else []
         if stale:
             self._release(stale)
         hold.forget()
@@ -154,7 +147,7 @@ class Keeper:
         except CqueueError as exc:
             self._failed(hold, exc)
         except Exception as exc:  # noqa: BLE001 - nobody looks at the future
-            self._events.say(Event.BROKEN, error=exc)
+            self._plant.events.say(Event.BROKEN, error=exc)
         else:
             self._trouble.succeeded(lane.name, queue=lane.name)
         finally:
@@ -171,7 +164,7 @@ class Keeper:
 
     def _lost(self, hold: Hold) -> None:
         """Start nothing of it, and tell handlers that run; acks are sent all the same."""
-        for delivery in [*self._withdraw(hold.of(Stage.WAITING)), *hold.of(Stage.RUNNING)]:
+        for delivery in [*self._plant.handover.withdraw(hold.of(Stage.WAITING)), *hold.of(Stage.RUNNING)]:
             delivery.lose()
-            self._tally.add(hold.lane.name, "lost")
-            self._events.of(Event.LOST, delivery)
+            self._plant.tallies.add(hold.lane.name, "lost")
+            self._plant.events.of(Event.LOST, delivery)

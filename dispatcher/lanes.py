@@ -7,16 +7,16 @@ queues cost a few polls a second; a send in this process makes its queue due at 
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from cqueue.consuming import Consuming
 from cqueue.protocol.poll import Share
+from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.queue import Queue
 from cqueue.store.operations import WideRow
 
@@ -29,10 +29,7 @@ LONGEST_FAILED_S: Final = 5.0
 QUIET_S: Final = 0.3
 """Longer than somebody else's lock is kept between two claims: a poll after it has seen everything due."""
 HANGS_S: Final = 0.5
-TIDY_S: Final = 0.3
-"""How often a helper that is not needed looks after what it still holds."""
-STALE: Final = 8
-"""Entries a lane, most of them out of date, before the heap is made anew."""
+"""A poll that takes so long is not counted on to find anything."""
 RECHECK_S: Final = 0.1
 """How often room is looked for again while a lane goes without: handlers may have become quicker."""
 
@@ -53,69 +50,29 @@ def queue_of(source: Source) -> Queue:
     return own
 
 
-class Lane:
-    """One consumer of one queue, polled by one feeder at a time.
+@dataclass(slots=True)
+class Turn:
+    """When a lane is polled; its roster's. Times are monotonic seconds.
 
-    helper: it looks only while it and another lane of its queue find full batches, or where that one hangs.
-        The two keep out of each other's way meanwhile: a claim beside another one's on the same wide row
-        costs both of them.
+    Attributes:
+        due_s: when it is to be polled next.
+        began_s: the start of the poll under way; None if none is.
+        want: messages that this poll asks for.
+        rung: something was sent to the queue since it began.
+        pause_s: after the next poll that finds nothing.
+        failures: polls that failed since the last one that did not.
+        empty_since_s: the start of the first of the polls in vain; None after one that found something.
+        empty_until_s: the start of the last of the polls in vain.
     """
 
-    def __init__(self, source: Source, roster: Roster, options: Options, *, helper: bool) -> None:
-        self.queue = queue_of(source)
-        self.name = self.queue.name
-        self.helper = helper
-        self.helpers: list[Lane] = []
-        self.main: Lane = self  # whose helper it is
-        self.helps = False
-        self.share: Share | None = None  # of the queue's wide rows, this process's to look at first
-        self.consumer: Consuming = source.consumer(
-            poll_interval=options.poll_interval,
-            max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
-            wake=lambda: roster.ring(self),
-        )
-        self.sender = self.consumer.settles_with  # acks of one go together
-        self.want = 0
-        self.kinds: set[bool] = set()  # whether its handlers were coroutine functions
-        self.is_polled = False  # a receive is under way, since then:
-        self.began_s = 0.0
-        self.lively = True  # the last poll found something
-        self.is_extra = False  # the next one is made at once, for what is known to be there
-        self.due_s = self.planned_s = 0.0  # when it is due, and when it would be had nobody rung
-        self.ticket = 0  # of its latest entry in the roster; 0 while it is being polled
-        self.rung = False
-        self.pause_s = 0.0
-        self.failures = 0
-        self.visibility_s = 30.0
-        self.max_attempts = 0
-        self.shards = 1
-        self.empty_since_s: float | None = None
-        """When the first poll began of those that found nothing; None after one that found some."""
-        self.empty_until_s = 0.0
-
-    def divide(self) -> None:
-        """Let its consumer look at its part of the wide rows first: what other lanes do not look at."""
-        lanes = [self.main, *(lane for lane in self.main.helpers if lane.helps)]
-        self.consumer.share = self.share
-        if len(lanes) > 1 and self in lanes:
-            self.consumer.share = _part(self.share, lanes.index(self), len(lanes))
-
-    def is_needed(self, now_s: float) -> bool:
-        """Whether it is to look for messages, and not leave that to the lane that it helps."""
-        if not self.helper or self.helps or self.main.failures:
-            return True
-        return self.main.is_polled and now_s - self.main.began_s >= HANGS_S
-
-    def tidy(self) -> bool:
-        """What a poll does besides looking for messages; whether there will be more of that soon."""
-        return self.consumer.tidy()
-
-    def learn(self) -> None:
-        """Take note of the queue's configuration, which may have been altered."""
-        config = self.queue.config
-        self.visibility_s = config.visibility_ms / 1000
-        self.shards = config.shards
-        self.max_attempts = 0 if self.is_dead_letter else config.max_attempts
+    due_s: float = 0.0
+    began_s: float | None = None
+    want: int = 0
+    rung: bool = False
+    pause_s: float = 0.0
+    failures: int = 0
+    empty_since_s: float | None = None
+    empty_until_s: float = 0.0
 
     def is_quiet(self, since_s: float) -> bool:
         """Whether polls since then have found nothing for long enough to say that nothing is due."""
@@ -123,27 +80,65 @@ class Lane:
             return False
         return self.empty_until_s - max(self.empty_since_s, since_s) >= QUIET_S
 
+    def coming(self, now_s: float) -> int:
+        """Messages that the poll under way is likely to find."""
+        is_likely = self.began_s is not None and now_s - self.began_s < HANGS_S
+        return self.want if is_likely and self.empty_since_s is None and not self.failures else 0
+
+
+class Lane:
+    """One consumer of one queue, polled by one feeder at a time.
+
+    Args:
+        number, of: which of the queue's lanes it is. Each looks first at wide rows of its own: a claim beside
+            another one's on the same wide row costs both of them.
+    """
+
+    def __init__(
+        self, source: Source, roster: Roster, options: Options, *, number: int = 0, of: int = 1
+    ) -> None:
+        self.queue = queue_of(source)
+        self.name = self.queue.name
+        self.consumer: Consuming = source.consumer(
+            poll_interval=options.poll_interval,
+            max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
+            wake=lambda: roster.ring(self),
+        )
+        self.sender = self.consumer.settles_with  # acks of one go together
+        self.turn = Turn()
+        self.kinds: set[bool] = set()  # whether its handlers were coroutine functions
+        self.visibility_s = 30.0
+        self.max_attempts = 0
+        self._number, self._of = number, of
+        self.divide(None)
+
+    def divide(self, share: Share | None) -> None:
+        """Look first at its part of those wide rows that this process is to look at first."""
+        number, of = self._number, self._of
+
+        def part(wide_row: WideRow) -> bool:
+            return wide_row.shard % of == number and (share is None or share(wide_row))
+
+        self.consumer.share = share if of == 1 else part
+
+    def learn(self) -> None:
+        """Take note of the queue's configuration, which may have been altered."""
+        config = self.queue.config
+        self.visibility_s = config.visibility_ms / 1000
+        self.max_attempts = 0 if self.is_dead_letter else config.max_attempts
+
     @property
     def is_dead_letter(self) -> bool:
         """Whether its messages have died before: they cannot die again."""
-        return self.name.endswith(".dead")
+        return self.name.endswith(DEAD_SUFFIX)
 
     def now_ms(self) -> int:
         """The cluster's time."""
         return round(self.queue.now.timestamp() * 1000)
 
 
-def _part(share: Share | None, number: int, parts: int) -> Share:
-    """Every so many-th shard of a share."""
-
-    def holds(wide_row: WideRow) -> bool:
-        return wide_row.shard % parts == number and (share is None or share(wide_row))
-
-    return holds
-
-
 class Roster:
-    """All lanes by when they are due.
+    """All lanes, and whose turn it is to be polled.
 
     Args:
         room: how many messages a lane may receive now, if so many more are likely to come from others.
@@ -161,141 +156,90 @@ class Roster:
         self._shortest_s, self._longest_s = shortest_s, longest_s
         self.clock = clock
         self._changed = threading.Condition()
-        self._heap: list[tuple[float, int, Lane]] = []
-        self._tickets = itertools.count(1)
-        self._hungry: list[Lane] = []  # due, and without room
-        self._polled: list[Lane] = []
-        self.lanes: list[Lane] = []
+        self.lanes: tuple[Lane, ...] = ()
         self._closed = False
 
     def enter(self, lane: Lane) -> None:
-        """A new lane, due at once unless it is a helper."""
+        """A new lane, due at once."""
         with self._changed:
-            self.lanes.append(lane)
-            self._put(lane, self.clock() + (self._longest_s if lane.helper else 0.0))
+            lane.turn.due_s = self.clock()
+            self.lanes = (*self.lanes, lane)
+            self._changed.notify()
 
     def ring(self, lane: Lane) -> None:
         """Something was sent to its queue: it is due at once, or right after the poll that is under way."""
-        if lane.rung:
+        turn = lane.turn
+        if turn.rung:
             return
         with self._changed:
-            lane.rung = True
-            if lane.ticket and not lane.failures:
-                self._put(lane, self.clock())
+            turn.rung = True
+            if turn.began_s is None and not turn.failures:
+                turn.due_s = min(turn.due_s, self.clock())
+                self._changed.notify()
 
     def feed(self) -> None:
         """There may be room for lanes that went without."""
         with self._changed:
-            self._requeue()
             self._changed.notify()
-
-    def hurry(self, lanes: Sequence[Lane]) -> None:
-        """Make them due at once."""
-        with self._changed:
-            for lane in lanes:
-                lane.helps = True
-                if lane.ticket:
-                    self._put(lane, self.clock())
-
-    def _put(self, lane: Lane, due_s: float) -> None:
-        lane.due_s, lane.ticket = due_s, next(self._tickets)
-        if len(self._heap) > STALE * (len(self.lanes) + 1):
-            self._heap = [(one.due_s, one.ticket, one) for one in self.lanes if one.ticket]
-            heapq.heapify(self._heap)
-            self._hungry.clear()
-        else:
-            heapq.heappush(self._heap, (due_s, lane.ticket, lane))
-        self._changed.notify()
-
-    def _requeue(self) -> None:
-        for lane in self._hungry:
-            heapq.heappush(self._heap, (lane.due_s, lane.ticket, lane))
-        self._hungry.clear()
 
     def next(self) -> Lane | None:
         """The next lane to be polled, with how much it wants; waits for it. None: there is none any more."""
         with self._changed:
             while not self._closed:
-                lane = self._next_due()
-                if lane is not None:
-                    lane.began_s = self.clock()
-                    lane.ticket, lane.rung = 0, False
-                    lane.is_polled = True
-                    self._polled.append(lane)
+                if (lane := self._next_due()) is not None:
                     return lane
                 self._changed.wait(self._rest_s())
-                if self._hungry:
-                    self._requeue()
         return None
 
     def _next_due(self) -> Lane | None:
-        now = self.clock()
-        while self._heap and self._heap[0][0] <= now:
-            _, ticket, lane = heapq.heappop(self._heap)
-            if ticket != lane.ticket:
-                continue
-            lane.want = self._room(lane, self._coming(now))
-            if lane.want:
+        """The lane that is longest due, of those for which there is room; its poll begins."""
+        now_s = self.clock()
+        coming = sum(lane.turn.coming(now_s) for lane in self.lanes)
+        due = [lane for lane in self.lanes if lane.turn.began_s is None and lane.turn.due_s <= now_s]
+        for lane in sorted(due, key=lambda lane: lane.turn.due_s):
+            if want := self._room(lane, coming):
+                lane.turn.want, lane.turn.began_s, lane.turn.rung = want, now_s, False
                 return lane
-            self._hungry.append(lane)
         return None
 
-    def _coming(self, now_s: float) -> int:
-        """Messages that polls under way are likely to find; one that hangs will find none."""
-        return sum(one.want for one in self._polled if one.lively and now_s - one.began_s < HANGS_S)
-
     def _rest_s(self) -> float | None:
-        rest_s = max(0.0, self._heap[0][0] - self.clock()) if self._heap else None
-        if self._hungry:
-            return RECHECK_S if rest_s is None else min(rest_s, RECHECK_S)
-        return rest_s
+        """Until a lane is due, or until room is looked for again for one that is."""
+        now_s = self.clock()
+        dues_s = [lane.turn.due_s for lane in self.lanes if lane.turn.began_s is None]
+        return min((due_s - now_s if due_s > now_s else RECHECK_S for due_s in dues_s), default=None)
+
+    def stalled_s(self) -> float:
+        """For how long the slowest poll has been under way."""
+        now_s = self.clock()
+        begun_s = [began_s for lane in self.lanes if (began_s := lane.turn.began_s) is not None]
+        return now_s - min(begun_s, default=now_s)
 
     # ── what a poll brought ──
 
     def found(self, lane: Lane, count: int, *, more: bool = False) -> None:
-        """A poll is over, with so many messages. more: it is known where the next one may find some.
-
-        If that one finds none, somebody else was quicker: it is no sign that there is little to do.
-        """
-        now = self.clock()
-        was_extra, lane.is_extra = lane.is_extra, more
-        lane.lively, lane.failures = bool(count), 0
-        is_full = 0 < count >= lane.want
+        """A poll is over, with so many messages. more: the consumer knows where it will find others."""
+        turn = lane.turn
+        turn.failures = 0
         if count:
-            lane.pause_s = self._shortest_s
-            lane.empty_since_s = None
-            if is_full and lane.helpers:
-                self.hurry(lane.helpers)
-        elif not was_extra:
-            if lane.empty_since_s is None:
-                lane.empty_since_s = lane.began_s
-            lane.empty_until_s = lane.began_s
-            lane.pause_s = min(max(lane.pause_s * 2, self._shortest_s), self._longest_s)
-        lane.helps = lane.helps and is_full
-        pause_s = lane.pause_s if lane.is_needed(now) else min(TIDY_S, self._longest_s)
-        self._back(lane, now if is_full or more else now + pause_s)
-
-    def tidied(self, lane: Lane, *, more: bool) -> None:
-        """A helper that is not needed has been looked after; it may be needed by now."""
-        lane.lively, lane.failures = False, 0
-        pause_s = 0.0 if lane.helps else min(TIDY_S, self._longest_s) if more else self._longest_s
-        self._back(lane, self.clock() + pause_s)
+            turn.pause_s, turn.empty_since_s = self._shortest_s, None
+        else:
+            turn.empty_until_s = turn.began_s or 0.0
+            if turn.empty_since_s is None:
+                turn.empty_since_s = turn.empty_until_s
+            turn.pause_s = min(max(turn.pause_s * 2, self._shortest_s), self._longest_s)
+        self._back(turn, 0.0 if more or 0 < count >= turn.want else turn.pause_s)
 
     def failed(self, lane: Lane) -> None:
         """A poll has failed."""
-        lane.failures += 1
-        lane.lively = lane.helps = False
-        lane.empty_since_s = None
-        pause_s = min(LONGEST_FAILED_S, FAILED_S * 2 ** min(lane.failures - 1, 10))
-        self._back(lane, self.clock() + pause_s)
+        lane.turn.failures += 1
+        lane.turn.empty_since_s = None
+        self._back(lane.turn, min(LONGEST_FAILED_S, FAILED_S * 2 ** min(lane.turn.failures - 1, 10)))
 
-    def _back(self, lane: Lane, due_s: float) -> None:
+    def _back(self, turn: Turn, pause_s: float) -> None:
         with self._changed:
-            lane.planned_s = due_s
-            lane.is_polled = False
-            self._polled.remove(lane)
-            self._requeue()
-            self._put(lane, self.clock() if lane.rung and not lane.failures else due_s)
+            turn.began_s = None
+            turn.due_s = self.clock() + (0.0 if turn.rung and not turn.failures else pause_s)
+            self._changed.notify()
 
     def close(self) -> None:
         """No lane is due from now on."""

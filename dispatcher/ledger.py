@@ -11,8 +11,7 @@ from typing import Final
 
 from cqueue import ids
 from cqueue.catalog import Catalog
-from cqueue.dispatcher.definition import Definition
-from cqueue.dispatcher.ticket import Ticket, next_ticket
+from cqueue.dispatcher.definition import Definition, Ticket, next_ticket
 from cqueue.dispatcher.triggers import jitter_ms
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import OutcomeUnknown

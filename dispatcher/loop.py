@@ -1,77 +1,64 @@
-"""The event loop that coroutine handlers run on: one thread, started when the first of them comes."""
+"""The event loop that coroutine handlers run on: one thread."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import Delivery, Settlement, Stage
-from cqueue.dispatcher.events import Event, Events, Trouble
-from cqueue.dispatcher.handover import Handover
-from cqueue.dispatcher.pace import Pace
-from cqueue.dispatcher.running import Runner
-from cqueue.dispatcher.tally import Tallies, Tally
+from cqueue.dispatcher.events import Event, Trouble
+from cqueue.dispatcher.handover import Pace
+from cqueue.dispatcher.running import Plant
 from cqueue.dispatcher.workers import timed_out
 
 BLOCKED_S: Final = 5.0
 
 
 class Loop:
-    """Runs coroutine handlers, `limit` at a time."""
+    """Runs coroutine handlers, `size` at a time."""
 
-    def __init__(
-        self,
-        limit: int,
-        handover: Handover,
-        runner: Runner,
-        *,
-        settle: Callable[[Delivery, Settlement], None],
-        events: Events,
-        tallies: Tallies,
-        backlog: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._limit = limit
-        self._handover = handover
-        self._runner = runner
-        self._settle = settle
-        self._events = events
-        self._tally = tallies.new()
-        self._clock = clock
-        self.pace = Pace(limit, backlog, self._ages)
+    def __init__(self, size: int, plant: Plant) -> None:
+        self.size = size
+        self._plant = plant
+        self._runner = plant.runner
+        self._clock = plant.clock
+        self.pace = Pace(size, plant.backlog, self._ages)
         self._mutex = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
         self._tasks: dict[asyncio.Task[None], tuple[Delivery, float]] = {}
         self._asked_s: float | None = None  # since when the loop has not answered
-        self._trouble = Trouble(events, Event.LOOP_BLOCKED, Event.LOOP_RESUMED, clock)
+        self._trouble = Trouble(plant.events, Event.LOOP_BLOCKED, Event.LOOP_RESUMED, plant.clock)
         self._done = 0  # finished since the hand-over was asked last
         self._stopping = False
         self._closed = False
 
     # ── called from other threads ──
 
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+
+    def _tell(self, call: Callable[[], object]) -> None:
+        """Have it called on the loop's thread, unless that has ended."""
+        with self._mutex:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(call)
+
     def call(self) -> None:
         """Something waits."""
-        with self._mutex:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
-                self._thread.start()
-            if not self._closed:
-                self._loop.call_soon_threadsafe(self._pump)
+        self._tell(self._pump)
 
     def watch(self, now_s: float) -> None:
         """Tell if a coroutine keeps the loop from going round: none of the others gets on then."""
-        if self._loop is None or self._closed:
-            return
         if self._asked_s is None:
-            self._asked_s = now_s
-            self._loop.call_soon_threadsafe(self._answer)
+            if self._tasks:
+                self._asked_s = now_s
+                self._tell(self._answer)
         elif now_s - self._asked_s >= BLOCKED_S:
             error = RuntimeError(f"the event loop has not come round for {now_s - self._asked_s:.0f} s")
             self._trouble.failed("loop", error, running=len(self._tasks))
@@ -90,32 +77,25 @@ class Loop:
 
     def interrupt_all(self) -> None:
         """Cancel all coroutines, as the dispatcher stops."""
-        with self._mutex:
-            if self._loop is not None and not self._closed:
-                self._loop.call_soon_threadsafe(self._cancel_all)
+        self._tell(self._cancel_all)
 
     def close(self, seconds: float) -> None:
         """End the thread. What still runs is not waited for."""
         with self._mutex:
-            if self._loop is None or self._closed:
-                return
             self._closed = True
             self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread is not None:
-            self._thread.join(seconds)
+        self._thread.join(seconds)
 
     # ── on the loop's thread ──
 
     def _run(self) -> None:
         loop = self._loop
-        if loop is None:
-            return
         asyncio.set_event_loop(loop)
         while True:
             try:
                 loop.run_forever()
             except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started
-                self._events.say(Event.BROKEN, error=exc)
+                self._plant.events.say(Event.BROKEN, error=exc)
             if self._closed:
                 break
         for task in asyncio.all_tasks(loop):
@@ -129,7 +109,7 @@ class Loop:
         """Start as many as may run."""
         while True:
             done, self._done = self._done, 0
-            delivery = self._handover.take_now(done=done, idle=self._limit - len(self._tasks))
+            delivery = self._plant.handover.take_now(done=done, idle=self.size - len(self._tasks))
             if delivery is None:
                 return
             task = asyncio.get_running_loop().create_task(self._handle(delivery))
@@ -150,15 +130,15 @@ class Loop:
         try:
             settlement = await self._run_one(delivery)
             delivery.let_go()
-            self._settle(delivery, settlement)
+            self._plant.settle(delivery, settlement)
         except BaseException as exc:  # noqa: BLE001 - as in a worker
-            self._events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
+            self._plant.events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
             delivery.stage = Stage.LEFT
 
     async def _run_one(self, delivery: Delivery) -> Settlement:
         begun_s = self._clock()
         context = self._runner.prepare(delivery)
-        self._tally.add(delivery.lane.name, "started")
+        self._plant.tallies.add(delivery.lane.name, "started")
         answer: Any = None
         error: BaseException | None = None
         try:
@@ -169,19 +149,16 @@ class Loop:
         self.pace.observe(self._clock() - begun_s)
         try:
             if self._stopping and isinstance(error, asyncio.CancelledError):
-                return self._runner.stop(delivery, context, error, self._tally)
-            if not delivery.steps:
-                return self._runner.leave(delivery, context, answer, error, self._tally)
-            aside = Tally()
-            settlement = await asyncio.to_thread(self._runner.leave, delivery, context, answer, error, aside)
-            self._tally.merge(aside)
-            return settlement
+                return self._runner.stop(delivery, context, error)
+            if delivery.step is None:
+                return self._runner.leave(delivery, context, answer, error)
+            return await asyncio.to_thread(self._runner.leave, delivery, context, answer, error)
         finally:
             error = None  # as in a worker
 
     async def _enter(self, delivery: Delivery, context: Context) -> bool:
-        """Steps may block, so they run elsewhere, and with them the hooks."""
-        if delivery.steps:
+        """A schedule is asked of Cassandra, so that runs elsewhere, and with it the hooks."""
+        if delivery.step is not None:
             return await asyncio.to_thread(self._runner.enter, delivery, context)
         return self._runner.enter(delivery, context)
 
@@ -196,5 +173,5 @@ class Loop:
         except TimeoutError as exc:
             if not scope.expired():
                 raise
-            self._events.of(Event.TIMED_OUT, delivery, limit_s=limit_s)
+            self._plant.events.of(Event.TIMED_OUT, delivery, limit_s=limit_s)
             raise timed_out(delivery, exc) from exc

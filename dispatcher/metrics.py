@@ -20,15 +20,21 @@ from prometheus_client.registry import Collector
 from cqueue._version import __version__
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.depths import Depth
 from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.tally import Stats
+from cqueue.dispatcher.tally import Depth, Stats
 
 OUTCOMES: Final = (
     "succeeded", "retried", "snoozed", "cancelled", "dead", "lost", "left", "released", "interrupted",
 )  # fmt: skip
 """As `QueueCounts` has them."""
 FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
+HELD: Final = (
+    ("depth", "ready", "Messages that are due and held by nobody: an estimate."),
+    ("oldest_age_seconds", "oldest_age_s", "Seconds since the oldest one was due."),
+    ("in_flight", "in_flight", "Messages that consumers hold: an estimate."),
+    ("dead", "dead", "Letters in the dead-letter queue: an estimate."),
+)
+"""Of what `Depth` has of each queue."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Seconds: from a handler that does nothing to one that takes minutes."""
 LARGEST: Final = frozenset({
@@ -135,21 +141,13 @@ class _Held(Collector):
         self._depths = depths
 
     def collect(self) -> Iterator[Metric]:
-        depth = _by_queue("cqueue_queue_depth", "Messages that are due and held by nobody: an estimate.")
-        age = _by_queue("cqueue_queue_oldest_age_seconds", "Seconds since the oldest one was due.")
-        in_flight = _by_queue("cqueue_queue_in_flight", "Messages that consumers hold: an estimate.")
-        dead = _by_queue("cqueue_queue_dead", "Letters in the dead-letter queue: an estimate.")
-        for queue, found in self._depths().items():
-            depth.add_metric([queue], found.ready)
-            age.add_metric([queue], found.oldest_age_s)
-            in_flight.add_metric([queue], found.in_flight)
-            if found.dead is not None:
-                dead.add_metric([queue], found.dead)
-        yield from (depth, age, in_flight, dead)
-
-
-def _by_queue(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=["queue"])
+        depths = self._depths()
+        for name, field, text in HELD:
+            family = GaugeMetricFamily(f"cqueue_queue_{name}", text, labels=["queue"])
+            for queue, depth in depths.items():
+                if (value := getattr(depth, field)) is not None:
+                    family.add_metric([queue], value)
+            yield family
 
 
 class Meter(Middleware):

@@ -1,14 +1,19 @@
-"""Hooks around sending, running and acking, for what every task of an application needs."""
+"""Hooks around sending, running and acking; and the way out of an application, which passes them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Context
     from cqueue.message import Message, MessageId
+    from cqueue.producer import SendResult
+    from cqueue.queue import Queue
+
+_log = logging.getLogger("cqueue.dispatcher")
 
 
 class Middleware:
@@ -39,3 +44,48 @@ class Middleware:
 
     def after_ack(self, messages: Sequence[ReceivedMessage]) -> None:
         """Their acks are stored."""
+
+
+class Outbox:
+    """Sends to queues by name. Thread-safe.
+
+    Args:
+        queue: gives the queue of a name; the same one to all senders, as it keeps what they may use again.
+        middleware: hooks around every send.
+    """
+
+    def __init__(self, queue: Callable[[str], Queue], middleware: Sequence[Middleware]) -> None:
+        self._queue = queue
+        self._middleware = tuple(middleware)
+
+    def send(self, queue: str, message: Message) -> MessageId:
+        """Store one message; as `Queue.send`."""
+        result = self.send_many(queue, [message])
+        for _, error in result.failed:
+            raise error
+        id_ = result.ids[0]
+        if id_ is None:
+            raise AssertionError("a send without error has an id")
+        return id_
+
+    def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
+        """Store many; as `Queue.send_many`. Should a `before_send` fail, nothing is sent."""
+        prepared = [self._before(queue, message) for message in messages]
+        result = self._queue(queue).send_many(prepared)
+        if self._middleware:
+            for message, id_ in zip(prepared, result.ids, strict=True):
+                if id_ is not None:
+                    self._after(queue, message, id_)
+        return result
+
+    def _before(self, queue: str, message: Message) -> Message:
+        for each in self._middleware:
+            message = each.before_send(queue, message)
+        return message
+
+    def _after(self, queue: str, message: Message, id_: MessageId) -> None:
+        for each in reversed(self._middleware):
+            try:
+                each.after_send(queue, message, id_)
+            except Exception:  # noqa: BLE001 - the message is stored, and its sender must be told so
+                _log.exception("after_send_failed")

@@ -30,7 +30,7 @@ class Notifier:
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
         self._address = None if address is None else _decoded(address)
         self._watchdog_s = watchdog_s
-        self._status = ""
+        self._told: dict[str, str] = {}
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
@@ -49,30 +49,30 @@ class Notifier:
         return None if self._watchdog_s is None or self._address is None else self._watchdog_s / 2
 
     def ready(self) -> None:
-        """Messages are received now."""
-        self._send("READY=1")
+        """Messages are received now; told once."""
+        self._send("READY", "1")
 
     def stopping(self) -> None:
-        """The drain has begun."""
-        self._send("STOPPING=1")
+        """The drain has begun; told once."""
+        self._send("STOPPING", "1")
 
     def alive(self) -> None:
         """Feed the watchdog."""
-        self._send("WATCHDOG=1")
+        self._told.pop("WATCHDOG", None)
+        self._send("WATCHDOG", "1")
 
     def status(self, text: str) -> None:
         """What `systemctl status` shows; sent only when it has changed."""
-        line = " ".join(text.split())[:MAX_STATUS]
-        if line != self._status:
-            self._status = line
-            self._send(f"STATUS={line}")
+        self._send("STATUS", " ".join(text.split())[:MAX_STATUS])
 
-    def _send(self, text: str) -> None:
-        if self._address is None:
+    def _send(self, name: str, value: str) -> None:
+        """Send a notice, unless it says what was said last."""
+        if self._address is None or self._told.get(name) == value:
             return
+        self._told[name] = value
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
             out.setblocking(False)  # a full queue must not hold up the service
-            out.sendto(text.encode(), self._address)
+            out.sendto(f"{name}={value}".encode(), self._address)
 
 
 def _decoded(address: str) -> str | bytes:

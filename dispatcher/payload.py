@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -25,6 +25,9 @@ MAX_DEPTH: Final = 100
 DEFAULT_CODEC: Final = "json"
 _MICROSECOND = timedelta(microseconds=1)
 
+Above = tuple[int, ...]
+"""The identities of what a value stands in."""
+
 
 class Arguments(NamedTuple):
     """What a task is called with."""
@@ -34,11 +37,9 @@ class Arguments(NamedTuple):
 
 
 class _Refused(ValueError):
-    """A value that cannot be encoded. path: where it stands, as Python writes it."""
+    """A value that cannot be encoded. path: where in the argument it stands, as Python writes it."""
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(why)
-        self.path = path
+    path = ""
 
 
 # ── Bytes ──
@@ -113,14 +114,10 @@ def encode(arguments: Arguments, codec: Codec, names: Sequence[str] = ()) -> byt
         BadArguments: a value cannot be encoded; the text says which one.
     """
     paths = (*names, *(f"args[{i}]" for i in range(len(names), len(arguments.args))))
+    args = [_argument(path, value, codec) for path, value in zip(paths, arguments.args, strict=False)]
+    kwargs = {name: _argument(name, value, codec) for name, value in arguments.kwargs.items()}
     try:
-        args = [
-            _tagged(value, Place(codec, path)) for value, path in zip(arguments.args, paths, strict=False)
-        ]
-        kwargs = {name: _tagged(value, Place(codec, name)) for name, value in arguments.kwargs.items()}
         return codec.dump({"args": args, "kwargs": kwargs})
-    except _Refused as exc:
-        raise BadArguments(f"{exc.path} {exc}") from exc
     except (ValueError, OverflowError) as exc:
         raise BadArguments(f"the arguments cannot be written as {codec.name}: {exc}") from exc
 
@@ -146,64 +143,56 @@ def decode(body: bytes, name: str | None) -> Arguments:
 # ── Values with tags ──
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value stands: under which name or key, and the identities of what it stands in."""
-
-    codec: Codec
-    key: Any
-    above: tuple[int, ...] = ()
-    outer: Place | None = None
-
-    def inside(self, container: Any, key: Any) -> Place:
-        """The place of one of the container's values."""
-        return Place(self.codec, key, (*self.above, id(container)), self)
-
-    @property
-    def path(self) -> str:
-        """For people, as Python writes it; made only when something is wrong there."""
-        return str(self.key) if self.outer is None else f"{self.outer.path}[{self.key!r}]"
+def _argument(name: str, value: Any, codec: Codec) -> Any:
+    try:
+        return _tagged(value, codec, ())
+    except _Refused as exc:
+        raise BadArguments(f"{name}{exc.path} {exc}") from exc
 
 
-def _tagged(value: Any, place: Place) -> Any:
+def _tagged(value: Any, codec: Codec, above: Above) -> Any:
     """The value in words of the codec. Only exact types: a subclass would come back as its base."""
     kind = type(value)
-    if kind in place.codec.plain:
+    if kind in codec.plain:
         return value
-    if len(place.above) > MAX_DEPTH:
-        raise _Refused(place.path, f"lies more than {MAX_DEPTH} levels deep")
-    if id(value) in place.above:
-        raise _Refused(place.path, "holds itself")
+    if len(above) > MAX_DEPTH:
+        raise _Refused(f"lies more than {MAX_DEPTH} levels deep")
+    if id(value) in above:
+        raise _Refused("holds itself")
     if kind not in _WRITE:
-        raise _Refused(place.path, f"is a {kind.__module__}.{kind.__qualname__}; pass plain values, or an id")
-    return _WRITE[kind](value, place)
+        raise _Refused(f"is a {kind.__module__}.{kind.__qualname__}; pass plain values, or an id")
+    return _WRITE[kind](value, codec, above)
 
 
-def _float(value: float, _place: Place) -> Any:
+def _inside(container: Any, items: Iterable[tuple[Any, Any]], codec: Codec, above: Above) -> Iterator[Any]:
+    """The container's values in words of the codec."""
+    above, plain = (*above, id(container)), codec.plain
+    for key, each in items:
+        try:
+            yield each if type(each) in plain else _tagged(each, codec, above)
+        except _Refused as exc:
+            exc.path = f"[{key!r}]{exc.path}"
+            raise
+
+
+def _float(value: float, *_: Any) -> Any:
     return value if math.isfinite(value) else {"$float": str(value)}
 
 
-def _int(value: int, _place: Place) -> Any:
+def _int(value: int, *_: Any) -> Any:
     """Others than Python read no number of more than 64 bits, and Python itself none of 5,000 digits."""
     return value if -(1 << 63) <= value < 1 << 63 else {"$int": hex(value)}
 
 
-def _list(value: Iterable[Any], place: Place) -> Any:
-    plain = place.codec.plain  # most values are; they need no place
-    return [
-        each if type(each) in plain else _tagged(each, place.inside(value, i)) for i, each in enumerate(value)
-    ]
+def _list(value: Iterable[Any], codec: Codec, above: Above) -> Any:
+    return list(_inside(value, enumerate(value), codec, above))
 
 
-def _dict(value: dict[Any, Any], place: Place) -> Any:
+def _dict(value: dict[Any, Any], codec: Codec, above: Above) -> Any:
     for key in value:
         if type(key) is not str:
-            raise _Refused(place.path, f"has the key {key!r}; keys are text")
-    plain = place.codec.plain
-    tree = {
-        key: each if type(each) in plain else _tagged(each, place.inside(value, key))
-        for key, each in value.items()
-    }
+            raise _Refused(f"has the key {key!r}; keys are text")
+    tree = dict(zip(value, _inside(value, value.items(), codec, above), strict=True))
     return {"$dict": tree} if _looks_tagged(tree) else tree
 
 
@@ -212,21 +201,21 @@ def _looks_tagged(tree: Mapping[str, Any]) -> bool:
     return len(tree) == 1 and next(iter(tree)).startswith("$")
 
 
-_WRITE: Final[Mapping[type, Callable[[Any, Place], Any]]] = {
+_WRITE: Final[Mapping[type, Callable[[Any, Codec, Above], Any]]] = {
     float: _float,
     int: _int,
     list: _list,
     dict: _dict,
-    tuple: lambda value, place: {"$tuple": _list(value, place)},
-    set: lambda value, place: {"$set": _list(value, place)},
-    frozenset: lambda value, place: {"$frozenset": _list(value, place)},
-    datetime: lambda value, _place: {"$datetime": value.isoformat()},
-    date: lambda value, _place: {"$date": value.isoformat()},
-    time: lambda value, _place: {"$time": value.isoformat()},
-    timedelta: lambda value, place: {"$timedelta_us": _int(value // _MICROSECOND, place)},
-    UUID: lambda value, _place: {"$uuid": str(value)},
-    Decimal: lambda value, _place: {"$decimal": str(value)},
-    bytes: lambda value, _place: {"$bytes": value.hex()},
+    tuple: lambda value, *place: {"$tuple": _list(value, *place)},
+    set: lambda value, *place: {"$set": _list(value, *place)},
+    frozenset: lambda value, *place: {"$frozenset": _list(value, *place)},
+    datetime: lambda value, *_: {"$datetime": value.isoformat()},
+    date: lambda value, *_: {"$date": value.isoformat()},
+    time: lambda value, *_: {"$time": value.isoformat()},
+    timedelta: lambda value, *_: {"$timedelta_us": _int(value // _MICROSECOND)},
+    UUID: lambda value, *_: {"$uuid": str(value)},
+    Decimal: lambda value, *_: {"$decimal": str(value)},
+    bytes: lambda value, *_: {"$bytes": value.hex()},
 }
 
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {

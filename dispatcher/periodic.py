@@ -13,10 +13,9 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.definition import check_key
+from cqueue.dispatcher.definition import Ticket, check_key
 from cqueue.dispatcher.payload import Arguments, encode
 from cqueue.dispatcher.tasks import Task
-from cqueue.dispatcher.ticket import Ticket
 from cqueue.dispatcher.triggers import Cron, Trigger
 from cqueue.errors import ConfigError
 from cqueue.queue import Queue

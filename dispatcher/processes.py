@@ -21,10 +21,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Final, Protocol
 
 from cqueue.dispatcher import logs, recorder
@@ -136,6 +136,7 @@ class Slot:
     deaths: deque[float] = field(default_factory=deque)
     start_at_s: float | None = 0.0  # None: not to be started
     kill_at_s: float | None = None
+    outdated: bool = False  # to be replaced, in its turn
     replaced: bool = False  # told to stop so that another one can start
 
     def begin(self, child: Child, now_s: float) -> None:
@@ -145,11 +146,28 @@ class Slot:
 
     def end(self) -> None:
         """Its child has gone."""
-        self.child, self.kill_at_s, self.heard_s = None, None, None
+        self.child, self.kill_at_s, self.heard_s, self.outdated = None, None, None, False
 
     def is_up(self, now_s: float) -> bool:
         """Whether its child is at work, or has had long enough for it that nobody waits any more."""
-        return self.child is not None and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
+        return (
+            self.child is not None
+            and not self.replaced
+            and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
+        )
+
+
+class Audience:
+    """Who is told what children say; does nothing."""
+
+    def heard(self, index: int, report: dict[str, Any]) -> None:
+        """The child of this slot has reported."""
+
+    def gone(self, index: int) -> None:
+        """The child of this slot has ended."""
+
+    def looked(self) -> None:
+        """All news are taken; called once a second at least."""
 
 
 class Supervisor:
@@ -159,6 +177,7 @@ class Supervisor:
         start: makes a child for a slot, which puts its news into the inbox.
         count: how many.
         inbox: news of signals, children, and files.
+        audience: is told what children say.
         grace_s: how long children may take to drain.
         drain: children end by themselves when there is nothing left to do.
         patient: a child that cannot be loaded is started again when code changes, also the first one.
@@ -171,6 +190,7 @@ class Supervisor:
         count: int,
         inbox: Inbox,
         *,
+        audience: Audience | None = None,
         grace_s: float,
         drain: bool = False,
         patient: bool = False,
@@ -179,20 +199,19 @@ class Supervisor:
         self.slots = [Slot(index) for index in range(count)]
         self.stopping: int | None = None  # the signal that said so
         self.failure = ""  # what a child said that could not be started
-        self.on_report: Callable[[int, dict[str, Any]], None] = lambda _child, _report: None
-        self.on_end: Callable[[int], None] = lambda _child: None
-        self.on_tick: Callable[[], None] = lambda: None
         self._start = start
         self._inbox = inbox
+        self._audience = audience or Audience()
         self._grace_s = grace_s
         self._drain = drain
         self._patient = patient
         self._clock = clock
         self._code = 0
         self._was_ready = False  # any child, ever
-        self._to_replace: deque[Slot] = deque()
         self._looked_s = clock()
         self._log = logs.logger()
+
+    # ── its life ──
 
     def run(self) -> int:
         """Until all children have ended and none is to be started; the exit code."""
@@ -201,20 +220,13 @@ class Supervisor:
         return self._code
 
     def _step(self) -> None:
-        """One piece of news, then whatever is due."""
+        """What is due, then all news, or a second of none."""
         self._due()
-        news: News | None
-        try:
-            news = self._inbox.get(timeout=self._patience_s())
-        except queue.Empty:
-            news = None
-        while news is not None:
-            self._take(news)
-            try:
-                news = self._inbox.get_nowait()
-            except queue.Empty:
-                news = None
-        self.on_tick()
+        with contextlib.suppress(queue.Empty):
+            self._take(self._inbox.get(timeout=self._patience_s()))
+            while True:
+                self._take(self._inbox.get_nowait())
+        self._audience.looked()
 
     def _over(self) -> bool:
         return all(slot.child is None and slot.start_at_s is None for slot in self.slots)
@@ -240,30 +252,28 @@ class Supervisor:
         elif isinstance(news, Ended):
             self._ended(news)
         elif isinstance(news, Changed):
-            self._log.info(logs.Event.RELOADING, files=list(news.files[:5]))
-            self.reload()
+            self.reload(files=list(news.files[:5]))
         elif news.number == signal.SIGHUP:
-            self._log.info(logs.Event.RELOADING, signal="SIGHUP")
-            self.reload()
+            self.reload(signal="SIGHUP")
         else:
             self._signalled(news.number)
 
     def _signalled(self, number: int) -> None:
         if self.stopping is not None:
-            self._leave(number)
+            self._log.warning(logs.Event.LEFT, signal=signal.Signals(number).name)
+            self._leave(number, 128 + number)
             return
         self.stopping = number
-        self._to_replace.clear()
         self._log.info(logs.Event.STOPPING, signal=signal.Signals(number).name, grace_s=self._grace_s)
         for slot in self.slots:
             slot.start_at_s = None
             self._tell_to_stop(slot)
 
-    def _leave(self, number: int) -> None:
-        """At once: what was not started has been given back since the first signal."""
-        self._log.warning(logs.Event.LEFT, signal=signal.Signals(number).name)
-        self._code = 128 + number
+    def _leave(self, number: int, code: int) -> None:
+        """At once: what was not started has been given back since the first signal, or never was taken."""
+        self.stopping, self._code = number, code
         for slot in self.slots:
+            slot.start_at_s = None
             if slot.child is not None:
                 slot.child.kill()
 
@@ -279,7 +289,7 @@ class Supervisor:
             self._was_ready = slot.was_ready = True
             self._log.info(logs.Event.CHILD_READY, child=slot.index, pid=news.child)
         slot.heard_s = self._clock()
-        self.on_report(slot.index, news.report)
+        self._audience.heard(slot.index, news.report)
         if news.report.get("alive") is False:
             self._kill_stalled(slot, str(news.report.get("reason")))
 
@@ -297,30 +307,18 @@ class Supervisor:
         fields = {"running": news.running[:MOST_TOLD], "handlers": len(news.running)} if news.running else {}
         say(logs.Event.CHILD_ENDED, child=slot.index, pid=news.child, code=news.code, **fields)
         slot.end()
-        self.on_end(slot.index)
+        self._audience.gone(slot.index)
         replaced, slot.replaced = slot.replaced, False
         if self.stopping is not None:
-            self._sum_up(news.code)
+            if news.code != 0 and self._code == 0:
+                self._code = Exit.GRACE_PASSED  # the worst that any child came to
         elif news.code == Exit.USAGE and not self._was_ready and not self._patient:
-            self._give_up()
+            # The application cannot be loaded, and never could: nobody but its author can help.
+            self._leave(signal.SIGTERM, Exit.USAGE)
         elif news.code == Exit.DRAINED and self._drain and not replaced:
             return
         else:
             self._replace(slot, died=news.code != 0 and not replaced)
-
-    def _sum_up(self, code: int) -> None:
-        """The worst that any child came to."""
-        if code != 0 and self._code == 0:
-            self._code = Exit.GRACE_PASSED
-
-    def _give_up(self) -> None:
-        """The application cannot be loaded, and never could: nobody but its author can help."""
-        self._code = Exit.USAGE
-        self.stopping = signal.SIGTERM
-        for slot in self.slots:
-            slot.start_at_s = None
-            if slot.child is not None:
-                slot.child.kill()
 
     def _replace(self, slot: Slot, *, died: bool) -> None:
         now_s = self._clock()
@@ -372,33 +370,56 @@ class Supervisor:
 
     # ── reload ──
 
-    def reload(self) -> None:
+    def reload(self, **why: Any) -> None:
         """Replace all children, one after the other; those that are not running at once."""
+        self._log.info(logs.Event.RELOADING, **why)
         if self.stopping is not None:
             return
-        self._to_replace = deque(slot for slot in self.slots if slot.child is not None)
         for slot in self.slots:
             slot.deaths.clear()
+            slot.outdated = slot.child is not None
             if slot.child is None and not self._drain:
                 slot.start_at_s = self._clock()
 
     def _replace_next(self) -> None:
         """Tell the next one to stop, once all others are at work or on their way."""
-        if not self._to_replace or any(slot.replaced for slot in self.slots):
+        now_s, slot = self._clock(), next((slot for slot in self.slots if slot.outdated), None)
+        others = [one for one in self.slots if not one.outdated]
+        if slot is None or self.stopping is not None or not all(one.is_up(now_s) for one in others):
             return
-        now_s, waiting = self._clock(), list(self._to_replace)
-        if not all(slot.is_up(now_s) for slot in self.slots if slot not in waiting):
-            return
-        slot = self._to_replace.popleft()
-        if slot.child is not None:
-            slot.replaced = True
-            self._tell_to_stop(slot)
+        slot.outdated, slot.replaced = False, True
+        self._tell_to_stop(slot)
 
     def _slot_of(self, child: int) -> Slot | None:
         return next((slot for slot in self.slots if slot.child is not None and slot.child.pid == child), None)
 
 
 # ── Real processes ──
+
+
+class Wire:
+    """Lines of JSON over a socket, from both ends. Thread-safe."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self.socket = ours
+        self.lines = ours.makefile("rb")
+        self._mutex = Lock()
+
+    def send(self, value: dict[str, Any]) -> None:
+        """Send a line; where the other end has gone, it is lost."""
+        with contextlib.suppress(OSError), self._mutex:
+            self.socket.sendall(json.dumps(value).encode() + b"\n")
+
+    def close(self) -> None:
+        """Say and hear nothing any more."""
+        self.lines.close()
+        self.socket.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Lines until the other end has gone."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in self.lines:
+                yield json.loads(line)
 
 
 class Process:
@@ -412,11 +433,12 @@ class Process:
 
     def __init__(self, module: str, options: dict[str, Any], inbox: Inbox) -> None:
         self._inbox = inbox
-        self._ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        self._wire = Wire(ours)
         self._memory = recorder.shared_file()
         with theirs:
             self._process = _spawn(module, theirs.fileno(), self._memory)
-        self._write(options)
+        self._wire.send(options)
         self._listener = Thread(target=self._listen, name=f"cqueue-child-{self.pid}", daemon=True)
         self._listener.start()
         Thread(target=self._wait, name=f"cqueue-child-{self.pid}-end", daemon=True).start()
@@ -428,27 +450,22 @@ class Process:
 
     def tell(self, order: str) -> None:
         """Send an order; one that has just died hears nothing."""
-        self._write({"order": order})
+        self._wire.send({"order": order})
 
     def kill(self) -> None:
         """SIGKILL, and nothing to a process that has been reaped."""
         self._process.kill()
 
-    def _write(self, value: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):
-            self._ours.sendall(json.dumps(value).encode() + b"\n")
-
     def _listen(self) -> None:
-        with contextlib.suppress(OSError, ValueError), self._ours.makefile("rb") as lines:
-            for line in lines:
-                self._inbox.put(Said(self.pid, json.loads(line)))
+        for report in self._wire:
+            self._inbox.put(Said(self.pid, report))
 
     def _wait(self) -> None:
         code = self._process.wait()
         self._listener.join(LAST_WORDS_S)  # its end comes after all that it said
         self._inbox.put(Ended(self.pid, code, recorder.running(self._memory)))
         os.close(self._memory)
-        self._ours.close()
+        self._wire.close()
 
 
 def _spawn(module: str, *keep: int) -> subprocess.Popen[bytes]:

@@ -7,7 +7,7 @@ may share one: which of them ran would be a matter of the order of imports.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +57,8 @@ def check_task_name(name: str) -> str:
     return name
 
 
-class Registry(Mapping[str, "Task[..., Any]"]):
+class Registry(dict[str, "Task[..., Any]"]):
     """Tasks by name, in the order of their definition. Filled while modules are imported, then only read."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[str, Task[..., Any]] = {}
 
     def add(self, task: Task[..., Any]) -> None:
         """Take a task in.
@@ -69,7 +66,7 @@ class Registry(Mapping[str, "Task[..., Any]"]):
         Raises:
             ConfigError: there is one of that name already.
         """
-        if (other := self._tasks.setdefault(task.name, task)) is not task:
+        if (other := self.setdefault(task.name, task)) is not task:
             raise ConfigError(
                 f"there are two tasks {task.name!r}: {_where(other)} and {_where(task)}; name one with name="
             )
@@ -82,29 +79,20 @@ class Registry(Mapping[str, "Task[..., Any]"]):
         """
         if name is None:
             raise UnknownTask("the message names no task: it was not enqueued by one")
-        if name not in self._tasks:
-            hint = suggest(name, self._tasks) if self._tasks else " It has none; are its modules imported?"
+        if name not in self:
+            hint = suggest(name, self) if self else " It has none; are its modules imported?"
             raise UnknownTask(f"this application has no task {name!r}.{hint}")
-        return self._tasks[name]
+        return self[name]
 
     def queues(self) -> dict[str, list[Task[..., Any]]]:
         """Tasks by queue."""
         found: dict[str, list[Task[..., Any]]] = {}
-        for task in self._tasks.values():
+        for task in self.values():
             found.setdefault(task.queue, []).append(task)
         return found
 
     def __repr__(self) -> str:
-        return f"<tasks {', '.join(self._tasks)}>"
-
-    def __getitem__(self, name: str) -> Task[..., Any]:
-        return self._tasks[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tasks)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
+        return f"<tasks {', '.join(self)}>"
 
 
 def _where(task: Task[..., Any]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import traceback
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -43,45 +44,49 @@ class RetryAsked(Exception):
 # ── Decisions ──
 
 
-def decide(
-    policy: Retry, *, attempt: int, max_attempts: int, first_seen_s: float, error: BaseException
-) -> Verdict:
-    """What to do about a handler that raised.
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that is to be followed by another one, or by none.
 
-    Args:
-        policy: the task's.
+    Attributes:
         attempt: which one failed, from 1.
         max_attempts: the queue's; 0 is no limit. The smaller of it and the policy's counts.
         first_seen_s: seconds since the message was due first, for `stop_after_delay` and the like.
-        error: what was raised.
+        error: what was raised; None if the handler returned `Retry(...)`.
+    """
+
+    attempt: int
+    max_attempts: int = 0
+    first_seen_s: float = 0.0
+    error: BaseException | None = None
+
+
+def decide(policy: Retry, failure: Failure, error: BaseException) -> Verdict:
+    """What to do about a handler that raised this error.
 
     Returns:
         `Retry` with its delay filled in; or what a rule says; or `Dead` with the error as its reason.
     """
     verdict = rule_for(policy, error)
     if isinstance(verdict, Retry):
-        return _again(verdict, attempt, max_attempts, first_seen_s, error)
+        return _again(verdict, replace(failure, error=error))
     if isinstance(verdict, Snooze) or verdict.reason:
         return verdict
-    return type(verdict)(reason_of(error, f"attempt {attempt}"))
+    return type(verdict)(reason_of(error, f"attempt {failure.attempt}"))
 
 
-def answered(
-    policy: Retry, answer: Retry, *, attempt: int, max_attempts: int, first_seen_s: float
-) -> Retry | Dead:
+def answered(policy: Retry, answer: Retry, failure: Failure) -> Retry | Dead:
     """What to do about a handler that returned `Retry(...)`: as `decide`, the answer before the policy."""
     own = answer if answer.delay is not None or answer.wait is not None else policy
-    limit = attempt_limit(max_attempts, policy.max_attempts, answer.max_attempts)
-    return _again(own, attempt, limit, first_seen_s, None)
+    limit = attempt_limit(failure.max_attempts, policy.max_attempts, answer.max_attempts)
+    return _again(own, replace(failure, max_attempts=limit))
 
 
-def resolved_delay(
-    policy: Retry, attempt: int, *, first_seen_s: float = 0.0, error: BaseException | None = None
-) -> timedelta:
+def resolved_delay(policy: Retry, failure: Failure) -> timedelta:
     """How long to wait after this attempt: 0 to 10 years, whatever the policy's `wait` says."""
     if policy.delay is not None:
         return policy.delay
-    return timedelta(seconds=_wait_s(policy, _state(attempt, first_seen_s, error)))
+    return timedelta(seconds=_wait_s(policy, _state(failure)))
 
 
 def rule_for(policy: Retry, error: BaseException) -> Verdict:
@@ -112,32 +117,28 @@ def _own_attempts(policy: Retry) -> int:
     return attempt_limit(policy.max_attempts, by_stop)
 
 
-def _again(
-    policy: Retry, attempt: int, max_attempts: int, first_seen_s: float, error: BaseException | None
-) -> Retry | Dead:
-    limit = attempt_limit(max_attempts, policy.max_attempts)
+def _again(policy: Retry, failure: Failure) -> Retry | Dead:
+    attempt, limit = failure.attempt, attempt_limit(failure.max_attempts, policy.max_attempts)
     if limit and attempt >= limit:
-        return Dead(reason_of(error, f"attempt {attempt} of {limit}"))
-    state = _state(attempt, first_seen_s, error)
-    delay = policy.delay
-    if delay is None:
-        delay = timedelta(seconds=_wait_s(policy, state))
+        return Dead(reason_of(failure.error, f"attempt {attempt} of {limit}"))
+    delay = resolved_delay(policy, failure)
+    state = _state(failure)
     state.upcoming_sleep = delay.total_seconds()  # `stop_before_delay` looks at it
     if _stops(policy, state):
-        return Dead(reason_of(error, f"attempt {attempt}, stopped by its policy"))
+        return Dead(reason_of(failure.error, f"attempt {attempt}, stopped by its policy"))
     return Retry(delay)
 
 
 # ── Asking tenacity ──
 
 
-def _state(attempt: int, first_seen_s: float, error: BaseException | None) -> RetryCallState:
+def _state(failure: Failure) -> RetryCallState:
     """A call state that says what a wait or stop may ask."""
     state = RetryCallState(_RETRYING, None, (), {})
-    asked = error or RetryAsked("the handler asked for another attempt")
-    state.attempt_number = attempt
+    asked = failure.error or RetryAsked("the handler asked for another attempt")
+    state.attempt_number = failure.attempt
     state.set_exception((type(asked), asked, None))
-    state.start_time, state.outcome_timestamp = 0.0, max(0.0, first_seen_s)
+    state.start_time, state.outcome_timestamp = 0.0, max(0.0, failure.first_seen_s)
     return state
 
 

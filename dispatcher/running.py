@@ -6,52 +6,33 @@ Threads and the event loop share all of it but the call itself.
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher import retry
-from cqueue.dispatcher.context import Context, Signal
-from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.context import Context
+from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.deployment import Waiting
 from cqueue.dispatcher.events import Event, Events, MessageLog
+from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.tally import Tally
+from cqueue.dispatcher.tally import Tallies
 from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, slip
 from cqueue.logs import own_frames
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.firing import ScheduleStep
 
 NEVER_DIES: Final = timedelta(minutes=10)
 """When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""
 INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
 """Ended at a stop: due again at once, and the attempt counts."""
 _TRACE: Final = "\nTraceback (most recent call last)"
-_MS: Final = timedelta(milliseconds=1)
 _VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
-
-
-class Step(Protocol):
-    """Something of the dispatcher's own around handlers, such as schedules.
-
-    Called on a worker thread, or for coroutine handlers on a thread of a pool; it may block. What it
-    raises is as if the handler had raised it.
-    """
-
-    def wants(self, message: ReceivedMessage) -> bool:
-        """Whether the message is of its kind; asked for every message, so to be answered at once."""
-        ...
-
-    def before(self, message: ReceivedMessage, context: Context) -> Verdict | None:
-        """Before the handler, which is not called if this gives a verdict."""
-        ...
-
-    def after(self, message: ReceivedMessage, context: Context, settlement: Settlement) -> Settlement:
-        """After the handler and before anything is told to the queue: what to tell it.
-
-        Not called if `before` gave a verdict.
-        """
-        ...
 
 
 class _RunContext(Context):
@@ -83,7 +64,7 @@ class _RunContext(Context):
             case "log":
                 return MessageLog(self._log, self._delivery)
             case "lost":
-                return Signal()
+                return threading.Event()
         raise AttributeError(f"a context has no {name!r}")
 
 
@@ -94,23 +75,46 @@ def _attempts(delivery: Delivery) -> int:
     return most if own is None else retry.attempt_limit(most, own)
 
 
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """What threads and the event loop run handlers with.
+
+    Attributes:
+        handover: gives them deliveries.
+        runner: surrounds each handler.
+        settle: takes what was decided.
+        backlog: messages that may wait to be started, however quick handlers are.
+        clock: monotonic seconds.
+    """
+
+    handover: Handover
+    runner: Runner
+    settle: Callable[[Delivery, Settlement], None]
+    events: Events
+    tallies: Tallies
+    backlog: int
+    clock: Callable[[], float] = time.monotonic
+
+
 class Runner:
-    """Makes contexts, calls hooks and steps, and decides."""
+    """Makes contexts, calls hooks, moves schedules on, and decides."""
 
     def __init__(
         self,
         events: Events,
         middleware: Sequence[Middleware],
-        steps: Sequence[Step],
+        schedules: ScheduleStep,
         stopping: threading.Event,
         *,
+        tallies: Tallies,
         unknown_task_wait: timedelta = retry.UNKNOWN_TASK_WAIT,
     ) -> None:
         self._events = events
         self._before: Final = _overriding(middleware, "before_run")
         self._after: Final = _overriding(middleware, "after_run")[::-1]
-        self._steps = steps
+        self._schedules = schedules
         self._stopping = stopping
+        self._tallies = tallies
         self._waiting = Waiting(unknown_task_wait, events)
 
     # ── before ──
@@ -123,19 +127,18 @@ class Runner:
         binding = delivery.binding
         if binding is not None and binding.timeout is not None:
             context.deadline = datetime.now(UTC) + binding.timeout
-        for step in self._steps:
-            if step.wants(delivery.message):
-                delivery.steps = [*delivery.steps, step]
+        if delivery.message.trigger is not None:
+            delivery.step = self._schedules
         return context
 
     def enter(self, delivery: Delivery, context: Context) -> bool:
-        """What comes before the handler: steps, then hooks; whether its turn comes. Never raises."""
+        """What comes before the handler: its schedule, then hooks; whether its turn comes. Never raises."""
         if delivery.error is not None:
             return False
         message = delivery.message
         try:
-            for step in delivery.steps:
-                delivery.early = step.before(message, context)
+            if delivery.step is not None:
+                delivery.early = delivery.step.before(message, context)
                 if delivery.early is not None:
                     return False
             for before in self._before:
@@ -148,11 +151,11 @@ class Runner:
     # ── after ──
 
     def leave(
-        self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None, tally: Tally
+        self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None
     ) -> Settlement:
         """What becomes of the message, once its handler has answered or failed. Never raises."""
         if delivery.early is not None:
-            return self._counted(delivery, self._of_verdict(delivery, delivery.early), None, tally)
+            return self._counted(delivery, self._of_verdict(delivery, delivery.early), None)
         error = error or delivery.error
         is_verdict = answer is not None and isinstance(answer, _VERDICTS)
         if not is_verdict and answer is not None and (what := slip(answer)):
@@ -162,18 +165,18 @@ class Runner:
         settlement = SUCCEEDED
         if error is not None or is_verdict or answer is False:
             settlement, error = self._decide(delivery, answer, error)
-        for step in reversed(delivery.steps):
+        if delivery.step is not None:
             try:
-                settlement = step.after(delivery.message, context, settlement)
+                settlement = delivery.step.after(delivery.message, context, settlement)
             except BaseException as exc:  # noqa: BLE001 - as above
                 error = exc
                 settlement = self._after_error(delivery, exc)
-        return self._counted(delivery, settlement, error, tally)
+        return self._counted(delivery, settlement, error)
 
-    def stop(self, delivery: Delivery, context: Context, error: BaseException, tally: Tally) -> Settlement:
+    def stop(self, delivery: Delivery, context: Context, error: BaseException) -> Settlement:
         """What becomes of a message whose handler was ended because the dispatcher stops. Never raises."""
         self._hooks(delivery, context, None, error)
-        return self._counted(delivery, INTERRUPTED, None, tally)
+        return self._counted(delivery, INTERRUPTED, None)
 
     def _hooks(self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None) -> None:
         for after in self._after:
@@ -194,15 +197,9 @@ class Runner:
 
     def _of_answer(self, delivery: Delivery, answer: Answer) -> Settlement:
         if isinstance(answer, Retry) and delivery.binding is not None:
-            answer = retry.answered(
-                delivery.binding.retry,
-                answer,
-                attempt=delivery.message.attempt,
-                max_attempts=delivery.lane.max_attempts,
-                first_seen_s=self._age_s(delivery),
-            )
+            answer = retry.answered(delivery.binding.retry, answer, _failure(delivery))
         if answer is False:
-            return Settlement(Verb.NACK, "left", self._until_timeout(delivery))
+            return left_to_timeout(delivery)
         return self._of_verdict(delivery, answer)  # type: ignore[arg-type]
 
     def _after_error(self, delivery: Delivery, error: BaseException) -> Settlement:
@@ -212,13 +209,7 @@ class Runner:
             return self._of_verdict(delivery, snooze)
         for policy in (binding.retry if binding is not None else retry.DEFAULT_POLICY, retry.DEFAULT_POLICY):
             try:
-                verdict = retry.decide(
-                    policy,
-                    attempt=delivery.message.attempt,
-                    max_attempts=delivery.lane.max_attempts,
-                    first_seen_s=self._age_s(delivery),
-                    error=error,
-                )
+                verdict = retry.decide(policy, _failure(delivery), error)
             except Exception as exc:  # noqa: BLE001 - as above
                 self._events.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
             else:
@@ -238,16 +229,11 @@ class Runner:
                 if delivery.lane.is_dead_letter:
                     return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
                 return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace)
-        again = verdict.delay
-        if again is None:
-            again = retry.resolved_delay(verdict, delivery.message.attempt)
-        return Settlement(Verb.NACK, "retried", again)
+        return Settlement(Verb.NACK, "retried", retry.resolved_delay(verdict, _failure(delivery)))
 
-    def _counted(
-        self, delivery: Delivery, settlement: Settlement, error: BaseException | None, tally: Tally
-    ) -> Settlement:
+    def _counted(self, delivery: Delivery, settlement: Settlement, error: BaseException | None) -> Settlement:
         """Count and log it."""
-        tally.add(delivery.lane.name, settlement.outcome)
+        self._tallies.add(delivery.lane.name, settlement.outcome)
         if settlement is SUCCEEDED:
             return settlement
         if (event := _EVENTS.get(settlement.outcome)) is not None:
@@ -261,22 +247,18 @@ class Runner:
             self._events.of(event, delivery, **fields)
         return settlement
 
-    def _age_s(self, delivery: Delivery) -> float:
-        """How long the message has been due, in seconds; one that was sent again, since then."""
-        message = delivery.message
-        return max(0.0, (delivery.lane.queue.now - max(message.due, message.sent_at)).total_seconds())
 
-    @staticmethod
-    def _until_timeout(delivery: Delivery) -> timedelta:
-        left_ms = delivery.message.lease.due_ms - delivery.lane.now_ms()
-        return max(0, left_ms) * _MS
+def left_to_timeout(delivery: Delivery) -> Settlement:
+    """It comes again when its timeout would have passed."""
+    left_ms = max(0, delivery.message.lease.due_ms - delivery.lane.now_ms())
+    return Settlement(Verb.NACK, "left", timedelta(milliseconds=left_ms))
 
 
-def released(tally: Tally, deliveries: Sequence[Delivery]) -> Settlement:
-    """Nobody has started them."""
-    for delivery in deliveries:
-        tally.add(delivery.lane.name, RELEASED.outcome)
-    return RELEASED
+def _failure(delivery: Delivery) -> retry.Failure:
+    """The attempt; its message has been due since then, or since it was sent again."""
+    message, lane = delivery.message, delivery.lane
+    age = lane.queue.now - max(message.due, message.sent_at)
+    return retry.Failure(message.attempt, lane.max_attempts, max(0.0, age.total_seconds()))
 
 
 def trace_of(error: BaseException) -> str:

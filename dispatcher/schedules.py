@@ -10,15 +10,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Final
 
 from cqueue.catalog import Catalog
-from cqueue.dispatcher.definition import Definition, check_key
+from cqueue.dispatcher.definition import ACTIVE, DONE, PAUSED, Definition, check_key
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import TRIES, Ledger
-from cqueue.dispatcher.ticket import ACTIVE, DONE, PAUSED
 from cqueue.dispatcher.triggers import RunOnce, Trigger
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import (
@@ -39,8 +38,8 @@ from cqueue.store.decode import is_damaged
 MAX_UPCOMING: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(Definition):
     """A schedule as it stands.
 
     Attributes:
@@ -56,19 +55,11 @@ class Schedule:
 
     queue: str
     key: str
-    trigger: Trigger
     state: str
     next_at: datetime | None
     previous: datetime | None
     fired: int
-    body: bytes
-    task: str | None
-    codec: str | None
-    message_key: str | None
-    headers: Mapping[str, str]
-    priority: int
-    _start_ms: int
-    _read_ms: int = field(compare=False)
+    read_ms: int = field(compare=False, repr=False)
 
     def upcoming(self, count: int = 5) -> list[datetime]:
         """The next times after now, as it was when the schedule was read; at most 1,000.
@@ -82,11 +73,10 @@ class Schedule:
             return []
         most = None if isinstance(self.trigger, RunOnce) else self.trigger.count
         left = count if most is None else min(count, most - self.fired)
-        timetable = Definition(trigger=self.trigger, start_ms=self._start_ms).timetable
         first_ms = int(self.next_at.timestamp() * 1000)
-        if first_ms <= self._read_ms:
-            return [to_datetime(ms) for ms in timetable.upcoming(self._read_ms, left)]
-        later = timetable.upcoming(first_ms, left - 1) if left > 1 else []
+        if first_ms <= self.read_ms:
+            return [to_datetime(ms) for ms in self.timetable.upcoming(self.read_ms, left)]
+        later = self.timetable.upcoming(first_ms, left - 1) if left > 1 else []
         return [self.next_at, *(to_datetime(ms) for ms in later)][:left]
 
 
@@ -143,7 +133,7 @@ class Schedules:
         check_key(key)
         definition = Definition(
             trigger=trigger, start_ms=self.ledger.now_us() // 1000, body=body, task=task, codec=codec,
-            message_key=message_key, headers=headers, priority=priority,
+            message_key=message_key, headers=dict(headers or {}), priority=priority,
         )  # fmt: skip
         fresh = self._fresh_row(key, definition)
         self.ledger.check(fresh)
@@ -210,7 +200,17 @@ class Schedules:
         return self._shown(self._row(key))
 
     def _shown(self, row: ScheduleRow) -> Schedule:
-        return _shown(self.queue, row, self.ledger.definition(row), self.ledger.now_us())
+        definition = self.ledger.definition(row)
+        return Schedule(
+            **{each.name: getattr(definition, each.name) for each in fields(definition)},
+            queue=self.queue,
+            key=row.key,
+            state=row.state,
+            next_at=to_datetime(row.next_at) if row.next_at else None,
+            previous=to_datetime(row.previous) if row.previous else None,
+            fired=row.fired,
+            read_ms=self.ledger.now_us() // 1000,
+        )
 
     def _says_the_same(self, row: ScheduleRow, definition: Definition) -> bool:
         try:
@@ -303,24 +303,4 @@ def _in_place_of(stored: ScheduleRow, fresh: ScheduleRow) -> ScheduleRow:
         version=stored.version,
         generation=max(fresh.generation, 0 if is_damaged(stored) else stored.generation + 1),
         state=PAUSED if stored.state == PAUSED else ACTIVE,
-    )
-
-
-def _shown(queue: str, row: ScheduleRow, definition: Definition, now_us: int) -> Schedule:
-    return Schedule(
-        queue=queue,
-        key=row.key,
-        trigger=definition.trigger,
-        state=row.state,
-        next_at=to_datetime(row.next_at) if row.next_at else None,
-        previous=to_datetime(row.previous) if row.previous else None,
-        fired=row.fired,
-        body=definition.body,
-        task=definition.task,
-        codec=definition.codec,
-        message_key=definition.message_key,
-        headers=dict(definition.headers or {}),
-        priority=definition.priority,
-        _start_ms=definition.start_ms,
-        _read_ms=now_us // 1000,
     )

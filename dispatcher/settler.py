@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from threading import Lock
 from typing import Final, TypeVar
 
 from cqueue.batcher import Batcher, Bounds
@@ -63,7 +62,7 @@ class Settler:
         self._clock = clock
         self._trouble = Trouble(events, Event.SETTLE_FAILED, Event.SETTLE_RESUMED)
         self._middleware = middleware
-        self._tally, self._counting = tallies.new(), Lock()
+        self._tallies = tallies
         bounds = Bounds(options.ack_batch, linger_s=options.ack_interval.total_seconds())
         self._acks: Batcher[Delivery, None] = _batcher("acks", self.send_acks, bounds)
         self._nacks: Batcher[Item, None] = _batcher("nacks", self.send_nacks, bounds)
@@ -150,9 +149,8 @@ class Settler:
         return dict.fromkeys(deliveries, error)
 
     def _count(self, delivery: Delivery, name: str, count: int = 1) -> None:
-        """Add to a counter of the delivery's queue. Several threads do."""
-        with self._counting:
-            self._tally.add(delivery.lane.name, name, count)
+        """Add to a counter of the delivery's queue."""
+        self._tallies.add(delivery.lane.name, name, count)
 
     def _hooks(self, name: str, messages: Sequence[ReceivedMessage]) -> None:
         for one in self._middleware if name == "before_ack" else reversed(self._middleware):

@@ -1,32 +1,23 @@
 """Counting without locks: each thread counts for itself, and who asks adds up.
 
 A counter that all threads share would be a lock, or a lost update, per message.
+What queues hold is estimated by a thread that looks after schedules anyway, twice a minute, and
+not when somebody scrapes: a monitor that asks often, or an outage of Cassandra, holds up no scrape.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
+from cqueue.dispatcher.events import describe, logger
 from cqueue.doorbell import HintCounts
 
-COUNTERS = (
-    "received",
-    "found_by_hint",
-    "started",
-    "succeeded",
-    "left",
-    "retried",
-    "snoozed",
-    "cancelled",
-    "dead",
-    "released",
-    "lost",
-    "interrupted",
-    "acked",
-    "ack_failures",
-    "receive_failures",
-)
+if TYPE_CHECKING:
+    from cqueue.queue import Queue
 
 
 class Tally:
@@ -43,12 +34,6 @@ class Tally:
         if counts is None:
             counts = self.counts[queue] = dict.fromkeys(COUNTERS, 0)
         counts[name] += count
-
-    def merge(self, other: Tally) -> None:
-        """Add what another one, which nobody else uses, has counted."""
-        for queue, counts in other.counts.items():
-            for name, count in counts.items():
-                self.add(queue, name, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +71,9 @@ class QueueCounts:
     receive_failures: int = 0
 
 
+COUNTERS = tuple(each.name for each in fields(QueueCounts))
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """A dispatcher at one moment.
@@ -116,16 +104,20 @@ class Stats:
 
 
 class Tallies:
-    """All tallies of a dispatcher."""
+    """What a dispatcher counts. Any thread may add."""
 
     def __init__(self) -> None:
         self._all: list[Tally] = []
+        self._own = threading.local()
 
-    def new(self) -> Tally:
-        """One more, for one thread."""
-        tally = Tally()
-        self._all.append(tally)
-        return tally
+    def add(self, queue: str, name: str, count: int = 1) -> None:
+        """Count."""
+        try:
+            tally: Tally = self._own.tally
+        except AttributeError:
+            tally = self._own.tally = Tally()
+            self._all.append(tally)
+        tally.add(queue, name, count)
 
     def by_queue(self, queues: list[str]) -> dict[str, QueueCounts]:
         """The sums, by queue."""
@@ -139,3 +131,46 @@ class Tallies:
 def total(counts: dict[str, QueueCounts]) -> QueueCounts:
     """The sums over all queues."""
     return QueueCounts(**{name: sum(getattr(one, name) for one in counts.values()) for name in COUNTERS})
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What a queue held at the last look, estimated.
+
+    Attributes:
+        ready: messages due and held by nobody.
+        in_flight: messages that consumers hold, of all processes.
+        dead: letters in its dead-letter queue; None of a dead-letter queue.
+        oldest_age_s: for how long the oldest message has been ready; 0 if none is.
+    """
+
+    ready: int
+    in_flight: int
+    dead: int | None
+    oldest_age_s: float
+
+
+class Depths:
+    """The latest figures by queue, once somebody wants them."""
+
+    def __init__(self, queues: Iterable[Queue]) -> None:
+        self.wanted = False
+        self.latest: dict[str, Depth] = {}
+        self._queues = tuple(queues)
+
+    def look(self) -> None:
+        """Estimate anew. A queue that cannot be read has no figures: old ones would look like news."""
+        if self.wanted:
+            self.latest = {
+                queue.name: depth for queue in self._queues if (depth := _depth(queue)) is not None
+            }
+
+
+def _depth(queue: Queue) -> Depth | None:
+    try:
+        stats = queue.stats()
+        age_s = (queue.now - stats.oldest).total_seconds() if stats.oldest is not None else 0.0
+    except Exception as exc:  # noqa: BLE001 - the thread must outlive whatever one look meets
+        logger().info("depth_unknown", queue=queue.name, error=describe(exc))
+        return None
+    return Depth(stats.ready, stats.claimed, stats.dead, max(0.0, age_s))

@@ -11,14 +11,13 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.context import Binding, Context
-from cqueue.dispatcher.current import running
+from cqueue.dispatcher.context import Binding, Context, running
 from cqueue.dispatcher.handlers import check_runs, is_async
 from cqueue.dispatcher.payload import Arguments, codec, decode, encode
 from cqueue.dispatcher.registry import check_task_name
@@ -46,22 +45,26 @@ class Sender(Protocol):
         """Store many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendOptions:
-    """How a task's messages are sent; see `Message`. None leaves it to the default."""
+class SendOptions(TypedDict, total=False):
+    """How a task's messages are sent; see `Message`. None leaves it as it is."""
 
-    delay: timedelta | None = None
-    due: datetime | None = None
-    priority: int | None = None
-    headers: Mapping[str, str] | None = None
-    ttl: timedelta | None = None
-    key: str | None = None
-    source: str | bytes | None = None
+    delay: timedelta | None
+    due: datetime | None
+    priority: int | None
+    headers: Mapping[str, str] | None
+    ttl: timedelta | None
+    key: str | None
+    source: str | bytes | None
 
-    def given(self) -> dict[str, Any]:
-        """Those that are set, by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+
+class TaskOptions(TypedDict, total=False):
+    """What may stand in the decorator of a task; see `App.task`. None leaves it to the application."""
+
+    queue: str | None
+    name: str | None
+    retry: Retry | None
+    timeout: timedelta | None
+    codec: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ class Task(Generic[P, R]):
         self.timeout = definition.timeout
         self.is_async = is_async(function)
         self._sender = sender
-        self._options = SendOptions()
+        self._options: dict[str, Any] = {}
         self._codec = codec(definition.codec)
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters.values()
@@ -152,7 +155,7 @@ class Task(Generic[P, R]):
             body = encode(Arguments(args, dict(kwargs)), self._codec, self._positional)
         except (TypeError, BadArguments) as exc:
             raise BadArguments(f"task {self.name!r}: {exc}") from exc
-        return Message(body, task=self.name, codec=self._codec.name, **self._options.given())
+        return Message(body, task=self.name, codec=self._codec.name, **self._options)
 
     def enqueue_many(self, messages: Iterable[Message]) -> SendResult:
         """Enqueue up to 10,000 calls at once: `send.enqueue_many(send.message(to) for to in users)`.
@@ -170,35 +173,25 @@ class Task(Generic[P, R]):
                 raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")
         return self._sender.send_many(self.queue, calls)
 
-    def options(
-        self,
-        *,
-        delay: timedelta | None = None,
-        due: datetime | None = None,
-        priority: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        ttl: timedelta | None = None,
-        key: str | None = None,
-        source: str | bytes | None = None,
-    ) -> Task[P, R]:
+    def options(self, **options: Unpack[SendOptions]) -> Task[P, R]:
         """This task, with messages that are sent so; see `Message`. The task itself stays as it is.
 
         What is not given stays as an earlier `options` has set it; delay and due replace each other.
+
+        Args:
+            options: delay, due, priority, headers, ttl, key, source.
 
         Raises:
             BadInput: a value passes a limit, or both delay and due are given. What depends on the time of
                 sending is refused there: a due time more than 10 years ahead, a source without a due time.
         """
-        changes = SendOptions(
-            delay=delay, due=due, priority=priority, headers=headers, ttl=ttl, key=key, source=source
-        ).given()
+        changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         check_options(Message(b"", **changes))
-        if "delay" in changes:
-            changes.setdefault("due", None)
-        if "due" in changes:
-            changes.setdefault("delay", None)
+        whens = {"delay", "due"}
+        replaced = whens if whens & changes.keys() else set()
+        kept = {name: value for name, value in self._options.items() if name not in replaced}
         other = copy(self)
-        other._options = replace(self._options, **changes)  # noqa: SLF001 - the same class
+        other._options = kept | changes  # noqa: SLF001 - the same class
         return other
 
     # ── Running ──

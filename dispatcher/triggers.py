@@ -34,6 +34,9 @@ _DURATIONS = frozenset({"delay", "interval", "grace", "jitter"})
 _MOMENTS = frozenset({"at", "until"})
 
 
+Find = Callable[[int], int | None]
+"""The first time later than one, both in ms since 1970; None if there is none."""
+
 # ── Values ──
 
 
@@ -87,6 +90,11 @@ class RunOnce(_Trigger):
             _check_duration("delay", self.delay, timedelta(), LONGEST)
         _check_moment("at", self.at)
 
+    def finder(self, start_ms: int) -> Find:
+        """Its one time, which may be past."""
+        at_ms = ms_of(self.at) if self.at is not None else start_ms + to_ms(self.delay or timedelta())
+        return lambda after_ms: at_ms if after_ms < at_ms else None
+
 
 @dataclass(frozen=True, slots=True)
 class Repeating(_Trigger):
@@ -111,6 +119,12 @@ class Repeating(_Trigger):
         if self.delay is not None:
             _check_duration("delay", self.delay, timedelta(), LONGEST)
         _check_end(self.count, self.until)
+
+    def finder(self, start_ms: int) -> Find:
+        """Multiples of the interval."""
+        interval_ms = to_ms(self.interval)
+        first_ms = start_ms + (interval_ms if self.delay is None else to_ms(self.delay))
+        return lambda after_ms: first_ms + max(0, (after_ms - first_ms) // interval_ms + 1) * interval_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +151,16 @@ class Cron(_Trigger):
         object.__setattr__(self, "expression", cron.check_expression(self.expression))
         cron.check_zone(self.timezone)
         _check_end(self.count, self.until)
+
+    def finder(self, _start_ms: int) -> Find:
+        """As the clocks of its zone show."""
+        zone = ZoneInfo(self.timezone)
+
+        def find(after_ms: int) -> int | None:
+            found = cron.next_instant(self.expression, zone, to_datetime(after_ms))
+            return None if found is None else ms_of(found)
+
+        return find
 
 
 Trigger = RunOnce | Repeating | Cron
@@ -219,12 +243,10 @@ class Timetable:
 
     def first(self) -> int | None:
         """The first time; of a `RunOnce` it may be past."""
-        match self.trigger:
-            case RunOnce():
-                return self._find(-(1 << 62))
-            case Repeating():
-                return self.next_after(self.start_ms - 1)  # with no delay it fires at once
-        return self.next_after(self.start_ms)
+        if isinstance(self.trigger, RunOnce):
+            return self._find(-(1 << 62))
+        is_now = isinstance(self.trigger, Repeating)  # with no delay it fires at once
+        return self.next_after(self.start_ms - is_now)
 
     def next_after(self, after_ms: int) -> int | None:
         """The first time later than `after_ms`; None if there is none. It knows no `count`."""
@@ -267,35 +289,8 @@ class Timetable:
         return ms_of(until) if until is not None else 1 << 62
 
     @cached_property
-    def _find(self) -> Callable[[int], int | None]:
-        match self.trigger:
-            case RunOnce(delay=delay, at=at):
-                return _once(ms_of(at) if at is not None else self.start_ms + to_ms(delay or timedelta()))
-            case Repeating(interval=interval, delay=delay):
-                return _multiples(
-                    self.start_ms + to_ms(interval if delay is None else delay), to_ms(interval)
-                )
-            case Cron(expression=expression, timezone=timezone):
-                return _instants(expression, ZoneInfo(timezone))
-
-
-def _once(at_ms: int) -> Callable[[int], int | None]:
-    return lambda after_ms: at_ms if after_ms < at_ms else None
-
-
-def _multiples(first_ms: int, interval_ms: int) -> Callable[[int], int | None]:
-    def find(after_ms: int) -> int:
-        return first_ms + max(0, (after_ms - first_ms) // interval_ms + 1) * interval_ms
-
-    return find
-
-
-def _instants(expression: str, zone: ZoneInfo) -> Callable[[int], int | None]:
-    def find(after_ms: int) -> int | None:
-        found = cron.next_instant(expression, zone, to_datetime(after_ms))
-        return None if found is None else ms_of(found)
-
-    return find
+    def _find(self) -> Find:
+        return self.trigger.finder(self.start_ms)
 
 
 def jitter_ms(trigger: Trigger, identity: str) -> int:

@@ -12,10 +12,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cqueue.dispatcher.definition import Definition
+from cqueue.dispatcher.definition import ACTIVE, DONE, Definition, next_ticket
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import Ledger, due_ms
-from cqueue.dispatcher.ticket import ACTIVE, DONE, next_ticket
 from cqueue.errors import BadInput, Closed, CqueueError, DamagedRow
 from cqueue.store.control import ScheduleRow
 
@@ -91,11 +90,11 @@ class Watcher:
         self._interval_s = interval_s
         self._stopping = threading.Event()
         self._log = logger()
-        self._thread = threading.Thread(target=self._run, name="cqueue-watcher", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="cqueue-watcher", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """End; a look under way is not waited for, as it may end at any of its operations."""

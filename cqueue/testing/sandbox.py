@@ -18,10 +18,10 @@ from cqueue import ids
 from cqueue.catalog import Catalog
 from cqueue.client import Client
 from cqueue.config import QueueConfig
+from cqueue.dispatcher.definition import Ticket
 from cqueue.dispatcher.inline import Inline, Ran
 from cqueue.dispatcher.payload import decode
 from cqueue.dispatcher.tasks import Task
-from cqueue.dispatcher.ticket import Ticket
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadArguments, BadInput, Closed, CqueueError, PayloadMismatch
 from cqueue.message import MAX_DELAY, MessageId, check_duration, to_datetime

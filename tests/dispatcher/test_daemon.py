@@ -17,8 +17,9 @@ import structlog
 import cqueue
 from cqueue import client as clients
 from cqueue import garbage
-from cqueue.dispatcher import daemon, members, pulse
+from cqueue.dispatcher import daemon, members
 from cqueue.dispatcher.daemon import Daemon, Ordered, Settings, signals_to
+from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.fleet import Fleet
 from cqueue.dispatcher.notify import Notifier
 from cqueue.dispatcher.processes import Signalled
@@ -323,7 +324,7 @@ def test_systemd_hears_of_start_life_and_end(run, tmp_path):
 
 
 def test_the_watchdog_is_not_fed_while_a_thread_has_ended(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(pulse.Pulse, "signs", lambda _: daemon.health.Signs("running", ("cqueue-feeder-0",)))
+    monkeypatch.setattr(Dispatcher, "dead_threads", lambda _: ("cqueue-feeder-0",))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         running = run(notifier=Notifier(str(tmp_path / "notify"), watchdog_s=0.02))
@@ -456,7 +457,7 @@ def test_a_parent_that_does_not_move_is_not_alive():
     """While it looks after its children it is, whatever they are: it replaces them itself."""
     fleet = Fleet(Settings(target="shop:app"), 2, queue.SimpleQueue())
     assert fleet.health() == daemon.Health(alive=True, ready=False, reason="no process")
-    fleet._said(1, {"alive": False, "ready": False, "reason": "ended: cqueue-keeper", "metrics": []})
+    fleet.heard(1, {"alive": False, "ready": False, "reason": "ended: cqueue-keeper", "metrics": []})
     assert fleet.health().alive
     fleet._moved_s -= 61
     assert not fleet.health().alive

@@ -13,7 +13,7 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.dispatcher import loop, workers
+from cqueue.dispatcher import engine, loop, workers
 from cqueue.dispatcher.delivery import SUCCEEDED
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.handlers import bind
@@ -292,8 +292,8 @@ def test_a_handler_five_times_longer_than_the_timeout_runs_once(work, clock, dis
     work.send_many([cqueue.Message(b"%d" % i) for i in range(3)])
     dispatcher = dispatch(work, gate)
     gate.wait_begun(3)
-    until(lambda: dispatcher._keeper.holds)
-    leases = {hold.lease for hold in dispatcher._keeper.holds}
+    until(lambda: dispatcher.engine.keeper.holds)
+    leases = {hold.lease for hold in dispatcher.engine.keeper.holds}
     with work.consumer() as other:
         for _ in range(20):
             clock.advance(1)
@@ -312,7 +312,7 @@ def test_what_waits_half_its_timeout_is_given_back_without_using_an_attempt(work
     dispatcher = dispatch(work, gate, threads=2, consumers=1)
     gate.wait_begun(2)
     until(lambda: dispatcher.stats().unstarted == 2)
-    dispatcher._roster.close()  # this process would take them again
+    dispatcher.engine.roster.close()  # this process would take them again
     clock.advance(2.1)
     until(lambda: dispatcher.stats().total.released == 2 and not dispatcher.stats().unsettled)
     with work.consumer() as other:
@@ -328,9 +328,9 @@ def test_a_lost_lease_is_told_and_nothing_but_an_ack_is_sent(work, clock, dispat
     work.send(b"x")
     dispatcher = dispatch(work, gate, threads=1, consumers=1)
     gate.wait_begun()
-    dispatcher._roster.close()
-    until(lambda: dispatcher._keeper.holds)
-    hold = dispatcher._keeper.holds[0]
+    dispatcher.engine.roster.close()
+    until(lambda: dispatcher.engine.keeper.holds)
+    hold = dispatcher.engine.keeper.holds[0]
     hold.busy = True  # as if the extension hung, while this process is cut off
     clock.advance(10)
     with work.consumer() as other:
@@ -377,7 +377,7 @@ def test_an_acked_message_is_let_go_of_at_once(work, dispatch, handler):
     """The last one too, and not only when the keeper looks at it next."""
     weak = Weak()
     dispatcher = dispatch(work, handler, middleware=[weak], threads=1, consumers=1)
-    dispatcher._keeper.close()
+    dispatcher.engine.keeper.close()
     for _ in range(20):
         work.send(b"x")
     until(lambda: dispatcher.stats().total.acked == 20)
@@ -444,7 +444,10 @@ def test_suspects_start_before_what_waits(work, clock, dispatch):
     first = gate.bodies[0]
     clock.advance(5)
     until(
-        lambda: any(d.message.suspect for d in dispatcher._handover.threads._suspects) or first == b"suspect"
+        lambda: (
+            any(d.message.suspect for d in dispatcher.engine.plant.handover.threads._suspects)
+            or first == b"suspect"
+        )
     )
     gate.open.set()
     gate.wait_begun(1)
@@ -562,7 +565,7 @@ def test_a_handler_that_begins_as_all_are_ended_is_ended_as_well(work, dispatch)
     work.send(b"x")
     dispatcher = dispatch(work, spin)
     assert begun.wait(SOON_S)
-    end, crew = dispatcher._crew.interrupt_all, dispatcher._crew
+    end, crew = dispatcher.engine.crew.interrupt_all, dispatcher.engine.crew
 
     def too_early_at_first(now_s):
         tries.append(now_s)
@@ -681,7 +684,7 @@ def test_a_cluster_that_does_not_answer_is_asked_little_and_work_resumes_alone(t
     """Neither a busy loop nor a flood of log lines; nothing is to be done when it is back."""
     events, failing = [], threading.Event()
     dispatcher = dispatch(work, lambda *_: None, on_event=lambda name, _: events.append(name))
-    until(lambda: dispatcher._roster.lanes[0].empty_since_s)
+    until(lambda: dispatcher.engine.roster.lanes[0].turn.empty_since_s)
     troubled.trouble = lambda _: Unavailable("no node") if failing.is_set() else None
     failing.set()
     until(lambda: dispatcher.stats().total.receive_failures >= 3)
@@ -770,8 +773,8 @@ def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
     queues = [shop.create_queue(f"q{number}") for number in range(100)]
     seen = threading.Semaphore(0)
     dispatcher = dispatch(queues, lambda *_: seen.release())
-    until(lambda: all(lane.pause_s >= 1 for lane in dispatcher.lanes))
-    polled = sum(lane.pause_s >= 1 for lane in dispatcher.lanes)
+    until(lambda: all(lane.turn.pause_s >= 1 for lane in dispatcher.lanes))
+    polled = sum(lane.turn.pause_s >= 1 for lane in dispatcher.lanes)
     assert polled == 100
     begin = time.monotonic()
     for queue in queues[::10]:
@@ -780,6 +783,9 @@ def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
     assert time.monotonic() - begin < 5
     assert dispatcher.stats().queues["q10"].received == 1
     assert dispatcher.stats().queues["q11"].received == 0
+
+
+# ── around the handler ──
 
 
 def test_hooks_surround_runs_and_acks_in_order(work):
@@ -819,14 +825,11 @@ def test_a_hook_before_the_run_that_fails_is_a_failed_run(work):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_step_comes_before_the_handler_and_before_the_settlement(work, is_async):
+def test_a_schedule_comes_before_the_handler_and_before_the_settlement(work, is_async, monkeypatch):
     """It may answer instead of the handler, and change what is told to the queue."""
     calls = []
 
     class Step:
-        def wants(self, message):
-            return message.trigger is not None
-
         def before(self, message, context):
             calls.append("before")
             return cqueue.Cancel("stale") if message.body == b"stale" else None
@@ -840,12 +843,13 @@ def test_a_step_comes_before_the_handler_and_before_the_settlement(work, is_asyn
 
     handler = handle_async if is_async else lambda *_: calls.append("run")
     work.send_many([cqueue.Message(b"stale", trigger="{}"), cqueue.Message(b"plain")])
-    total = run_all(work, handler, steps=[Step()])
+    monkeypatch.setattr(engine, "ScheduleStep", lambda _ledgers: Step())
+    total = run_all(work, handler)
     assert (total.cancelled, total.succeeded) == (1, 1)
     assert calls.count("run") == 1
     work.send_many([cqueue.Message(b"due", trigger="{}")])
     calls.clear()
-    assert run_all(work, handler, steps=[Step()]).succeeded == 1
+    assert run_all(work, handler).succeeded == 1
     assert calls == ["before", "run", SUCCEEDED]
 
 

@@ -380,7 +380,6 @@ def test_the_step_tells_the_handler_which_firing_it_is(process, world):
     world.advance(10)
     (message,) = process.consumer.receive(10)
     told = context()
-    assert step.wants(message)
     assert step.before(message, told) is None
     assert (told.firing.key, told.firing.fired_at) == ("k", NOON + 10 * SECOND)
     assert step.after(message, told, SUCCEEDED) is SUCCEEDED

@@ -1,14 +1,12 @@
 """The hand-over: whose turn it is, how much may wait, and who is told."""
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from cqueue.dispatcher.delivery import Delivery, Stage
-from cqueue.dispatcher.handover import Handover
-from cqueue.dispatcher.pace import Pace
+from cqueue.dispatcher.handover import Handover, Pace
 
 
 def delivery(queue="q", *, suspect=False, is_async=False):
@@ -86,80 +84,6 @@ def test_running_and_waiting_are_counted_exactly(handover):
     assert (handover.waiting, handover.running) == (2, 1)
     handover.take(done=True)
     assert (handover.waiting, handover.running) == (1, 1)
-
-
-class Another(threading.Thread):
-    """A second worker, which takes one message."""
-
-    def __init__(self, handover, *, done=False, quick=True):
-        super().__init__(daemon=True)
-        self._handover, self._done, self._quick = handover, done, quick
-        self.delivery = None
-        self.start()
-        wait_until(lambda: handover.threads.idle or not self.is_alive())
-
-    def run(self):
-        self.delivery = self._handover.take(done=self._done, quick=self._quick)
-
-
-def wait_until(holds):
-    until_s = time.monotonic() + 10
-    while not holds() and time.monotonic() < until_s:
-        time.sleep(0.001)
-    assert holds()
-
-
-def test_of_quick_handlers_one_worker_runs_all(handover, monkeypatch):
-    """The other one looks whether it goes on."""
-    monkeypatch.setattr("cqueue.dispatcher.handover.LOOK_S", 0.2)
-    ones = [delivery() for _ in range(10)]
-    handover.put(ones)
-    mine = [handover.take(done=False, quick=True)]
-    another = Another(handover)
-    for _ in ones[1:]:
-        time.sleep(0.05)
-        mine.append(handover.take(done=True, quick=True))
-    assert mine == ones
-    handover.close()
-    another.join(10)
-    assert another.delivery is None
-
-
-def test_a_quick_handler_that_takes_long_this_time_keeps_nobody_waiting(handover):
-    ones = [delivery() for _ in range(3)]
-    handover.put(ones)
-    assert handover.take(done=False, quick=True) is ones[0]
-    others = [Another(handover), Another(handover)]  # nobody is done
-    for another in others:
-        another.join(10)
-    assert {another.delivery for another in others} == set(ones[1:])
-
-
-def test_the_lookout_takes_part_once_handlers_are_slow(handover, monkeypatch):
-    monkeypatch.setattr("cqueue.dispatcher.handover.LOOK_S", 30.0)
-    ones = [delivery() for _ in range(3)]
-    handover.put(ones)
-    assert handover.take(done=False, quick=True) is ones[0]
-    another = Another(handover)
-    wait_until(lambda: handover.threads.lookout == another.ident)
-    assert handover.take(done=True, quick=False) is ones[1]
-    another.join(10)
-    assert another.delivery is ones[2]
-
-
-def test_who_is_not_needed_steps_back(handover, monkeypatch):
-    """Both were at it; the one that comes back later becomes the lookout."""
-    monkeypatch.setattr("cqueue.dispatcher.handover.LOOK_S", 30.0)
-    ones = [delivery() for _ in range(4)]
-    handover.put(ones)
-    handover.threads.running += 1  # the other one's, not done
-    assert handover.take(done=False) is ones[0]
-    another = Another(handover, done=True)
-    wait_until(lambda: handover.threads.lookout == another.ident)
-    assert [handover.take(done=True, quick=True) for _ in ones[1:]] == ones[1:]
-    handover.close()
-    another.join(10)
-    assert another.delivery is None
 
 
 def test_withdrawn_is_only_what_nobody_has_started(handover):
@@ -272,18 +196,6 @@ def test_quick_handlers_fill_the_backlog_and_slow_ones_leave_it():
         pace.observe(60.0)
     assert pace.capacity(30, 0) == 0
     assert pace.capacity(30, 3) == 3
-
-
-def test_handlers_are_quick_when_nearly_all_of_the_last_ones_were():
-    """A thread that was switched in the middle of one is no reason to call others."""
-    pace = Pace(8, 1000, list)
-    assert not pace.is_quick
-    for number in range(1000):
-        pace.observe(0.005 if number % 100 == 99 else 0.00001)
-    assert pace.is_quick
-    for _ in range(5):
-        pace.observe(0.001)
-    assert not pace.is_quick
 
 
 def test_handlers_that_have_not_returned_count():

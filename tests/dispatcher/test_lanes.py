@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cqueue.dispatcher.lanes import HANGS_S, LONGEST_FAILED_S, QUIET_S, TIDY_S, Lane, Roster
+from cqueue.dispatcher.lanes import LONGEST_FAILED_S, QUIET_S, Lane, Roster
 from cqueue.dispatcher.options import Options
 from cqueue.store.operations import WideRow
 
@@ -46,8 +46,8 @@ def roster(clock, rooms):
     return Roster(lambda lane, _coming: rooms.get(lane.name, 100), 0.005, 1.0, clock)
 
 
-def enter(roster, name, *, helper=False):
-    lane = Lane(FakeSource(name), roster, Options(), helper=helper)
+def enter(roster, name, **which):
+    lane = Lane(FakeSource(name), roster, Options(), **which)
     roster.enter(lane)
     return lane
 
@@ -63,11 +63,7 @@ def due(roster):
 
 def next_of(roster):
     with roster._changed:
-        lane = roster._next_due()
-        if lane is not None:
-            lane.ticket, lane.rung, lane.began_s, lane.is_polled = 0, False, roster.clock(), True
-            roster._polled.append(lane)
-        return lane
+        return roster._next_due()
 
 
 def test_polls_in_vain_become_seldom(roster, clock):
@@ -95,13 +91,11 @@ def test_the_longest_due_comes_first(roster, clock):
 
 
 def test_a_full_batch_is_followed_by_another_at_once(roster):
-    """And helpers join in, which only then are of use."""
-    lane, helper = enter(roster, "q"), enter(roster, "q", helper=True)
-    lane.helpers = [helper]
+    lane = enter(roster, "q")
     assert next_of(roster) is lane
     assert next_of(roster) is None
     roster.found(lane, 100)
-    assert {next_of(roster), next_of(roster)} == {lane, helper}
+    assert next_of(roster) is lane
 
 
 def test_a_lane_that_knows_of_more_to_do_is_polled_at_once(roster, clock):
@@ -115,87 +109,23 @@ def test_a_lane_that_knows_of_more_to_do_is_polled_at_once(roster, clock):
     assert next_of(roster) is lane
 
 
-def test_a_poll_for_what_somebody_else_took_first_is_no_sign_of_silence(roster, clock):
-    lane = enter(roster, "q")
-    assert next_of(roster) is lane
-    roster.found(lane, 1, more=True)
-    assert next_of(roster) is lane
-    roster.found(lane, 0)
-    assert lane.empty_since_s is None
-    clock.now += 0.005
-    assert next_of(roster) is lane
-    roster.found(lane, 0)
-    assert lane.empty_since_s == clock.now
-
-
-def test_a_helper_looks_only_while_batches_are_full(roster, clock):
-    """Beside a trickle it would only get in the way of the lane that it helps, unless that one hangs."""
-    lane, helper = enter(roster, "q"), enter(roster, "q", helper=True)
-    lane.helpers, helper.main = [helper], lane
-    assert next_of(roster) is lane
-    assert [lane.is_needed(clock.now), helper.is_needed(clock.now)] == [True, False]
-    roster.found(lane, 100)
-    assert {next_of(roster), next_of(roster)} == {lane, helper}
-    assert helper.is_needed(clock.now)
-    roster.found(helper, 100)
-    assert next_of(roster) is helper
-    assert helper.is_needed(clock.now)
-    roster.found(helper, 99)
-    assert not helper.is_needed(clock.now)
-    assert next_of(roster) is None
-    clock.now += HANGS_S
-    assert helper.is_needed(clock.now), "the other one's poll takes suspiciously long"
-    assert next_of(roster) is helper
-    roster.failed(lane)
-    assert helper.is_needed(clock.now), "and now it has failed"
-
-
-def test_a_helper_that_is_not_needed_is_looked_after(roster, clock):
-    """Soon again while it holds something, then seldom; and at once if it was called for meanwhile."""
-    lane, helper = enter(roster, "q"), enter(roster, "q", helper=True)
-    lane.helpers, helper.main = [helper], lane
-    clock.now += 1.0
-    assert {next_of(roster), next_of(roster)} == {lane, helper}
-    roster.tidied(helper, more=True)
-    clock.now += TIDY_S
-    assert next_of(roster) is helper
-    roster.tidied(helper, more=False)
-    clock.now += TIDY_S
-    assert next_of(roster) is None
-    clock.now += 1.0
-    assert next_of(roster) is helper
-    roster.found(lane, 100)
-    assert next_of(roster) is lane
-    roster.tidied(helper, more=False)
-    assert next_of(roster) is helper
-    assert helper.is_needed(clock.now)
-
-
 def looked_at(lane):
     """Of four shards, those that its consumer looks at first."""
-    lane.divide()
     share = lane.consumer.share
     return {shard for shard in range(4) if share is None or share(WideRow("q", 0, shard))}
 
 
-def test_helpers_look_at_other_wide_rows_than_the_lane_that_they_help(roster):
-    """And what a helper that found nothing has left is the lane's again."""
-    lane, *helpers = (enter(roster, "q", helper=number > 0) for number in range(3))
-    lane.helpers = helpers
-    for helper in helpers:
-        helper.main = lane
-    assert looked_at(lane) == looked_at(helpers[0]) == {0, 1, 2, 3}
-    roster.hurry(helpers[:1])
-    assert [looked_at(lane), looked_at(helpers[0])] == [{0, 2}, {1, 3}]
-    roster.hurry(helpers)
-    assert [looked_at(one) for one in (lane, *helpers)] == [{0, 3}, {1}, {2}]
-    lane.share = helpers[0].share = lambda wide_row: wide_row.shard != 1  # other processes look there
-    assert [looked_at(lane), looked_at(helpers[0])] == [{0, 3}, set()]
-    assert next_of(roster) in {lane, *helpers}
-    roster._polled[:] = helpers
-    roster.found(helpers[0], 0)
-    roster.failed(helpers[1])
-    assert looked_at(lane) == {0, 2, 3}
+def test_lanes_of_one_queue_look_at_wide_rows_of_their_own(roster):
+    """Together at all of them, or at all that other processes leave to this one."""
+    assert looked_at(enter(roster, "q")) == {0, 1, 2, 3}
+    lanes = [enter(roster, "q", number=number, of=3) for number in range(3)]
+    assert [looked_at(lane) for lane in lanes] == [{0, 3}, {1}, {2}]
+    for lane in lanes:
+        lane.divide(lambda wide_row: wide_row.shard != 1)  # other processes look there
+    assert [looked_at(lane) for lane in lanes] == [{0, 3}, set(), {2}]
+    for lane in lanes:
+        lane.divide(None)
+    assert [looked_at(lane) for lane in lanes] == [{0, 3}, {1}, {2}]
 
 
 def test_a_ring_makes_a_queue_due(roster, clock):
@@ -224,7 +154,7 @@ def test_a_lane_without_room_waits_until_it_is_fed(roster, rooms):
     rooms["full"] = 7
     roster.feed()
     lane = next_of(roster)
-    assert (lane.name, lane.want) == ("full", 7)
+    assert (lane.name, lane.turn.want) == ("full", 7)
 
 
 def test_failures_are_followed_by_longer_pauses_that_no_ring_ends(roster, clock):
@@ -267,12 +197,12 @@ def test_quiet_is_a_while_of_polls_that_find_nothing(roster, clock):
     while clock.now < 1:
         due(roster)
         clock.now += 0.01
-    assert lane.is_quiet(0.0)
-    assert not lane.is_quiet(0.9)
-    assert lane.empty_until_s - lane.empty_since_s >= QUIET_S
+    assert lane.turn.is_quiet(0.0)
+    assert not lane.turn.is_quiet(0.9)
+    assert lane.turn.empty_until_s - lane.turn.empty_since_s >= QUIET_S
     clock.now += 1
     roster.found(next_of(roster), 1)
-    assert not lane.is_quiet(0.0)
+    assert not lane.turn.is_quiet(0.0)
 
 
 def test_next_waits_and_close_ends_it(roster):
@@ -287,12 +217,17 @@ def test_next_waits_and_close_ends_it(roster):
     assert results == [None, None]
 
 
-def test_entries_out_of_date_do_not_pile_up(roster):
-    """However often a queue is rung."""
-    lane = enter(roster, "q")
-    for _ in range(1000):
-        lane.rung = False
-        roster.ring(lane)
-    assert len(roster._heap) < 50
-    assert next_of(roster) is lane
-    assert next_of(roster) is None
+def test_how_long_the_slowest_poll_has_been_under_way_is_known(roster, clock):
+    """By it a poll that hangs shows, and a quick one beside it hides nothing."""
+    enter(roster, "a")
+    enter(roster, "b")
+    assert roster.stalled_s() == 0
+    slow = next_of(roster)
+    clock.now += 5
+    quick = next_of(roster)
+    clock.now += 1
+    assert roster.stalled_s() == 6
+    roster.found(quick, 0)
+    assert roster.stalled_s() == 6
+    roster.failed(slow)
+    assert roster.stalled_s() == 0

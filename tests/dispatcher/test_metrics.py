@@ -7,10 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import cqueue
-from cqueue.dispatcher.depths import Depth, Depths
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.metrics import Meter, Metrics, Sum, added, exposition
-from cqueue.dispatcher.tally import QueueCounts, Stats
+from cqueue.dispatcher.tally import Depth, Depths, QueueCounts, Stats
 from tests.fix_dispatcher import until
 
 
@@ -219,7 +218,7 @@ def test_a_dispatcher_looks_when_it_starts(mail):
     """The first scrape after a deployment has figures; it does not wait for half a minute."""
     mail.pause()
     dispatcher = Dispatcher(mail, lambda _message, _context: None)
-    dispatcher.depths.wanted = True
+    dispatcher.engine.depths.wanted = True
     with dispatcher:
-        until(lambda: dispatcher.depths.latest)
-        assert dispatcher.depths.latest["mail"].ready == 5
+        until(lambda: dispatcher.engine.depths.latest)
+        assert dispatcher.engine.depths.latest["mail"].ready == 5

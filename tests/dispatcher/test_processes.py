@@ -373,7 +373,7 @@ def test_a_child_sees_that_its_parent_has_gone(module):
     inbox = queue.SimpleQueue()
     child = Process(module, {}, inbox)
     inbox.get(timeout=30)
-    child._ours.shutdown(2)
+    child._wire.socket.shutdown(2)
     assert inbox.get(timeout=30) == Ended(child.pid, 9, [])
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cqueue.dispatcher.retry import (
     DEFAULT_POLICY,
+    Failure,
     RetryAsked,
     answered,
     attempt_limit,
@@ -26,13 +27,8 @@ def seconds(number):
 
 
 def decided(policy=DEFAULT_POLICY, *, attempt=1, max_attempts=0, first_seen_s=0.0, error=None):
-    return decide(
-        policy,
-        attempt=attempt,
-        max_attempts=max_attempts,
-        first_seen_s=first_seen_s,
-        error=error or ValueError("x"),
-    )
+    failure = Failure(attempt, max_attempts, first_seen_s)
+    return decide(policy, failure, error or ValueError("x"))
 
 
 # ── How long ──
@@ -64,26 +60,26 @@ def test_a_fixed_delay_is_taken_as_it_is():
 def test_tenacitys_own_jitter_is_at_most_a_second():
     """What `wait_exponential_jitter` adds by default, for readers of its documentation."""
     policy = Retry(wait=tenacity.wait_exponential_jitter(1, 600))
-    assert all(seconds(4) <= resolved_delay(policy, 3) <= seconds(5) for _ in range(100))
+    assert all(seconds(4) <= resolved_delay(policy, Failure(3)) <= seconds(5) for _ in range(100))
 
 
 @given(attempt=st.integers(1, 2000))
 def test_the_default_waits_from_a_second_to_ten_minutes(attempt):
     """At random below a limit that doubles."""
     most = min(600, 2 ** min(attempt - 1, 20))
-    assert seconds(1) <= resolved_delay(DEFAULT_POLICY, attempt) <= seconds(most)
+    assert seconds(1) <= resolved_delay(DEFAULT_POLICY, Failure(attempt)) <= seconds(most)
 
 
 @given(wait=st.one_of(st.floats(), st.integers(), st.timedeltas(), st.text(), st.none()))
 def test_no_wait_leads_out_of_range(wait):
     """Whatever a policy's wait answers, the delay is 0 to 10 years."""
-    delay = resolved_delay(Retry(wait=lambda _state: wait), 1)
+    delay = resolved_delay(Retry(wait=lambda _state: wait), Failure(1))
     assert timedelta() <= delay <= LONGEST_DELAY
 
 
 def _limits(attempts):
     wait = tenacity.wait_exponential(multiplier=0.5, max=3600)
-    return [resolved_delay(Retry(wait=wait), attempt) for attempt in attempts]
+    return [resolved_delay(Retry(wait=wait), Failure(attempt)) for attempt in attempts]
 
 
 @given(attempts=st.lists(st.integers(1, 100_000), min_size=2, max_size=10))
@@ -96,7 +92,7 @@ def test_exponential_waits_never_shrink(attempts):
 @pytest.mark.parametrize("wait", [math.nan, "soon", None, 10**400])
 def test_a_wait_that_makes_no_sense_is_the_default(wait):
     """An error in a policy must not decide whether a message is seen again."""
-    assert resolved_delay(Retry(wait=lambda _state: wait), 1) == seconds(1)
+    assert resolved_delay(Retry(wait=lambda _state: wait), Failure(1)) == seconds(1)
 
 
 def test_a_wait_that_raises_is_the_default_and_is_logged(caplog):
@@ -213,7 +209,7 @@ def test_a_rule_without_a_reason_gets_one():
 
 
 def asked(policy, answer, *, attempt=1, max_attempts=0, first_seen_s=0.0):
-    return answered(policy, answer, attempt=attempt, max_attempts=max_attempts, first_seen_s=first_seen_s)
+    return answered(policy, answer, Failure(attempt, max_attempts, first_seen_s))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from cqueue.dispatcher.definition import Definition
-from cqueue.dispatcher.ticket import Standing, Ticket, standing
+from cqueue.dispatcher.definition import Definition, Standing, Ticket, standing
 from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import (
     BadInput,

@@ -54,7 +54,7 @@ def settler():
 
 @pytest.fixture
 def lane(work):
-    lane = Lane(work, Roster(lambda *_: 1, 0.005, 1.0), Options(), helper=False)
+    lane = Lane(work, Roster(lambda *_: 1, 0.005, 1.0), Options())
     lane.learn()
     yield lane
     lane.consumer.close()

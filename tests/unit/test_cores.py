@@ -75,7 +75,7 @@ def test_each_child_of_a_daemon_gets_another_core(monkeypatch):
     for core in (40, None):
         parent = fleet.Fleet(Settings(target="shop:app", core=core), 3, queue.SimpleQueue())
         for index in range(3):
-            parent._start(index)
+            parent._child(index)
     assert given == [40, 41, 42, None, None, None]
 
 

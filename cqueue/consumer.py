@@ -24,6 +24,7 @@ from cqueue.protocol.claim import claim
 from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Lease, SuspectGate
+from cqueue.protocol.lock import unlock
 from cqueue.protocol.poll import Poll, Share
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
@@ -181,7 +182,11 @@ class Consumer:
             if entry.row.state == PAUSED:
                 return []
             view = self._polling(entry).registry.add(entry.spec, wide_row, priorities)
-            claimed = self._driver.run(claim(view, entry.spec, self._gate, max_messages, stay=False))
+            try:
+                claimed = self._driver.run(claim(view, entry.spec, self._gate, max_messages, stay=False))
+            finally:
+                with suppress(CqueueError):  # of a claim that has failed
+                    self._driver.run(unlock(view))
             return self._accept(claimed, entry.spec)
 
     # ── claimed ahead ──

@@ -306,7 +306,7 @@ def freed(slot: SlotRow) -> SlotRow:
 
 
 def listed_above(slots: Iterable[SlotRow], at: CursorRow) -> set[int]:
-    """Ids of a priority above its boundary that slots list: claimed unread, and shown by slices."""
+    """Ids of a priority above its boundary that slots list: strays that a pass has found."""
     return {
         id_
         for slot in slots

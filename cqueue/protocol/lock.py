@@ -55,7 +55,7 @@ def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
         view.retired = True
     if view.retired or is_held(head.lock, spec, now_us):
         return False
-    if head.lock is None or not view.expects_no_rival(now_us):
+    if policy.locks_first(head, has_rival=not view.expects_no_rival(now_us)):
         return (yield from acquire(view, spec))
     view.fence = fence_of(head)
     return True
@@ -70,7 +70,8 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence, tally)
     if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
         return False
-    view.head, view.fence, view.locked = replace(head, lock=lock), fence, True
+    # The rest of the head was read before, and perhaps in part: no claim goes by it unread.
+    view.head, view.head_us, view.fence, view.locked = replace(head, lock=lock), 0, fence, True
     return True
 
 

@@ -68,6 +68,11 @@ def is_whole(head: Head) -> bool:
     return head.is_whole
 
 
+def locks_first(head: Head, *, has_rival: bool) -> bool:
+    """Whether a claim takes the lock before it reads: where others claim, and where there is no fence yet."""
+    return head.lock is None or has_rival
+
+
 def outcome_read(wide_row: WideRow) -> ReadHead:
     """The read that tells whether a mutation stands: a serial one, which finishes what is under way."""
     return ReadHead(wide_row, serial=True)

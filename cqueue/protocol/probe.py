@@ -131,8 +131,7 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
 def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
     """Whether an id is among them, or behind them, that no slot lists.
 
-    As many as were asked for are one more than slots listed then. If that one is listed by now (a search goes
-    on between rounds, and one of them may have claimed meanwhile), what lies behind it is not known.
+    What lies behind as many as were asked for is not known.
     """
     head = view.head or Head()
     listed = {

@@ -218,6 +218,11 @@ def listed_kept_ahead() -> Any:
     return replaced("read ahead, unlisted", lambda rows, listed: rows)
 
 
+def claimed_without_a_fence() -> Any:
+    """A claim is made up where nobody has claimed yet, on the condition that nobody has."""
+    return replaced("locked first", lambda head, *, has_rival: has_rival)
+
+
 def claim_unconditional_on_fence() -> Any:
     """A claim does not look at the fence."""
 

@@ -306,9 +306,6 @@ class Oracle:
         for priority, id_ in before - after:
             if id_ in alive.get(priority, ()):
                 self.fail(f"2: {wide_row}: {id_} is live, and its slot lists it no more")
-        # What was claimed as its send began, and is dropped before it lands, was never given.
-        gone = {(wide_row, priority, id_) for priority, id_ in before - after}
-        self.granted -= gone - self.written
         promised = self.promised_keys.get(wide_row, {})
         for priority, row in part.state.cursors.items() if promised else ():
             for id_ in alive.get(priority, ()):

@@ -58,6 +58,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "suspect held": ((policy, "is_suspect_held"),),
     "whole head": ((policy, "is_whole"),),
     "outcome read": ((policy, "outcome_read"),),
+    "locked first": ((policy, "locks_first"),),
     "horizon": ((policy, "horizon"),),
     "age of a read": ((policy, "counts_from_us"),),
     "cursor": ((policy, "cursor_at"),),

@@ -76,6 +76,8 @@ RULES = (
          broken.read_then_write, None, 0),
     Rule("fence-from-one", "the fence never restarts after a drop",
          broken.fence_from_one, times.fence_survives_retirement, 60),
+    Rule("claimed-without-a-fence", "where nobody has claimed yet the lock is taken first",
+         broken.claimed_without_a_fence, story.first_claim_does_not_outlive_its_wide_row, None),
     Rule("deliver-before-known", "deliver only what is known to be claimed",
          broken.deliver_before_known, None, 0),
     Rule("blind-retry", "a conditional mutation is never sent again",

@@ -257,6 +257,31 @@ def remembered_head_lists_the_last_claim() -> None:
     assert ids_of(table.claim(view, want=1)) == [second]
 
 
+def first_claim_does_not_outlive_its_wide_row() -> None:
+    """A program stands still before it sends the first claim, until the marker of its wide row has ended."""
+    table = Table()
+    sent = table.put(NOON_US)
+    table.pass_time(1000)
+    late = [True]
+
+    def stands_still(operation: object) -> None:
+        if type(operation) is not Mutate or not operation.slots or not late:
+            return
+        late.clear()
+        table.pass_time(table.spec.lease_ms * 1000)
+        (taken,) = table.claim().taken
+        assert [taken.row.id] == sent
+        other = table.view()
+        table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+        emptied = table.run(ack.ack([taken]))
+        table.run(ack.free(emptied))
+        table.claim(other)
+        assert other.retired
+        table.pass_time(2 * 3600 * SECOND_US)
+
+    assert ids_of(table.claim(table.view(), hook=stands_still)) == []
+
+
 def what_is_claimed_is_not_kept_ahead() -> None:
     """A stray that is read ahead while a slot lists it is not given again once its slot is free."""
     table = Table()

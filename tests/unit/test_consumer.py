@@ -78,7 +78,7 @@ def messages(*bodies):
 def spread(queue, count):
     """Messages in `count` wide rows: one in each, by their time shards and two shards."""
     for _ in range(count):
-        queue._producer._states.clear()  # a new producer, a shard by chance
+        queue._producer._states._free.clear()  # a new producer, a shard by chance
         queue.send(b"x")
 
 
@@ -88,7 +88,7 @@ def test_what_this_process_sends_keeps_nobody_else_waiting(store, queue):
         theirs = other.queue("q")
         consumer.receive()
         for _ in range(8):  # into every shard
-            theirs._producer._states.clear()
+            theirs._producer._states._free.clear()
             theirs.send(b"theirs", priority=3)
         queue.send_many(messages(b"ours"))
         consumer.ack(consumer.receive(1))

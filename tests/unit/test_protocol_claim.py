@@ -1,6 +1,7 @@
 """What a claim costs, and what keeps claims apart."""
 
 import itertools
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -726,3 +727,33 @@ def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
     assert table.receive(poll) == []
     assert poll.knows_suspects, "the other one"
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == [], "while the first is held"
+
+
+def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
+    """The lock was taken by a head that showed a move in part; the read after that failed."""
+    table = Table()
+    _, moved = put(table, 2)
+    one, two = table.claim(table.view(), want=2).taken
+    table.run(ack.nack(two.lease, (moved,), 20_000, ack.Shared()))
+    table.run(ack.free(table.run(ack.ack([one]))))
+    table.pass_time(RIVALS_US)
+    put(table)
+    table.run(ack.free(table.run(ack.ack(table.claim(want=10).taken))))  # a rival: the lock comes first
+    view, execute, reads = table.view(), table.store.execute, []
+
+    def torn_then_failing(operation):
+        if type(operation) is ReadHead:
+            reads.append(operation)
+            head = execute(operation)
+            if len(reads) == 1:
+                return replace(head, slots=tuple(slot for slot in head.slots if moved not in slot.ids))
+            if len(reads) == 2:
+                raise Unavailable("no answer")
+        return execute(operation)
+
+    table.store.execute = torn_then_failing
+    with pytest.raises(NotDone):
+        table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))
+    assert view.locked
+    new = put(table)
+    assert ids_of(table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))) == new

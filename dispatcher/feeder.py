@@ -65,12 +65,13 @@ class Feeders:
 
     def _poll(self, lane: Lane) -> None:
         """One receive. Whatever happens, the lane is due again some time."""
-        more = False
+        more = told = False
         try:
             if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
                 self._plant.tallies.add(lane.name, "received", len(messages))
-                if lane.consumer.was_told:
+                told = lane.consumer.was_told
+                if told:
                     self._plant.tallies.add(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
                 more = lane.consumer.has_more
@@ -78,7 +79,7 @@ class Feeders:
             self._failed(lane, exc)
         else:
             self.trouble.succeeded(lane.name, queue=lane.name)
-            self._roster.found(lane, len(messages), more=more)
+            self._roster.found(lane, len(messages), more=more, told=told)
 
     def _failed(self, lane: Lane, error: Exception) -> None:
         self._plant.tallies.add(lane.name, "receive_failures")

@@ -216,12 +216,16 @@ class Roster:
 
     # ── what a poll brought ──
 
-    def found(self, lane: Lane, count: int, *, more: bool = False) -> None:
-        """A poll is over, with so many messages. more: the consumer knows where it will find others."""
+    def found(self, lane: Lane, count: int, *, more: bool = False, told: bool = False) -> None:
+        """A poll is over, with so many messages. more: the consumer knows where it will find others.
+
+        told: a hint said where these were; where hints come, polls need not be frequent.
+        """
         turn = lane.turn
         turn.failures = 0
         if count:
-            turn.pause_s, turn.empty_since_s = self._shortest_s, None
+            turn.empty_since_s = None
+            turn.pause_s = max(turn.pause_s, self._shortest_s) if told else self._shortest_s
         else:
             turn.empty_until_s = turn.began_s or 0.0
             if turn.empty_since_s is None:

@@ -10,7 +10,8 @@ fence stands that a head was read with, all that is listed now was listed there.
 
 - Messages may be read beside the head, where an earlier head is known: what neither of them lists may be
   claimed if both have the same fence.
-- While the lock is kept the head need not be read at all, but for the sake of what others gave back.
+- For a moment after a claim of ours the head need not be read at all: it is as that claim left it, but for
+  what others gave back.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
     for _ in range(TRIES):
         if claimed is None:
             claimed = yield from _claim(view, spec, gate, want, stay=stay)
-    return claimed or Claim()
+    return claimed or Claim(contended=True)
 
 
 def _claim_on(
@@ -58,8 +59,13 @@ def _claim_on(
     if any(is_ripe(slot, spec, now_us) for slot in draft.in_use()):
         return None
     draft.changed = [lease for lease in view.finished if lease not in draft.finished.values()]
+    if not view.is_current(now_us):
+        return None
     yield from fresh.take_fresh(draft)
-    return (yield from _commit(draft, gate)) if draft.grants else None
+    if draft.grants:
+        return (yield from _commit(draft, gate))
+    # A hint of what we have taken already, unless there is a lock to let go of, or a wide row to retire.
+    return None if view.locked or now_us >= view.retire_at_us(spec) else Claim()
 
 
 def _claim(
@@ -67,7 +73,7 @@ def _claim(
 ) -> Proto[Claim | None]:
     """Read the head, and take what is there; None if somebody else was quicker."""
     if view.fence is None and not (yield from make_ready(view, spec)):
-        return Claim()
+        return Claim(contended=not view.retired)
     owner = yield from new_owner()
     now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
     before, beside = view.head, beside_head(view, spec, now_us, want)
@@ -76,6 +82,7 @@ def _claim(
     view.saw(head, now_us)
     if not is_ours:
         return None
+    view.whole_us = now_us
     draft = Draft(spec, view, head, now_us, owner, want=want, stay=stay)
     if beside is not None and found is not None and before is not None:
         draft.beside = beside.known(found)
@@ -97,12 +104,12 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
     view = draft.view
     if not view.locked and draft.is_empty:
         return Claim(passed_over=draft.passed_over)
-    mutation, read_us = draft.mutation(), view.head_us
+    mutation, read_us = draft.mutation(), view.whole_us
     # What the head is like is not known until the mutation is known to be applied.
-    view.head_us, view.ahead = 0, None
+    view.whole_us, view.head_us, view.ahead = 0, 0, None
     if mutation.lock is None or not (yield from _settle(draft, mutation)):
         return None
-    view.head_us = read_us
+    view.whole_us = view.head_us = read_us
     _remember(draft, mutation)
     if draft.retire:
         yield from finish_retirement(view, draft.spec)

@@ -59,6 +59,7 @@ class Claim:
     expired: list[Taken] = field(default_factory=list)
     more: bool = False  # whether there is more to take where these came from
     passed_over: bool = False  # whether there is a suspect that was not taken
+    contended: bool = False  # somebody else has the wide row at the moment
     reason: Reason | None = None  # why the consumer looked there
 
 

@@ -53,7 +53,10 @@ def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
     head, now_us = view.head or Head(), (yield from Now())
     if is_retired(head.lock, view.end_us, now_us):
         view.retired = True
-    if view.retired or is_held(head.lock, spec, now_us):
+    if view.retired:
+        return False
+    if is_held(head.lock, spec, now_us):
+        view.head = None  # it will be another one when the lock is free
         return False
     if policy.locks_first(head, has_rival=not view.expects_no_rival(now_us)):
         return (yield from acquire(view, spec))
@@ -71,7 +74,7 @@ def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
         return False
     # The rest of the head was read before, and perhaps in part: no claim goes by it unread.
-    view.head, view.head_us, view.fence, view.locked = replace(head, lock=lock), 0, fence, True
+    view.head, view.whole_us, view.fence, view.locked = replace(head, lock=lock), 0, fence, True
     return True
 
 
@@ -84,7 +87,7 @@ def unlock(view: RowView) -> Proto[None]:
     now_us = yield from Now()
     lock = LockRow(LockState.FREE, b"", 0, sanity.next_fence(expect, now_us), head.lock.tally)
     if (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))):
-        view.fence, view.head = lock.fence, replace(head, lock=lock)
+        view.fence, view.head, view.whole_us = lock.fence, replace(head, lock=lock), 0
 
 
 def read_whole(

@@ -7,7 +7,7 @@ both run these rounds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 from cqueue.errors import NotDone, OutcomeUnknown
@@ -22,7 +22,7 @@ from cqueue.protocol.registry import Registry, refresh
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowView
 from cqueue.protocol.work import Reason, Work, WorkList
-from cqueue.store.operations import Now, QueueRow, RandomBits, WideRow
+from cqueue.store.operations import Now, Pause, QueueRow, RandomBits, WideRow
 
 PROBED_AT_ONCE = 16
 ENOUGH_FOUND = 8
@@ -30,6 +30,9 @@ SEARCH_EVERY_US = 500_000
 """How often a consumer that has work all the time looks for more of it."""
 FREE_AFTER_US = 200_000
 """How long a slot whose messages are all acked waits for the next claim to free it on the way."""
+
+CONTENDED_S = (0.01, 0.02, 0.04)
+"""Pauses before a consumer looks again where a hint sent it, while somebody else has the wide row."""
 
 OTHERS_EVERY_US = 2_000_000
 """How often a consumer looks at wide rows that are another worker's to look at first."""
@@ -51,6 +54,7 @@ class Poll:
         self.finished: deque[Lease] = deque()  # all acked: slots to be freed
         self.gate = self._own_gate = gate  # the first one for the rounds to come
         self._share: Share | None = None
+        self._contended: list[RowView] = []  # a hint sent us there, and somebody else had them
         self._searched = False  # in this round, or not to be
         self._searched_us = 0  # when the last search began
         self._others_us = 0  # when others' wide rows were looked at as well
@@ -88,6 +92,7 @@ class Poll:
         """
         now_us = yield from Now()
         self._sort_finished(now_us)
+        self._contended.clear()
         self._share = share
         is_due = now_us - self._searched_us >= SEARCH_EVERY_US
         self._searched = (yield from self._hear(spec, hints, now_us)) and not is_due
@@ -121,23 +126,36 @@ class Poll:
             NotDone, OutcomeUnknown: of the first wide row that failed, if no other gave anything.
         """
         failure: NotDone | OutcomeUnknown | None = None
+        pauses = iter(CONTENDED_S)
         while True:
             work = self.work.next(suspects=not self._claims_ahead)
-            if work is not None:
-                try:
-                    claimed = yield from self._claim(work, spec, want, stay=stay)
-                except (NotDone, OutcomeUnknown) as exc:
-                    yield from self.let_go()
-                    failure = failure or exc
-                else:
-                    if claimed.taken or claimed.dead or claimed.expired:
-                        return claimed
-            elif not self._searched:
-                yield from self._search(spec)
-            elif failure is not None:
-                raise failure
+            if work is None:
+                if not (yield from self._look_on(spec, pauses)):
+                    break
+                continue
+            try:
+                claimed = yield from self._claim(work, spec, want, stay=stay)
+            except (NotDone, OutcomeUnknown) as exc:
+                yield from self.let_go()
+                failure = failure or exc
             else:
-                return None
+                if claimed.taken or claimed.dead or claimed.expired:
+                    return claimed
+        if failure is not None:
+            raise failure
+        return None
+
+    def _look_on(self, spec: QueueSpec, pauses: Iterator[float]) -> Proto[bool]:
+        """Nothing is left to claim from: look again where somebody else was, or search; False: no more."""
+        if self._contended and (pause_s := next(pauses, None)) is not None:
+            yield Pause(pause_s)
+            while self._contended:
+                self.work.add(self._contended.pop(), Reason.HINT)
+            return True
+        if self._searched:
+            return False
+        yield from self._search(spec)
+        return True
 
     def _claim(self, work: Work, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim]:
         view, list_ = work.view, self.work
@@ -152,6 +170,8 @@ class Poll:
         finally:
             list_.hold(view if view.locked else None)
         claimed.reason = work.reason
+        if claimed.contended and work.reason is Reason.HINT:
+            self._contended.append(view)
         if claimed.more:
             list_.add(view, Reason.LEFT)
         if claimed.passed_over and self._claims_ahead:

@@ -118,7 +118,8 @@ class RowView:
     foreign: bool = False  # another worker looks at it first
     head: Head | None = None  # as last read, or left by our last claim
     ahead: Ahead | None = None  # good for as long as our fence stands
-    head_us: int = 0  # when it was read last; 0: it may be another one by now
+    head_us: int = 0  # when it was read last
+    whole_us: int = 0  # when a claim read it, and saw it whole; 0: it may be another one by now
     rival_us: int = 0  # when somebody else claimed here, as far as we have seen
     probed_us: int = 0  # when a search looked for work here
     seen_us: int = 0  # when a claim of ours read the head that left nothing behind
@@ -143,8 +144,11 @@ class RowView:
         return policy.has_no_cursor(self.wide_row)
 
     def remembers_head(self, now_us: int) -> bool:
-        """Whether the head need not be read: we keep the lock, and have read it a moment ago."""
-        return self.locked and now_us - self.head_us < REMEMBERED_US
+        """Whether the head need not be read: it is as our last claim left it, and was read a moment ago.
+
+        Where others claim too it would often turn out to be another one by now, unless we keep the lock.
+        """
+        return now_us - self.whole_us < REMEMBERED_US and self.expects_no_rival(now_us)
 
     def expects_no_rival(self, now_us: int) -> bool:
         """Whether nobody else is likely to claim here: nobody has done so for a while."""
@@ -165,7 +169,7 @@ class RowView:
         if fence_of(head) != self.fence:
             self.rival_us = max(self.rival_us, fence_of(head) or 0)
             self.fence, self.ahead, self.locked = None, None, False
-        self.head, self.head_us = head, now_us
+        self.head, self.head_us, self.whole_us = head, now_us, 0
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """From when on the wide row may be retired: nothing acknowledged can land in it any more.

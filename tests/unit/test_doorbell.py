@@ -7,6 +7,7 @@ import threading
 import time
 from datetime import timedelta
 from hashlib import blake2b
+from itertools import pairwise
 
 import pytest
 
@@ -209,6 +210,30 @@ def test_hints_cause_so_many_polls_and_no_more():
     assert RATE * 10 <= len(told) <= RATE * 10 + BURST + 1
     assert sum(at_s == 10.0 + 0.0005 * n for n, at_s in enumerate(told[:BURST])) == BURST
     assert limiter.offer(RING._replace(name=b"another!"), now_s)
+
+
+def test_rings_of_a_sender_whose_clock_is_ahead_put_each_other_off_no_further():
+    """200 a second, each 10 ms too early: a consumer hears of every message within that time of its sending."""
+    limiter, told = Limiter(), []
+    for number in range(1, 1001):
+        now_s = number * 0.005
+        assert not limiter.offer(RING, now_s, now_s + 0.010)
+        told += [now_s for _ in limiter.due(now_s)]
+    assert max(later - earlier for earlier, later in pairwise([0.0, *told, 5.0])) <= 0.0201
+    assert list(limiter.due(5.011)) == [RING]
+    assert limiter.rest_s(5.011) is None
+
+
+def test_a_ring_that_is_due_waits_for_none_that_is_not():
+    """Neither for one of its place nor for one of another: each sender has a clock of its own."""
+    limiter, elsewhere = Limiter(), RING._replace(place=b"elsewhere")
+    assert not limiter.offer(RING, 10.0, 10.1)
+    assert not limiter.offer(elsewhere, 10.0, 10.0)
+    assert list(limiter.due(10.0)) == [elsewhere]
+    assert not limiter.offer(RING, 10.0, 10.0)
+    assert list(limiter.due(10.0)) == [RING]
+    assert list(limiter.due(10.05)) == []
+    assert list(limiter.due(10.1)) == [RING]
 
 
 def test_what_came_too_often_is_told_at_the_next_turn_with_all_its_flags():

@@ -132,8 +132,13 @@ class Doorbell:
         """Something is to be done. The mutex is held."""
         self._has_work = True
         if self._thread is None and not self._closing:
-            self._thread = Thread(target=self._run, name="cqueue-doorbell", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="cqueue-doorbell", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as exc:  # there are too many, or Python is about to end
+                self._trouble.tell("doorbell_off", exc)
+                return
+            self._thread = thread
         self._changed.notify()
 
     def _run(self) -> None:

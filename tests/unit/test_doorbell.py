@@ -213,7 +213,7 @@ def test_hints_cause_so_many_polls_and_no_more():
 
 
 def test_rings_of_a_sender_whose_clock_is_ahead_put_each_other_off_no_further():
-    """200 a second, each 10 ms too early: a consumer hears of every message within that time of its sending."""
+    """200 a second, each 10 ms too early: all are told within that time."""
     limiter, told = Limiter(), []
     for number in range(1, 1001):
         now_s = number * 0.005
@@ -723,3 +723,18 @@ def test_the_first_client_of_a_process_has_the_name_that_its_dispatcher_has():
     names = {Doorbell(lambda _: None, LOCAL, lambda: 0).name for _ in range(2)}
     assert len(names) == 2
     assert all(name.startswith(rendezvous.own_name()) for name in names)
+
+
+def test_a_process_that_may_start_no_thread_sends_and_receives(store, monkeypatch, caplog):
+    """What was acknowledged is not said to have failed. Containers have limits, and exits too."""
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with Client(store, notify=LOCAL) as client:
+        queue = client.create_queue("orders")
+        monkeypatch.setattr("cqueue.doorbell.doorbell.Thread.start", refuse)
+        queue.send(b"x")
+        with queue.consumer() as consumer:
+            assert [message.body for message in consumer.receive()] == [b"x"]
+    assert sum("doorbell_off" in record.message for record in caplog.records) == 1

@@ -8,13 +8,14 @@ import time
 from datetime import timedelta
 from hashlib import blake2b
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 import cqueue
 from cqueue import rendezvous
 from cqueue.bell import hint_of, target_of
-from cqueue.client import Client
+from cqueue.client import Client, address_of
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.members import first_owner
 from cqueue.doorbell import Address, Doorbell, Ring, Target
@@ -28,7 +29,9 @@ from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, Ringer
 from cqueue.doorbell.sender import Sender
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
+from cqueue.settings import load
 from cqueue.store.control import Listen, ListenerRow, ReadListeners
+from cqueue.store.decode import listeners as decode_rows
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import WideRow
 from tests.fix_dispatcher import until
@@ -355,6 +358,29 @@ def test_the_address_is_that_by_which_the_servers_are_reached():
     assert Address("localhost").own() in {"127.0.0.1", "::1"}
     with pytest.raises(OSError, match="no route"):
         Address(servers=(("no.such.name.invalid", 9042),)).own()
+
+
+def test_nodes_are_asked_for_as_they_know_themselves():
+    """Whoever reaches Cassandra through a tunnel that begins at 127.0.0.1 is not at 127.0.0.1 for others."""
+    hosts = [
+        SimpleNamespace(
+            address="127.0.0.1", broadcast_rpc_address="192.0.2.9", endpoint=SimpleNamespace(port=9042)
+        ),
+        SimpleNamespace(address="192.0.2.8", broadcast_rpc_address=None, endpoint=SimpleNamespace(port=9042)),
+    ]
+    connection = SimpleNamespace(cluster=SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: hosts)))
+    address = address_of(load("cassandra://127.0.0.1:9042/k", environ={}), connection)
+    nodes = [("192.0.2.9", 9042), ("192.0.2.8", 9042), ("127.0.0.1", 9042)]
+    assert list(dict.fromkeys(address.servers)) == nodes
+
+
+@pytest.mark.parametrize("scope", ["\u00e9" * 100, "\0", "e\n"])
+def test_an_address_that_no_socket_takes_is_left_out(scope):
+    """A damaged row of another process fails no send of this one."""
+    row = ("other", f"fe80::1%{scope}", 7400, KEY, None)
+    assert decode_rows([row, ("another", "fe80::1%eth0", 7400, KEY, None)]) == [
+        ListenerRow("another", "fe80::1%eth0", 7400, KEY, None)
+    ]
 
 
 def test_an_address_from_which_datagrams_are_led_here_is_told_to_others(heard):

@@ -150,7 +150,7 @@ class Doorbell:
             self._work()
         self._work()
         if (farewell := self._presence.farewell()) is not None:
-            with suppress(CqueueError):
+            with suppress(Exception):  # the client is being closed
                 self._ask(farewell)
 
     def _rest_s(self) -> float | None:

@@ -764,3 +764,35 @@ def test_a_process_that_may_start_no_thread_sends_and_receives(store, monkeypatc
         with queue.consumer() as consumer:
             assert [message.body for message in consumer.receive()] == [b"x"]
     assert sum("doorbell_off" in record.message for record in caplog.records) == 1
+
+
+def test_a_client_that_is_closed_while_its_address_is_looked_up_leaves_no_socket(store, monkeypatch):
+    go_on, asked, own = threading.Event(), threading.Event(), Address.own
+
+    def slow(address):
+        asked.set()
+        go_on.wait(SOON_S)
+        return own(address)
+
+    monkeypatch.setattr(Address, "own", slow)
+    doorbell = Doorbell(store.execute, LOCAL, lambda: 0)
+    doorbell.listen("orders@1", lambda *_: None)
+    assert asked.wait(SOON_S)
+    doorbell.close()
+    go_on.set()
+    doorbell._thread.join(SOON_S)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", doorbell._presence._listener.port))  # it is free
+
+
+def test_a_farewell_that_fails_ends_the_thread_quietly(store, monkeypatch):
+    """Whatever fails while the client is closed, nobody sees a traceback."""
+    failures = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    store.trouble = lambda operation: RuntimeError("shut down") if isinstance(operation, Listen) else None
+    doorbell = Doorbell(store.execute, LOCAL, lambda: 0)
+    doorbell.listen("orders@1", lambda *_: None)
+    assert store.seen.wait()
+    doorbell.close()
+    doorbell._thread.join(SOON_S)
+    assert failures == []

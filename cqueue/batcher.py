@@ -144,7 +144,7 @@ class Batcher(Generic[Entry, Outcome]):
         self._workers: dict[Thread, int] = {}  # how many entries each is storing
         self._awake = False  # its only thread will look at what waits before it sleeps or ends
         self._dropped = 0
-        self._hurried = self._closed = False
+        self._hurried = self._closed = self._drops = False
         self._pid = os.getpid()
 
     # ── on the threads of callers ──
@@ -259,7 +259,8 @@ class Batcher(Generic[Entry, Outcome]):
     def close(self, *, drop: bool = False, wait_s: float | None = None) -> None:
         """Take no more entries, and wait until its threads have ended (None: however long that takes).
 
-        drop: what is not being stored already is given up; its callers get `Closed`.
+        drop: what is not being stored already is given up; its callers get `Closed`. What is being stored
+            is not stored again if it fails.
         """
         if os.getpid() != self._pid:
             return
@@ -274,6 +275,7 @@ class Batcher(Generic[Entry, Outcome]):
             thread.join(wait_s)
 
     def _drop(self) -> None:
+        self._drops = True
         for item in self._waiting:
             if isinstance(item, _Asked) and item.future.set_running_or_notify_cancel():
                 item.future.set_exception(Closed(CLOSED))
@@ -342,7 +344,10 @@ class Batcher(Generic[Entry, Outcome]):
                 failed.setdefault(self._repeat(item), []).append(item)
         with self._mutex:
             for items in failed.values():
-                self._late.push(_Batch(items, batch.tries))
+                if self._drops:
+                    self._dropped += len(items)
+                else:
+                    self._late.push(_Batch(items, batch.tries))
 
 
 def _tell(future: Future[Any], outcome: Any) -> None:

@@ -93,11 +93,14 @@ def _cassandra_client(settings: Settings) -> Client:
 def address_of(settings: Settings, connection: Connection) -> Address | None:
     """Used inside: where other processes may tell this one of messages; None with `notify=off`.
 
-    The nodes as they know themselves show better than contact points by which address others reach this one.
+    The nodes as they know themselves show better than contact points by which address others reach this one:
+    a contact point may be the near end of a tunnel.
     """
     if not settings.notify:
         return None
-    nodes = [(str(host.address), host.endpoint.port) for host in connection.cluster.metadata.all_hosts()]
+    hosts = connection.cluster.metadata.all_hosts()
+    known = [(str(host.broadcast_rpc_address or host.address), host.endpoint.port) for host in hosts]
+    nodes = [*known, *((str(host.address), host.endpoint.port) for host in hosts)]
     return Address(settings.notify_host, settings.notify_port, (*nodes, *settings.hosts))
 
 

@@ -9,6 +9,7 @@ A URL may hold a password. No error and no repr of this module quotes any part o
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import tomllib
@@ -259,9 +260,17 @@ def _tls_verify(values: Mapping[str, str]) -> TlsVerify:
 
 def _notify_host(values: Mapping[str, str]) -> str | None:
     host = values.get("notify_host")
-    if host is None or re.fullmatch(r"[\w.:-]{1,253}", host):
+    if host is None:
+        return None
+    try:
+        is_one = not ipaddress.ip_address(host).is_unspecified  # others cannot reach 0.0.0.0
+    except ValueError:
+        is_one = bool(re.fullmatch(r"[\w.-]{1,253}", host))
+    if is_one:
         return host
-    raise ConfigError(f"notify_host={host!r}: an address of this machine, or a name of it, without a port.")
+    raise ConfigError(
+        f"notify_host={host!r}: the address or name at which others reach this process, without a port."
+    )
 
 
 def _ports(key: str, values: Mapping[str, str]) -> tuple[int, int]:

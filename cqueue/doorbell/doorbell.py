@@ -132,8 +132,13 @@ class Doorbell:
         """Something is to be done. The mutex is held."""
         self._has_work = True
         if self._thread is None and not self._closing:
-            self._thread = Thread(target=self._run, name="cqueue-doorbell", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="cqueue-doorbell", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as exc:  # there are too many, or Python is about to end
+                self._trouble.tell("doorbell_off", exc)
+                return
+            self._thread = thread
         self._changed.notify()
 
     def _run(self) -> None:
@@ -145,7 +150,7 @@ class Doorbell:
             self._work()
         self._work()
         if (farewell := self._presence.farewell()) is not None:
-            with suppress(CqueueError):
+            with suppress(Exception):  # the client is being closed
                 self._ask(farewell)
 
     def _rest_s(self) -> float | None:

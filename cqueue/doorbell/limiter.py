@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from cqueue.doorbell.datagram import Ring
 
@@ -15,34 +15,59 @@ MOST_PLACES: Final = 1000
 """Places of one name that wait for a turn; whoever polls finds the others as well."""
 
 
+class _Waiting(NamedTuple):
+    """A ring, or several of one place merged: when the first may be told, and when the last."""
+
+    ring: Ring
+    first_s: float
+    last_s: float
+
+    def __or__(self, other: _Waiting) -> _Waiting:
+        first_s, last_s = min(self.first_s, other.first_s), max(self.last_s, other.last_s)
+        return _Waiting(self.ring | other.ring, first_s, last_s)
+
+
 class Limiter:
     """A token bucket for each name. Not thread-safe."""
 
     def __init__(self) -> None:
         self._next_s: dict[bytes, float] = {}  # when the bucket of a name will be full again
-        self._waiting: dict[bytes, dict[bytes, Ring]] = {}  # by name and place
+        self._waiting: dict[bytes, dict[bytes, _Waiting]] = {}  # by name and place
         self._until_s: dict[bytes, float] = {}  # what waits of a name may not be told before
 
     def offer(self, ring: Ring, now_s: float, until_s: float = 0.0) -> bool:
         """Whether to tell it at once; else it waits for the next turn, unless too much does.
 
-        until_s: it is not to be told before.
+        until_s: it is not to be told before. It holds up no other ring, not even one of its place.
         """
         places = self._waiting.get(ring.name)
         if places is None and until_s <= now_s and self._takes_turn(ring.name, now_s):
             return True
         places = self._waiting.setdefault(ring.name, {})
-        self._until_s[ring.name] = max(until_s, self._until_s.get(ring.name, 0.0))
         if ring.place in places or len(places) < MOST_PLACES:
-            places[ring.place] = ring | places.get(ring.place, ring)
+            waiting = _Waiting(ring, until_s, until_s)
+            places[ring.place] = waiting | places.get(ring.place, waiting)
+            self._until_s[ring.name] = min(until_s, self._until_s.get(ring.name, until_s))
         return False
 
     def due(self, now_s: float) -> Iterator[Ring]:
         """All that has waited for a turn which has come: one turn for all places of a name."""
         for name in list(self._waiting):
             if self._until_s[name] <= now_s and self._takes_turn(name, now_s):
-                del self._until_s[name]
-                yield from self._waiting.pop(name).values()
+                yield from self._take(name, now_s)
+
+    def _take(self, name: bytes, now_s: float) -> list[Ring]:
+        """What may be told of a name; what was merged with it and is due later is told again then."""
+        places, left = self._waiting.pop(name), dict[bytes, _Waiting]()
+        for place, waiting in places.items():
+            if waiting.last_s > now_s:
+                is_told = waiting.first_s <= now_s
+                left[place] = waiting._replace(first_s=waiting.last_s) if is_told else waiting
+        del self._until_s[name]
+        if left:
+            self._waiting[name] = left
+            self._until_s[name] = min(waiting.first_s for waiting in left.values())
+        return [waiting.ring for waiting in places.values() if waiting.first_s <= now_s]
 
     def rest_s(self, now_s: float) -> float | None:
         """How long until the next turn of what waits; None: nothing does."""

@@ -40,6 +40,7 @@ class Presence:
         self._now_us = now_us
         self._heard: dict[bytes, tuple[Heard, ...]] = {}
         self._listener: Listener | None = None
+        self._is_closed = False
 
     def listen(self, name: str, heard: Heard, now_s: float) -> None:
         """Call `heard` as well when others ring at this name."""
@@ -63,6 +64,8 @@ class Presence:
         """
         if self._listener is None:
             self._listener = Listener(self._address, self._take, self._counts, self._now_us)
+            if self._is_closed:  # while a name was looked up
+                self._listener.close()
         return self._listener
 
     def beat(self, listener: Listener, now_s: float) -> Listen:
@@ -76,6 +79,7 @@ class Presence:
 
     def close(self) -> None:
         """Listen no more."""
+        self._is_closed = True
         if self._listener is not None:
             self._listener.close()
 

@@ -157,7 +157,8 @@ def is_object(value: Any) -> bool:
 def is_address(value: Any) -> bool:
     """An IP address: a name would have to be looked up by whoever sends to it."""
     try:
-        return isinstance(value, str) and bool(ipaddress.ip_address(value))
+        is_plain = isinstance(value, str) and value.isascii() and value.isprintable()  # also its scope
+        return is_plain and bool(ipaddress.ip_address(value))
     except ValueError:
         return False
 

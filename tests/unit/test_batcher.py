@@ -490,3 +490,22 @@ def test_what_is_dropped_is_not_stored(held):
     assert isinstance(caller.end(), Closed)
     until(lambda: batches.pending == 2)  # what was given up still counts as not stored
     assert held.batches == [[0]]
+
+
+def test_what_fails_after_the_rest_was_dropped_is_not_stored_again():
+    """Its thread ends: a dispatcher that has stopped sends nothing any more, though its client lives."""
+    go, tries = threading.Event(), []
+
+    def store(entries):
+        tries.append(entries)
+        go.wait(SOON_S)
+        return [Unavailable("away")] * len(entries)
+
+    batches = Batcher(store, Bounds(), name="test", daemon=True)
+    batches.put(0)
+    until(lambda: tries)
+    batches.close(drop=True, wait_s=0.0)
+    go.set()
+    until(lambda: not batches._workers)
+    assert tries == [[0]]
+    assert batches.pending == 1

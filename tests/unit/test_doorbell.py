@@ -7,13 +7,15 @@ import threading
 import time
 from datetime import timedelta
 from hashlib import blake2b
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 import cqueue
 from cqueue import rendezvous
 from cqueue.bell import hint_of, target_of
-from cqueue.client import Client
+from cqueue.client import Client, address_of
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.members import first_owner
 from cqueue.doorbell import Address, Doorbell, Ring, Target
@@ -27,7 +29,9 @@ from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, Ringer
 from cqueue.doorbell.sender import Sender
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
+from cqueue.settings import load
 from cqueue.store.control import Listen, ListenerRow, ReadListeners
+from cqueue.store.decode import listeners as decode_rows
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import WideRow
 from tests.fix_dispatcher import until
@@ -211,6 +215,30 @@ def test_hints_cause_so_many_polls_and_no_more():
     assert limiter.offer(RING._replace(name=b"another!"), now_s)
 
 
+def test_rings_of_a_sender_whose_clock_is_ahead_put_each_other_off_no_further():
+    """200 a second, each 10 ms too early: all are told within that time."""
+    limiter, told = Limiter(), []
+    for number in range(1, 1001):
+        now_s = number * 0.005
+        assert not limiter.offer(RING, now_s, now_s + 0.010)
+        told += [now_s for _ in limiter.due(now_s)]
+    assert max(later - earlier for earlier, later in pairwise([0.0, *told, 5.0])) <= 0.0201
+    assert list(limiter.due(5.011)) == [RING]
+    assert limiter.rest_s(5.011) is None
+
+
+def test_a_ring_that_is_due_waits_for_none_that_is_not():
+    """Neither for one of its place nor for one of another: each sender has a clock of its own."""
+    limiter, elsewhere = Limiter(), RING._replace(place=b"elsewhere")
+    assert not limiter.offer(RING, 10.0, 10.1)
+    assert not limiter.offer(elsewhere, 10.0, 10.0)
+    assert list(limiter.due(10.0)) == [elsewhere]
+    assert not limiter.offer(RING, 10.0, 10.0)
+    assert list(limiter.due(10.0)) == [RING]
+    assert list(limiter.due(10.05)) == []
+    assert list(limiter.due(10.1)) == [RING]
+
+
 def test_what_came_too_often_is_told_at_the_next_turn_with_all_its_flags():
     limiter = Limiter()
     while limiter.offer(RING, 10.0):
@@ -330,6 +358,29 @@ def test_the_address_is_that_by_which_the_servers_are_reached():
     assert Address("localhost").own() in {"127.0.0.1", "::1"}
     with pytest.raises(OSError, match="no route"):
         Address(servers=(("no.such.name.invalid", 9042),)).own()
+
+
+def test_nodes_are_asked_for_as_they_know_themselves():
+    """Whoever reaches Cassandra through a tunnel that begins at 127.0.0.1 is not at 127.0.0.1 for others."""
+    hosts = [
+        SimpleNamespace(
+            address="127.0.0.1", broadcast_rpc_address="192.0.2.9", endpoint=SimpleNamespace(port=9042)
+        ),
+        SimpleNamespace(address="192.0.2.8", broadcast_rpc_address=None, endpoint=SimpleNamespace(port=9042)),
+    ]
+    connection = SimpleNamespace(cluster=SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: hosts)))
+    address = address_of(load("cassandra://127.0.0.1:9042/k", environ={}), connection)
+    nodes = [("192.0.2.9", 9042), ("192.0.2.8", 9042), ("127.0.0.1", 9042)]
+    assert list(dict.fromkeys(address.servers)) == nodes
+
+
+@pytest.mark.parametrize("scope", ["\u00e9" * 100, "\0", "e\n"])
+def test_an_address_that_no_socket_takes_is_left_out(scope):
+    """A damaged row of another process fails no send of this one."""
+    row = ("other", f"fe80::1%{scope}", 7400, KEY, None)
+    assert decode_rows([row, ("another", "fe80::1%eth0", 7400, KEY, None)]) == [
+        ListenerRow("another", "fe80::1%eth0", 7400, KEY, None)
+    ]
 
 
 def test_an_address_from_which_datagrams_are_led_here_is_told_to_others(heard):
@@ -698,3 +749,50 @@ def test_the_first_client_of_a_process_has_the_name_that_its_dispatcher_has():
     names = {Doorbell(lambda _: None, LOCAL, lambda: 0).name for _ in range(2)}
     assert len(names) == 2
     assert all(name.startswith(rendezvous.own_name()) for name in names)
+
+
+def test_a_process_that_may_start_no_thread_sends_and_receives(store, monkeypatch, caplog):
+    """What was acknowledged is not said to have failed. Containers have limits, and exits too."""
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with Client(store, notify=LOCAL) as client:
+        queue = client.create_queue("orders")
+        monkeypatch.setattr("cqueue.doorbell.doorbell.Thread.start", refuse)
+        queue.send(b"x")
+        with queue.consumer() as consumer:
+            assert [message.body for message in consumer.receive()] == [b"x"]
+    assert sum("doorbell_off" in record.message for record in caplog.records) == 1
+
+
+def test_a_client_that_is_closed_while_its_address_is_looked_up_leaves_no_socket(store, monkeypatch):
+    go_on, asked, own = threading.Event(), threading.Event(), Address.own
+
+    def slow(address):
+        asked.set()
+        go_on.wait(SOON_S)
+        return own(address)
+
+    monkeypatch.setattr(Address, "own", slow)
+    doorbell = Doorbell(store.execute, LOCAL, lambda: 0)
+    doorbell.listen("orders@1", lambda *_: None)
+    assert asked.wait(SOON_S)
+    doorbell.close()
+    go_on.set()
+    doorbell._thread.join(SOON_S)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", doorbell._presence._listener.port))  # it is free
+
+
+def test_a_farewell_that_fails_ends_the_thread_quietly(store, monkeypatch):
+    """Whatever fails while the client is closed, nobody sees a traceback."""
+    failures = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    store.trouble = lambda operation: RuntimeError("shut down") if isinstance(operation, Listen) else None
+    doorbell = Doorbell(store.execute, LOCAL, lambda: 0)
+    doorbell.listen("orders@1", lambda *_: None)
+    assert store.seen.wait()
+    doorbell.close()
+    doorbell._thread.join(SOON_S)
+    assert failures == []

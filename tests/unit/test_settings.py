@@ -61,8 +61,12 @@ def test_notify_is_read_from_every_source(tmp_path):
         ("notify_port=7400-7399", "several as 7400-7415"),
         ("notify_port=0-7399", "or 0 for any"),
         ("notify_port=udp", "a port from 1 to 65535"),
-        ("notify_host=a b", "an address"),
-        ("notify_host=host/7400", "an address"),
+        ("notify_host=a b", "the address or name"),
+        ("notify_host=host/7400", "without a port"),
+        ("notify_host=localhost:7400", "without a port"),
+        ("notify_host=10.0.0.7:7400", "without a port"),
+        ("notify_host=0.0.0.0", "at which others reach"),
+        ("notify_host=::", "at which others reach"),
     ],
 )
 def test_a_wrong_notify_is_named(option, said):

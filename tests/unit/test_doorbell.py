@@ -634,7 +634,7 @@ def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
     try:
         until(lambda: dispatcher.stats().hints == HintCounts() and store.seen.rings)
         lane = dispatcher.lanes[0]
-        until(lambda: lane.turn.began_s is None and lane.turn.pause_s > 1)  # it waits for longer than this test does
+        until(lambda: lane.turn.began_s is None and lane.turn.pause_s > 1)  # longer than this test
         sender.queue("orders").send(b"x")
         until(lambda: dispatcher.stats().total.acked)
         stats = dispatcher.stats()

@@ -15,6 +15,8 @@ from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import ReadMessages, SlotRow, SlotState
 
 BURIED_AT_ONCE = 10
+FREED_AT_ONCE = 20
+"""Slots that a claim frees because nothing that they list is alive: a holder that died may leave many."""
 
 
 def is_ripe(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
@@ -28,7 +30,10 @@ def ripe_at_us(slot: SlotRow, spec: QueueSpec) -> int:
 
 
 def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
-    """Take over what is due, the longest due first; a suspect is taken alone."""
+    """Take over what is due, the longest due first; a suspect is taken alone.
+
+    A slot whose messages are all dead is freed, and keeps nothing else waiting.
+    """
     ripe = [slot for slot in draft.in_use() if is_ripe(slot, draft.spec, draft.now_us)]
     for slot in sorted(ripe, key=lambda slot: slot.due_ms):
         if draft.listable <= 0:
@@ -39,11 +44,16 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
             yield from _take_dead(draft, slot)
         elif goes is Disposition.DELIVER:
             yield from _take_waiting(draft, slot)
-        elif not draft.grants and gate.reserve(draft.now_ms):
-            draft.suspect = True
+        elif _looks_for_suspect(draft) and (draft.suspect or gate.reserve(draft.now_ms)):
+            draft.suspect = True  # reserved until the claim is over, for the first one that lives
             yield from take_suspect(draft, slot)
         else:
             draft.passed_over = True
+
+
+def _looks_for_suspect(draft: Draft) -> bool:
+    """Whether a claim looks for a suspect that lives: it has taken nothing, and freed few slots."""
+    return not draft.grants and len(draft.changes) < FREED_AT_ONCE
 
 
 def alone_before(slot: SlotRow, spec: QueueSpec) -> int:
@@ -66,11 +76,11 @@ def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
 def take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
     """Take the first live message alone; those before it in order are dead, the others stay listed."""
     rows = yield from ReadMessages(draft.view.wide_row, slot.priority, slot.ids, limit=1)
-    draft.left = 0
-    draft.more = True
     if not rows:
         draft.keep(slot, ())
         return
+    draft.left = 0
+    draft.more = True
     rest = [id_ for id_ in slot.ids if id_ > rows[0].id]
     had = alone_before(slot, draft.spec)
     draft.grant(slot.priority, rows, had + 1, within=None if rest else slot, suspect=True)

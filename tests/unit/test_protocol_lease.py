@@ -5,6 +5,7 @@ import pytest
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.ripe import FREED_AT_ONCE
 from cqueue.store.operations import Mutate, ReadHead, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
@@ -124,6 +125,40 @@ def test_message_that_kills_alone_is_buried():
         claimed = table.claim(gate=SuspectGate())
         dead += [one.row.id for one in claimed.dead]
     assert dead == batch[:1]
+
+
+@pytest.mark.parametrize("slots", [1, FREED_AT_ONCE + 5])
+def test_slots_of_a_dead_holder_that_list_nothing_alive_keep_nobody_waiting(slots):
+    """It had acked everything, and freed no slot: the next claim gives what else there is, and frees many."""
+    table = Table()
+    holder = table.view()
+    for _ in range(slots):
+        table.put(table.time_us)
+        table.run(ack.ack(table.claim(holder, want=1).taken))
+        table.pass_time(1000)
+    table.pass_time(30 * SECOND_US + SKEW_US)
+    expired, gate = table.put(table.time_us), SuspectGate()
+    assert ids_of(table.claim(gate=gate)) == expired
+    assert not gate.busy(table.time_us // 1000)
+    table.claim()
+    assert table.listed() == expired
+
+
+def test_a_suspect_behind_slots_that_list_nothing_alive_is_taken_alone():
+    """One claim frees those, and holds no more than one suspect."""
+    table = Table()
+    holder, gate = table.view(), SuspectGate()
+    for alive in (False, True, True):
+        table.put(table.time_us)
+        claimed = table.claim(holder, want=1)
+        if not alive:
+            table.run(ack.ack(claimed.taken))
+        table.pass_time(1000)
+    table.pass_time(30 * SECOND_US + SKEW_US)
+    table.put(table.time_us)
+    (taken,) = table.claim(gate=gate).taken
+    assert taken.lease.suspect
+    assert gate.busy(table.time_us // 1000)
 
 
 def test_open_row_truncated_poll_still_sees_what_lands_late():

@@ -21,6 +21,9 @@ RIVALS_US = 1_000_000
 CURRENT_US = 50_000
 """How far others can get in a wide row without crossing too much, in the time that we have not seen it."""
 
+UNSEEN_US = 2_500_000
+"""For longer than an idle consumer pauses nothing says that nobody else has claimed since a head was read."""
+
 UNKNOWN_SIZE = 8 << 10
 """Bytes that a message is taken for before any was read."""
 LARGE_SIZE = 256 << 10
@@ -160,9 +163,11 @@ class RowView:
         Else a read from there might cross all that others have taken, and acked, since then: of what our
         last claim left there, or what was sent since.
         """
-        if self.locked or now_us - self.head_us < CURRENT_US:
+        unseen_us = now_us - self.head_us
+        if self.locked or unseen_us < CURRENT_US:
             return True
-        return bool(self.seen_us) and not self.foreign and self.expects_no_rival(now_us)
+        alone = not self.foreign and self.expects_no_rival(now_us)
+        return bool(self.seen_us) and unseen_us < UNSEEN_US and alone
 
     def saw(self, head: Head, now_us: int) -> None:
         """A head was read. A fence that is not the one that we know says when somebody else claimed."""

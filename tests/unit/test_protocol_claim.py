@@ -24,6 +24,7 @@ from cqueue.protocol.view import (
     REMEMBERED_US,
     RIVALS_US,
     UNKNOWN_SIZE,
+    UNSEEN_US,
     Sizes,
 )
 from cqueue.store.operations import (
@@ -172,6 +173,25 @@ def test_where_more_was_left_a_boundary_is_soon_out_of_date(two_rows):
     assert not first.locked
     table.pass_time(CURRENT_US)
     assert first_read(table, first)[:1] == [ReadHead]
+
+
+def test_after_a_long_absence_a_boundary_is_out_of_date(two_rows):
+    """A consumer that handled a message for long crosses nothing of what others have acked meanwhile."""
+    table, first, _ = two_rows
+    other = table.view()
+    for _ in range(8):
+        put(table, 400)
+        table.run(ack.ack(table.claim(other, want=400).taken))
+    table.run(unlock(other))
+    table.pass_time(UNSEEN_US)
+    new, crossed = put(table), list[int]()
+
+    def note(operation) -> None:
+        if type(operation) is ReadSlice:
+            crossed.append(table.store.execute(operation).tombstones)
+
+    assert ids_of(table.claim(first, hook=note)) == new
+    assert crossed == [0]
 
 
 def test_what_comes_back_is_found_when_the_head_is_read_again():

@@ -102,7 +102,7 @@ def _take_piece(draft: Draft, priority: int) -> Proto[bool]:
     rows, began_us = slice_.rows, slice_.began_us
     counts_us = policy.counts_from_us(began_us, draft.now_us)
     if known.looked:
-        draft.view.looked_us = draft.now_us
+        draft.view.looked_us[priority] = draft.now_us
     late = [id_ for piece in pieces for id_ in _readable(piece)]
     if upto > at.cursor:
         upto = _swept_end(draft, pieces[0], upto)
@@ -249,7 +249,9 @@ def look_back(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> Loo
     None: it is not due, or there is nothing to look at.
     """
     recent = view.budget.recent(at.priority)
-    if recent is None or at.cursor >= at.boundary or now_us - view.looked_us < LOOK_BACK_GAP_US:
+    if recent is None or at.cursor >= at.boundary:
+        return None
+    if now_us - view.looked_us.get(at.priority, 0) < LOOK_BACK_GAP_US:
         return None
     sparse = view.budget.is_sparse(at.priority, spec.skew_us)
     upto = at.boundary if sparse else min(recent[1], at.boundary)

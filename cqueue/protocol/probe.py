@@ -104,7 +104,7 @@ def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[lis
     found: list[RowView] = []
     for view, read, answer in zip(asked, reads, answers, strict=True):
         if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, read, answer):
-            view.looked_us = 0  # the claim has to look back again, to take what was found there
+            view.looked_us.clear()  # the claim has to look back again, to take what was found there
             found.append(view)
     for view in views:
         if view not in found:
@@ -123,7 +123,7 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
     looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
     back = look_back(view, spec, at, now_us)
     if back is not None:
-        view.looked_us = now_us
+        view.looked_us[priority] = now_us
         looks.append(ReadIds(row, priority, back.after, back.upto, PROBE_IDS))
     return looks
 

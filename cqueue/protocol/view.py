@@ -130,7 +130,7 @@ class RowView:
     rest_until_us: int = 0  # nothing to do before
     finished: list[Lease] = field(default_factory=list)  # all acked: slots to be freed
     claims: int = 0
-    looked_us: int = 0  # when the last look-back was made
+    looked_us: dict[int, int] = field(default_factory=dict)  # by priority: when the last look-back was made
     swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last came to its end
     sizes: Sizes = field(default_factory=Sizes)  # a registry's views share them
     passed: Passed = field(default_factory=Passed)

@@ -627,6 +627,21 @@ def test_a_look_back_that_is_thrown_away_is_made_again():
     assert any(ReadIds in group for group in later)
 
 
+def test_each_priority_is_looked_back_to():
+    """What landed late at one of them is found at once, whatever was looked back to besides."""
+    table = Table()
+    view = table.view(None, 0, 1)
+    at_us = table.time_us
+    for priority in (0, 1):
+        table.put(at_us, at_us + 2000, priority=priority)
+    table.pass_time(3000)
+    table.run(ack.ack(table.claim(view).taken))
+    table.run(unlock(view))
+    table.pass_time(150_000)
+    late = [table.put(at_us + 1000, priority=priority)[0] for priority in (0, 1)]
+    assert ids_of(table.poll(view)) == late
+
+
 def test_how_large_messages_are_is_learned_once_for_all_wide_rows():
     """The first slice of a wide row that is new is as large as those before it were in others."""
     table = Table()

@@ -163,6 +163,16 @@ def test_after_a_pass_that_found_nothing_an_open_row_is_not_read_from_its_start(
         assert view.floors.by_priority[0] >= table.id_at(table.time_us - behind_us)
 
 
+def test_a_claim_of_an_open_row_that_takes_enough_before_the_present_says_that_there_is_more():
+    """It reads in pieces, and the last one that it reads may hold just what it still wants."""
+    table = Table(name="q.dead", width_ms=600_000)
+    row = WideRow("q.dead@1", NOON_US // 1000, -1)
+    table.put(*(NOON_US + piece * 300_000 + number for piece in range(4) for number in range(5)), row=row)
+    table.pass_time(2 * SECOND_US)
+    claimed = table.claim(table.view(row), want=10)
+    assert (len(claimed.taken), claimed.more) == (10, True)
+
+
 def outage(table: Table, *, applied: bool):
     """A hook: conditional mutations go unanswered, applied or not, and serial reads fail."""
 

@@ -64,8 +64,10 @@ def _claim_on(
     yield from fresh.take_fresh(draft)
     if draft.grants:
         return (yield from _commit(draft, gate))
-    # A hint of what we have taken already, unless there is a lock to let go of, or a wide row to retire.
-    return None if view.locked or now_us >= view.retire_at_us(spec) else Claim()
+    if view.locked or now_us >= view.retire_at_us(spec):
+        return None  # there is a lock to let go of, or a wide row to retire
+    view.floors.by_priority.update(draft.floors)
+    return Claim()  # a hint of what we have taken already
 
 
 def _claim(
@@ -103,6 +105,7 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
     """What is ours now; None if a slot or the lock was changed meanwhile: the next head read tells."""
     view = draft.view
     if not view.locked and draft.is_empty:
+        view.floors.by_priority.update(draft.floors)
         return Claim(passed_over=draft.passed_over)
     mutation, read_us = draft.mutation(), view.whole_us
     # What the head is like is not known until the mutation is known to be applied.

@@ -340,6 +340,8 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
             return
     if floor >= present:
         draft.floors[priority] = recent
+    else:  # enough was found; nobody has looked behind it
+        draft.more = True
 
 
 def _floor(draft: Draft, priority: int) -> int:

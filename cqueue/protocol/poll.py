@@ -212,7 +212,11 @@ class Poll:
         if work is None:
             return Claim()
         self.gate = self._own_gate
-        return (yield from self._claim(work, spec, want, stay=False))
+        try:
+            return (yield from self._claim(work, spec, want, stay=False))
+        except (NotDone, OutcomeUnknown):
+            yield from self.let_go()  # the next round may be a while away
+            raise
 
     # ── where to look ──
 

@@ -178,6 +178,36 @@ def test_open_row_truncated_poll_still_sees_what_lands_late():
     assert late[0] in ids_of(table.claim(view))
 
 
+@pytest.mark.parametrize("hinted", [False, True])
+def test_after_a_pass_that_found_nothing_an_open_row_is_not_read_from_its_start(hinted):
+    """Nothing is written then; yet what was read is known, and the next looks cross no old tombstones."""
+    table = Table(name="q.dead", width_ms=600_000)
+    row = WideRow("q.dead@1", NOON_US // 1000, -1)
+    view = table.view(row)
+    table.put(table.time_us, row=row)
+    table.pass_time(SECOND_US)
+    view.finished += table.run(ack.ack(table.claim(view).taken))
+    for _ in range(6):  # whole passes among them
+        table.pass_time(20 * SECOND_US)
+        assert ids_of(table.claim(view)) == []
+        if hinted:  # by the head as it was a moment ago
+            view.floors.by_priority.clear()
+            table.pass_time(1000)
+            assert ids_of(table.claim(view)) == []
+        behind_us = SETTLE_US + SKEW_US + SECOND_US
+        assert view.floors.by_priority[0] >= table.id_at(table.time_us - behind_us)
+
+
+def test_a_claim_of_an_open_row_that_takes_enough_before_the_present_says_that_there_is_more():
+    """It reads in pieces, and the last one that it reads may hold just what it still wants."""
+    table = Table(name="q.dead", width_ms=600_000)
+    row = WideRow("q.dead@1", NOON_US // 1000, -1)
+    table.put(*(NOON_US + piece * 300_000 + number for piece in range(4) for number in range(5)), row=row)
+    table.pass_time(2 * SECOND_US)
+    claimed = table.claim(table.view(row), want=10)
+    assert (len(claimed.taken), claimed.more) == (10, True)
+
+
 def outage(table: Table, *, applied: bool):
     """A hook: conditional mutations go unanswered, applied or not, and serial reads fail."""
 

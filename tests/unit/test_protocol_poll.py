@@ -260,3 +260,28 @@ def test_what_others_send_is_found_beside_much_other_work():
         table.pass_time(10_000)
         table.run(poll.begin(table.spec))
     raise AssertionError("nobody looked there")
+
+
+def test_a_look_for_a_suspect_that_fails_keeps_no_lock():
+    """It stands between two rounds, and the next one may be a while away."""
+    table = Table()
+    poll = started(table)
+    row = put(table, 0)
+    view = poll.registry.add(table.spec, row, frozenset({0}))
+    table.claim(table.view(row))  # a rival: the lock is taken first
+    poll.work.add(view, Reason.SUSPECT)
+    failed = []
+
+    def fail_after_the_lock(operation) -> None:
+        locked = table.head(row).lock
+        if type(operation) is ReadHead and locked is not None and locked.until_ms and not failed:
+            failed.append(operation)
+            raise NotDone("no answer")
+
+    with pytest.raises(NotDone):
+        table.run(poll.claim_suspect(table.spec, 10), fail_after_the_lock)
+    lock = table.head(row).lock
+    assert failed
+    assert lock is not None
+    assert not lock.until_ms
+    assert poll.work.held is None

@@ -303,8 +303,8 @@ class Consumer:
 
     def _finished(self, lease: Lease) -> None:
         """All of its messages are acked: a later claim frees its slot."""
-        if self._poll is not None:
-            self._poll.finished.append(lease)
+        if (poll := self._poll) is not None:  # another thread may forget it meanwhile
+            poll.finished.append(lease)
 
     # ── settle ──
 

@@ -256,7 +256,7 @@ def test_a_dispatcher_goes_on_with_its_other_queues(client, cql, name):
             assert handled.get(timeout=20) == b"%d" % sent
             failing += damaged.name in dispatcher.stats().failing
             sent += 1
-        assert dispatcher.quarantined() == {damaged.name: 1}
+        assert dispatcher.engine.quarantined() == {damaged.name: 1}
         cql("UPDATE {ks}.queues SET config = %s WHERE queue = %s", config, damaged.name)
         damaged.send(b"mended")
         assert handled.get(timeout=20) == b"mended"

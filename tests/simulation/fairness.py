@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 IN_A_ROW = 4
 """Claims of one wide row, at most, while others wait: what the work list allows the one that is held."""
 PROBED_US = 1_250_000
-"""After so long a consumer has learned what others sent: it probes twice a second, but leaves out once what it
-has just claimed from, and begins a search only between two claims."""
+"""After so long a consumer has learned what others sent: it probes twice a second, but leaves out once what
+it has just claimed from, and begins a search only between two claims."""
 RESTED_US = 3_000_000
 """The same of what others gave back in a wide row that is over, which may be let alone for two seconds."""
 

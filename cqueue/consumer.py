@@ -39,7 +39,6 @@ STAY_IF_BACK_S = 0.1
 """A consumer that handles its messages quicker than this keeps the lock of a wide row that has more."""
 PATIENCE_S = 0.1
 """How long a receive waits for a claim under way, to look for what is never claimed ahead."""
-FORGET_S = 60.0
 HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
 
@@ -97,7 +96,6 @@ class Consumer:
         self._sleeper = bell.join(wake)
         self._poll: Poll | None = None
         self._deletions = 0  # purges that are known of
-        self._looked_s = 0.0
         self.was_told = False  # the last messages were found where a hint said
         self._alone = False  # the last receive looked for what is never claimed ahead
         self.has_more = False  # the last claim did, in its wide row or in others that are known
@@ -253,7 +251,7 @@ class Consumer:
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
-        self._looked_s, self.was_told = time.monotonic(), False
+        self.was_told = False
         run(poll.begin(entry.spec, self._hints(poll), self.share))
         stay = self._away_s < STAY_IF_BACK_S
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
@@ -263,22 +261,6 @@ class Consumer:
                 return messages
         run(poll.tidy())
         return []
-
-    def tidy(self) -> bool:
-        """Used inside: do what a receive does besides looking for messages; whether anything is held still.
-
-        Who looks for nothing for a while forgets where he has looked: wide rows come and go meanwhile.
-        """
-        with self._receiving, self._driver.limited():
-            poll = self._poll
-            if poll is None or self._closed:
-                return False
-            self._driver.run(poll.let_go())
-            self._driver.run(poll.tidy())
-            holds = poll.has_finished or self._settler.holds
-            if not holds and time.monotonic() - self._looked_s > FORGET_S:
-                self._poll = None
-            return holds
 
     def _hints(self, poll: Poll) -> list[Hint]:
         """Where this consumer was told to look since it was last asked."""

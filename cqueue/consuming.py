@@ -71,9 +71,5 @@ class Consuming(Settles, Protocol):
         """Messages of one wide row that is known to have some."""
         ...
 
-    def tidy(self) -> bool:
-        """Do what a receive does besides looking for messages; whether anything is held still."""
-        ...
-
     def close(self, *, give_back: bool = True) -> None:
         """See `Consumer.close`."""

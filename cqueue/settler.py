@@ -61,11 +61,6 @@ class Settler:
             self._leases = {lease for lease in list(self._leases) if lease.is_held}
         self._leases.update({one.lease for one in taken})
 
-    @property
-    def holds(self) -> bool:
-        """Whether a message is held that is not settled yet."""
-        return any(lease.is_held for lease in list(self._leases))
-
     def give_back_all(self, now_ms: int) -> None:
         """Nack all that is not settled; should that fail, its timeout gives it back."""
         for lease in list(self._leases):

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 VERSION: Final = 1
 NAME_BYTES: Final = 8
 MAX_PLACE: Final = 48
-MAX_FLAGS: Final = (1 << 16) - 1
 
 _HEAD: Final = struct.Struct("!B8sHq")
 _TAG_BYTES: Final = 16

@@ -195,7 +195,7 @@ class Doorbell:
                 self._presence.beat_s = time.monotonic() + self._pause_s(exc)
 
     def _pause_s(self, error: Exception) -> float:
-        """How long not to try again. Of Cassandra's failures whoever sends and receives is told anyway."""
+        """Seconds before the doorbell tries again. Cassandra's failures are told by sends and receives."""
         if isinstance(error, CqueueError) and not isinstance(error, Refused):
             return FAILED_S
         self._trouble.tell("doorbell_deaf" if isinstance(error, OSError) else "doorbell_off", error)

@@ -12,7 +12,7 @@ RATE: Final = 1000.0
 BURST: Final = 100
 """Turns that may be taken at once."""
 MOST_PLACES: Final = 1000
-"""Places of one name that wait for a turn; whoever polls finds the others as well."""
+"""Places of one name that wait for a turn. A place beyond that is dropped: polling finds its messages."""
 
 
 class _Waiting(NamedTuple):

@@ -13,13 +13,13 @@ from cqueue.doorbell.listener import Address, Listener
 from cqueue.store.control import Listen, ListenerRow
 
 TTL_S: Final = 30
-"""Of a listener's row: when a process dies, rings to it are lost for so long."""
+"""Time to live of a listener's row. Rings to a process that has died are lost until then."""
 BEAT_S: Final = 10.0
 """How often the row is written."""
 HASTE_S: Final = 0.1
-"""Consumers that join one after the other wait so long for each other before the row is written again."""
+"""Pause before the row is written again, so that consumers that join one after the other share a write."""
 FORGET_S: Final = 1.0
-"""The same for those that leave: rings that come meanwhile are of no use, and do no harm."""
+"""The same pause after a consumer has left. Rings that come meanwhile do no harm."""
 NEVER: Final = float("inf")
 
 Heard = Callable[[bytes, int], None]

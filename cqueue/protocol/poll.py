@@ -70,11 +70,6 @@ class Poll:
         same = (incarnation, has_open) == (row.incarnation, spec.has_open_rows)
         return same and policy.epochs_stay_known(spec, was_retiring=was_retiring)
 
-    @property
-    def has_finished(self) -> bool:
-        """Whether slots wait to be freed."""
-        return bool(self.finished) or self._unfreed_us is not None
-
     def distrust(self) -> None:
         """What was read until now may be deleted again: nothing that was read ahead is claimed."""
         for view in self.registry.views.values():

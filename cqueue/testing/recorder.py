@@ -259,10 +259,6 @@ class RecordedConsumer:
         """As `Consumer.receive_from`."""
         return self._receive(lambda: self._consumer.receive_from(wide_row, priorities, max_messages))
 
-    def tidy(self) -> bool:
-        """As `Consumer.tidy`; not recorded."""
-        return self._consumer.tidy()
-
     def _receive(self, receive: Callable[[], list[ReceivedMessage]]) -> list[ReceivedMessage]:
         messages: list[ReceivedMessage] = self._recorder.call(
             "receive", self.name, [], receive, answer=self._received

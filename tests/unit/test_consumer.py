@@ -526,19 +526,16 @@ def test_what_was_purged_is_not_claimed(queue):
         assert [message.body for message in consumer.receive(wait=SOON)] == [b"sent since"]
 
 
-def test_tidying_frees_slots_and_forgets_where_it_looked(queue, monkeypatch):
-    """But not while something is held, nor at once."""
+def test_a_receive_in_vain_frees_slots_whose_messages_are_acked(queue, monkeypatch):
+    """But not at once: the next claim frees them on the way."""
     with queue.consumer() as consumer:
-        assert consumer.tidy() is False
         queue.send(b"x")
-        messages = consumer.receive(wait=SOON)
-        monkeypatch.setattr(cqueue.consumer, "FORGET_S", 0.0)
-        assert consumer.tidy() is True
-        consumer.ack(messages)
-        assert consumer.tidy() is True
+        consumer.ack(consumer.receive(wait=SOON))
+        assert consumer.receive() == []
+        assert consumer._poll._unfreed_us is not None
         monkeypatch.setattr(poll, "FREE_AFTER_US", 0)
-        assert consumer.tidy() is False
-        assert consumer._poll is None
+        assert consumer.receive() == []
+        assert consumer._poll._unfreed_us is None
         queue.send(b"y")
         assert [message.body for message in consumer.receive(wait=SOON)] == [b"y"]
 

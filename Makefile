@@ -24,6 +24,9 @@ MINUTES ?= 5
 FAULTS ?= tests/faults
 SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
 
+# A test that hangs where no signal is heard is shown with its stack, and its process ends.
+HANGS = -o faulthandler_timeout=500 -o faulthandler_exit_on_timeout=true
+
 # A test that fails is run once more, alone: on a starved machine many wait for time, not for an answer.
 # Both runs are printed; what is really broken fails twice.
 ONCE_MORE = || { test $$? -eq 1 && echo "== Once more, alone: the tests that failed" && \
@@ -52,7 +55,7 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 
 test: setup lint  ## All checks and tests, on memory and on a real Cassandra.
 	@echo "== Running the tests"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(call ONCE_MORE,$(BIN)/python -m pytest)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(HANGS) $(call ONCE_MORE,$(BIN)/python -m pytest $(HANGS))
 
 test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment of their own (650 MB).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars

@@ -182,16 +182,20 @@ class Batcher(Generic[Entry, Outcome]):
             Closed: as `submit`.
         """
         future: Future[Outcome] = Future()
+        ended = Lock()
+        ended.acquire()
+        future.add_done_callback(lambda _: ended.release())
         try:
             self._enter(entry, future)
-            return future.result(limit_s)
-        except TimeoutError:
-            if future.cancel():
-                raise NotDone("it was not sent: sends before it took all of its time") from None
-            return future.result()  # it is being stored, which ends
+            # `future.result(limit_s)` could be left locked by a Ctrl-C, and the batcher would wait for it.
+            if not ended.acquire(timeout=limit_s) and not future.cancel():
+                ended.acquire()  # it is being stored, which ends
         except BaseException:  # Ctrl-C
             future.cancel()
             raise
+        if future.cancelled():
+            raise NotDone("it was not sent: sends before it took all of its time")
+        return future.result()
 
     def _enter(self, entry: Entry, future: Future[Any]) -> None:
         if os.getpid() != self._pid:  # before the mutex, which may have been locked for good

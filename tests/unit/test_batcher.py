@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
 import signal
-import sys
 import threading
-from itertools import count
+from contextlib import contextmanager
 
 import pytest
 
@@ -282,36 +280,45 @@ def test_ctrl_c_while_it_waits_withdraws_an_entry(held):
     assert held.batches == [[0], [1]]
 
 
-def test_ctrl_c_anywhere_in_a_call_holds_up_nobody():
-    """At whatever line it comes: what others ask for is stored, and the count of what is left is right."""
-    batches = batcher(lambda entries: entries)
+@pytest.fixture
+def interrupt_after():
+    """`interrupt_after(seconds)` is a block that a signal interrupts then, if it still runs."""
+    inside = False
 
-    def is_a_place(frame):
-        """The interpreter looks for signals after calls, so not where it leaves a `with`."""
-        path = frame.f_code.co_filename
-        return path.endswith("batcher.py") and "with " not in linecache.getline(path, frame.f_lineno)
+    def interrupt(*_):
+        if inside:
+            raise KeyboardInterrupt
 
-    for stop_at in range(200):
-        line = count()
-
-        def tracing(frame, event, _arg, stop_at=stop_at, line=line):
-            if event == "line" and is_a_place(frame) and next(line) == stop_at:
-                raise KeyboardInterrupt
-            return tracing
-
-        old = sys.gettrace()
-        sys.settrace(tracing)
+    @contextmanager
+    def after(seconds):
+        nonlocal inside
         try:
-            outcome = batches.call("mine", SOON_S)
-        except KeyboardInterrupt:
-            outcome = None
+            inside = True
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
         finally:
-            sys.settrace(old)
+            inside = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    yield after
+    signal.signal(signal.SIGALRM, old)
+
+
+@pytest.mark.timeout(method="thread")  # the timer is in use
+def test_ctrl_c_anywhere_in_a_call_holds_up_nobody(interrupt_after):
+    """Whenever it comes, what others ask for is stored, and the count of what is left is right."""
+    batches = batcher(lambda entries: entries)
+    interrupted = 0
+    for number in range(400):
+        try:
+            with interrupt_after((1 + number % 100) * 2e-6):
+                batches.call("mine", SOON_S)
+        except KeyboardInterrupt:
+            interrupted += 1
         assert Caller(batches, "other").end() == "other"
         until(lambda: batches.pending == 0)
-        if outcome is not None:
-            break
-    assert stop_at > 10  # there was something to stop
+    assert interrupted > 10
 
 
 def test_a_thread_that_cannot_be_started_is_told_and_nothing_is_stored(storing, monkeypatch):

@@ -8,12 +8,13 @@ on file systems that tell nobody (containers with mounted source trees).
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -22,13 +23,13 @@ from cqueue.dispatcher.daemon import Settings
 from cqueue.dispatcher.health import Health
 from cqueue.dispatcher.metrics import Families, Sum, added, exposition, packed
 from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import Audience, Changed, Child, Exit, Inbox, Process, Supervisor
+from cqueue.dispatcher.processes import Changed, Ended, Exit, Inbox, News, Process, Said, Supervisor
 from cqueue.dispatcher.target import TargetError
 
 CHILD_MODULE: Final = "cqueue.dispatcher.daemon"
 
 
-class Fleet(Audience):
+class Fleet:
     """Several processes that do the same.
 
     Args:
@@ -49,15 +50,12 @@ class Fleet(Audience):
         notifier: Notifier | None = None,
         health_address: tuple[str, int] | None = None,
     ) -> None:
-        patient = watch is not None
         self._supervisor = Supervisor(
             self._child,
             count,
-            inbox,
-            audience=self,
             grace_s=settings.grace_s,
             drain=settings.drain,
-            patient=patient,
+            patient=watch is not None,
         )
         self._inbox = inbox
         self._settings = settings
@@ -65,9 +63,7 @@ class Fleet(Audience):
         self._notifier = notifier or Notifier()
         self._address = health_address
         self._sum = Sum()
-        self._healths: dict[int, Health] = {}
-        self._mutex = threading.Lock()  # the threads of the health server look at what children said
-        self._moved_s = time.monotonic()
+        self._mutex = threading.Lock()  # the threads of the health server add up what children counted
         self._registry = CollectorRegistry()
         self._restarts = Counter("cqueue_restarts", "Children that were replaced.", registry=self._registry)
         self._processes = Gauge("cqueue_processes", "Children that run.", registry=self._registry)
@@ -86,12 +82,13 @@ class Fleet(Audience):
             logs.logger().info(
                 logs.Event.STARTING, target=self._settings.target, processes=len(self._supervisor.slots)
             )
-            code = self._supervisor.run()
-        if code == Exit.USAGE:
+            while not self._supervisor.is_over():
+                self._step()
+        if self._supervisor.code == Exit.USAGE:
             raise TargetError(self._supervisor.failure)
-        return code
+        return self._supervisor.code
 
-    def _child(self, index: int) -> Child:
+    def _child(self, index: int) -> Process:
         settings = self._settings
         if settings.core is not None:
             settings = replace(settings, core=settings.core + index)
@@ -103,49 +100,47 @@ class Fleet(Audience):
             if changed := files.changed():
                 self._inbox.put(Changed(tuple(map(str, changed))))
 
-    # ── what children say ──
-
-    def heard(self, index: int, report: dict[str, Any]) -> None:
-        """Keep what it says of its health and its counts."""
-        if "alive" not in report:
-            return
-        with self._mutex:
-            self._healths[index] = Health(report["alive"], report["ready"], str(report.get("reason", "")))
-            self._sum.put(index, report.get("metrics") or [])
-
-    def gone(self, index: int) -> None:
-        """Keep its counts; unless all are to end, another one comes in its place."""
-        with self._mutex:
-            self._healths.pop(index, None)
-            self._sum.gone(index)
-        if self._supervisor.stopping is None:
-            self._restarts.inc()
-
-    def looked(self) -> None:
-        """Tell systemd how it is."""
-        self._moved_s = time.monotonic()
+    def _step(self) -> None:
+        """What is due, then all news, or a second of none; and systemd hears how it is."""
+        self._supervisor.due()
+        with suppress(queue.Empty):
+            self._take(self._inbox.get(timeout=self._supervisor.patience_s()))
+            while True:
+                self._take(self._inbox.get_nowait())
         now = self.health()
         if now.ready:
             self._notifier.ready()
-        if self._supervisor.stopping is not None:
+        if self._supervisor.stopping:
             self._notifier.stopping()
         self._notifier.alive()
         self._notifier.status(now.reason)
+
+    def _take(self, news: News) -> None:
+        """The supervisor acts on it; the counts of a child are kept, also when it has ended."""
+        slot = self._supervisor.take(news)
+        if slot is None:
+            return
+        with self._mutex:
+            if isinstance(news, Ended):
+                self._sum.gone(slot.index)
+            elif isinstance(news, Said) and "metrics" in news.report:
+                self._sum.put(slot.index, news.report["metrics"])
+        if isinstance(news, Ended) and not self._supervisor.stopping:
+            self._restarts.inc()
 
     # ── what the world asks ──
 
     def health(self) -> Health:
         """Of all together; the parent itself looks at them once a second."""
-        stalled_s = time.monotonic() - self._moved_s
+        stalled_s = time.monotonic() - self._supervisor.looked_s
         if stalled_s > health.STALLED_AFTER_S:
             return Health(alive=False, ready=False, reason=f"the parent has not moved for {stalled_s:.0f} s")
-        with self._mutex:
-            return health.together({str(index): one for index, one in sorted(self._healths.items())})
+        return health.together(self._supervisor.healths())
 
     def exposition(self) -> bytes:
         """The text for Prometheus."""
+        self._processes.set(len(self._supervisor.healths()))
         with self._mutex:
-            self._processes.set(len(self._healths))
             own: Families = packed(self._registry.collect())
             return exposition(added([self._sum.families(), own]))
 
@@ -153,36 +148,27 @@ class Fleet(Audience):
 LOOK_EVERY_S = 0.5
 SKIPPED = frozenset({"__pycache__", "node_modules"})
 
-Stamp = tuple[int, int]
-
 
 class Files:
     """What the files under a directory looked like the last time."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._seen = dict(stamps(root))
+        self._seen = stamps(root)
 
     def changed(self) -> list[Path]:
         """Files that came, went or changed since the last call, by name."""
-        before, self._seen = self._seen, dict(stamps(self._root))
-        paths = before.keys() | self._seen.keys()
-        return sorted(path for path in paths if before.get(path) != self._seen.get(path))
+        before, self._seen = self._seen, stamps(self._root)
+        return sorted({path for path, *_ in before ^ self._seen})
 
 
-def stamps(root: Path) -> Iterator[tuple[Path, Stamp]]:
+def stamps(root: Path) -> set[tuple[Path, int, int]]:
     """Every `.py` file, with its time of change in ns and its size. Hidden directories are skipped."""
+    found = set()
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".") and name not in SKIPPED]
-        for name in files:
-            path = Path(directory, name)
-            if name.endswith(".py") and (stamp := _stamp(path)) is not None:
-                yield path, stamp
-
-
-def _stamp(path: Path) -> Stamp | None:
-    try:
-        found = path.stat()
-    except OSError:  # gone meanwhile, or a link to nowhere
-        return None
-    return found.st_mtime_ns, found.st_size
+        for path in (Path(directory, name) for name in files if name.endswith(".py")):
+            with suppress(OSError):  # gone meanwhile, or a link to nowhere
+                stat = path.stat()
+                found.add((path, stat.st_mtime_ns, stat.st_size))
+    return found

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import signal
@@ -25,9 +26,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Lock, Thread
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cqueue.dispatcher import logs, recorder
+from cqueue.dispatcher.health import Health
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
@@ -100,20 +102,6 @@ Inbox = queue.SimpleQueue[News]
 """May be filled by threads, and by signal handlers: its `put` is safe in both."""
 
 
-class Child(Protocol):
-    """A process, as the parent sees it."""
-
-    @property
-    def pid(self) -> int:
-        """Its number, by which its news are known."""
-
-    def tell(self, order: str) -> None:
-        """`stop`: drain within the grace."""
-
-    def kill(self) -> None:
-        """End it at once."""
-
-
 # ── Decisions ──
 
 
@@ -124,60 +112,51 @@ def pause_s(deaths: int, *, came_up: bool) -> float:
 
 
 @dataclass(slots=True, eq=False)
+class Life:
+    """A child, from its start to its end.
+
+    Attributes:
+        up_by_s: nobody waits any longer than this for it to be at work.
+        hear_by_s: it is killed if it has said nothing by then.
+        kill_at_s: it is killed then, because its grace has passed.
+        came_up: it has loaded its application and reached Cassandra.
+        was_ready: it was at work, once.
+        outdated: it is to be replaced, in its turn.
+        replaced: it was told to stop so that another one can start.
+        health: what it said last of itself.
+    """
+
+    child: Process
+    up_by_s: float
+    hear_by_s: float
+    kill_at_s: float = math.inf
+    came_up: bool = False
+    was_ready: bool = False
+    outdated: bool = False
+    replaced: bool = False
+    health: Health | None = None
+
+    def is_up(self, now_s: float) -> bool:
+        """Whether it is at work, or has had long enough for it that nobody waits any more."""
+        return not self.replaced and (self.was_ready or now_s > self.up_by_s)
+
+
+@dataclass(slots=True, eq=False)
 class Slot:
     """One place of the daemon, and who has it now."""
 
     index: int
-    child: Child | None = None
-    started_s: float = 0.0
-    heard_s: float | None = None
-    came_up: bool = False  # this child has loaded its application and reached Cassandra
-    was_ready: bool = False  # and was at work, once
+    life: Life | None = None
+    start_at_s: float = 0.0  # when the next one starts; infinite: never
     deaths: deque[float] = field(default_factory=deque)
-    start_at_s: float | None = 0.0  # None: not to be started
-    kill_at_s: float | None = None
-    outdated: bool = False  # to be replaced, in its turn
-    replaced: bool = False  # told to stop so that another one can start
-
-    def begin(self, child: Child, now_s: float) -> None:
-        """A new child has it."""
-        self.child, self.started_s, self.start_at_s = child, now_s, None
-        self.heard_s, self.came_up, self.was_ready = None, False, False
-
-    def end(self) -> None:
-        """Its child has gone."""
-        self.child, self.kill_at_s, self.heard_s, self.outdated = None, None, None, False
-
-    def is_up(self, now_s: float) -> bool:
-        """Whether its child is at work, or has had long enough for it that nobody waits any more."""
-        return (
-            self.child is not None
-            and not self.replaced
-            and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
-        )
-
-
-class Audience:
-    """Who is told what children say; does nothing."""
-
-    def heard(self, index: int, report: dict[str, Any]) -> None:
-        """The child of this slot has reported."""
-
-    def gone(self, index: int) -> None:
-        """The child of this slot has ended."""
-
-    def looked(self) -> None:
-        """All news are taken; called once a second at least."""
 
 
 class Supervisor:
-    """Starts children and keeps them running until it is told to stop.
+    """Decides when children start, stop, and are killed, until it is told to stop; `Fleet` gives it the news.
 
     Args:
         start: makes a child for a slot, which puts its news into the inbox.
         count: how many.
-        inbox: news of signals, children, and files.
-        audience: is told what children say.
         grace_s: how long children may take to drain.
         drain: children end by themselves when there is nothing left to do.
         patient: a child that cannot be loaded is started again when code changes, also the first one.
@@ -186,112 +165,102 @@ class Supervisor:
 
     def __init__(
         self,
-        start: Callable[[int], Child],
+        start: Callable[[int], Process],
         count: int,
-        inbox: Inbox,
         *,
-        audience: Audience | None = None,
         grace_s: float,
         drain: bool = False,
         patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.slots = [Slot(index) for index in range(count)]
-        self.stopping: int | None = None  # the signal that said so
+        self.stopping = False
         self.failure = ""  # what a child said that could not be started
+        self.code = 0
+        self.looked_s = clock()
         self._start = start
-        self._inbox = inbox
-        self._audience = audience or Audience()
         self._grace_s = grace_s
         self._drain = drain
         self._patient = patient
         self._clock = clock
-        self._code = 0
         self._was_ready = False  # any child, ever
-        self._looked_s = clock()
         self._log = logs.logger()
 
-    # ── its life ──
+    def is_over(self) -> bool:
+        """Whether all children have ended, and none is to be started."""
+        return all(slot.life is None and slot.start_at_s == math.inf for slot in self.slots)
 
-    def run(self) -> int:
-        """Until all children have ended and none is to be started; the exit code."""
-        while not self._over():
-            self._step()
-        return self._code
+    def patience_s(self) -> float:
+        """How long to wait for news before something is due."""
+        times = [slot.start_at_s if slot.life is None else slot.life.kill_at_s for slot in self.slots]
+        return max(0.0, min(TICK_S, min(times) - self._clock()))
 
-    def _step(self) -> None:
-        """What is due, then all news, or a second of none."""
-        self._due()
-        with contextlib.suppress(queue.Empty):
-            self._take(self._inbox.get(timeout=self._patience_s()))
-            while True:
-                self._take(self._inbox.get_nowait())
-        self._audience.looked()
-
-    def _over(self) -> bool:
-        return all(slot.child is None and slot.start_at_s is None for slot in self.slots)
-
-    def _patience_s(self) -> float:
-        times = [time_s for slot in self.slots for time_s in (slot.start_at_s, slot.kill_at_s)]
-        now_s = self._clock()
-        return max(0.0, min([TICK_S, *(time_s - now_s for time_s in times if time_s is not None)]))
-
-    def _forgive_own_absence(self) -> None:
-        now_s = self._clock()
-        if now_s - self._looked_s > JUMP_S:
-            for slot in self.slots:
-                slot.started_s = now_s
-                slot.heard_s = None if slot.heard_s is None else now_s
-        self._looked_s = now_s
+    def healths(self) -> dict[str, Health]:
+        """What children say of themselves, by slot. Called on any thread."""
+        lives = [(str(slot.index), slot.life) for slot in self.slots]
+        said = {index: life.health for index, life in lives if life is not None}
+        return {index: health for index, health in said.items() if health is not None}
 
     # ── news ──
 
-    def _take(self, news: News) -> None:
-        if isinstance(news, Said):
-            self._said(news)
-        elif isinstance(news, Ended):
-            self._ended(news)
+    def take(self, news: News) -> Slot | None:
+        """Act on news; the slot whose child they are of, if it still has it."""
+        if isinstance(news, Signalled):
+            self._signalled(news.number)
         elif isinstance(news, Changed):
             self.reload(files=list(news.files[:5]))
-        elif news.number == signal.SIGHUP:
-            self.reload(signal="SIGHUP")
         else:
-            self._signalled(news.number)
+            return self._heard(news)
+        return None
+
+    def _heard(self, news: Said | Ended) -> Slot | None:
+        for slot in self.slots:
+            life = slot.life
+            if life is not None and life.child.pid == news.child:
+                if isinstance(news, Said):
+                    self._said(slot, life, news.report)
+                else:
+                    self._ended(slot, life, news)
+                return slot
+        return None
 
     def _signalled(self, number: int) -> None:
-        if self.stopping is not None:
-            self._log.warning(logs.Event.LEFT, signal=signal.Signals(number).name)
-            self._leave(number, 128 + number)
-            return
-        self.stopping = number
-        self._log.info(logs.Event.STOPPING, signal=signal.Signals(number).name, grace_s=self._grace_s)
-        for slot in self.slots:
-            slot.start_at_s = None
-            self._tell_to_stop(slot)
+        name = signal.Signals(number).name
+        if number == signal.SIGHUP:
+            self.reload(signal=name)
+        elif self.stopping:
+            self._log.warning(logs.Event.LEFT, signal=name)
+            self._leave(128 + number)
+        else:
+            self._log.info(logs.Event.STOPPING, signal=name, grace_s=self._grace_s)
+            self._stop()
+            for life in self._lives():
+                self._tell_to_stop(life)
 
-    def _leave(self, number: int, code: int) -> None:
+    def _stop(self) -> None:
+        self.stopping = True
+        for slot in self.slots:
+            slot.start_at_s = math.inf
+
+    def _leave(self, code: int) -> None:
         """At once: what was not started has been given back since the first signal, or never was taken."""
-        self.stopping, self._code = number, code
-        for slot in self.slots:
-            slot.start_at_s = None
-            if slot.child is not None:
-                slot.child.kill()
+        self.code = code
+        self._stop()
+        for life in self._lives():
+            life.child.kill()
 
-    def _said(self, news: Said) -> None:
-        slot = self._slot_of(news.child)
-        if slot is None:
+    def _said(self, slot: Slot, life: Life, report: dict[str, Any]) -> None:
+        if "failed" in report:
+            self._failed(slot, str(report["failed"]))
             return
-        if "failed" in news.report:
-            self._failed(slot, str(news.report["failed"]))
-            return
-        slot.came_up = slot.came_up or bool(news.report.get("launched") or news.report.get("ready"))
-        if news.report.get("ready") and not slot.was_ready:
-            self._was_ready = slot.was_ready = True
-            self._log.info(logs.Event.CHILD_READY, child=slot.index, pid=news.child)
-        slot.heard_s = self._clock()
-        self._audience.heard(slot.index, news.report)
-        if news.report.get("alive") is False:
-            self._kill_stalled(slot, str(news.report.get("reason")))
+        life.came_up = life.came_up or bool(report.get("launched") or report.get("ready"))
+        if report.get("ready") and not life.was_ready:
+            self._was_ready = life.was_ready = True
+            self._log.info(logs.Event.CHILD_READY, child=slot.index, pid=life.child.pid)
+        life.hear_by_s = self._clock() + SILENT_AFTER_S
+        life.health = Health(report["alive"], report["ready"], str(report.get("reason", "")))
+        if not life.health.alive:
+            self._kill(slot, life, life.health.reason)
 
     def _failed(self, slot: Slot, why: str) -> None:
         """It could not be started: told once by whoever asked for it, or logged where work goes on."""
@@ -299,99 +268,97 @@ class Supervisor:
         if self._was_ready or self._patient:
             self._log.error(logs.Event.CHILD_FAILED, child=slot.index, error=why)
 
-    def _ended(self, news: Ended) -> None:
-        slot = self._slot_of(news.child)
-        if slot is None:
-            return
+    def _ended(self, slot: Slot, life: Life, news: Ended) -> None:
         say = self._log.info if news.code == 0 else self._log.error
         fields = {"running": news.running[:MOST_TOLD], "handlers": len(news.running)} if news.running else {}
         say(logs.Event.CHILD_ENDED, child=slot.index, pid=news.child, code=news.code, **fields)
-        slot.end()
-        self._audience.gone(slot.index)
-        replaced, slot.replaced = slot.replaced, False
-        if self.stopping is not None:
-            if news.code != 0 and self._code == 0:
-                self._code = Exit.GRACE_PASSED  # the worst that any child came to
+        slot.life = None
+        if self.stopping:
+            if news.code != 0 and self.code == 0:
+                self.code = Exit.GRACE_PASSED  # the worst that any child came to
         elif news.code == Exit.USAGE and not self._was_ready and not self._patient:
             # The application cannot be loaded, and never could: nobody but its author can help.
-            self._leave(signal.SIGTERM, Exit.USAGE)
-        elif news.code == Exit.DRAINED and self._drain and not replaced:
-            return
-        else:
-            self._replace(slot, died=news.code != 0 and not replaced)
+            self._leave(Exit.USAGE)
+        elif news.code != Exit.DRAINED or life.replaced or not self._drain:
+            died = news.code != 0 and not life.replaced
+            slot.start_at_s = self._clock() + (self._pause_s(slot, life) if died else 0)
 
-    def _replace(self, slot: Slot, *, died: bool) -> None:
+    def _pause_s(self, slot: Slot, life: Life) -> float:
         now_s = self._clock()
-        if not died:
-            slot.start_at_s = now_s
-            return
         slot.deaths.append(now_s)
         while now_s - slot.deaths[0] > FORGIVEN_AFTER_S:
             slot.deaths.popleft()
-        slot.start_at_s = now_s + pause_s(len(slot.deaths), came_up=slot.came_up)
+        return pause_s(len(slot.deaths), came_up=life.came_up)
 
     # ── what is due ──
 
-    def _due(self) -> None:
+    def due(self) -> None:
+        """Do what is due by the clock; to be called once a second at least."""
         self._forgive_own_absence()
         now_s = self._clock()
         for slot in self.slots:
-            if slot.child is None and slot.start_at_s is not None and slot.start_at_s <= now_s:
+            if slot.life is not None:
+                self._watch(slot, slot.life, now_s)
+            elif slot.start_at_s <= now_s:
                 self._begin(slot, now_s)
-            elif slot.child is not None:
-                self._watch(slot, now_s)
         self._replace_next()
+
+    def _forgive_own_absence(self) -> None:
+        now_s = self._clock()
+        if now_s - self.looked_s > JUMP_S:
+            for life in self._lives():
+                life.hear_by_s = max(life.hear_by_s, now_s + SILENT_AFTER_S)
+        self.looked_s = now_s
 
     def _begin(self, slot: Slot, now_s: float) -> None:
         child = self._start(slot.index)
-        slot.begin(child, now_s)
+        slot.life = Life(child, now_s + SETTLED_AFTER_S, now_s + STARTED_WITHIN_S)
+        slot.start_at_s = math.inf
         self._log.info(logs.Event.CHILD_STARTED, child=slot.index, pid=child.pid)
 
-    def _watch(self, slot: Slot, now_s: float) -> None:
-        if slot.kill_at_s is not None and slot.kill_at_s <= now_s:
-            slot.kill_at_s = None
-            self._kill_stalled(slot, "did not end within its grace")
-        elif slot.heard_s is None and now_s - slot.started_s > STARTED_WITHIN_S:
-            slot.started_s = now_s
-            self._kill_stalled(slot, "has never reported")
-        elif slot.heard_s is not None and now_s - slot.heard_s > SILENT_AFTER_S:
-            slot.heard_s = now_s
-            self._kill_stalled(slot, "is silent")
+    def _watch(self, slot: Slot, life: Life, now_s: float) -> None:
+        if life.kill_at_s <= now_s:
+            life.kill_at_s = math.inf
+            self._kill(slot, life, "did not end within its grace")
+        elif life.hear_by_s < now_s:
+            life.hear_by_s = now_s + SILENT_AFTER_S
+            self._kill(slot, life, "has never reported" if life.health is None else "is silent")
 
-    def _kill_stalled(self, slot: Slot, why: str) -> None:
-        if slot.child is not None:
-            self._log.error(logs.Event.CHILD_STALLED, child=slot.index, pid=slot.child.pid, why=why)
-            slot.child.kill()
+    def _kill(self, slot: Slot, life: Life, why: str) -> None:
+        self._log.error(logs.Event.CHILD_STALLED, child=slot.index, pid=life.child.pid, why=why)
+        life.child.kill()
 
-    def _tell_to_stop(self, slot: Slot) -> None:
-        if slot.child is not None and slot.kill_at_s is None:
-            slot.kill_at_s = self._clock() + self._grace_s + BEYOND_GRACE_S
-            slot.child.tell("stop")
+    def _tell_to_stop(self, life: Life) -> None:
+        if life.kill_at_s == math.inf:
+            life.kill_at_s = self._clock() + self._grace_s + BEYOND_GRACE_S
+            life.child.tell("stop")
 
     # ── reload ──
 
     def reload(self, **why: Any) -> None:
         """Replace all children, one after the other; those that are not running at once."""
         self._log.info(logs.Event.RELOADING, **why)
-        if self.stopping is not None:
+        if self.stopping:
             return
         for slot in self.slots:
             slot.deaths.clear()
-            slot.outdated = slot.child is not None
-            if slot.child is None and not self._drain:
+            if slot.life is not None:
+                slot.life.outdated = True
+            elif not self._drain:
                 slot.start_at_s = self._clock()
 
     def _replace_next(self) -> None:
         """Tell the next one to stop, once all others are at work or on their way."""
-        now_s, slot = self._clock(), next((slot for slot in self.slots if slot.outdated), None)
-        others = [one for one in self.slots if not one.outdated]
-        if slot is None or self.stopping is not None or not all(one.is_up(now_s) for one in others):
+        now_s, lives = self._clock(), self._lives()
+        old = next((life for life in lives if life.outdated), None)
+        if old is None or self.stopping or len(lives) < len(self.slots):
             return
-        slot.outdated, slot.replaced = False, True
-        self._tell_to_stop(slot)
+        if all(life.outdated or life.is_up(now_s) for life in lives):
+            old.outdated, old.replaced = False, True
+            self._tell_to_stop(old)
 
-    def _slot_of(self, child: int) -> Slot | None:
-        return next((slot for slot in self.slots if slot.child is not None and slot.child.pid == child), None)
+    def _lives(self) -> list[Life]:
+        return [slot.life for slot in self.slots if slot.life is not None]
 
 
 # ── Real processes ──

@@ -22,7 +22,7 @@ from cqueue.dispatcher.daemon import Daemon, Ordered, Settings, signals_to
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.fleet import Fleet
 from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import Signalled
+from cqueue.dispatcher.processes import Life, Signalled
 from cqueue.dispatcher.target import TargetError
 from cqueue.errors import ConfigError, QueueNotFound, Unavailable
 from tests.fix_dispatcher import until
@@ -457,7 +457,10 @@ def test_a_parent_that_does_not_move_is_not_alive():
     """While it looks after its children it is, whatever they are: it replaces them itself."""
     fleet = Fleet(Settings(target="shop:app"), 2, queue.SimpleQueue())
     assert fleet.health() == daemon.Health(alive=True, ready=False, reason="no process")
-    fleet.heard(1, {"alive": False, "ready": False, "reason": "ended: cqueue-keeper", "metrics": []})
-    assert fleet.health().alive
-    fleet._moved_s -= 61
+    supervisor = fleet._supervisor
+    supervisor.slots[1].life = Life(
+        None, 0.0, 0.0, health=daemon.Health(False, False, "ended: cqueue-keeper")
+    )
+    assert fleet.health() == daemon.Health(alive=True, ready=False, reason="1 ended: cqueue-keeper")
+    supervisor.looked_s -= 61
     assert not fleet.health().alive

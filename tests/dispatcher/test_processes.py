@@ -44,23 +44,11 @@ class Fleet:
         self.now_s = 0.0
         self.news = queue.SimpleQueue()
         self.started = []
-        self.supervisor = Supervisor(
-            self._start, count, self, grace_s=grace_s, clock=lambda: self.now_s, **options
-        )
+        self.supervisor = Supervisor(self._start, count, grace_s=grace_s, clock=lambda: self.now_s, **options)
 
     def _start(self, index):
         self.started.append(FakeChild(100 + len(self.started), self))
         return self.started[-1]
-
-    def get(self, timeout):
-        try:
-            return self.news.get_nowait()
-        except queue.Empty:
-            self.now_s += timeout
-            raise
-
-    def get_nowait(self):
-        return self.news.get_nowait()
 
     def say(self, child, report=READY):
         self.news.put(Said(child.pid, report))
@@ -79,18 +67,31 @@ class Fleet:
             for child in self.alive:
                 self.say(child)
             self._take_all()
-            self.supervisor._step()  # nothing comes: time passes
+            self.wait()
             self._take_all()
 
     def _take_all(self):
-        self.supervisor._due()
+        self.supervisor.due()
         while not self.news.empty():
-            self.supervisor._step()
-        self.supervisor._due()
+            self.supervisor.take(self.news.get_nowait())
+            self.supervisor.due()
+
+    def wait(self):
+        """Nothing comes until something is due."""
+        self.now_s += self.supervisor.patience_s()
+        self.supervisor.due()
+
+    def run(self):
+        """Until all have ended; the exit code."""
+        while not self.supervisor.is_over():
+            self._take_all()
+            if not self.supervisor.is_over():
+                self.wait()
+        return self.supervisor.code
 
     @property
     def alive(self):
-        return [slot.child for slot in self.supervisor.slots if slot.child is not None]
+        return [slot.life.child for slot in self.supervisor.slots if slot.life is not None]
 
     def up(self):
         """All children are started and at work."""
@@ -137,9 +138,9 @@ def test_a_child_that_never_came_up_is_started_ever_more_rarely():
         fleet.step()
         times.append(fleet.now_s)
         fleet.end(fleet.alive[0], 70)
-        while not fleet.alive or not fleet.news.empty():
-            fleet.supervisor._step()
-            fleet.supervisor._due()
+        fleet.step()
+        while not fleet.alive:
+            fleet.wait()
     pauses = [b - a for a, b in pairwise(times)]
     assert pauses == sorted(pauses)
     assert pauses[-1] > 4
@@ -186,7 +187,7 @@ def test_drain_ends_when_all_have_ended_and_replaces_the_killed():
     fleet.step(1)
     (third,) = fleet.alive
     fleet.end(third, 0)
-    assert fleet.supervisor.run() == 0
+    assert fleet.run() == 0
 
 
 def test_a_signal_tells_all_to_stop_and_the_code_is_0_when_they_have():
@@ -197,7 +198,7 @@ def test_a_signal_tells_all_to_stop_and_the_code_is_0_when_they_have():
     assert [child.orders for child in children] == [["stop"], ["stop"]]
     for child in children:
         fleet.end(child, 0)
-    assert fleet.supervisor.run() == 0
+    assert fleet.run() == 0
     assert len(fleet.started) == 2
 
 
@@ -207,7 +208,7 @@ def test_the_code_is_1_if_one_had_to_leave_handlers_running():
     fleet.signal(signal.SIGTERM)
     fleet.end(children[0], 0)
     fleet.end(children[1], 1)
-    assert fleet.supervisor.run() == 1
+    assert fleet.run() == 1
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -216,7 +217,7 @@ def test_a_second_signal_kills_all_at_once(number, code):
     fleet.up()
     fleet.signal(signal.SIGTERM)
     fleet.signal(number)
-    assert fleet.supervisor.run() == code
+    assert fleet.run() == code
     assert fleet.now_s <= 2
 
 
@@ -227,14 +228,14 @@ def test_a_child_that_outlives_its_grace_is_killed():
     fleet.step(33)
     assert fleet.alive
     fleet.step(4)
-    assert fleet.supervisor.run() == 1
+    assert fleet.run() == 1
 
 
 def test_a_stop_starts_nobody_that_was_waiting_to_be_replaced():
     fleet = Fleet(1)
     fleet.end(fleet.up()[0], -9)
     fleet.signal(signal.SIGTERM)
-    assert fleet.supervisor.run() == 0
+    assert fleet.run() == 0
     assert len(fleet.started) == 1
 
 
@@ -242,8 +243,8 @@ def test_a_silent_child_is_killed_and_replaced():
     fleet = Fleet(1)
     (child,) = fleet.up()
     for _ in range(40):
-        fleet.supervisor._step()
-    fleet.supervisor._due()
+        fleet.wait()
+    fleet.step()
     assert child not in fleet.alive
 
 
@@ -287,7 +288,7 @@ def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
     fleet.end(first, 0)
     fleet.step()
     for _ in range(4):
-        fleet.supervisor._step()
+        fleet.wait()
     assert second.orders == []
 
 
@@ -303,14 +304,14 @@ def test_an_application_that_cannot_be_loaded_ends_the_daemon():
     fleet = Fleet()
     fleet.step()
     fleet.end(fleet.alive[0], 2)
-    assert fleet.supervisor.run() == 2
+    assert fleet.run() == 2
 
 
 def test_under_watch_it_waits_for_the_next_change():
     fleet = Fleet(1, patient=True)
     fleet.step()
     fleet.end(fleet.alive[0], 2)
-    fleet.supervisor._step()
+    fleet.step()
     fleet.news.put(Changed(("app.py",)))
     fleet.step()
     assert len(fleet.alive) == 1

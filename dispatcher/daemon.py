@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import signal
@@ -19,7 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 FIRST_RETRY_S: Final = 0.5
 LONGEST_RETRY_S: Final = 10.0
 """Between two attempts to connect at the start."""
-GOODBYE_S: Final = 2.0
-"""How long the end may take to say good-bye to the other workers."""
 BUG: Final = 70
 
 
@@ -130,8 +129,6 @@ class Daemon:
         self._hindrance = ""  # what an operator has to mend before it can start
         self._metrics = Metrics(settings.target)
         self._dispatcher: Dispatcher | None = None  # once it runs
-        self._members: Members | None = None
-        self._name = own_name()
 
     # ── the whole life ──
 
@@ -167,7 +164,7 @@ class Daemon:
                 raise
             except (NotDone, OutcomeUnknown) as exc:
                 self._tell_of(exc, pause_s)
-            if self._is_told_to_stop(pause_s):
+            if self._next(pause_s) is not None:
                 return None
             pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
@@ -183,104 +180,80 @@ class Daemon:
         """The parent is told before: the first message may kill this process, which has come up then."""
         from cqueue.dispatcher import launch  # noqa: PLC0415 - the health server answers while this imports
 
-        launched = launch.launch(found, self._settings, self._middleware)
+        launched = launch.launch(
+            found, self._settings, lambda now_us: [Meter(self._metrics, now_us), *self._hooks]
+        )
         self._report(launched=True)
         garbage.settle()  # all that it needs is imported
         launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None
         launched.dispatcher.start()
         return launched
 
-    def _middleware(self, now_us: Callable[[], int]) -> list[Middleware]:
-        return [Meter(self._metrics, now_us), *self._hooks]
-
-    def _is_told_to_stop(self, seconds: float) -> bool:
-        """Wait so long for a reason not to start at all."""
-        until_s = time.monotonic() + seconds
-        while (left_s := until_s - time.monotonic()) > 0:
-            if self._take(min(TICK_S, left_s)) is not None:
-                return True
-            self._tick()
-        return False
-
     def _work(self, dispatcher: Dispatcher) -> int:
         engine = dispatcher.engine
         self._metrics.watch(dispatcher.stats, engine.quarantined, lambda: engine.depths.latest)
         self._dispatcher = dispatcher
-        self._members = Members(
+        members = Members(
             dispatcher.lanes[0].consumer.driver.ask,
             lambda: self._described(dispatcher),
             lambda name, share: _give_share(dispatcher, name, share),
             now_s=lambda: dispatcher.lanes[0].now_ms() / 1000,
         )
-        self._members.start()
+        members.start()
         self._notifier.ready()
         self._report()
-        self._log.info(logs.Event.READY, worker=self._name, queues=list(_queues(dispatcher)))
-        self._expect(dispatcher)
-        return self._loop(dispatcher)
+        self._log.info(logs.Event.READY, worker=own_name(), queues=list(_queues(dispatcher)))
+        self._after(dispatcher.join, Stopped())
+        if self._settings.drain:
+            self._after(dispatcher.drain, Ordered("drained"))
+        return self._until_stopped(dispatcher, members)
 
-    def _expect(self, dispatcher: Dispatcher) -> None:
-        """Threads that wait for what the main thread must not wait for."""
+    def _after(self, wait: Callable[[], bool], news: News) -> None:
+        """Put news into the inbox after what the main thread must not wait for."""
 
-        def tell_after(wait: Callable[[], bool], news: News) -> None:
+        def tell() -> None:
             if wait():
                 self._inbox.put(news)
 
-        ends: list[tuple[Callable[[], bool], News]] = [(dispatcher.join, Stopped())]
-        if self._settings.drain:
-            ends.append((dispatcher.drain, Ordered("drained")))
-        for end in ends:
-            threading.Thread(target=tell_after, args=end, name="cqueue-waiting", daemon=True).start()
+        threading.Thread(target=tell, name="cqueue-waiting", daemon=True).start()
 
     # ── news ──
 
-    def _loop(self, dispatcher: Dispatcher) -> int:
+    def _until_stopped(self, dispatcher: Dispatcher, members: Members) -> int:
         interrupted = 0
-        while True:
-            news = self._take(min(TICK_S, self._notifier.alive_every_s or TICK_S))
-            if isinstance(news, Stopped):
-                return self._end(dispatcher, interrupted)
-            if isinstance(news, Signalled) and self._stopping:
-                self._log.warning(logs.Event.LEFT, signal=signal.Signals(news.number).name)
+        while not isinstance(news := self._next(math.inf), Stopped):
+            if self._stopping and isinstance(news, Signalled):
+                self._log.warning(logs.Event.LEFT, signal=news.why)
                 return 128 + news.number
             if news is not None and not self._stopping:
                 interrupted = dispatcher.stats().total.interrupted
-                self._stop(dispatcher, news)
+                self._stop(dispatcher, news.why)
+                members.hurry()
+        members.stop()
+        self._report()
+        total = dispatcher.stats().total
+        if abandoned := total.interrupted - interrupted:
+            self._log.warning(logs.Event.GRACE_PASSED, handlers=abandoned)
+            return Exit.GRACE_PASSED
+        self._log.info(logs.Event.STOPPED, **_counted(total))
+        return Exit.DRAINED
+
+    def _next(self, seconds: float) -> News | None:
+        """The next news, if it comes within so many seconds; until then this says how it is."""
+        until_s, tick_s = time.monotonic() + seconds, min(TICK_S, self._notifier.alive_every_s or TICK_S)
+        while (left_s := until_s - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                news: News = self._inbox.get(timeout=min(tick_s, left_s))
+                return news
             self._tick()
+        return None
 
-    def _take(self, seconds: float) -> News | None:
-        try:
-            news: News = self._inbox.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        return news
-
-    def _stop(self, dispatcher: Dispatcher, news: Signalled | Ordered) -> None:
+    def _stop(self, dispatcher: Dispatcher, why: str) -> None:
         """What was not started is given back at once, in the dispatcher's own thread."""
         self._stopping = True
         self._notifier.stopping()
         dispatcher.stop(timedelta(seconds=self._settings.grace_s), wait=False)
-        self._log.info(
-            logs.Event.STOPPING,
-            why=signal.Signals(news.number).name if isinstance(news, Signalled) else news.why,
-            grace_s=self._settings.grace_s,
-        )
-        if self._members is not None:
-            self._members.hurry()
-
-    def _end(self, dispatcher: Dispatcher, interrupted_before: int) -> int:
-        if self._members is not None:
-            ending = threading.Thread(target=self._members.stop, name="cqueue-goodbye", daemon=True)
-            ending.start()
-            ending.join(GOODBYE_S)
-        stats = dispatcher.stats()
-        self._report()
-        abandoned = stats.total.interrupted - interrupted_before
-        if abandoned:
-            self._log.warning(logs.Event.GRACE_PASSED, handlers=abandoned)
-            return Exit.GRACE_PASSED
-        self._log.info(logs.Event.STOPPED, **_counted(stats.total))
-        return Exit.DRAINED
+        self._log.info(logs.Event.STOPPING, why=why, grace_s=self._settings.grace_s)
 
     # ── what it says of itself ──
 
@@ -288,11 +261,8 @@ class Daemon:
         """How it is, for probes, systemd, and the parent."""
         if self._dispatcher is not None:
             return health.judge(health.signs_of(self._dispatcher))
-        return (
-            replace(health.STARTING, reason=f"starting: {self._hindrance}")
-            if self._hindrance
-            else health.STARTING
-        )
+        reason = f"starting: {self._hindrance}" if self._hindrance else "starting"
+        return Health(alive=True, ready=False, reason=reason)
 
     def exposition(self) -> bytes:
         """The text for Prometheus."""
@@ -314,7 +284,7 @@ class Daemon:
     def _described(self, dispatcher: Dispatcher) -> Worker:
         stats = dispatcher.stats()
         return Worker(
-            name=self._name,
+            name=own_name(),
             host=members.host_name(),
             pid=os.getpid(),
             app=self._settings.target,

@@ -105,9 +105,6 @@ def _named(stuck: Mapping[str, str]) -> str:
     return "; ".join([*told, f"and {more:,} more queues"] if more else told)
 
 
-STARTING: Final = Health(alive=True, ready=False, reason="starting")
-
-
 def together(parts: Mapping[str, Health]) -> Health:
     """Of several processes: ready if one is, as messages of all queues are handled then.
 
@@ -121,62 +118,39 @@ def together(parts: Mapping[str, Health]) -> Health:
 # ── Over HTTP ──
 
 
-class HealthServer:
-    """Answers on a port of its own, by threads that share nothing with those of the work.
+@contextmanager
+def serving(
+    address: tuple[str, int] | None, health: Callable[[], Health], metrics: Callable[[], bytes]
+) -> Iterator[int | None]:
+    """Answer on a port of its own while it lasts, by threads that share nothing with those of the work.
 
     Args:
+        address: host and port; 0 for any that is free. None: nowhere.
         health: how it is now.
         metrics: the text for Prometheus.
-        port: 0 for any that is free; see `port` afterwards.
+
+    Returns:
+        The port.
 
     Raises:
         ConfigError: the port is taken, or the host is none of this machine's.
     """
-
-    def __init__(
-        self, health: Callable[[], Health], metrics: Callable[[], bytes], port: int, host: str = LOOPBACK
-    ) -> None:
-        handler = type(
-            "Handler", (_Handler,), {"health": staticmethod(health), "metrics": staticmethod(metrics)}
-        )
-        try:
-            self._server = _Server((host, port), handler)
-        except OSError as exc:
-            raise ConfigError(f"Nothing can listen on {host}:{port}: {exc.strerror or exc}.") from exc
-        self.port: int = self._server.server_address[1]
-        self._thread = Thread(target=self._server.serve_forever, name="cqueue-health", daemon=True)
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Answer no more."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
-
-
-@contextmanager
-def serving(
-    address: tuple[str, int] | None, health: Callable[[], Health], metrics: Callable[[], bytes]
-) -> Iterator[None]:
-    """Answer at this host and port while it lasts; None: nowhere.
-
-    Raises:
-        ConfigError: as `HealthServer`.
-    """
     if address is None:
-        yield
+        yield None
         return
     host, port = address
-    server = HealthServer(health, metrics, port, host)
-    server.start()
-    logs.logger().info(logs.Event.HEALTH, host=host, port=server.port)
+    handler = type("Handler", (_Handler,), {"health": staticmethod(health), "metrics": staticmethod(metrics)})
     try:
-        yield
-    finally:
-        server.close()
+        server = _Server(address, handler)
+    except OSError as exc:
+        raise ConfigError(f"Nothing can listen on {host}:{port}: {exc.strerror or exc}.") from exc
+    with server:
+        Thread(target=server.serve_forever, name="cqueue-health", daemon=True).start()
+        logs.logger().info(logs.Event.HEALTH, host=host, port=server.server_port)
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
 
 
 class _Server(ThreadingHTTPServer):
@@ -195,17 +169,13 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, self.metrics())
-        elif path == "/livez":
-            self._say(ok=self.health().alive)
-        elif path == "/readyz":
-            self._say(ok=self.health().ready)
+        elif path in {"/livez", "/readyz"}:
+            health = self.health()
+            ok = health.alive if path == "/livez" else health.ready
+            status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, "application/json", json.dumps(asdict(health)).encode() + b"\n")
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/livez, /readyz or /metrics\n")
-
-    def _say(self, *, ok: bool) -> None:
-        status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
-        body: dict[str, Any] = asdict(self.health())
-        self._answer(status, "application/json", json.dumps(body).encode() + b"\n")
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)

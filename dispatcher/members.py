@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BEAT_EVERY_S: Final = 5.0
 TTL_S: Final = 15
 """Three heartbeats: one may be lost, and one late."""
+GOODBYE_S: Final = 2.0
 STOPPING: Final = "stopping"
 LARGEST_NUMBER: Final = 1 << 53
 """Of what others say of themselves; what is beyond it, or infinite, counts as 0."""
@@ -42,11 +43,6 @@ REMEMBERED: Final = 10_000
 # ── Whose is a wide row? ──
 
 
-def first_owner(workers: Iterable[str], wide_row: WideRow) -> str:
-    """The worker that looks at this wide row first: the one with the highest hash of both names."""
-    return Names(workers).first(_thing(wide_row))
-
-
 def share_of(me: str, workers: Iterable[str]) -> Share | None:
     """Which wide rows are this worker's among these; None (all) if it is alone."""
     fleet = frozenset(workers) | {me}
@@ -56,13 +52,10 @@ def share_of(me: str, workers: Iterable[str]) -> Share | None:
 
     @lru_cache(maxsize=REMEMBERED)  # asked for every wide row at every poll
     def is_mine(wide_row: WideRow) -> bool:
-        return names.first(_thing(wide_row)) == me
+        place = f"{wide_row.queue}\0{wide_row.time_shard}\0{wide_row.shard}".encode()
+        return names.first(place) == me
 
     return is_mine
-
-
-def _thing(wide_row: WideRow) -> bytes:
-    return f"{wide_row.queue}\0{wide_row.time_shard}\0{wide_row.shard}".encode()
 
 
 # ── What a worker says of itself ──
@@ -132,22 +125,29 @@ def parse(row: WorkerRow) -> Worker:
     except ValueError:
         info = {}
     known = info if isinstance(info, dict) else {}
-    return Worker(
-        name=row.worker,
-        host=str(known.get("host", "")),
-        pid=_number(known.get("pid")),
-        app=str(known.get("app", "")),
-        queues=tuple(str(queue) for queue in _listed(known.get("queues"))),
-        threads=_number(known.get("threads")),
-        version=str(known.get("version", "")),
-        started=min(float(max(0, _number(known.get("started")))), LAST_MS / 1000),
-        state=str(known.get("state", "")),
-        running=_number(known.get("running")),
-        unstarted=_number(known.get("unstarted")),
-        counters=_counts(known.get("counters")),
-        tasks=tuple(known["tasks"]) if isinstance(known.get("tasks"), list) else None,
-        seen=row.seen / 1000,
-    )
+    said = {name: _like(empty, known.get(name)) for name, empty in _EMPTY.items()}
+    said["started"] = min(max(0.0, said["started"]), LAST_MS / 1000)
+    tasks = tuple(known["tasks"]) if isinstance(known.get("tasks"), list) else None
+    return Worker(row.worker, tasks=tasks, seen=row.seen / 1000, **said)
+
+
+_EMPTY: Final[Mapping[str, Any]] = {
+    "host": "", "pid": 0, "app": "", "queues": (), "threads": 0, "version": "", "started": 0, "state": "",
+    "running": 0, "unstarted": 0, "counters": {},
+}  # fmt: skip
+
+
+def _like(empty: Any, value: Any) -> Any:
+    """The value, if it is of the same kind as the empty one; others may say anything of themselves."""
+    if isinstance(empty, str):
+        return "" if value is None else str(value)
+    if isinstance(empty, tuple):
+        return tuple(map(str, value)) if isinstance(value, list) else ()
+    if isinstance(empty, dict):
+        return (
+            {str(name): _like(0, count) for name, count in value.items()} if isinstance(value, dict) else {}
+        )
+    return int(value) if isinstance(value, int | float) and abs(value) < LARGEST_NUMBER else 0
 
 
 def listed(client: Client) -> tuple[list[Worker], float]:
@@ -155,18 +155,6 @@ def listed(client: Client) -> tuple[list[Worker], float]:
     driver = client._driver  # noqa: SLF001 - the library's own
     rows: list[WorkerRow] = driver.ask(ReadWorkers())
     return [parse(row) for row in rows], driver.clock.now_us() / 1e6
-
-
-def _number(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and abs(value) < LARGEST_NUMBER else 0
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _counts(value: Any) -> dict[str, int]:
-    return {str(name): _number(count) for name, count in value.items()} if isinstance(value, dict) else {}
 
 
 # ── Telling and asking ──
@@ -198,7 +186,7 @@ class Members:
         self._changed = changed
         self._now_s = now_s
         self._fleets: dict[str, frozenset[str]] = {}
-        self._stop = Event()
+        self._is_over = False
         self._wake = Event()
         self._log = logs.logger()
         self._failing = False
@@ -213,22 +201,26 @@ class Members:
         self._wake.set()
 
     def stop(self) -> None:
-        """Say good-bye. If that fails the row goes by itself, after 15 s."""
-        self._stop.set()
+        """Say good-bye, for 2 s at most. If that fails the row goes by itself, after 15 s."""
+        self._is_over = True
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(BEAT_EVERY_S)
+        self._thread.join(GOODBYE_S)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._is_over:
+                self.leave()
+                return
+            self.beat()
+            self._wake.wait(BEAT_EVERY_S)
+
+    def leave(self) -> None:
+        """Remove the row."""
         try:
             self._ask(RemoveWorker(self._describe().name))
         except CqueueError as exc:
             self._log.info(logs.Event.HEARTBEAT_FAILED, error=str(exc))
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._wake.clear()
-            self.beat()
-            if not self._stop.is_set():
-                self._wake.wait(BEAT_EVERY_S)
 
     def beat(self) -> None:
         """Say that this worker lives, and see who else does; a failure changes nothing until the next."""

@@ -72,6 +72,11 @@ class Signalled:
 
     number: int
 
+    @property
+    def why(self) -> str:
+        """Its name, for the log."""
+        return signal.Signals(self.number).name
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -206,7 +211,7 @@ class Supervisor:
     def take(self, news: News) -> Slot | None:
         """Act on news; the slot whose child they are of, if it still has it."""
         if isinstance(news, Signalled):
-            self._signalled(news.number)
+            self._signalled(news)
         elif isinstance(news, Changed):
             self.reload(files=list(news.files[:5]))
         else:
@@ -224,15 +229,14 @@ class Supervisor:
                 return slot
         return None
 
-    def _signalled(self, number: int) -> None:
-        name = signal.Signals(number).name
-        if number == signal.SIGHUP:
-            self.reload(signal=name)
+    def _signalled(self, news: Signalled) -> None:
+        if news.number == signal.SIGHUP:
+            self.reload(signal=news.why)
         elif self.stopping:
-            self._log.warning(logs.Event.LEFT, signal=name)
-            self._leave(128 + number)
+            self._log.warning(logs.Event.LEFT, signal=news.why)
+            self._leave(128 + news.number)
         else:
-            self._log.info(logs.Event.STOPPING, signal=name, grace_s=self._grace_s)
+            self._log.info(logs.Event.STOPPING, signal=news.why, grace_s=self._grace_s)
             self._stop()
             for life in self._lives():
                 self._tell_to_stop(life)

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from cqueue.dispatcher.events import LASTING_TOLD, Event, Events, Trouble
-from cqueue.dispatcher.health import Health, HealthServer, Signs, judge, together
+from cqueue.dispatcher.health import Health, Signs, judge, serving, together
 from cqueue.errors import ConfigError, Refused, Unavailable
 
 
@@ -116,13 +116,12 @@ def test_several_processes_are_ready_if_one_is_and_the_parent_cares_for_the_rest
 class Answers:
     def __init__(self):
         self.health = Health(alive=True, ready=True, reason="running")
-        self.server = HealthServer(lambda: self.health, lambda: b"cqueue_running 1.0\n", 0)
-        self.server.start()
+        self.port = 0
 
     def get(self, path):
         """Status, content type, and body."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.server.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
                 return answer.status, answer.headers["Content-Type"], answer.read()
         except urllib.error.HTTPError as exc:
             with exc:
@@ -132,8 +131,8 @@ class Answers:
 @pytest.fixture
 def answers():
     answers = Answers()
-    yield answers
-    answers.server.close()
+    with serving(("127.0.0.1", 0), lambda: answers.health, lambda: b"cqueue_running 1.0\n") as answers.port:
+        yield answers
 
 
 def test_a_process_at_work_is_live_and_ready(answers):
@@ -169,5 +168,6 @@ def test_another_path_says_what_there_is(answers):
 
 
 def test_a_port_that_is_taken_is_an_error_of_configuration(answers):
-    with pytest.raises(ConfigError, match=str(answers.server.port)):
-        HealthServer(lambda: answers.health, lambda: b"", answers.server.port)
+    again = serving(("127.0.0.1", answers.port), lambda: answers.health, lambda: b"")
+    with pytest.raises(ConfigError, match=str(answers.port)), again:
+        pass

@@ -17,7 +17,7 @@ from cqueue import rendezvous
 from cqueue.bell import hint_of, target_of
 from cqueue.client import Client, address_of
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.members import first_owner
+from cqueue.dispatcher.members import share_of
 from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
 from cqueue.doorbell.counts import HintCounts
@@ -134,7 +134,7 @@ def test_one_listener_is_told_of_a_wide_row_and_it_is_the_one_that_looks_there_f
         wide_row = WideRow("q@1", 1_700_000_000_000, shard)
         target, _ = target_of(Hint(wide_row, frozenset({0})), here=False)
         (chosen,) = known.others(target)
-        assert chosen.listener == first_owner(fleet, wide_row)
+        assert share_of(chosen.listener, fleet)(wide_row)
         told.add(chosen.listener)
     assert told == set(fleet)
 

@@ -4,7 +4,7 @@ croniter is asked about wall time only, where every day has 24 hours; which inst
 decided here, as Vixie cron does. An expression whose minutes and hours are fixed means "once a day, at that
 time": in a gap it fires at the first instant after it, in a fold the first time only. One with `*` or a step
 in them means "every so often": it fires at each instant that matches, twice in a fold, never in a gap.
-croniter's own arithmetic with time zones has changed from version to version; this has a table of tests.
+croniter's own arithmetic with time zones fires a fixed time twice in a fold; a test shows it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ALIASES = {
 HORIZON = timedelta(days=3640)
 """A time further ahead than this counts as none: no message may be sent for it."""
 
-_SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
+_SECOND = timedelta(seconds=1)
 _FAR = timedelta(hours=48)
-"""Longer than any step that local time ever took back."""
+"""Longer than any step that local time ever took back; no zone changes twice in so short a time."""
 _RANDOM = re.compile(r"(?<![A-Za-z])[HR](?![A-Za-z])", re.IGNORECASE)
 
 
@@ -116,20 +116,19 @@ def _next_daily(expression: str, zone: ZoneInfo, after: datetime) -> datetime | 
 
 def _next_matching(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
     """Through stretches of one offset, in which wall time runs as time does."""
-    start = after + _SECOND
     while True:
-        offset = _offset(start, zone)
-        wall = _next_wall(expression, (start - _SECOND + offset).replace(tzinfo=None))
+        offset = _offset(after + _SECOND, zone)
+        wall = _next_wall(expression, (after + offset).replace(tzinfo=None))
         if wall is None:
             return None
         instant = wall.replace(tzinfo=UTC) - offset
-        change = _change(zone, start, min(instant, start + _FAR))
-        if change is not None:
-            start = change
-        elif instant <= start + _FAR:
+        end = min(instant, after + _FAR)
+        if _offset(end, zone) != offset:
+            after = _change(zone, after + _SECOND, end) - _SECOND
+        elif end == instant:
             return instant
-        else:  # nothing matches before, whatever the clocks do: none takes wall time back so far
-            start = max(start + _FAR, instant - _FAR)
+        else:  # what matches later is no wall time that the clocks have shown already
+            after = max(end, instant - _FAR)
 
 
 def first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
@@ -138,7 +137,7 @@ def first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
     if _wall(early, zone) == wall:
         return early
     before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)  # by the offset after the gap: too early
-    return _change(zone, before, early) or early
+    return _change(zone, before, early)
 
 
 def _next_wall(expression: str, wall: datetime) -> datetime | None:
@@ -160,21 +159,10 @@ def _offset(instant: datetime, zone: ZoneInfo) -> timedelta:
     return instant.astimezone(zone).utcoffset() or timedelta()
 
 
-def _change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    """The first instant after `after`, up to `until`, with another offset."""
-    offset, at = _offset(after, zone), after
-    while at < until:
-        step = min(at + _HOUR, until)
-        if _offset(step, zone) != offset:
-            return _bisect_change(zone, at, step)
-        at = step
-    return None
-
-
-def _bisect_change(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
+def _change(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
+    """The first instant with another offset than `low`, where there is one change up to `high`."""
     offset = _offset(low, zone)
     while high - low > _SECOND:
-        middle = low + (high - low) // 2
-        middle = middle.replace(microsecond=0)
+        middle = (low + (high - low) / 2).replace(microsecond=0)
         low, high = (middle, high) if _offset(middle, zone) == offset else (low, middle)
     return high

@@ -70,7 +70,7 @@ class Definition:
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
-        values["trigger"] = json.loads(triggers.to_json(self.trigger))
+        values["trigger"] = triggers.to_values(self.trigger)
         values["body"] = base64.b64encode(self.body).decode() or None
         values["headers"] = dict(self.headers) or None
         values["priority"] = self.priority or None
@@ -85,7 +85,7 @@ class Definition:
         """
         try:
             values = json.loads(text)
-            values["trigger"] = triggers.from_json(json.dumps(values["trigger"]))
+            values["trigger"] = triggers.from_values(values["trigger"])
             values["body"] = base64.b64decode(values.get("body", ""))
             start_ms, due_ms = _moment_ms(values.pop("start")), _moment_ms(values.pop("due", 0))
             return cls(start_ms=start_ms, due_ms=due_ms, **values)
@@ -166,6 +166,11 @@ def next_ticket(row: ScheduleRow) -> Ticket | None:
     if row.state != ACTIVE or not row.next_at:
         return None
     return Ticket(row.key, row.generation, row.fired + 1, row.next_at, row.previous)
+
+
+def waiting_for(next_ms: int | None, row: ScheduleRow) -> ScheduleRow:
+    """The row, when it waits for the firing of that time; it is done if there is none."""
+    return row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
 
 
 def standing(ticket: Ticket, row: ScheduleRow | None) -> Standing:

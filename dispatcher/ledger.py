@@ -134,14 +134,19 @@ class Ledger:
         Raises:
             NotDone, SendUnknown: it is not stored, or may not be.
         """
-        if next_ticket(row) is not None and self._is_forgotten(row):
-            changed = self.change(self.dated(row))
-            if changed is None:
-                return  # whoever changed it sends it
-            row = changed
         ticket = next_ticket(row)
+        if ticket is not None and self._is_forgotten(row):
+            self.go_on(row)  # whoever else changes it sends it
+            return
         if ticket is not None:
             self._producer.send(_message(row, ticket, due_ms(row)))
+
+    def go_on(self, row: ScheduleRow) -> ScheduleRow | None:
+        """Store a row that waits for another firing, and send that one; None if the row had changed."""
+        moved = self.change(self.dated(row))
+        if moved is not None:
+            self.send_next(moved)
+        return moved
 
     def _is_forgotten(self, row: ScheduleRow) -> bool:
         """Whether the firing is so long past that an id derived from its due time may be forgotten."""

@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import Final
 
 from cqueue.catalog import Catalog
-from cqueue.dispatcher.definition import ACTIVE, DONE, PAUSED, Definition, check_key
+from cqueue.dispatcher.definition import ACTIVE, DONE, PAUSED, Definition, check_key, waiting_for
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import TRIES, Ledger
-from cqueue.dispatcher.triggers import RunOnce, Trigger
+from cqueue.dispatcher.triggers import RunOnce, Trigger, ms_of
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import (
     BadInput,
@@ -71,13 +71,10 @@ class Schedule(Definition):
             raise BadInput(f"count is {count!r}; it goes from 1 to {MAX_UPCOMING:,}")
         if self.next_at is None:
             return []
-        most = None if isinstance(self.trigger, RunOnce) else self.trigger.count
+        most = self.trigger.count
         left = count if most is None else min(count, most - self.fired)
-        first_ms = int(self.next_at.timestamp() * 1000)
-        if first_ms <= self.read_ms:
-            return [to_datetime(ms) for ms in self.timetable.upcoming(self.read_ms, left)]
-        later = self.timetable.upcoming(first_ms, left - 1) if left > 1 else []
-        return [self.next_at, *(to_datetime(ms) for ms in later)][:left]
+        after_ms = max(self.read_ms, ms_of(self.next_at) - 1)
+        return [to_datetime(ms) for ms in self.timetable.upcoming(after_ms, left)]
 
 
 class Schedules:
@@ -256,12 +253,8 @@ class Schedules:
         next_ms = definition.timetable.next_after(max(now_us // 1000, row.previous))
         if isinstance(definition.trigger, RunOnce):
             next_ms = row.next_at
-        resumed = row._replace(
-            state=ACTIVE if next_ms else DONE,
-            next_at=next_ms or 0,
-            generation=max(now_us, row.generation + 1),
-        )
-        return self.ledger.dated(resumed)
+        resumed = waiting_for(next_ms, row)
+        return self.ledger.dated(resumed._replace(generation=max(now_us, row.generation + 1)))
 
     def run_now(self, key: str) -> MessageId:
         """Fire it now, beside its own times, which stay as they are, whatever its state.

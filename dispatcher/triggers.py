@@ -6,13 +6,12 @@ after a crash, gives the same times. Inside, times are ms since 1970; nothing re
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
 
 from cqueue.config import to_ms
@@ -30,9 +29,13 @@ LONGEST_JITTER = timedelta(days=1)
 
 _MS = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DURATIONS = frozenset({"delay", "interval", "grace", "jitter"})
+_DURATIONS = {
+    "delay": (timedelta(), LONGEST),
+    "interval": (SHORTEST_INTERVAL, LONGEST),
+    "grace": (_MS, LONGEST),
+    "jitter": (timedelta(), LONGEST_JITTER),
+}
 _MOMENTS = frozenset({"at", "until"})
-
 
 Find = Callable[[int], int | None]
 """The first time later than one, both in ms since 1970; None if there is none."""
@@ -60,14 +63,22 @@ class _Trigger:
     jitter: timedelta = timedelta()
     auto_commit: bool = False
 
-    def _check_shared(self) -> None:
-        if self.misfire not in MISFIRES:
-            raise ConfigError(f"misfire is {self.misfire!r}; it takes {', '.join(map(repr, MISFIRES))}")
-        if self.grace is not None:
-            _check_duration("grace", self.grace, _MS, LONGEST)
-        _check_duration("jitter", self.jitter, timedelta(), LONGEST_JITTER)
-        if not isinstance(self.auto_commit, bool):
-            raise ConfigError(f"auto_commit is {self.auto_commit!r}; it takes true or false")
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
+        for name, value in given(self).items():
+            _check(name, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recurring(_Trigger):
+    """What triggers share that fire more than once. count: so many firings. until: none later than this."""
+
+    count: int | None = None
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +91,14 @@ class RunOnce(_Trigger):
 
     delay: timedelta | None = None
     at: datetime | None = None
+    count: ClassVar[None] = None
+    until: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         """Check that the values fit together."""
-        self._check_shared()
+        _Trigger.__post_init__(self)
         if (self.delay is None) == (self.at is None):
             raise ConfigError("RunOnce takes delay or at: one of them")
-        if self.delay is not None:
-            _check_duration("delay", self.delay, timedelta(), LONGEST)
-        _check_moment("at", self.at)
 
     def finder(self, start_ms: int) -> Find:
         """Its one time, which may be past."""
@@ -97,7 +107,7 @@ class RunOnce(_Trigger):
 
 
 @dataclass(frozen=True, slots=True)
-class Repeating(_Trigger):
+class Repeating(_Recurring):
     """Fires every `interval` (100 ms to 10 years), for the first time `delay` after the schedule is made.
 
     delay: 0 to 10 years; None: one interval. count: so many firings, 1 and up. until: none later than this
@@ -109,16 +119,6 @@ class Repeating(_Trigger):
 
     interval: timedelta
     delay: timedelta | None = None
-    count: int | None = field(default=None, kw_only=True)
-    until: datetime | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        self._check_shared()
-        _check_duration("interval", self.interval, SHORTEST_INTERVAL, LONGEST)
-        if self.delay is not None:
-            _check_duration("delay", self.delay, timedelta(), LONGEST)
-        _check_end(self.count, self.until)
 
     def finder(self, start_ms: int) -> Find:
         """Multiples of the interval."""
@@ -128,7 +128,7 @@ class Repeating(_Trigger):
 
 
 @dataclass(frozen=True, slots=True)
-class Cron(_Trigger):
+class Cron(_Recurring):
     """Fires as a cron expression says, in a time zone.
 
     expression: 5 fields (minute hour day month weekday) or 6 with seconds first; names such as MON and JAN,
@@ -142,15 +142,12 @@ class Cron(_Trigger):
 
     expression: str
     timezone: str = "UTC"
-    count: int | None = field(default=None, kw_only=True)
-    until: datetime | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check every value."""
-        self._check_shared()
+        """Check every value, and bring the expression into its usual form."""
+        _Trigger.__post_init__(self)
         object.__setattr__(self, "expression", cron.check_expression(self.expression))
         cron.check_zone(self.timezone)
-        _check_end(self.count, self.until)
 
     def finder(self, _start_ms: int) -> Find:
         """As the clocks of its zone show."""
@@ -167,57 +164,48 @@ Trigger = RunOnce | Repeating | Cron
 _KINDS: dict[str, type[Trigger]] = {"once": RunOnce, "repeating": Repeating, "cron": Cron}
 
 
-def _check_duration(name: str, value: Any, low: timedelta, high: timedelta) -> None:
-    check_duration(name, value, low, high)
-    if value % _MS:
-        raise ConfigError(f"{name} is {value}; it takes whole milliseconds")
+def given(trigger: _Trigger) -> dict[str, Any]:
+    """Its values by name, without those that are as by default."""
+    values = {each.name: (getattr(trigger, each.name), each.default) for each in fields(trigger)}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
-def _check_moment(name: str, value: Any) -> None:
-    if value is None:
-        return
-    if not isinstance(value, datetime) or value.tzinfo is None:
+def _check(name: str, value: Any) -> None:
+    if name in _DURATIONS:
+        check_duration(name, value, *_DURATIONS[name])
+        if value % _MS:
+            raise ConfigError(f"{name} is {value}; it takes whole milliseconds")
+    elif name in _MOMENTS and (not isinstance(value, datetime) or value.tzinfo is None):
         raise ConfigError(f"{name} is {value!r}; it takes a datetime with a time zone")
-
-
-def _check_end(count: Any, until: Any) -> None:
-    if count is not None and (type(count) is not int or count < 1):
-        raise ConfigError(f"count is {count!r}; it takes a whole number from 1 on")
-    _check_moment("until", until)
+    elif name == "misfire" and value not in MISFIRES:
+        raise ConfigError(f"misfire is {value!r}; it takes {', '.join(map(repr, MISFIRES))}")
+    elif name == "auto_commit" and not isinstance(value, bool):
+        raise ConfigError(f"auto_commit is {value!r}; it takes true or false")
+    elif name == "count" and (type(value) is not int or value < 1):
+        raise ConfigError(f"count is {value!r}; it takes a whole number from 1 on")
 
 
 # ── As stored ──
 
 
-def to_json(trigger: Trigger) -> str:
-    """The trigger as JSON: durations and times in ms, values that are as by default left out."""
+def to_values(trigger: Trigger) -> dict[str, Any]:
+    """The trigger for JSON: durations and times in ms, values that are as by default left out."""
     kind = next(name for name, cls in _KINDS.items() if cls is type(trigger))
-    stored = {name: _stored(name, value) for name, value in given(trigger).items()}
-    return json.dumps({"kind": kind, **stored}, sort_keys=True)
-
-
-def given(trigger: Trigger) -> dict[str, Any]:
-    """Its values by name, without those that are as by default."""
-    values = {each.name: (getattr(trigger, each.name), each.default) for each in fields(trigger)}
-    return {name: value for name, (value, default) in values.items() if value != default}
+    return {"kind": kind, **{name: _stored(name, value) for name, value in given(trigger).items()}}
 
 
 def _stored(name: str, value: Any) -> Any:
     return to_ms(value) if name in _DURATIONS else ms_of(value) if name in _MOMENTS else value
 
 
-def from_json(text: str) -> Trigger:
-    """What `to_json` wrote.
+def from_values(values: Mapping[str, Any]) -> Trigger:
+    """What `to_values` gave.
 
     Raises:
-        ConfigError: it is of a newer version, or was not written by this library.
+        ValueError, KeyError, TypeError, AttributeError: it is of a newer version, or not of this library.
     """
-    try:
-        values: dict[str, Any] = json.loads(text)
-        cls = _KINDS[values.pop("kind")]
-        return cls(**{name: _loaded(name, value) for name, value in values.items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise ConfigError(f"this version of cqueue cannot read the trigger {text[:200]!r}: {exc}") from exc
+    loaded = {name: _loaded(name, value) for name, value in values.items() if name != "kind"}
+    return _KINDS[values["kind"]](**loaded)
 
 
 def _loaded(name: str, value: Any) -> Any:
@@ -285,8 +273,8 @@ class Timetable:
 
     @cached_property
     def _until_ms(self) -> int:
-        until = None if isinstance(self.trigger, RunOnce) else self.trigger.until
-        return ms_of(until) if until is not None else 1 << 62
+        until = self.trigger.until
+        return 1 << 62 if until is None else ms_of(until)
 
     @cached_property
     def _find(self) -> Find:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cqueue.dispatcher.definition import ACTIVE, DONE, Definition, next_ticket
+from cqueue.dispatcher.definition import Definition, next_ticket, waiting_for
 from cqueue.dispatcher.events import describe, logger
 from cqueue.dispatcher.ledger import Ledger, due_ms
 from cqueue.errors import BadInput, Closed, CqueueError, DamagedRow
@@ -58,18 +58,9 @@ def _help(ledger: Ledger, key: str) -> bool:
     ledger.send_next(row)
     if ledger.is_live(row):
         return True
-    moved = ledger.change(
-        ledger.dated(_passed(row))
-    )  # that firing has been, in some way: it will not come again
-    if moved is None:
-        return False
-    ledger.send_next(moved)
-    return True
-
-
-def _passed(row: ScheduleRow) -> ScheduleRow:
+    # That firing has been, in some way: it will not come again
     next_ms = Definition.from_json(row.definition).timetable.next_after(row.next_at)
-    return row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
+    return ledger.go_on(waiting_for(next_ms, row)) is not None
 
 
 class Watcher:

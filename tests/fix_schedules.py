@@ -1,6 +1,6 @@
 """Processes with schedules on one store in memory and a clock that stands still; any operation may kill one.
 
-A `Process` is a client of its own with a mini-dispatcher: it receives, runs the stage of firings around a
+A `Process` is a client of its own with a mini-dispatcher: it receives, begins and commits firings around a
 handler that only takes notes, and acks.
 """
 
@@ -12,7 +12,7 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.dispatcher.firing import AGAIN, Begun, FiringStage
+from cqueue.dispatcher.firing import AGAIN, Begun, begin, commit
 from cqueue.dispatcher.verdicts import Snooze
 from cqueue.dispatcher.watcher import look
 from cqueue.errors import NotDone, OutcomeUnknown
@@ -96,7 +96,6 @@ class Process:
         self.queue = self.client.create_queue("q", exist_ok=True) if not self._is_there() else self._open()
         self.consumer = self.queue.consumer()
         self.schedules = self.queue.schedules
-        self.stage = FiringStage(self.schedules.ledger)
         self.handler = lambda _: None
         self.dropped = []
 
@@ -116,7 +115,7 @@ class Process:
         return count
 
     def handle(self, message):
-        begun = self.stage.begin(message)
+        begun = begin(self.schedules.ledger, message)
         if isinstance(begun, Snooze):
             message.snooze(begun.delay)
         elif not isinstance(begun, Begun):
@@ -129,7 +128,7 @@ class Process:
 
     def _finish(self, message, begun):
         try:
-            self.stage.commit(begun)
+            commit(self.schedules.ledger, begun)
             message.ack()
         except (NotDone, OutcomeUnknown):
             message.snooze(AGAIN)

@@ -9,7 +9,7 @@ import pytest
 from cqueue import Message
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import SUCCEEDED, Verb
-from cqueue.dispatcher.firing import FiringStage, ScheduleStep
+from cqueue.dispatcher.firing import ScheduleStep, begin, commit
 from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
 from cqueue.dispatcher.verdicts import Cancel
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
@@ -303,7 +303,7 @@ def test_a_firing_that_is_retried_runs_again_though_others_have_fired_since(proc
     process.schedules.add("k", Repeating(SECOND))
     world.advance(1)
     (message,) = process.consumer.receive(10)
-    process.stage.commit(process.stage.begin(message))
+    commit(process.schedules.ledger, begin(process.schedules.ledger, message))
     message.nack(5 * SECOND)
     process.run(4)
     assert world.seconds == [2, 3, 4, 5]
@@ -331,7 +331,7 @@ def test_what_only_looks_like_a_firing_is_an_ordinary_message(process):
     for trigger in ("mine", '{"schedule": 7}', '{"schedule": "k", "firing": [1, "x", 2, 3]}'):
         process.queue.send_many([Message(b"x", trigger=trigger)])
     found = process.consumer.receive(10)
-    assert [process.stage.begin(message) for message in found] == [None] * 3
+    assert [begin(process.schedules.ledger, message) for message in found] == [None] * 3
 
 
 def test_a_firing_waits_while_its_schedule_cannot_be_read(world):
@@ -363,8 +363,8 @@ def test_a_dead_letter_is_handled_on_its_own(process, world):
     process.schedules.remove("k")
     dead = process.client.queue("q.dead")
     (letter,) = dead.consumer().receive(10)
-    begun = FiringStage(dead.schedules.ledger).begin(letter)
-    assert (begun.key, begun.fired_at, begun.move) == ("k", NOON + 10 * SECOND, None)
+    begun = begin(dead.schedules.ledger, letter)
+    assert (begun.key, begun.fired_at, begun.moved) == ("k", NOON + 10 * SECOND, None)
 
 
 # ── As a step of a dispatcher ──

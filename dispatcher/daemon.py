@@ -180,9 +180,8 @@ class Daemon:
         """The parent is told before: the first message may kill this process, which has come up then."""
         from cqueue.dispatcher import launch  # noqa: PLC0415 - the health server answers while this imports
 
-        launched = launch.launch(
-            found, self._settings, lambda now_us: [Meter(self._metrics, now_us), *self._hooks]
-        )
+        hooks = [Meter(self._metrics), *self._hooks]
+        launched = launch.launch(found, self._settings, hooks)
         self._report(launched=True)
         garbage.settle()  # all that it needs is imported
         launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None

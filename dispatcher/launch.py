@@ -16,11 +16,7 @@ from cqueue.errors import ConfigError, QueueNotFound
 from cqueue.urls import suggest
 
 if TYPE_CHECKING:
-    from cqueue.client import Client
     from cqueue.dispatcher.daemon import Settings
-
-MakeHooks = Callable[[Callable[[], int]], Sequence[Middleware]]
-"""The daemon's own middleware, given the cluster's time in µs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +27,8 @@ class Launched:
     close: Callable[[], None]
 
 
-def launch(found: Any, settings: Settings, make_hooks: MakeHooks) -> Launched:
-    """A dispatcher of what was found.
+def launch(found: Any, settings: Settings, hooks: Sequence[Middleware]) -> Launched:
+    """A dispatcher of what was found, with the daemon's own middleware.
 
     Raises:
         TargetError: it is nothing that could be run, or not without `--queues`.
@@ -40,26 +36,23 @@ def launch(found: Any, settings: Settings, make_hooks: MakeHooks) -> Launched:
         NotDone, OutcomeUnknown: Cassandra did not answer; it can be tried again.
     """
     if isinstance(found, App):
-        return _launch_app(found, settings, make_hooks)
+        return _launch_app(found, settings, hooks)
     if isinstance(found, Dispatcher):
         return _launch_dispatcher(found, settings)
     if callable(found) and settings.queues:
-        return _launch_handler(found, settings, make_hooks)
-    if callable(found) and not _needs_arguments(found):
-        made = found()
-        if isinstance(made, App | Dispatcher):
-            return launch(made, settings, make_hooks)
+        return _launch_handler(found, settings, hooks)
+    if _takes_nothing(found) and isinstance(made := found(), App | Dispatcher):
+        return launch(made, settings, hooks)
     raise TargetError(_unsuitable(found, settings))
 
 
-def _launch_app(app: App, settings: Settings, make_hooks: MakeHooks) -> Launched:
+def _launch_app(app: App, settings: Settings, hooks: Sequence[Middleware]) -> Launched:
     known = list(dict.fromkeys(task.queue for task in app.tasks.values()))
     for name in settings.queues:
         if name not in known:
             raise QueueNotFound(f"No task of {settings.target} has the queue {name!r}.{suggest(name, known)}")
     if not known:
         raise TargetError(f"{settings.target} has no tasks; are the modules that define them imported?")
-    hooks = make_hooks(_clock_of(app.client))
     dispatcher = app.dispatcher(settings.queues or None, middleware=hooks, **settings.options)
     return Launched(dispatcher, app.close)
 
@@ -71,29 +64,25 @@ def _launch_dispatcher(dispatcher: Dispatcher, settings: Settings) -> Launched:
     return Launched(dispatcher, lambda: None)
 
 
-def _launch_handler(handler: Any, settings: Settings, make_hooks: MakeHooks) -> Launched:
+def _launch_handler(handler: Any, settings: Settings, hooks: Sequence[Middleware]) -> Launched:
     client = clients.connect()
     try:
         queues = [client.queue(name) for name in settings.queues]
         options: dict[str, Any] = dict(settings.options)
-        dispatcher = Dispatcher(queues, handler, middleware=make_hooks(_clock_of(client)), **options)
+        dispatcher = Dispatcher(queues, handler, middleware=hooks, **options)
     except BaseException:
         client.close()
         raise
     return Launched(dispatcher, client.close)
 
 
-def _clock_of(client: Client) -> Callable[[], int]:
-    return client._driver.clock.now_us  # noqa: SLF001 - the library's own
-
-
-def _needs_arguments(function: Callable[..., Any]) -> bool:
+def _takes_nothing(found: Any) -> bool:
+    """Whether it can be called without arguments, as what makes an application is."""
     try:
-        parameters: Sequence[inspect.Parameter] = list(inspect.signature(function).parameters.values())
+        inspect.signature(found).bind()
     except (TypeError, ValueError):
-        return True
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return any(one.default is one.empty and one.kind not in kinds for one in parameters)
+        return False
+    return True
 
 
 def _unsuitable(found: Any, settings: Settings) -> str:

@@ -151,28 +151,17 @@ class _Held(Collector):
 
 
 class Meter(Middleware):
-    """Times every run of a handler.
+    """Times every run of a handler. clock: monotonic seconds."""
 
-    Args:
-        now_us: the cluster's time, by which messages are due.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        metrics: Metrics,
-        now_us: Callable[[], int],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
-        self._now_us = now_us
         self._clock = clock
         self._began: dict[int, float] = {}
 
     def before_run(self, message: ReceivedMessage, context: Context) -> None:
         """Note how late it starts. A repeated attempt was due later than its message, and is not counted."""
         if message.attempt == 1:
-            late_s = max(0.0, self._now_us() / 1e6 - message.due.timestamp())
+            late_s = max(0.0, (context.now - message.due).total_seconds())
             self._metrics.starting.labels(context.queue).observe(late_s)
             self._metrics.lag.set(late_s)
         self._began[id(context)] = self._clock()

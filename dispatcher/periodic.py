@@ -45,14 +45,17 @@ class PeriodicTask(Task[P, R]):
                 f"periodic task {self.name!r}: {exc}; a schedule passes {FIRED_AT} and nothing else"
             ) from exc
 
-    @property
-    def codec_name(self) -> str:
-        """How its messages are written."""
-        return self._codec.name
-
-    def body(self) -> bytes:
-        """Of its schedule's messages: no arguments."""
-        return encode(Arguments((), {}), self._codec)
+    def put(self, queue: Queue, key: str, trigger: Trigger) -> None:
+        """Make the schedule that calls it, or change it to this; its messages have no arguments."""
+        queue.schedules.add(
+            key,
+            trigger,
+            encode(Arguments((), {}), self._codec),
+            task=self.name,
+            codec=self._codec.name,
+            headers={HEADER: self.name},
+            replace=True,
+        )
 
     def _arguments(self, message: ReceivedMessage, context: Context) -> Arguments:
         """What the message says, and for a firing its time."""
@@ -81,18 +84,6 @@ class Declared:
         check_key(self.key)
         self.task.check()
 
-    def put(self, queue: Queue) -> None:
-        """Make the schedule, or change it to this."""
-        queue.schedules.add(
-            self.key,
-            self.trigger,
-            self.task.body(),
-            task=self.task.name,
-            codec=self.task.codec_name,
-            headers={HEADER: self.task.name},
-            replace=True,
-        )
-
 
 def trigger_of(when: str | Trigger, options: dict[str, Any]) -> Trigger:
     """The trigger of a decorator: a cron expression with options, or a trigger that has its own.
@@ -117,7 +108,7 @@ def declare(queues: Iterable[Queue], declared: Sequence[Declared]) -> None:
     for queue in queues:
         own = {each.key: each for each in declared if each.task.queue == queue.name}
         for each in own.values():
-            each.put(queue)
+            each.task.put(queue, each.key, each.trigger)
         left = [row.key for row in queue.schedules.list() if HEADER in row.headers and row.key not in own]
         if left:
             from cqueue.dispatcher.events import logger  # noqa: PLC0415 - it takes structlog

@@ -6,10 +6,9 @@ after a crash, gives the same times. Inside, times are ms since 1970; nothing re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
@@ -36,9 +35,6 @@ _DURATIONS = {
     "jitter": (timedelta(), LONGEST_JITTER),
 }
 _MOMENTS = frozenset({"at", "until"})
-
-Find = Callable[[int], int | None]
-"""The first time later than one, both in ms since 1970; None if there is none."""
 
 # ── Values ──
 
@@ -100,10 +96,10 @@ class RunOnce(_Trigger):
         if (self.delay is None) == (self.at is None):
             raise ConfigError("RunOnce takes delay or at: one of them")
 
-    def finder(self, start_ms: int) -> Find:
+    def next_after(self, after_ms: int, start_ms: int) -> int | None:
         """Its one time, which may be past."""
         at_ms = ms_of(self.at) if self.at is not None else start_ms + to_ms(self.delay or timedelta())
-        return lambda after_ms: at_ms if after_ms < at_ms else None
+        return at_ms if after_ms < at_ms else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +116,11 @@ class Repeating(_Recurring):
     interval: timedelta
     delay: timedelta | None = None
 
-    def finder(self, start_ms: int) -> Find:
+    def next_after(self, after_ms: int, start_ms: int) -> int | None:
         """Multiples of the interval."""
         interval_ms = to_ms(self.interval)
         first_ms = start_ms + (interval_ms if self.delay is None else to_ms(self.delay))
-        return lambda after_ms: first_ms + max(0, (after_ms - first_ms) // interval_ms + 1) * interval_ms
+        return first_ms + max(0, (after_ms - first_ms) // interval_ms + 1) * interval_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +145,10 @@ class Cron(_Recurring):
         object.__setattr__(self, "expression", cron.check_expression(self.expression))
         cron.check_zone(self.timezone)
 
-    def finder(self, _start_ms: int) -> Find:
+    def next_after(self, after_ms: int, _start_ms: int) -> int | None:
         """As the clocks of its zone show."""
-        zone = ZoneInfo(self.timezone)
-
-        def find(after_ms: int) -> int | None:
-            found = cron.next_instant(self.expression, zone, to_datetime(after_ms))
-            return None if found is None else ms_of(found)
-
-        return find
+        found = cron.next_instant(self.expression, ZoneInfo(self.timezone), to_datetime(after_ms))
+        return None if found is None else ms_of(found)
 
 
 Trigger = RunOnce | Repeating | Cron
@@ -232,14 +223,14 @@ class Timetable:
     def first(self) -> int | None:
         """The first time; of a `RunOnce` it may be past."""
         if isinstance(self.trigger, RunOnce):
-            return self._find(-(1 << 62))
+            return self.next_after(-(1 << 62))
         is_now = isinstance(self.trigger, Repeating)  # with no delay it fires at once
         return self.next_after(self.start_ms - is_now)
 
     def next_after(self, after_ms: int) -> int | None:
         """The first time later than `after_ms`; None if there is none. It knows no `count`."""
-        found = self._find(after_ms)
-        return None if found is None or found > self._until_ms else found
+        found, until = self.trigger.next_after(after_ms, self.start_ms), self.trigger.until
+        return None if found is None or (until is not None and found > ms_of(until)) else found
 
     def upcoming(self, after_ms: int, count: int) -> list[int]:
         """The next `count` times, fewer if they end."""
@@ -270,15 +261,6 @@ class Timetable:
     def _has_time(self, after_ms: int, upto_ms: int) -> bool:
         found = self.next_after(after_ms)
         return found is not None and found <= upto_ms
-
-    @cached_property
-    def _until_ms(self) -> int:
-        until = self.trigger.until
-        return 1 << 62 if until is None else ms_of(until)
-
-    @cached_property
-    def _find(self) -> Find:
-        return self.trigger.finder(self.start_ms)
 
 
 def jitter_ms(trigger: Trigger, identity: str) -> int:

@@ -78,8 +78,8 @@ def message(due_s, attempt=1):
 
 def test_the_meter_times_handlers_and_the_way_from_due_to_start():
     metrics, clock = metrics_of(), iter([10.0, 10.5])
-    meter = Meter(metrics, lambda: 1_000_250_000, lambda: next(clock))
-    context = SimpleNamespace(queue="mail", task="send")
+    meter = Meter(metrics, lambda: next(clock))
+    context = SimpleNamespace(queue="mail", task="send", now=datetime.fromtimestamp(1000.25, UTC))
     meter.before_run(message(1000.0), context)
     meter.after_run(message(1000.0), context, None, None)
     found = samples(metrics.families())
@@ -91,15 +91,18 @@ def test_the_meter_times_handlers_and_the_way_from_due_to_start():
 def test_later_attempts_say_nothing_about_lateness():
     """They were due again, at a time that the message does not tell."""
     metrics = metrics_of()
-    meter = Meter(metrics, lambda: 5_000_000_000)
-    meter.before_run(message(1000.0, attempt=2), SimpleNamespace(queue="mail", task="send"))
+    meter = Meter(metrics)
+    meter.before_run(
+        message(1000.0, attempt=2),
+        SimpleNamespace(queue="mail", task="send", now=datetime.fromtimestamp(5000.0, UTC)),
+    )
     assert not any(key[0].startswith("cqueue_start_seconds") for key in samples(metrics.families()))
 
 
 def test_a_run_that_was_never_begun_is_not_timed():
     """Another middleware stopped it before."""
     metrics = metrics_of()
-    Meter(metrics, lambda: 0).after_run(message(0.0), SimpleNamespace(), None, ValueError())
+    Meter(metrics).after_run(message(0.0), SimpleNamespace(), None, ValueError())
     assert not any(key[0].startswith("cqueue_handler") for key in samples(metrics.families()))
 
 

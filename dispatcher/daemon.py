@@ -9,12 +9,10 @@ them one by one; so nothing here is done in a signal handler, and nothing twice.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
@@ -22,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +33,7 @@ from cqueue.dispatcher.members import Members, Worker
 from cqueue.dispatcher.metrics import Meter, Metrics, exposition
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import TICK_S, Exit, Signalled, Wire
+from cqueue.dispatcher.processes import TICK_S, Exit, Signalled, received
 from cqueue.dispatcher.recorder import Recorder
 from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.rendezvous import own_name
@@ -52,7 +51,7 @@ BUG: Final = 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a process is to do; JSON between parent and child.
+    """What a process is to do.
 
     Attributes:
         target: `module:name`.
@@ -259,7 +258,7 @@ class Daemon:
     def health(self) -> Health:
         """How it is, for probes, systemd, and the parent."""
         if self._dispatcher is not None:
-            return health.judge(health.signs_of(self._dispatcher))
+            return health.of(self._dispatcher)
         reason = f"starting: {self._hindrance}" if self._hindrance else "starting"
         return Health(alive=True, ready=False, reason=reason)
 
@@ -340,18 +339,22 @@ def child(fd: int, memory: int) -> int:
     """The life of a child process; its exit code.
 
     Args:
-        fd: the number of its end of the socket to its parent.
+        fd: the number of its end of the connection to its parent.
         memory: the number of the file where it writes down what runs.
     """
     inbox: Inbox = queue.SimpleQueue()
     os.set_inheritable(fd, False)  # no process of a handler keeps it open
-    parent = Wire(socket.socket(fileno=fd))
-    settings = Settings(**json.loads(parent.lines.readline()))
+    parent = Connection(fd)
+    settings = Settings(**parent.recv())
 
     def obey() -> None:
-        for order in parent:
-            inbox.put(Ordered(order["order"]))
+        for order in received(parent):
+            inbox.put(Ordered(order))
         inbox.put(Ordered("the parent has gone"))
+
+    def tell(report: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the parent has gone: this is told to stop
+            parent.send(report)
 
     logs.configure(logs.Format(settings.log), verbose=settings.verbose)
     # What a terminal or systemd sends to all is the parent's to obey; SIGTERM may be meant for this one.
@@ -360,12 +363,12 @@ def child(fd: int, memory: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
     threading.Thread(target=obey, name="cqueue-parent", daemon=True).start()
     try:
-        return Daemon(settings, inbox, tell=parent.send, hooks=[Recorder(memory)]).run()
+        return Daemon(settings, inbox, tell=tell, hooks=[Recorder(memory)]).run()
     except CqueueError as exc:
-        parent.send({"failed": str(exc)})
+        tell({"failed": str(exc)})
         return Exit.USAGE
     except Exception:  # noqa: BLE001 - the place where all errors of a child end
-        parent.send({"failed": traceback.format_exc()})
+        tell({"failed": traceback.format_exc()})
         return BUG
 
 

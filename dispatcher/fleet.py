@@ -1,7 +1,7 @@
 """The parent of `--processes N` and of `--watch`: what it is told by its children, it tells the world.
 
 It counts nothing itself and knows no queue, so it needs no connection; it stays up whatever its children do.
-It notices that code has changed by looking: twice a second that costs less than a dependency would, and works
+It notices that code has changed by looking: once a second that costs less than a dependency would, and works
 on file systems that tell nobody (containers with mounted source trees).
 """
 
@@ -23,7 +23,7 @@ from cqueue.dispatcher.daemon import Settings
 from cqueue.dispatcher.health import Health
 from cqueue.dispatcher.metrics import Families, Sum, added, exposition, packed
 from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import Changed, Ended, Exit, Inbox, News, Process, Said, Supervisor
+from cqueue.dispatcher.processes import Ended, Exit, Inbox, News, Process, Said, Supervisor
 from cqueue.dispatcher.target import TargetError
 
 CHILD_MODULE: Final = "cqueue.dispatcher.daemon"
@@ -59,7 +59,7 @@ class Fleet:
         )
         self._inbox = inbox
         self._settings = settings
-        self._directory = watch
+        self._files = None if watch is None else Files(watch)
         self._notifier = notifier or Notifier()
         self._address = health_address
         self._sum = Sum()
@@ -76,9 +76,6 @@ class Fleet:
             ConfigError: the health port is taken.
         """
         with health.serving(self._address, self.health, self.exposition):
-            if self._directory is not None:
-                files = Files(self._directory)
-                threading.Thread(target=self._look, args=(files,), name="cqueue-watch", daemon=True).start()
             logs.logger().info(
                 logs.Event.STARTING, target=self._settings.target, processes=len(self._supervisor.slots)
             )
@@ -94,14 +91,10 @@ class Fleet:
             settings = replace(settings, core=settings.core + index)
         return Process(CHILD_MODULE, asdict(settings), self._inbox)
 
-    def _look(self, files: Files) -> None:
-        pause = threading.Event()
-        while not pause.wait(LOOK_EVERY_S):
-            if changed := files.changed():
-                self._inbox.put(Changed(tuple(map(str, changed))))
-
     def _step(self) -> None:
         """What is due, then all news, or a second of none; and systemd hears how it is."""
+        if self._files is not None and (changed := self._files.changed()):
+            self._supervisor.reload(files=[str(path) for path in changed[:MOST_NAMED]])
         self._supervisor.due()
         with suppress(queue.Empty):
             self._take(self._inbox.get(timeout=self._supervisor.patience_s()))
@@ -145,7 +138,8 @@ class Fleet:
             return exposition(added([self._sum.families(), own]))
 
 
-LOOK_EVERY_S = 0.5
+MOST_NAMED: Final = 5
+"""Changed files in a line of the log."""
 SKIPPED = frozenset({"__pycache__", "node_modules"})
 
 

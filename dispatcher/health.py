@@ -10,12 +10,13 @@ grant say, it does so after some seconds, because that queue's messages wait for
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -49,53 +50,49 @@ class Health:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """What a dispatcher shows of itself.
-
-    Attributes:
-        state: new, running, stopping, stopped.
-        dead_threads: names of threads that have ended though they should not.
-        stalled_s: for how long the slowest poll has been under way.
-        failing: the last poll of every queue has failed.
-        stuck: queues whose polls have all failed for some seconds, with the last error.
-    """
-
-    state: str
-    dead_threads: tuple[str, ...] = ()
-    stalled_s: float = 0.0
-    failing: bool = False
-    stuck: Mapping[str, str] = field(default_factory=dict)
-
-
-def signs_of(dispatcher: Dispatcher) -> Signs:
-    """What can be seen of a dispatcher now.
+def of(dispatcher: Dispatcher) -> Health:
+    """How a dispatcher is.
 
     Only what waits for nobody is looked at. A handler may take hours, and an ack may wait for Cassandra. A
     thread that has ended, or a poll that does not come back although every call in it has a time limit, will
     not get better without a new process.
     """
     stats = dispatcher.stats()
-    return Signs(
+    return judge(
         stats.state,
-        dispatcher.dead_threads() if stats.state == "running" else (),
-        dispatcher.engine.roster.stalled_s(),
+        dead_threads=dispatcher.dead_threads() if stats.state == "running" else (),
+        stalled_s=dispatcher.engine.roster.stalled_s(),
         failing=stats.queues.keys() <= set(stats.failing),
         stuck=stats.stuck,
     )
 
 
-def judge(signs: Signs) -> Health:
-    """What follows from these signs."""
-    if signs.dead_threads:
-        return Health(alive=False, ready=False, reason=f"ended: {', '.join(signs.dead_threads)}")
-    if signs.stalled_s > STALLED_AFTER_S:
-        return Health(alive=False, ready=False, reason=f"a poll has not ended for {signs.stalled_s:.0f} s")
-    if signs.stuck:
-        return Health(alive=True, ready=False, reason=_named(signs.stuck))
-    if signs.failing:
+def judge(
+    state: str,
+    *,
+    dead_threads: Sequence[str] = (),
+    stalled_s: float = 0.0,
+    failing: bool = False,
+    stuck: Mapping[str, str] = MappingProxyType({}),
+) -> Health:
+    """What follows from what a dispatcher shows of itself.
+
+    Args:
+        state: new, running, stopping, stopped.
+        dead_threads: names of threads that have ended though they should not.
+        stalled_s: for how long the slowest poll has been under way.
+        failing: the last poll of every queue has failed.
+        stuck: queues whose polls have all failed for some seconds, with the last error.
+    """
+    if dead_threads:
+        return Health(alive=False, ready=False, reason=f"ended: {', '.join(dead_threads)}")
+    if stalled_s > STALLED_AFTER_S:
+        return Health(alive=False, ready=False, reason=f"a poll has not ended for {stalled_s:.0f} s")
+    if stuck:
+        return Health(alive=True, ready=False, reason=_named(stuck))
+    if failing:
         return Health(alive=True, ready=False, reason="Cassandra does not answer")
-    return Health(alive=True, ready=signs.state == "running", reason=signs.state)
+    return Health(alive=True, ready=state == "running", reason=state)
 
 
 def _named(stuck: Mapping[str, str]) -> str:

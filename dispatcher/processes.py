@@ -4,28 +4,27 @@ Children are started as new interpreters, never forked: the driver has threads a
 survives a fork. The parent imports nothing of the application, so that it stays small, and so that
 a child which is started again has the code of that moment.
 
-Parent and child talk by lines of JSON over a socket. If the parent dies the child sees the socket's end, and
-drains. Signals are for the parent alone: a terminal and systemd send theirs to all processes, so that a
-child which counted signals would take the parent's order for a second one.
+Parent and child talk over a connection of `multiprocessing`. If the parent dies the child sees the end of the
+connection, and drains. Signals are for the parent alone: a terminal and systemd send theirs to all processes,
+so that a child which counted signals would take the parent's order for a second one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
-from threading import Lock, Thread
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any, Final
 
 from cqueue.dispatcher import logs, recorder
@@ -37,7 +36,7 @@ LONGEST_PAUSE_S: Final = 30.0
 LONGEST_RUNNING_PAUSE_S: Final = 1.0
 """Between two starts of one that was at work: its messages wait for nobody else's sake."""
 FORGIVEN_AFTER_S: Final = 60.0
-"""Deaths that long ago are not counted any more."""
+"""The death of a child that has lived so long is the first of its slot again."""
 SILENT_AFTER_S: Final = 30.0
 """A child reports every second; one that is silent so long hangs, and is killed."""
 STARTED_WITHIN_S: Final = 120.0
@@ -95,14 +94,7 @@ class Ended:
     running: Sequence[Mapping[str, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """Code has changed."""
-
-    files: tuple[str, ...]
-
-
-News = Signalled | Said | Ended | Changed
+News = Signalled | Said | Ended
 Inbox = queue.SimpleQueue[News]
 """May be filled by threads, and by signal handlers: its `put` is safe in both."""
 
@@ -111,7 +103,7 @@ Inbox = queue.SimpleQueue[News]
 
 
 def pause_s(deaths: int, *, came_up: bool) -> float:
-    """How long to wait before a child is replaced that has died for the n-th time within a minute."""
+    """How long to wait before a child is replaced whose slot has seen so many deaths one after the other."""
     longest = LONGEST_RUNNING_PAUSE_S if came_up else LONGEST_PAUSE_S
     return float(min(longest, FIRST_PAUSE_S * 2 ** min(deaths - 1, 20)))
 
@@ -121,7 +113,6 @@ class Life:
     """A child, from its start to its end.
 
     Attributes:
-        up_by_s: nobody waits any longer than this for it to be at work.
         hear_by_s: it is killed if it has said nothing by then.
         kill_at_s: it is killed then, because its grace has passed.
         came_up: it has loaded its application and reached Cassandra.
@@ -132,7 +123,7 @@ class Life:
     """
 
     child: Process
-    up_by_s: float
+    started_s: float
     hear_by_s: float
     kill_at_s: float = math.inf
     came_up: bool = False
@@ -143,7 +134,7 @@ class Life:
 
     def is_up(self, now_s: float) -> bool:
         """Whether it is at work, or has had long enough for it that nobody waits any more."""
-        return not self.replaced and (self.was_ready or now_s > self.up_by_s)
+        return not self.replaced and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +144,7 @@ class Slot:
     index: int
     life: Life | None = None
     start_at_s: float = 0.0  # when the next one starts; infinite: never
-    deaths: deque[float] = field(default_factory=deque)
+    deaths: int = 0  # one after the other
 
 
 class Supervisor:
@@ -212,13 +203,7 @@ class Supervisor:
         """Act on news; the slot whose child they are of, if it still has it."""
         if isinstance(news, Signalled):
             self._signalled(news)
-        elif isinstance(news, Changed):
-            self.reload(files=list(news.files[:5]))
-        else:
-            return self._heard(news)
-        return None
-
-    def _heard(self, news: Said | Ended) -> Slot | None:
+            return None
         for slot in self.slots:
             life = slot.life
             if life is not None and life.child.pid == news.child:
@@ -288,11 +273,9 @@ class Supervisor:
             slot.start_at_s = self._clock() + (self._pause_s(slot, life) if died else 0)
 
     def _pause_s(self, slot: Slot, life: Life) -> float:
-        now_s = self._clock()
-        slot.deaths.append(now_s)
-        while now_s - slot.deaths[0] > FORGIVEN_AFTER_S:
-            slot.deaths.popleft()
-        return pause_s(len(slot.deaths), came_up=life.came_up)
+        has_lived = self._clock() - life.started_s > FORGIVEN_AFTER_S
+        slot.deaths = 1 if has_lived else slot.deaths + 1
+        return pause_s(slot.deaths, came_up=life.came_up)
 
     # ── what is due ──
 
@@ -316,7 +299,7 @@ class Supervisor:
 
     def _begin(self, slot: Slot, now_s: float) -> None:
         child = self._start(slot.index)
-        slot.life = Life(child, now_s + SETTLED_AFTER_S, now_s + STARTED_WITHIN_S)
+        slot.life = Life(child, now_s, now_s + STARTED_WITHIN_S)
         slot.start_at_s = math.inf
         self._log.info(logs.Event.CHILD_STARTED, child=slot.index, pid=child.pid)
 
@@ -345,7 +328,7 @@ class Supervisor:
         if self.stopping:
             return
         for slot in self.slots:
-            slot.deaths.clear()
+            slot.deaths = 0
             if slot.life is not None:
                 slot.life.outdated = True
             elif not self._drain:
@@ -368,29 +351,11 @@ class Supervisor:
 # ── Real processes ──
 
 
-class Wire:
-    """Lines of JSON over a socket, from both ends. Thread-safe."""
-
-    def __init__(self, ours: socket.socket) -> None:
-        self.socket = ours
-        self.lines = ours.makefile("rb")
-        self._mutex = Lock()
-
-    def send(self, value: dict[str, Any]) -> None:
-        """Send a line; where the other end has gone, it is lost."""
-        with contextlib.suppress(OSError), self._mutex:
-            self.socket.sendall(json.dumps(value).encode() + b"\n")
-
-    def close(self) -> None:
-        """Say and hear nothing any more."""
-        self.lines.close()
-        self.socket.close()
-
-    def __iter__(self) -> Iterator[Any]:
-        """Lines until the other end has gone."""
-        with contextlib.suppress(OSError, ValueError):
-            for line in self.lines:
-                yield json.loads(line)
+def received(connection: Connection) -> Iterator[Any]:
+    """What the other end says, until it has gone."""
+    with suppress(EOFError, OSError):
+        while True:
+            yield connection.recv()
 
 
 class Process:
@@ -398,18 +363,17 @@ class Process:
 
     Args:
         module: what it runs; it is given the numbers of its end of the socket and of the file for its runs.
-        options: its first line.
+        options: the first that it is told.
         inbox: where its news go.
     """
 
     def __init__(self, module: str, options: dict[str, Any], inbox: Inbox) -> None:
         self._inbox = inbox
-        ours, theirs = socket.socketpair()
-        self._wire = Wire(ours)
+        self.connection, theirs = Pipe()
         self._memory = recorder.shared_file()
         with theirs:
             self._process = _spawn(module, theirs.fileno(), self._memory)
-        self._wire.send(options)
+        self.tell(options)
         self._listener = Thread(target=self._listen, name=f"cqueue-child-{self.pid}", daemon=True)
         self._listener.start()
         Thread(target=self._wait, name=f"cqueue-child-{self.pid}-end", daemon=True).start()
@@ -419,16 +383,17 @@ class Process:
         """Its process id."""
         return self._process.pid
 
-    def tell(self, order: str) -> None:
+    def tell(self, order: Any) -> None:
         """Send an order; one that has just died hears nothing."""
-        self._wire.send({"order": order})
+        with suppress(OSError):
+            self.connection.send(order)
 
     def kill(self) -> None:
         """SIGKILL, and nothing to a process that has been reaped."""
         self._process.kill()
 
     def _listen(self) -> None:
-        for report in self._wire:
+        for report in received(self.connection):
             self._inbox.put(Said(self.pid, report))
 
     def _wait(self) -> None:
@@ -436,7 +401,7 @@ class Process:
         self._listener.join(LAST_WORDS_S)  # its end comes after all that it said
         self._inbox.put(Ended(self.pid, code, recorder.running(self._memory)))
         os.close(self._memory)
-        self._wire.close()
+        self.connection.close()
 
 
 def _spawn(module: str, *keep: int) -> subprocess.Popen[bytes]:

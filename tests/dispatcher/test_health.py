@@ -7,26 +7,25 @@ import urllib.request
 import pytest
 
 from cqueue.dispatcher.events import LASTING_TOLD, Event, Events, Trouble
-from cqueue.dispatcher.health import Health, Signs, judge, serving, together
+from cqueue.dispatcher.health import Health, judge, serving, together
 from cqueue.errors import ConfigError, Refused, Unavailable
 
 
 @pytest.mark.parametrize(
-    ("signs", "alive", "ready"),
+    ("health", "alive", "ready"),
     [
-        (Signs("running"), True, True),
-        (Signs("stopping"), True, False),
-        (Signs("stopped"), True, False),
-        (Signs("running", failing=True), True, False),  # Cassandra is away: no restart helps
-        (Signs("running", stuck={"mail": "Refused: no grant"}), True, False),  # nor here
-        (Signs("running", stalled_s=59), True, True),
-        (Signs("running", stalled_s=61), False, False),
-        (Signs("running", dead_threads=("cqueue-feeder-0",)), False, False),
-        (Signs("running", dead_threads=("cqueue-keeper",), failing=True), False, False),
+        (judge("running"), True, True),
+        (judge("stopping"), True, False),
+        (judge("stopped"), True, False),
+        (judge("running", failing=True), True, False),  # Cassandra is away: no restart helps
+        (judge("running", stuck={"mail": "Refused: no grant"}), True, False),  # nor here
+        (judge("running", stalled_s=59), True, True),
+        (judge("running", stalled_s=61), False, False),
+        (judge("running", dead_threads=("cqueue-feeder-0",)), False, False),
+        (judge("running", dead_threads=("cqueue-keeper",), failing=True), False, False),
     ],
 )
-def test_an_outage_is_not_a_reason_to_restart_and_a_dead_thread_is(signs, alive, ready):
-    health = judge(signs)
+def test_an_outage_is_not_a_reason_to_restart_and_a_dead_thread_is(health, alive, ready):
     assert (health.alive, health.ready) == (alive, ready)
     assert health.reason
 
@@ -34,7 +33,7 @@ def test_an_outage_is_not_a_reason_to_restart_and_a_dead_thread_is(signs, alive,
 def test_a_queue_that_cannot_be_received_from_is_named_with_the_reason():
     """Of many only the first few: a probe's answer is read by people."""
     stuck = {f"q{number}": "Refused: GRANT MODIFY" for number in range(5)}
-    reason = judge(Signs("running", failing=True, stuck=stuck)).reason
+    reason = judge("running", failing=True, stuck=stuck).reason
     assert reason.startswith("queue q0 cannot be received from: Refused: GRANT MODIFY; queue q1")
     assert reason.endswith("and 2 more queues")
 
@@ -143,13 +142,13 @@ def test_a_process_at_work_is_live_and_ready(answers):
 
 
 def test_in_an_outage_it_is_live_and_not_ready(answers):
-    answers.health = judge(Signs("running", failing=True))
+    answers.health = judge("running", failing=True)
     assert answers.get("/livez")[0] == 200
     assert answers.get("/readyz")[0] == 503
 
 
 def test_a_process_that_hangs_is_neither(answers):
-    answers.health = judge(Signs("running", stalled_s=100))
+    answers.health = judge("running", stalled_s=100)
     assert answers.get("/livez")[0] == answers.get("/readyz")[0] == 503
     assert b"100 s" in answers.get("/livez")[2]
 

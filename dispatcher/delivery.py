@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any
 
 from cqueue.dispatcher.interrupt import Interruptible
 
 if TYPE_CHECKING:
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Binding, Context
-    from cqueue.dispatcher.firing import ScheduleStep
     from cqueue.dispatcher.lanes import Lane
     from cqueue.dispatcher.verdicts import Verdict
     from cqueue.protocol.lease import Lease
@@ -28,7 +28,7 @@ class Stage(IntEnum):
     DONE = 4
 
 
-class Verb(Enum):
+class Verb(StrEnum):
     """What is told to the queue about a message."""
 
     ACK = "ack"
@@ -56,9 +56,14 @@ class Settlement:
     traceback: str = ""
 
 
+TIME_LIMIT = "time limit"
+STOP = "stop"
+
 SUCCEEDED = Settlement(Verb.ACK, "succeeded")
 RELEASED = Settlement(Verb.SNOOZE, "released")
 """Not started: due again at once, and no attempt is used."""
+INTERRUPTED = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
+"""Ended at a stop: due again at once, and the attempt counts."""
 
 
 class Delivery(Interruptible):
@@ -74,15 +79,19 @@ class Delivery(Interruptible):
     is_async = False
     suspect = False
 
+    settlement = SUCCEEDED  # once it is decided
+    due_s = 0.0  # when a message that is nacked or snoozed is to come again, by the settler's clock
+
     # Of its run:
     context: Context | None = None
-    error: BaseException | None = None  # why the handler is not called: there is no binding, or a hook raised
-    step: ScheduleStep | None = None  # around the handler of a firing
-    early: Verdict | None = None  # the step's, instead of the handler's
-    begun_s = 0.0
+    early: Verdict | None = None  # its schedule's, instead of the handler's
+    begun_s = math.inf
+    answer: Any = None  # of the handler
+    error: BaseException | None = None  # the handler's, or why it is not called
     is_lost = False
     told_s: float | None = None  # when its handler was interrupted, and
-    told: str = ""  # why
+    told = ""  # why
+    is_abandoned = False  # its handler cannot be ended, and is not waited for any more
 
     def __init__(self, message: ReceivedMessage, lane: Lane) -> None:
         self.message = message
@@ -119,7 +128,7 @@ class Delivery(Interruptible):
 
     def let_go(self) -> None:
         """Of its run, which is over; an error's traceback leads back to the message."""
-        self.context = self.error = None
+        self.context = self.answer = self.error = None
 
 
 class Hold:

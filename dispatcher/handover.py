@@ -12,6 +12,7 @@ asks for less, and in the end only for what an idle thread can start at once.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -60,16 +61,30 @@ _RUNNING: Final = Stage.RUNNING  # looking members of enums up is slow before Py
 
 
 class Line:
-    """What waits for one kind of runner: threads, or the event loop. Not thread-safe."""
+    """What waits for one kind of runner, threads or the event loop, and what they run. Not thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        size: handlers that can run at a time.
+        most: messages that may wait, however quick handlers are.
+    """
+
+    def __init__(self, size: int, most: int) -> None:
+        self.size = size
+        self.pace = Pace(size, most, self._ages)
+        self.running: set[Delivery] = set()  # may be copied without the lock
         self.waiting = 0
-        self.running = 0
-        self.idle = 0  # runners that would start one at once
         self.low: int | None = None
         """A feeder went without: to be told once no more than this wait, or a runner is idle."""
         self.by_queue: OrderedDict[str, deque[Delivery]] = OrderedDict()  # the first one's turn it is
         self._suspects: deque[Delivery] = deque()
+
+    def _ages(self) -> list[float]:
+        now_s = time.monotonic()
+        return [max(0.0, now_s - delivery.begun_s) for delivery in self.running.copy()]
+
+    def capacity(self, visibility_s: float) -> int:
+        """How many messages may wait."""
+        return self.pace.capacity(visibility_s, self.size - len(self.running))
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """They wait from now on."""
@@ -81,14 +96,20 @@ class Line:
                 self.by_queue.setdefault(delivery.lane.name, deque()).append(delivery)
 
     def start(self) -> Delivery | None:
-        """The next one, which is running from now on."""
-        if not self.waiting:
+        """The next one, which is running from now on; None: none waits, or no runner is free."""
+        if not self.waiting or len(self.running) >= self.size:
             return None
         delivery = self._next()
         delivery.stage = _RUNNING
         self.waiting -= 1
-        self.running += 1
+        self.running.add(delivery)
         return delivery
+
+    def finish(self, delivery: Delivery) -> None:
+        """Its runner is free again; said twice of one that was given up."""
+        if delivery in self.running:
+            self.running.remove(delivery)
+            self.pace.observe(max(0.0, time.monotonic() - delivery.begun_s))
 
     def _next(self) -> Delivery:
         if self._suspects:
@@ -101,9 +122,10 @@ class Line:
             del self.by_queue[name]
         return delivery
 
-    def has_room_again(self, *, idle: bool) -> bool:
-        """Whether who went without is to be told now; that is said once. idle: a runner is."""
-        if self.low is None or not (idle or self.waiting <= self.low):
+    def has_room_again(self) -> bool:
+        """Whether who went without is to be told now; that is said once."""
+        is_idle = not self.waiting and len(self.running) < self.size
+        if self.low is None or not (is_idle or self.waiting <= self.low):
             return False
         self.low = None
         return True
@@ -129,20 +151,24 @@ class Handover:
     """Both lines, and who waits for them.
 
     Args:
+        threads, coroutines: the lines.
         call_loop: called, on any thread, when coroutine handlers wait and the loop may take them.
         feed: called when so little waits that a feeder that went without may have room now.
     """
 
-    def __init__(self, call_loop: Callable[[], None], feed: Callable[[], None]) -> None:
+    def __init__(
+        self, threads: Line, coroutines: Line, *, call_loop: Callable[[], None], feed: Callable[[], None]
+    ) -> None:
         self._mutex = threading.Lock()
         self._ready = threading.Condition(self._mutex)
         self._calm = threading.Condition(self._mutex)
         self._call_loop = call_loop
         self._feed = feed
-        self.threads = Line()
-        self.coroutines = Line()
-        self._lines = (self.threads, self.coroutines)
-        self._is_waking = False  # an idle worker was told, and does not run yet
+        self.threads = threads
+        self.coroutines = coroutines
+        self._lines = (threads, coroutines)
+        self._asleep = 0  # workers
+        self._is_waking = False  # one of these was told, and does not run yet
         self._closed = False
 
     def put(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -158,69 +184,47 @@ class Handover:
             self._call_loop()
         return []
 
-    def take(self, *, done: bool) -> Delivery | None:
-        """The next one for the calling worker, which waits for it. None: there will be no more.
+    def take(self) -> Delivery | None:
+        """The next one for the calling worker, which waits for it. None: there will be no more."""
+        return self.take_now(self.threads) or self._wait()
 
-        done: the worker has run one before, which is settled or on its way to be.
-        """
-        line = self.threads
+    def take_now(self, line: Line) -> Delivery | None:
+        """The next one of a line, if there is one and a runner for it."""
         with self._mutex:
-            if done:
-                self._finished(line, 1)
             delivery = line.start()
-            line.idle += delivery is None
-            tell = line.has_room_again(idle=delivery is None)
+            tell = line.has_room_again()
             if delivery is not None:
                 self._wake()
         if tell:
             self._feed()
-        return self._wait() if delivery is None else delivery
+        return delivery
 
     def _wait(self) -> Delivery | None:
         delivery = None
         with self._mutex:
+            self._asleep += 1
             while not self._closed and (delivery := self.threads.start()) is None:
                 self._ready.wait()
                 self._is_waking = False
-            self.threads.idle -= 1
+            self._asleep -= 1
             self._wake()
         return delivery
 
     def _wake(self) -> None:
-        """Wake one idle worker if there is work for it; that one wakes the next. The mutex is held.
+        """Wake one worker that sleeps if there is work for it; that one wakes the next. The mutex is held.
 
         Of handlers that take no time several threads do less than one, so no other is woken meanwhile.
         """
-        if self.threads.idle and self.threads.waiting and not self._is_waking:
+        if self._asleep and self.threads.waiting and not self._is_waking:
             self._is_waking = True
             self._ready.notify()
 
-    def take_now(self, *, done: int, idle: int) -> Delivery | None:
-        """The next one for the event loop, if there is one.
-
-        Args:
-            done: how many the loop has finished since it asked last.
-            idle: how many it could start.
-        """
-        line = self.coroutines
+    def finished(self, delivery: Delivery) -> None:
+        """Its run is over and settled or on its way to be; or it is not waited for any more."""
         with self._mutex:
-            self._finished(line, done)
-            delivery = line.start() if idle else None
-            line.idle = idle - (delivery is not None)
-            tell = line.has_room_again(idle=line.idle > 0)
-        if tell:
-            self._feed()
-        return delivery
-
-    def _finished(self, line: Line, count: int) -> None:
-        line.running -= count
-        if self._closed and not self.running:
-            self._calm.notify_all()
-
-    def abandon(self) -> None:
-        """A thread is not waited for any more; it will not say that it is done."""
-        with self._mutex:
-            self._finished(self.threads, 1)
+            self._lines[delivery.is_async].finish(delivery)
+            if self._closed and not self.running:
+                self._calm.notify_all()
 
     # ── how much there is ──
 
@@ -232,7 +236,7 @@ class Handover:
     @property
     def running(self) -> int:
         """Started and not finished."""
-        return self.threads.running + self.coroutines.running
+        return len(self.threads.running) + len(self.coroutines.running)
 
     def waiting_by_queue(self) -> dict[str, int]:
         """To be started, by queue."""

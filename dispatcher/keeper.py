@@ -18,7 +18,8 @@ from enum import Enum
 
 from cqueue.dispatcher.delivery import Delivery, Hold, Stage
 from cqueue.dispatcher.events import Event, Trouble
-from cqueue.dispatcher.running import Plant
+from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.tally import Account
 from cqueue.errors import CqueueError
 
 EXTENDERS = 4
@@ -55,19 +56,26 @@ class Keeper:
     """Looks through all holds ten times a second, on a thread of its own.
 
     Args:
-        plant: says who waits to be started, and is told what happens.
+        handover: says who waits to be started.
+        account: told what happens.
         release: gives deliveries back to their queues.
         watch: called at each tick, for handlers that take too long.
     """
 
     def __init__(
-        self, plant: Plant, *, release: Callable[[Sequence[Delivery]], None], watch: Callable[[], None]
+        self,
+        handover: Handover,
+        account: Account,
+        *,
+        release: Callable[[Sequence[Delivery]], None],
+        watch: Callable[[], None],
     ) -> None:
-        self._plant = plant
+        self._handover = handover
+        self._account = account
         self._release = release
         self._watch = watch
         self._executor: Executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
-        self._trouble = Trouble(plant.events, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
+        self._trouble = Trouble(account, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
         self._new: deque[Hold] = deque()
         self.holds: list[Hold] = []
         self._ticks = 0
@@ -95,7 +103,7 @@ class Keeper:
                 self._watch()
                 self.tick()
             except Exception as exc:  # noqa: BLE001 - a keeper that ends would lose every long handler's lease
-                self._plant.events.say(Event.BROKEN, error=exc)
+                self._account.say(Event.BROKEN, error=exc)
 
     def tick(self) -> None:
         """One look at everything that is held."""
@@ -127,7 +135,7 @@ class Keeper:
 
     def _halftime(self, hold: Hold, now_ms: int) -> None:
         waiting = hold.of(Stage.WAITING)
-        stale = self._plant.handover.withdraw(waiting) if waiting else []
+        stale = self._handover.withdraw(waiting) if waiting else []
         if stale:
             self._release(stale)
         hold.forget()
@@ -147,7 +155,7 @@ class Keeper:
         except CqueueError as exc:
             self._failed(hold, exc)
         except Exception as exc:  # noqa: BLE001 - nobody looks at the future
-            self._plant.events.say(Event.BROKEN, error=exc)
+            self._account.say(Event.BROKEN, error=exc)
         else:
             self._trouble.succeeded(lane.name, queue=lane.name)
         finally:
@@ -164,7 +172,5 @@ class Keeper:
 
     def _lost(self, hold: Hold) -> None:
         """Start nothing of it, and tell handlers that run; acks are sent all the same."""
-        for delivery in [*self._plant.handover.withdraw(hold.of(Stage.WAITING)), *hold.of(Stage.RUNNING)]:
-            delivery.lose()
-            self._plant.tallies.add(hold.lane.name, "lost")
-            self._plant.events.of(Event.LOST, delivery)
+        for delivery in [*self._handover.withdraw(hold.of(Stage.WAITING)), *hold.of(Stage.RUNNING)]:
+            self._account.lost(delivery)

@@ -21,12 +21,8 @@ from cqueue._version import __version__
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.tally import Depth, Stats
+from cqueue.dispatcher.tally import OUTCOMES, Depth, Stats
 
-OUTCOMES: Final = (
-    "succeeded", "retried", "snoozed", "cancelled", "dead", "lost", "left", "released", "interrupted",
-)  # fmt: skip
-"""As `QueueCounts` has them."""
 FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
 HELD: Final = (
     ("depth", "ready", "Messages that are due and held by nobody: an estimate."),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.dispatcher.delivery import Delivery, Stage
-from cqueue.dispatcher.handover import Handover, Pace
+from cqueue.dispatcher.handover import Handover, Line, Pace
 
 
 def delivery(queue="q", *, suspect=False, is_async=False):
@@ -34,11 +34,11 @@ def told():
 
 @pytest.fixture
 def handover(told):
-    return Handover(told.call, told.feed)
+    return Handover(Line(100, 1000), Line(1, 1000), call_loop=told.call, feed=told.feed)
 
 
 def taken(handover, count):
-    return [handover.take(done=number > 0) for number in range(count)]
+    return [handover.take() for _ in range(count)]
 
 
 def test_queues_take_turns(handover):
@@ -70,19 +70,20 @@ def test_coroutines_wait_in_a_line_of_their_own(handover, told):
     plain, coroutine = delivery(), delivery(is_async=True)
     handover.put([coroutine, plain])
     assert told.called == 1
-    assert handover.take(done=False) is plain
-    assert handover.take_now(done=0, idle=1) is coroutine
-    assert handover.take_now(done=1, idle=1) is None
+    assert handover.take() is plain
+    assert handover.take_now(handover.coroutines) is coroutine
+    assert handover.take_now(handover.coroutines) is None
 
 
 def test_running_and_waiting_are_counted_exactly(handover):
     """At no moment is a message in neither count."""
     handover.put([delivery() for _ in range(3)])
     assert (handover.waiting, handover.running) == (3, 0)
-    one = handover.take(done=False)
+    one = handover.take()
     assert one.stage is Stage.RUNNING
     assert (handover.waiting, handover.running) == (2, 1)
-    handover.take(done=True)
+    handover.finished(one)
+    handover.take()
     assert (handover.waiting, handover.running) == (1, 1)
 
 
@@ -90,7 +91,7 @@ def test_withdrawn_is_only_what_nobody_has_started(handover):
     """And the others keep their order."""
     ones = [delivery() for _ in range(5)]
     handover.put(ones)
-    handover.take(done=False)
+    handover.take()
     assert handover.withdraw(ones[:3]) == ones[1:3]
     assert taken(handover, 2) == ones[3:]
 
@@ -98,7 +99,7 @@ def test_withdrawn_is_only_what_nobody_has_started(handover):
 def test_close_gives_back_what_waits_and_ends_the_workers(handover):
     """What comes later is given back as well."""
     ended = []
-    thread = threading.Thread(target=lambda: ended.append(handover.take(done=False)))
+    thread = threading.Thread(target=lambda: ended.append(handover.take()))
     thread.start()
     handover.put([delivery(is_async=True)])
     assert len(handover.close()) == 1
@@ -112,11 +113,13 @@ def test_close_gives_back_what_waits_and_ends_the_workers(handover):
 def test_calm_is_when_nothing_runs(handover):
     """A worker that cannot be ended is not waited for, once it is abandoned."""
     handover.put([delivery()])
-    handover.take(done=False)
+    one = handover.take()
     handover.close()
     assert not handover.wait_calm(0)
-    handover.abandon()
+    handover.finished(one)
     assert handover.wait_calm(0)
+    handover.finished(one)  # once it has ended after all
+    assert handover.running == 0
 
 
 # ── room ──
@@ -147,7 +150,7 @@ def test_a_receive_of_little_use_is_put_off_and_asked_for_later(handover, told):
     assert room(handover, "a") == 0
     taken(handover, 19)
     assert told.fed == 0
-    handover.take(done=True)
+    handover.take()
     assert told.fed == 1
     assert room(handover, "a") == 50
 
@@ -158,7 +161,7 @@ def test_where_two_batches_fit_none_is_asked_for_in_part(handover, told):
     whole = {"batch": 100, "capacity": 200, "most": 400}
     assert room(handover, "a", **whole) == 0
     assert handover.room(handover.threads, "a", **whole, coming=100) == 0
-    handover.take(done=False)
+    handover.take()
     assert told.fed == 1
     assert room(handover, "a", **whole) == 100
     assert handover.room(handover.threads, "a", **whole, coming=100) == 0
@@ -167,9 +170,9 @@ def test_where_two_batches_fit_none_is_asked_for_in_part(handover, told):
 def test_an_idle_worker_is_room_for_one(handover, told):
     """Where handlers are so slow that nothing should wait."""
     assert room(handover, "a", capacity=0, most=0) == 0
-    thread = threading.Thread(target=lambda: handover.take(done=False))
+    thread = threading.Thread(target=handover.take)
     thread.start()
-    while not handover.threads.idle:
+    while not handover._asleep:
         pass
     handover.close()
     thread.join(10)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.dispatcher.delivery import Delivery, Hold, Stage
-from cqueue.dispatcher.events import Event, Events, Trouble
+from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.keeper import RETRY_MS, Care, Keeper, judge
-from cqueue.dispatcher.tally import Tallies
+from cqueue.dispatcher.tally import Account
 from cqueue.errors import LeaseLost, Unavailable
 from cqueue.protocol.lease import Holding, Lease
 from cqueue.store.operations import SlotRow, SlotState, WideRow
@@ -76,8 +76,7 @@ def keeper(hold, released):
         for delivery in deliveries:
             delivery.stage = Stage.SETTLING
 
-    plant = SimpleNamespace(handover=SimpleNamespace(withdraw=withdraw), events=Events(), tallies=Tallies())
-    made = Keeper(plant, release=release, watch=lambda: None)
+    made = Keeper(SimpleNamespace(withdraw=withdraw), Account(), release=release, watch=lambda: None)
     made._executor = Inline()
     made.keep(hold)
     return made
@@ -175,8 +174,9 @@ def test_a_lost_lease_is_told_to_handlers_and_forgotten(keeper, lane, hold):
 def test_an_extension_that_comes_after_the_last_ack_does_nothing(keeper, lane, hold):
     """They may pass each other: what is over has no message by which it could be extended."""
     said = []
-    keeper._plant.events = Events(on_event=lambda name, _: said.append(name))
-    keeper._trouble = Trouble(keeper._plant.events, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
+    keeper._trouble = Trouble(
+        Account(on_event=lambda name, _: said.append(name)), Event.EXTEND_FAILED, Event.EXTEND_RESUMED
+    )
     keeper._trouble.failed(lane.name, Unavailable("no node"))
     hold.busy = True
     hold.end()

@@ -147,7 +147,6 @@ class Engine:
             unstarted=handover.waiting,
             unsettled=self.settler.pending,
             state=state,
-            unstarted_by_queue=handover.waiting_by_queue(),
             failing=trouble.subjects,
             stuck=trouble.stuck,
             hints=self._hints(),
@@ -177,15 +176,7 @@ class Engine:
         """How many messages a lane may receive now."""
         if self.settler.pending > max(UNSETTLED, 4 * self.options.backlog):
             return 0
-        handover = self.handover
-        lines = [handover.coroutines if is_async else handover.threads for is_async in lane.kinds or {False}]
-        return min(self._room_in(line, lane, coming) for line in lines)
-
-    def _room_in(self, line: Line, lane: Lane, coming: int) -> int:
-        capacity = line.capacity(lane.visibility_s)
-        most = 2 * capacity if capacity > line.size else capacity
-        batch = self.options.batch_size
-        return self.handover.room(line, lane.name, batch, capacity=capacity, most=most, coming=coming)
+        return self.handover.room(lane, self.options.batch_size, coming)
 
     def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         """They were not started."""

@@ -15,9 +15,12 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cqueue.dispatcher.delivery import Delivery, Stage
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.lanes import Lane
 
 STARTED_WITHIN: Final = 0.25
 """The part of the timeout in which what waits should be started."""
@@ -130,9 +133,20 @@ class Line:
         self.low = None
         return True
 
-    def of(self, name: str) -> int:
-        """How many of a queue wait, suspects aside."""
-        return len(self.by_queue.get(name, ()))
+    def room(self, name: str, batch: int, *, capacity: int, coming: int) -> int:
+        """How many more of a queue may be received; see `Handover.room`."""
+        most = 2 * capacity if capacity > self.size else capacity  # for a queue that comes late to its share
+        mine = len(self.by_queue.get(name, ()))  # suspects aside
+        sharing = len(self.by_queue) + (not mine)
+        share = max(0, capacity - coming) // sharing
+        room = min(max(1, share) - mine, max(0, most - coming) - self.waiting, batch)
+        # Half a batch costs as much as a whole one; but if only one fits, none would come meanwhile.
+        whole = capacity // sharing >= 2 * batch
+        worth = batch if whole else max(1, min(batch, share) // 2)
+        if room >= worth:
+            return room
+        self.low = max(self.low or 0, self.waiting - (worth - room))
+        return 0
 
     def take_out(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
         """Remove what is not to be started."""
@@ -238,37 +252,23 @@ class Handover:
         """Started and not finished."""
         return len(self.threads.running) + len(self.coroutines.running)
 
-    def waiting_by_queue(self) -> dict[str, int]:
-        """To be started, by queue."""
-        with self._mutex:
-            names = {name for line in self._lines for name in line.by_queue}
-            return {name: sum(line.of(name) for line in self._lines) for name in names}
-
-    def room(self, line: Line, name: str, batch: int, *, capacity: int, most: int, coming: int = 0) -> int:
+    def room(self, lane: Lane, batch: int, coming: int = 0) -> int:
         """How many more messages of a queue may be received: all queues that have some share alike.
 
         0 if it is so little that a receive would not be worth its while; then `feed` is called later.
 
         Args:
-            line: where its messages go to.
-            name: of the queue.
+            lane: what receives them.
             batch: most messages of one receive.
-            capacity: messages that may wait, to be shared.
-            most: messages that may wait once a queue comes late to its share.
-            coming: how many of either are taken by receives under way.
+            coming: how many are taken by receives under way.
         """
+        lines = [self._lines[is_async] for is_async in lane.kinds or {False}]
+        capacities = [line.capacity(lane.visibility_s) for line in lines]
         with self._mutex:
-            mine = line.of(name)
-            sharing = len(line.by_queue) + (not mine)
-            share = max(0, capacity - coming) // sharing
-            room = min(max(1, share) - mine, max(0, most - coming) - line.waiting, batch)
-            # Half a batch costs as much as a whole one; but if only one fits, none would come meanwhile.
-            whole = capacity // sharing >= 2 * batch
-            worth = batch if whole else max(1, min(batch, share) // 2)
-            if room >= worth:
-                return room
-            line.low = max(line.low or 0, line.waiting - (worth - room))
-            return 0
+            return min(
+                line.room(lane.name, batch, capacity=capacity, coming=coming)
+                for line, capacity in zip(lines, capacities, strict=True)
+            )
 
     # ── what is not to be started ──
 

@@ -3,8 +3,7 @@
 At half of a lease's timeout it is decided what becomes of it. What is running, or whose ack is not yet
 stored, has the lease extended, for the whole lease because that is one row. What waits to be started is
 given back before, so that an idle process elsewhere may have it.
-The decisions are `judge`, a function of a hold and the time; what they cost is paid by threads of a pool,
-as each may wait long for Cassandra.
+What that costs is paid by threads of a pool, as each may wait long for Cassandra.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
-from enum import Enum
 
 from cqueue.dispatcher.delivery import Delivery, Hold, Stage
 from cqueue.dispatcher.events import Event, Trouble
@@ -31,25 +29,9 @@ RETRY_MS = 1000
 """Pause after an extension that failed."""
 
 
-class Care(Enum):
-    """What a hold needs."""
-
-    NOTHING = "nothing"
-    FORGET = "forget"  # nothing of it is ours any more
-    LOST = "lost"
-    HALF = "half"  # of its timeout has passed
-
-
-def judge(hold: Hold, visibility_ms: int, now_ms: int) -> Care:
-    """What a hold needs at this moment."""
-    lease = hold.lease
-    if lease.lost:
-        return Care.LOST
-    if hold.is_over:
-        return Care.FORGET
-    if hold.busy or now_ms < max(hold.again_ms, lease.due_ms - visibility_ms // 2):
-        return Care.NOTHING
-    return Care.HALF
+def is_halfway(hold: Hold, visibility_ms: int, now_ms: int) -> bool:
+    """Whether something is to be done about a hold: half of its timeout has passed."""
+    return not hold.busy and now_ms >= max(hold.again_ms, hold.lease.due_ms - visibility_ms // 2)
 
 
 class Keeper:
@@ -119,18 +101,16 @@ class Keeper:
     def _look(self, hold: Hold, clock_ms: dict[str, int]) -> bool:
         """Do what a hold needs; whether to go on with it."""
         lane = hold.lane
+        if hold.is_over:
+            if hold.lease.lost:
+                self._lost(hold)
+            hold.end()
+            return False
         if lane.name not in clock_ms:
             clock_ms[lane.name] = lane.now_ms()
-        match judge(hold, round(lane.visibility_s * 1000), clock_ms[lane.name]):
-            case Care.LOST:
-                self._lost(hold)
-                hold.end()
-                return False
-            case Care.FORGET:
-                hold.end()
-                return False
-            case Care.HALF:
-                self._halftime(hold, clock_ms[lane.name])
+        now_ms = clock_ms[lane.name]
+        if is_halfway(hold, round(lane.visibility_s * 1000), now_ms):
+            self._halftime(hold, now_ms)
         return True
 
     def _halftime(self, hold: Hold, now_ms: int) -> None:

@@ -80,7 +80,6 @@ class Stats:
         running: handlers that run now.
         unstarted: messages that this process holds and has not started.
         unsettled: decided, and not yet known to be stored.
-        unstarted_by_queue: as `unstarted`, by queue; queues with none are left out.
         state: new, running, stopping, or stopped.
         failing: queues whose last receive failed.
         stuck: queues whose receives have all failed for some seconds, with the last error.
@@ -93,7 +92,6 @@ class Stats:
     unstarted: int
     unsettled: int
     state: str
-    unstarted_by_queue: dict[str, int] = field(default_factory=dict)
     failing: tuple[str, ...] = ()
     stuck: dict[str, str] = field(default_factory=dict)
     hints: HintCounts = field(default_factory=HintCounts)

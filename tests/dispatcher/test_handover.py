@@ -34,7 +34,7 @@ def told():
 
 @pytest.fixture
 def handover(told):
-    return Handover(Line(100, 1000), Line(1, 1000), call_loop=told.call, feed=told.feed)
+    return Handover(Line(60, 1000), Line(1, 1000), call_loop=told.call, feed=told.feed)
 
 
 def taken(handover, count):
@@ -125,8 +125,9 @@ def test_calm_is_when_nothing_runs(handover):
 # ── room ──
 
 
-def room(handover, name="a", batch=100, capacity=100, most=200):
-    return handover.room(handover.threads, name, batch, capacity=capacity, most=most)
+def room(handover, name="a", batch=100, capacity=100, coming=0):
+    handover.threads.pace = SimpleNamespace(capacity=lambda *_: capacity)
+    return handover.room(SimpleNamespace(name=name, kinds=set(), visibility_s=30.0), batch, coming)
 
 
 def test_room_is_what_is_left_of_the_capacity(handover):
@@ -158,18 +159,17 @@ def test_a_receive_of_little_use_is_put_off_and_asked_for_later(handover, told):
 def test_where_two_batches_fit_none_is_asked_for_in_part(handover, told):
     """A claim of half a batch costs as much as one of a whole, also while another one is under way."""
     handover.put([delivery("a") for _ in range(101)])
-    whole = {"batch": 100, "capacity": 200, "most": 400}
-    assert room(handover, "a", **whole) == 0
-    assert handover.room(handover.threads, "a", **whole, coming=100) == 0
+    assert room(handover, capacity=200) == 0
+    assert room(handover, capacity=200, coming=100) == 0
     handover.take()
     assert told.fed == 1
-    assert room(handover, "a", **whole) == 100
-    assert handover.room(handover.threads, "a", **whole, coming=100) == 0
+    assert room(handover, capacity=200) == 100
+    assert room(handover, capacity=200, coming=100) == 0
 
 
 def test_an_idle_worker_is_room_for_one(handover, told):
     """Where handlers are so slow that nothing should wait."""
-    assert room(handover, "a", capacity=0, most=0) == 0
+    assert room(handover, "a", capacity=0) == 0
     thread = threading.Thread(target=handover.take)
     thread.start()
     while not handover._asleep:

@@ -9,7 +9,7 @@ import pytest
 
 from cqueue.dispatcher.delivery import Delivery, Hold, Stage
 from cqueue.dispatcher.events import Event, Trouble
-from cqueue.dispatcher.keeper import RETRY_MS, Care, Keeper, judge
+from cqueue.dispatcher.keeper import RETRY_MS, Keeper, is_halfway
 from cqueue.dispatcher.tally import Account
 from cqueue.errors import LeaseLost, Unavailable
 from cqueue.protocol.lease import Holding, Lease
@@ -89,28 +89,33 @@ def tick_at(keeper, lane, *times):
 
 
 @pytest.mark.parametrize(
-    ("now", "change", "care"),
-    [
-        (0, {}, Care.NOTHING),
-        (4_999, {}, Care.NOTHING),
-        (5_000, {}, Care.HALF),
-        (99_999, {}, Care.HALF),  # too late, perhaps: nobody need have taken it
-        (0, {"state": Holding.LOST}, Care.LOST),
-        (9_000, {"state": Holding.GIVEN}, Care.FORGET),
-        (9_000, {"outstanding": set()}, Care.FORGET),
-    ],
+    ("now", "expected"),
+    [(0, False), (4_999, False), (5_000, True), (99_999, True)],  # too late, perhaps: nobody need have it
 )
-def test_care(hold, now, change, care):
-    """Half of the timeout decides, unless the lease is over already."""
-    for name, value in change.items():
-        setattr(hold.lease, name, value)
-    assert judge(hold, VISIBILITY_MS, now) is care
+def test_half_of_the_timeout_decides(hold, now, expected):
+    """Before, nothing is done about what is held."""
+    assert is_halfway(hold, VISIBILITY_MS, now) is expected
 
 
 def test_one_extension_at_a_time(hold):
     """While it is under way, nothing is decided."""
     hold.busy = True
-    assert judge(hold, VISIBILITY_MS, 9_000) is Care.NOTHING
+    assert not is_halfway(hold, VISIBILITY_MS, 9_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [({"state": Holding.LOST}, True), ({"state": Holding.GIVEN}, False), ({"outstanding": set()}, False)],
+)
+def test_what_is_over_is_looked_at_once_more(keeper, lane, hold, change, lost):
+    """At once, whatever the time; its handler is told only where somebody else has it."""
+    hold.deliveries[0].stage = Stage.RUNNING
+    deliveries = hold.deliveries
+    for name, value in change.items():
+        setattr(hold.lease, name, value)
+    tick_at(keeper, lane, 0)
+    assert keeper.holds == []
+    assert {one.is_lost for one in deliveries} == {lost}
 
 
 @pytest.mark.parametrize("stage", [Stage.RUNNING, Stage.SETTLING])

@@ -84,6 +84,7 @@ class Delivery(Interruptible):
 
     # Of its run:
     context: Context | None = None
+    is_firing = False  # of a schedule
     early: Verdict | None = None  # its schedule's, instead of the handler's
     begun_s = math.inf
     answer: Any = None  # of the handler

@@ -236,5 +236,5 @@ class Engine:
             self.crew.interrupt_all(time.monotonic())  # again: one may just have been about to begin
             if self.handover.wait_calm(LOOK_S):
                 return
-        for delivery in [*self.crew.running(), *self.handover.coroutines.running.copy()]:
+        for delivery in [*self.crew.running(), *self.handover.coroutines.running.copy().values()]:
             self._give_up(delivery, INTERRUPTED, Event.ABANDONED)

@@ -74,7 +74,7 @@ class Line:
     def __init__(self, size: int, most: int) -> None:
         self.size = size
         self.pace = Pace(size, most, self._ages)
-        self.running: set[Delivery] = set()  # may be copied without the lock
+        self.running: dict[int, Delivery] = {}  # by `id`; may be copied without the lock
         self.waiting = 0
         self.low: int | None = None
         """A feeder went without: to be told once no more than this wait, or a runner is idle."""
@@ -83,7 +83,7 @@ class Line:
 
     def _ages(self) -> list[float]:
         now_s = time.monotonic()
-        return [max(0.0, now_s - delivery.begun_s) for delivery in self.running.copy()]
+        return [max(0.0, now_s - delivery.begun_s) for delivery in self.running.copy().values()]
 
     def capacity(self, visibility_s: float) -> int:
         """How many messages may wait."""
@@ -105,13 +105,13 @@ class Line:
         delivery = self._next()
         delivery.stage = _RUNNING
         self.waiting -= 1
-        self.running.add(delivery)
+        self.running[id(delivery)] = delivery
         return delivery
 
-    def finish(self, delivery: Delivery) -> None:
-        """Its runner is free again; said twice of one that was given up."""
-        if delivery in self.running:
-            self.running.remove(delivery)
+    def finish(self, done: int) -> None:
+        """A runner is free again: the run of the delivery with this `id` is over."""
+        delivery = self.running.pop(done, None)
+        if delivery is not None:
             self.pace.observe(max(0.0, time.monotonic() - delivery.begun_s))
 
     def _next(self) -> Delivery:
@@ -198,13 +198,18 @@ class Handover:
             self._call_loop()
         return []
 
-    def take(self) -> Delivery | None:
-        """The next one for the calling worker, which waits for it. None: there will be no more."""
-        return self.take_now(self.threads) or self._wait()
+    def take(self, done: int = 0) -> Delivery | None:
+        """The next one for the calling worker, which waits for it. None: there will be no more.
 
-    def take_now(self, line: Line) -> Delivery | None:
-        """The next one of a line, if there is one and a runner for it."""
+        done: the `id` of the one that it has run before, which is settled or on its way to be.
+        """
+        return self.take_now(self.threads, done) or self._wait()
+
+    def take_now(self, line: Line, done: int = 0) -> Delivery | None:
+        """The next one of a line, if there is one and a runner for it. done: as in `take`."""
         with self._mutex:
+            if done:
+                self._finished(line, done)
             delivery = line.start()
             tell = line.has_room_again()
             if delivery is not None:
@@ -233,12 +238,15 @@ class Handover:
             self._is_waking = True
             self._ready.notify()
 
-    def finished(self, delivery: Delivery) -> None:
-        """Its run is over and settled or on its way to be; or it is not waited for any more."""
+    def _finished(self, line: Line, done: int) -> None:
+        line.finish(done)
+        if self._closed and not self.running:
+            self._calm.notify_all()
+
+    def abandon(self, delivery: Delivery) -> None:
+        """Its thread is not waited for any more, and will not say that it is done."""
         with self._mutex:
-            self._lines[delivery.is_async].finish(delivery)
-            if self._closed and not self.running:
-                self._calm.notify_all()
+            self._finished(self.threads, id(delivery))
 
     # ── how much there is ──
 

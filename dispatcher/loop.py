@@ -93,9 +93,10 @@ class Loop:
         if not asyncio.all_tasks(loop):
             loop.close()
 
-    def _pump(self) -> None:
+    def _pump(self, done: int = 0) -> None:
         """Start as many as may run."""
-        while (delivery := self._handover.take_now(self._handover.coroutines)) is not None:
+        while (delivery := self._handover.take_now(self._handover.coroutines, done)) is not None:
+            done = 0
             task = self._loop.create_task(self._handle(delivery))
             self._tasks[task] = delivery
             task.add_done_callback(self._ended)
@@ -103,8 +104,7 @@ class Loop:
     def _ended(self, task: asyncio.Task[None]) -> None:
         delivery = self._tasks.pop(task)
         delivery.let_go()
-        self._handover.finished(delivery)
-        self._pump()
+        self._pump(id(delivery))
 
     def _cancel_all(self) -> None:
         for task, delivery in self._tasks.items():

@@ -39,8 +39,8 @@ LARGEST: Final = frozenset({
 })  # fmt: skip
 """Of these the largest of several processes counts; all else is added up."""
 
-Values = Mapping[tuple[str, ...], float]
-"""By the values of the labels."""
+Values = Mapping[Any, float]
+"""By the values of the labels, in a tuple."""
 Families = list[Any]
 """Samples as JSON knows them: [name, text, type, [[sample, labels, value], …]] for each family."""
 

@@ -35,13 +35,11 @@ _VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
 
 
 class _RunContext(Context):
-    """The context of a delivery; its event is made when it is asked for, as most handlers do not."""
+    """A context whose parts are made when they are asked for, on any thread: most handlers ask for few."""
 
     def __init__(self, delivery: Delivery, log: Any, stopping: threading.Event) -> None:
         self._delivery = delivery
-        self.queue, self.task = delivery.lane.name, delivery.name
-        self.attempt, self.max_attempts = delivery.message.attempt, _attempts(delivery)
-        self.log = MessageLog(log, delivery)
+        self._log = log
         self.stopping = stopping
 
     @property
@@ -50,9 +48,23 @@ class _RunContext(Context):
         return self._delivery.lane.queue.now
 
     def __getattr__(self, name: str) -> Any:
-        if name != "lost":
-            raise AttributeError(f"a context has no {name!r}")
-        return self.__dict__.setdefault(name, threading.Event())  # another thread may have been quicker
+        return self.__dict__.setdefault(name, self._part(name))  # another thread may have been quicker
+
+    def _part(self, name: str) -> Any:
+        match name:
+            case "queue":
+                return self._delivery.lane.name
+            case "task":
+                return self._delivery.name
+            case "attempt":
+                return self._delivery.message.attempt
+            case "max_attempts":
+                return _attempts(self._delivery)
+            case "log":
+                return MessageLog(self._log, self._delivery)
+            case "lost":
+                return threading.Event()
+        raise AttributeError(f"a context has no {name!r}")
 
 
 def _attempts(delivery: Delivery) -> int:
@@ -94,14 +106,15 @@ class Runner:
         context = delivery.context = _RunContext(delivery, self.account.log, self.stopping)
         if delivery.is_lost:
             context.lost.set()
-        self.account.count(context.queue, "started")
+        self.account.count(delivery.lane.name, "started")
         binding, message = delivery.binding, delivery.message
+        delivery.is_firing = message.trigger is not None
         if binding is None or delivery.error is not None:
             return None
         if binding.timeout is not None:
             context.deadline = datetime.now(UTC) + binding.timeout
         try:
-            if message.trigger is not None:
+            if delivery.is_firing:
                 delivery.early = self._schedules.before(message, context)
                 if delivery.early is not None:
                     return None
@@ -118,8 +131,7 @@ class Runner:
     def end(self, delivery: Delivery) -> None:
         """What comes after the handler has answered or failed, until it is on its way to the queue."""
         settlement, context = self._decided(delivery), delivery.context
-        is_over = delivery.early is not None or settlement is INTERRUPTED
-        if delivery.message.trigger is not None and context is not None and not is_over:
+        if delivery.is_firing and context and delivery.early is None and settlement is not INTERRUPTED:
             settlement = self._moved_on(delivery, context, settlement)
         self.account.settled(delivery, settlement)
         if settlement.verb is Verb.ACK or not delivery.is_abandoned:  # else it was settled long ago

@@ -62,24 +62,24 @@ class Settler:
 
     def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Store it soon. Called on any thread; returns at once."""
-        self._note(delivery, settlement)
+        delivery.settlement, delivery.stage = settlement, _SETTLING
+        if settlement is not SUCCEEDED:
+            self._note(delivery)
         try:
             self._batchers[settlement.verb].put(delivery)
         except Closed:  # timeouts do the rest
             delivery.stage = Stage.LEFT
 
+    def _note(self, delivery: Delivery) -> None:
+        delivery.due_s = self._clock() + delivery.settlement.delay.total_seconds()
+        if delivery.settlement.outcome == "left":
+            delivery.stage = Stage.LEFT
+
     def settle_now(self, delivery: Delivery, settlement: Settlement) -> None:
         """Store it on this thread, and only once."""
-        self._note(delivery, settlement)
-        self.send([delivery])
-
-    def _note(self, delivery: Delivery, settlement: Settlement) -> None:
         delivery.settlement = settlement
-        if settlement is SUCCEEDED:
-            delivery.stage = _SETTLING
-            return
-        delivery.stage = Stage.LEFT if settlement.outcome == "left" else _SETTLING
-        delivery.due_s = self._clock() + settlement.delay.total_seconds()
+        self._note(delivery)
+        self.send([delivery])
 
     @property
     def pending(self) -> int:

@@ -112,7 +112,8 @@ class Account(Events):
         except AttributeError:
             counts = self._own.counts = {}
             self._all.append(counts)
-        counts[queue, name] = counts.get((queue, name), 0) + count
+        key = (queue, name)
+        counts[key] = counts.get(key, 0) + count
 
     def settled(self, delivery: Delivery, settlement: Settlement) -> None:
         """A handler, or its policy, has decided; told of unless all went well."""

@@ -33,15 +33,16 @@ class Crew:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
-        is_abandoned = False
-        while not is_abandoned and (delivery := self._handover.take()) is not None:
+        done = 0
+        while (delivery := self._handover.take(done)) is not None:
             try:
                 self._run(delivery)
             except BaseException as exc:  # noqa: BLE001 - a worker that ends would be missed by nobody
                 self._runner.account.broken(delivery, exc)
+            if delivery.is_abandoned:
+                return
             delivery.let_go()
-            self._handover.finished(delivery)
-            is_abandoned = delivery.is_abandoned
+            done = id(delivery)
             del delivery  # with its body, which is not to be kept until the next one comes
 
     def _run(self, delivery: Delivery) -> None:
@@ -57,7 +58,7 @@ class Crew:
 
     def running(self) -> list[Delivery]:
         """Those whose handlers are being called now."""
-        return [delivery for delivery in self._handover.threads.running.copy() if delivery.is_called]
+        return [delivery for delivery in self._handover.threads.running.copy().values() if delivery.is_called]
 
     def watch(self, now_s: float) -> list[Delivery]:
         """Interrupt handlers whose time is up; the deliveries of those that cannot be interrupted."""
@@ -65,7 +66,7 @@ class Crew:
         for delivery in self.running():
             if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
                 delivery.is_abandoned = True
-                self._handover.finished(delivery)  # its thread is not counted on any more
+                self._handover.abandon(delivery)
                 self._hire()
                 stuck.append(delivery)
             elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from cqueue.dispatcher.interrupt import Interruptible
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.lanes import Lane
     from cqueue.dispatcher.verdicts import Verdict
     from cqueue.protocol.lease import Lease
-
-
-class Stage(IntEnum):
-    """How far a delivery has come; it never goes back."""
-
-    WAITING = 0  # to be started
-    RUNNING = 1
-    SETTLING = 2  # the handler has decided, and what it decided is not yet stored
-    LEFT = 3  # to its timeout, which is not extended for it
-    DONE = 4
 
 
 class Verb(StrEnum):
@@ -59,6 +49,8 @@ class Settlement:
 TIME_LIMIT = "time limit"
 STOP = "stop"
 
+UNDECIDED = Settlement(Verb.NACK, "undecided")
+"""Of what waits to be started, or runs."""
 SUCCEEDED = Settlement(Verb.ACK, "succeeded")
 RELEASED = Settlement(Verb.SNOOZE, "released")
 """Not started: due again at once, and no attempt is used."""
@@ -69,17 +61,17 @@ INTERRUPTED = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stoppe
 class Delivery(Interruptible):
     """One delivery of one message, and the one run of its handler.
 
-    Each field is written by whoever has the delivery at that stage. There is one for every message, so
+    Each field is written by whoever has the delivery at that moment. There is one for every message, so
     what is the same for nearly all of them stands here in the class.
     """
 
-    stage = Stage.WAITING
     hold: Hold | None = None
     binding: Binding | None = None
     is_async = False
     suspect = False
 
-    settlement = SUCCEEDED  # once it is decided
+    settlement = UNDECIDED
+    is_left = False  # to its timeout, which is not extended for it
     due_s = 0.0  # when a message that is nacked or snoozed is to come again, by the settler's clock
 
     # Of its run:
@@ -154,12 +146,13 @@ class Hold:
     def forget(self) -> None:
         """Let go of what is done with, and its bodies: one that runs for hours would keep all of them."""
         if len(self.deliveries) > 1:
-            self.deliveries = [one for one in self.deliveries if one.stage is not Stage.DONE]
+            self.deliveries = [one for one in self.deliveries if one.message.is_held]
 
     def end(self) -> None:
         """Let go of all of it."""
         self.deliveries = []
 
-    def of(self, *stages: Stage) -> list[Delivery]:
-        """Those deliveries that are at one of these stages."""
-        return [delivery for delivery in self.deliveries if delivery.stage in stages]
+    @property
+    def undecided(self) -> list[Delivery]:
+        """Those that wait to be started, or run."""
+        return [one for one in self.deliveries if one.settlement is UNDECIDED]

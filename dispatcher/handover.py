@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from cqueue.dispatcher.delivery import Delivery, Stage
+from cqueue.dispatcher.delivery import Delivery
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.lanes import Lane
@@ -60,9 +60,6 @@ class Pace:
         return min(self._most, max(idle, startable))
 
 
-_RUNNING: Final = Stage.RUNNING  # looking members of enums up is slow before Python 3.12
-
-
 class Line:
     """What waits for one kind of runner, threads or the event loop, and what they run. Not thread-safe.
 
@@ -103,7 +100,6 @@ class Line:
         if not self.waiting or len(self.running) >= self.size:
             return None
         delivery = self._next()
-        delivery.stage = _RUNNING
         self.waiting -= 1
         self.running[id(delivery)] = delivery
         return delivery

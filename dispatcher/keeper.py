@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 
-from cqueue.dispatcher.delivery import Delivery, Hold, Stage
+from cqueue.dispatcher.delivery import Delivery, Hold
 from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.tally import Account
@@ -114,13 +114,11 @@ class Keeper:
         return True
 
     def _halftime(self, hold: Hold, now_ms: int) -> None:
-        waiting = hold.of(Stage.WAITING)
-        stale = self._handover.withdraw(waiting) if waiting else []
-        if stale:
+        if stale := self._handover.withdraw(hold.undecided):
             self._release(stale)
         hold.forget()
         hold.again_ms = now_ms + TICK_MS
-        if hold.of(Stage.RUNNING, Stage.SETTLING):
+        if any(one.message.is_held and not one.is_left for one in hold.deliveries):
             hold.busy = True
             self._executor.submit(self.extend, hold)
 
@@ -152,5 +150,7 @@ class Keeper:
 
     def _lost(self, hold: Hold) -> None:
         """Start nothing of it, and tell handlers that run; acks are sent all the same."""
-        for delivery in [*self._handover.withdraw(hold.of(Stage.WAITING)), *hold.of(Stage.RUNNING)]:
+        undecided = hold.undecided
+        self._handover.withdraw(undecided)
+        for delivery in undecided:
             self._account.lost(delivery)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Final
 
 from cqueue.batcher import Batcher, Bounds
-from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Stage, Verb
+from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.middleware import Hook, Middleware, hooks
 from cqueue.dispatcher.options import Options
@@ -29,7 +29,6 @@ GRAVEDIGGERS: Final = 2
 """Dead letters written at a time, of which each costs several round trips."""
 ROUND_S: Final = 0.1
 """Delays are rounded up to this, as in the protocol, so that many are equal."""
-_SETTLING: Final = Stage.SETTLING  # as in the hand-over: to look members up is slow
 
 Failures = dict[Delivery, Exception]
 
@@ -62,24 +61,22 @@ class Settler:
 
     def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Store it soon. Called on any thread; returns at once."""
-        delivery.settlement, delivery.stage = settlement, _SETTLING
-        if settlement is not SUCCEEDED:
-            self._note(delivery)
+        self._note(delivery, settlement)
         try:
             self._batchers[settlement.verb].put(delivery)
         except Closed:  # timeouts do the rest
-            delivery.stage = Stage.LEFT
-
-    def _note(self, delivery: Delivery) -> None:
-        delivery.due_s = self._clock() + delivery.settlement.delay.total_seconds()
-        if delivery.settlement.outcome == "left":
-            delivery.stage = Stage.LEFT
+            delivery.is_left = True
 
     def settle_now(self, delivery: Delivery, settlement: Settlement) -> None:
         """Store it on this thread, and only once."""
-        delivery.settlement = settlement
-        self._note(delivery)
+        self._note(delivery, settlement)
         self.send([delivery])
+
+    def _note(self, delivery: Delivery, settlement: Settlement) -> None:
+        delivery.settlement = settlement
+        if settlement is not SUCCEEDED:
+            delivery.due_s = self._clock() + settlement.delay.total_seconds()
+            delivery.is_left = settlement.outcome == "left"
 
     @property
     def pending(self) -> int:
@@ -128,7 +125,7 @@ class Settler:
             self._call(alike)
         except Closed:  # the client: timeouts do the rest
             for delivery in alike:
-                delivery.stage = Stage.LEFT
+                delivery.is_left = True
         except CqueueError as exc:
             return self._failed(alike, exc)
         except Exception as exc:  # noqa: BLE001 - nobody else would hear of it
@@ -155,8 +152,6 @@ class Settler:
     def _done(self, alike: list[Delivery]) -> None:
         verb = alike[0].settlement.verb
         self._trouble.succeeded(verb, verb=verb)
-        for delivery in alike:
-            delivery.stage = Stage.DONE
         for hold in {delivery.hold for delivery in alike}:
             if hold is not None and hold.is_over:
                 hold.end()  # their bodies are not to wait for the keeper's next look
@@ -196,7 +191,6 @@ class Settler:
             return True
         if delivery.message.lease.lost:
             self._account.lost(delivery, verb=delivery.settlement.verb)
-        delivery.stage = Stage.DONE
         return False
 
     def _refused(self, alike: list[Delivery]) -> None:
@@ -206,7 +200,7 @@ class Settler:
             if delivery.settlement.verb is Verb.DEAD:
                 self.settle(delivery, later)
             else:
-                delivery.stage = Stage.LEFT
+                delivery.is_left = True
 
 
 def _by_queue(deliveries: Sequence[Delivery]) -> Counter[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from cqueue.dispatcher.delivery import Stage, Verb
+from cqueue.dispatcher.delivery import Verb
 from cqueue.dispatcher.events import Event, Events, OnEvent, describe, logger
 from cqueue.doorbell import HintCounts
 
@@ -138,7 +138,7 @@ class Account(Events):
     def broken(self, delivery: Delivery, error: BaseException) -> None:
         """A run has failed in the dispatcher itself: its message is left to its timeout."""
         self.say(Event.BROKEN, error=error, queue=delivery.lane.name)
-        delivery.stage = Stage.LEFT
+        delivery.is_left = True
 
     def by_queue(self, queues: Iterable[str]) -> dict[str, QueueCounts]:
         """The sums, by queue."""

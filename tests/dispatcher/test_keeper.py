@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cqueue.dispatcher.delivery import Delivery, Hold, Stage
+from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Hold, Settlement, Verb
 from cqueue.dispatcher.events import Event, Trouble
+from cqueue.dispatcher.handover import Handover, Line
 from cqueue.dispatcher.keeper import RETRY_MS, Keeper, is_halfway
 from cqueue.dispatcher.tally import Account
 from cqueue.errors import LeaseLost, Unavailable
@@ -57,8 +58,16 @@ def lane():
 
 @pytest.fixture
 def hold(lane):
-    message = SimpleNamespace(id="id", task=None, attempt=1)
-    return Hold(lane, lane.lease, [Delivery(message, lane) for _ in range(3)])
+    messages = [SimpleNamespace(id="id", task=None, attempt=1, is_held=True) for _ in range(3)]
+    return Hold(lane, lane.lease, [Delivery(message, lane) for message in messages])
+
+
+@pytest.fixture
+def handover(hold):
+    """All of it waits to be started."""
+    made = Handover(Line(3, 10), Line(1, 10), call_loop=lambda: None, feed=lambda: None)
+    made.put(hold.deliveries)
+    return made
 
 
 @pytest.fixture
@@ -67,19 +76,16 @@ def released():
 
 
 @pytest.fixture
-def keeper(hold, released):
-    def withdraw(deliveries):
-        return [one for one in deliveries if one.stage is Stage.WAITING]
-
-    def release(deliveries):
-        released.extend(deliveries)
-        for delivery in deliveries:
-            delivery.stage = Stage.SETTLING
-
-    made = Keeper(SimpleNamespace(withdraw=withdraw), Account(), release=release, watch=lambda: None)
+def keeper(handover, hold, released):
+    made = Keeper(handover, Account(), release=released.extend, watch=lambda: None)
     made._executor = Inline()
     made.keep(hold)
     return made
+
+
+def settled(*deliveries):
+    for one in deliveries:
+        one.settlement, one.message.is_held = SUCCEEDED, False
 
 
 def tick_at(keeper, lane, *times):
@@ -107,23 +113,25 @@ def test_one_extension_at_a_time(hold):
     ("change", "lost"),
     [({"state": Holding.LOST}, True), ({"state": Holding.GIVEN}, False), ({"outstanding": set()}, False)],
 )
-def test_what_is_over_is_looked_at_once_more(keeper, lane, hold, change, lost):
+def test_what_is_over_is_looked_at_once_more(keeper, handover, lane, hold, change, lost):  # noqa: PLR0917
     """At once, whatever the time; its handler is told only where somebody else has it."""
-    hold.deliveries[0].stage = Stage.RUNNING
+    handover.take()
     deliveries = hold.deliveries
     for name, value in change.items():
         setattr(hold.lease, name, value)
     tick_at(keeper, lane, 0)
     assert keeper.holds == []
     assert {one.is_lost for one in deliveries} == {lost}
+    assert handover.waiting == (0 if lost else 2)
 
 
-@pytest.mark.parametrize("stage", [Stage.RUNNING, Stage.SETTLING])
-def test_what_runs_or_is_not_yet_settled_is_extended(keeper, lane, hold, stage):
+@pytest.mark.parametrize("settlement", [None, SUCCEEDED, Settlement(Verb.NACK, "retried")])
+def test_what_runs_or_is_not_yet_settled_is_extended(keeper, handover, lane, hold, settlement):
     """Again and again, at each half of its timeout."""
-    hold.deliveries[0].stage = stage
-    for one in hold.deliveries[1:]:
-        one.stage = Stage.DONE
+    first = handover.take()
+    first.settlement = settlement or first.settlement
+    handover.close()
+    settled(*hold.deliveries[1:])
     tick_at(keeper, lane, *range(0, 60_000, 100))
     assert 10 <= lane.extended <= 12
     assert lane.lease.due_ms > 60_000
@@ -138,18 +146,21 @@ def test_what_waits_is_released_and_not_extended(keeper, lane, released):
     assert len(released) == 3
 
 
-@pytest.mark.parametrize("stage", [Stage.LEFT, Stage.DONE])
-def test_what_is_left_to_its_timeout_is_not_extended(keeper, lane, hold, stage):
-    """That is what it was left for."""
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_what_is_left_to_its_timeout_is_not_extended(keeper, handover, lane, hold, is_settled):
+    """That is what it was left for; nor is what is settled."""
+    handover.close()
     for one in hold.deliveries:
-        one.stage = stage
+        one.is_left = not is_settled
+    if is_settled:
+        settled(*hold.deliveries)
     tick_at(keeper, lane, *range(0, 30_000, 100))
     assert lane.extended == 0
 
 
-def test_an_extension_that_fails_is_tried_again_each_second(keeper, lane, hold):
+def test_an_extension_that_fails_is_tried_again_each_second(keeper, handover, lane):
     """Not at each tick; and even after the timeout, because nobody need have taken the message."""
-    hold.deliveries[0].stage = Stage.RUNNING
+    handover.take()
     lane.error = Unavailable("no node")
     tick_at(keeper, lane, *range(0, 25_000, 100))
     assert 18 <= lane.extended <= 25_000 // RETRY_MS
@@ -158,11 +169,11 @@ def test_an_extension_that_fails_is_tried_again_each_second(keeper, lane, hold):
     assert lane.lease.due_ms == 26_100 + VISIBILITY_MS
 
 
-def test_a_lost_lease_is_told_to_handlers_and_forgotten(keeper, lane, hold):
+def test_a_lost_lease_is_told_to_handlers_and_forgotten(keeper, handover, lane, hold):
     """`context.lost` of each that runs."""
     lost = []
     for one in hold.deliveries:
-        one.stage = Stage.RUNNING
+        assert handover.take() is one
         one.context = SimpleNamespace(lost=SimpleNamespace(set=lambda: lost.append(1)))
     lane.error = LeaseLost("gone")
 
@@ -196,10 +207,9 @@ def test_what_is_over_or_lost_is_let_go_of(keeper, lane, hold):
     assert keeper.holds == hold.deliveries == []
 
 
-def test_bodies_of_settled_messages_are_let_go(keeper, lane, hold):
+def test_bodies_of_settled_messages_are_let_go(keeper, handover, lane, hold):
     """Though a neighbour runs for hours."""
-    hold.deliveries[0].stage = Stage.RUNNING
-    for one in hold.deliveries[1:]:
-        one.stage = Stage.DONE
+    handover.take()
+    settled(*hold.deliveries[1:])
     tick_at(keeper, lane, 5_000)
     assert len(hold.deliveries) == 1

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Stage, Verb
+from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Event
 from cqueue.dispatcher.lanes import Lane, Roster
 from cqueue.dispatcher.options import Options
@@ -71,7 +71,7 @@ def test_acks_are_one_delete_for_each_wide_row(troubled, settler, lane, work):
         settler.settle(delivery, SUCCEEDED)
     assert settler.flush(SOON_S)
     assert len(calls.deletes) == len({delivery.message.lease.wide_row for delivery in held})
-    assert {delivery.stage for delivery in held} == {Stage.DONE}
+    assert not any(delivery.message.is_held for delivery in held)
 
 
 def test_nacks_of_equal_delay_go_together(troubled, settler, lane, work):
@@ -118,7 +118,7 @@ def test_hooks_after_an_ack_run_in_the_opposite_order(lane, work):
 
     hooks = [Hooks("outer"), Hooks("inner")]
     settler = Settler(Options(), hooks, Account())
-    settler.send(deliveries(lane, work, 1))
+    settler.settle_now(*deliveries(lane, work, 1), SUCCEEDED)
     assert called == ["outer before", "inner before", "inner after", "outer after"]
 
 
@@ -178,6 +178,7 @@ def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, settler,
 def test_an_ack_that_breaks_is_told_of_and_sent_again(lane, work, monkeypatch):
     """A bug loses no ack, and does not stay hidden."""
     held, told = deliveries(lane, work, 1), []
+    held[0].settlement = SUCCEEDED
     settler = Settler(Options(), [], Account(on_event=lambda event, _: told.append(event)))
     with monkeypatch.context() as patch:
         patch.setattr(lane.consumer, "ack", lambda _: 1 / 0)
@@ -194,6 +195,6 @@ def test_what_is_decided_after_the_end_is_left_to_its_timeout(settler, lane, wor
     settler.close()
     settler.settle(held[0], SUCCEEDED)
     settler.settle(held[1], Settlement(Verb.NACK, "retried"))
-    assert {delivery.stage for delivery in held} == {Stage.LEFT}
+    assert all(delivery.is_left for delivery in held)
     assert settler.pending == 0
     assert len(work.peek()) == 2

@@ -170,7 +170,7 @@ class Dispatcher:
         try:
             self.engine.wind_down(self._left_s)
         except Exception as exc:  # noqa: BLE001 - whoever waits for the stop must not wait for ever
-            self.engine.account.say(Event.BROKEN, error=exc)
+            self.engine.runner.account.say(Event.BROKEN, error=exc)
         self._state = "stopped"
         self._stopped.set()
 

@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cqueue.dispatcher.delivery import INTERRUPTED, RELEASED, Delivery, Settlement
+from cqueue.dispatcher.delivery import INTERRUPTED
 from cqueue.dispatcher.events import Event
 from cqueue.dispatcher.feeder import Feeders
 from cqueue.dispatcher.firing import ScheduleStep
-from cqueue.dispatcher.handlers import One, resolver_of
+from cqueue.dispatcher.handlers import ByTask, resolver_of
 from cqueue.dispatcher.handover import Handover, Line
 from cqueue.dispatcher.keeper import Keeper
 from cqueue.dispatcher.lanes import Lane, Roster, Source, queue_of
 from cqueue.dispatcher.loop import Loop
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
-from cqueue.dispatcher.running import Runner, left_to_timeout
+from cqueue.dispatcher.running import Runner
 from cqueue.dispatcher.settler import Settler
 from cqueue.dispatcher.tally import Account, Depths, Stats, total
 from cqueue.dispatcher.watcher import Watcher
@@ -56,7 +56,6 @@ class Engine:
     ) -> None:
         self.options = options
         self.resolver = resolver_of(handler)
-        self.account = account
         ledgers = [queue_of(source).schedules.ledger for source in sources]
         self.settler = Settler(options, middleware, account)
         self.runner = Runner(
@@ -79,15 +78,8 @@ class Engine:
         )
         self.crew = Crew(self.handover, self.runner)
         self.loop = Loop(self.handover, self.runner)
-        self.keeper = Keeper(self.handover, account, release=self._give_back, watch=self._watch)
-        self.feeders = Feeders(
-            self.roster,
-            self.handover,
-            account,
-            self.resolver,
-            hold=self.keeper.keep,
-            give_back=self._give_back,
-        )
+        self.keeper = Keeper(self.handover, self.runner, self._watch)
+        self.feeders = Feeders(self.roster, self.handover, self.runner, self.resolver, hold=self.keeper.keep)
         self.depths = Depths(map(queue_of, sources))
         self.watcher = Watcher(ledgers, beside=self.depths.look)
 
@@ -101,14 +93,15 @@ class Engine:
         for lane in lanes:
             self.roster.enter(lane)
         self.feeders.start(self.options.consumers)
-        self.account.say(
+        self.runner.account.say(
             Event.STARTED, queues=len({lane.name for lane in lanes}), threads=self.options.threads
         )
 
     def make_lanes(self, sources: Sequence[Source]) -> list[Lane]:
         """A lane for each queue; where there are fewer queues than consumers, more of them."""
         each = max(1, self.options.consumers // len(sources))
-        kinds = {self.resolver.binding.is_async} if isinstance(self.resolver, One) else set()
+        rest = self.resolver.rest if isinstance(self.resolver, ByTask) else None
+        kinds = {rest.is_async} if rest is not None else set()
         lanes: list[Lane] = []
         try:
             for source in sources:
@@ -138,7 +131,7 @@ class Engine:
 
     def stats(self, state: str) -> Stats:
         """What was done, and what is being done."""
-        counts = self.account.by_queue([lane.name for lane in self.roster.lanes])
+        counts = self.runner.account.by_queue([lane.name for lane in self.roster.lanes])
         handover, trouble = self.handover, self.feeders.trouble
         return Stats(
             total=total(counts),
@@ -178,27 +171,9 @@ class Engine:
             return 0
         return self.handover.room(lane, self.options.batch_size, coming)
 
-    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """They were not started."""
-        for delivery in deliveries:
-            self.account.count(delivery.lane.name, RELEASED.outcome)
-            self.settler.settle(delivery, RELEASED)
-        if deliveries:
-            self.account.say(Event.RELEASED, messages=len(deliveries))
-
     def _watch(self) -> None:
-        """Interrupt handlers whose time is up, and leave to their timeouts those that cannot be."""
         self.loop.watch(time.monotonic())
-        for delivery in self.crew.watch(time.monotonic()):
-            self._give_up(delivery, left_to_timeout(delivery), Event.STUCK)
-
-    def _give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> None:
-        """Wait no more for a handler that cannot be ended."""
-        delivery.is_abandoned = True
-        delivery.lose()
-        self.account.count(delivery.lane.name, "interrupted")
-        self.settler.settle(delivery, settlement)
-        self.account.of(event, delivery)
+        self.crew.watch(time.monotonic())
 
     # ── the end ──
 
@@ -207,12 +182,12 @@ class Engine:
 
         left_s: seconds of the grace that are left, by the latest wish.
         """
-        handover, account = self.handover, self.account
+        handover, account = self.handover, self.runner.account
         account.say(Event.STOPPING, running=handover.running, unstarted=handover.waiting)
         self.runner.stopping.set()
         self.roster.close()
         self.watcher.close()
-        self._give_back(handover.close())
+        self.runner.give_back(handover.close())
         while not handover.wait_calm(min(LOOK_S, max(0.0, left_s()))) and left_s() > 0:
             pass
         if handover.running:
@@ -237,4 +212,4 @@ class Engine:
             if self.handover.wait_calm(LOOK_S):
                 return
         for delivery in [*self.crew.running(), *self.handover.coroutines.running.copy().values()]:
-            self._give_up(delivery, INTERRUPTED, Event.ABANDONED)
+            self.runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)

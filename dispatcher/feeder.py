@@ -14,7 +14,7 @@ from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.handlers import Resolver
 from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.lanes import Lane, Roster
-from cqueue.dispatcher.tally import Account
+from cqueue.dispatcher.running import Runner
 from cqueue.errors import CqueueError
 
 _lease = attrgetter("lease")
@@ -24,7 +24,7 @@ class Feeders:
     """The receiving threads of a dispatcher.
 
     Args:
-        give_back: called with deliveries that came too late to be started.
+        runner: gives back what comes too late to be started.
         hold: told of every lease that is held from now on.
     """
 
@@ -32,19 +32,18 @@ class Feeders:
         self,
         roster: Roster,
         handover: Handover,
-        account: Account,
+        runner: Runner,
         resolver: Resolver,
         *,
         hold: Callable[[Hold], None],
-        give_back: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._roster = roster
         self._handover = handover
-        self._account = account
+        self._runner = runner
+        self._account = runner.account
         self._resolver = resolver
         self._hold = hold
-        self._give_back = give_back
-        self.trouble = Trouble(account, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
+        self.trouble = Trouble(runner.account, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
         self.threads: list[threading.Thread] = []
 
     def start(self, count: int) -> None:
@@ -100,7 +99,7 @@ class Feeders:
             self._hold(Hold(lane, lease, held))
             deliveries += held
         if late := self._handover.put(deliveries):
-            self._give_back(late)
+            self._runner.give_back(late)
 
     def close_lanes(self) -> None:
         """Let go of the wide rows; what is held stays held."""

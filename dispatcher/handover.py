@@ -29,37 +29,6 @@ UNKNOWN_BACKLOG: Final = 2
 """Messages a thread, before any handler has returned."""
 
 
-class Pace:
-    """How long handlers take, and what follows from it.
-
-    Args:
-        slots: handlers that can run at a time.
-        most: messages that may wait, however quick handlers are.
-        ages: seconds that each running handler has been at it.
-    """
-
-    def __init__(self, slots: int, most: int, ages: Callable[[], Sequence[float]]) -> None:
-        self._slots = slots
-        self._most = most
-        self._ages = ages
-        self._mean_s: float | None = None
-
-    def observe(self, seconds: float) -> None:
-        """A handler took so long. Two threads at once may lose one of two observations: no harm."""
-        mean_s = self._mean_s
-        self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
-
-    def capacity(self, visibility_s: float, idle: int) -> int:
-        """How many messages may wait: at least one for each idle slot."""
-        if self._mean_s is None and not self._ages():
-            return min(self._most, UNKNOWN_BACKLOG * self._slots)
-        mean_s = max(self._mean_s or 0.0, sum(self._ages()) / self._slots, 1e-6)
-        startable = int(self._slots * visibility_s * STARTED_WITHIN / mean_s)
-        if self._mean_s is None:
-            startable = min(startable, UNKNOWN_BACKLOG * self._slots)
-        return min(self._most, max(idle, startable))
-
-
 class Line:
     """What waits for one kind of runner, threads or the event loop, and what they run. Not thread-safe.
 
@@ -68,9 +37,11 @@ class Line:
         most: messages that may wait, however quick handlers are.
     """
 
-    def __init__(self, size: int, most: int) -> None:
+    def __init__(self, size: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.size = size
-        self.pace = Pace(size, most, self._ages)
+        self._clock = clock
+        self._most = most
+        self._mean_s: float | None = None  # how long handlers took
         self.running: dict[int, Delivery] = {}  # by `id`; may be copied without the lock
         self.waiting = 0
         self.low: int | None = None
@@ -78,13 +49,18 @@ class Line:
         self.by_queue: OrderedDict[str, deque[Delivery]] = OrderedDict()  # the first one's turn it is
         self._suspects: deque[Delivery] = deque()
 
-    def _ages(self) -> list[float]:
-        now_s = time.monotonic()
-        return [max(0.0, now_s - delivery.begun_s) for delivery in self.running.copy().values()]
-
     def capacity(self, visibility_s: float) -> int:
-        """How many messages may wait."""
-        return self.pace.capacity(visibility_s, self.size - len(self.running))
+        """How many messages may wait, as long as handlers take: at least one for each idle runner."""
+        now_s = self._clock()
+        running = self.running.copy().values()
+        if self._mean_s is None and not running:
+            return min(self._most, UNKNOWN_BACKLOG * self.size)
+        ages_s = sum(max(0.0, now_s - delivery.begun_s) for delivery in running)
+        mean_s = max(self._mean_s or 0.0, ages_s / self.size, 1e-6)
+        startable = int(self.size * visibility_s * STARTED_WITHIN / mean_s)
+        if self._mean_s is None:
+            startable = min(startable, UNKNOWN_BACKLOG * self.size)
+        return min(self._most, max(self.size - len(running), startable))
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """They wait from now on."""
@@ -107,8 +83,10 @@ class Line:
     def finish(self, done: int) -> None:
         """A runner is free again: the run of the delivery with this `id` is over."""
         delivery = self.running.pop(done, None)
-        if delivery is not None:
-            self.pace.observe(max(0.0, time.monotonic() - delivery.begun_s))
+        if delivery is None:
+            return
+        seconds, mean_s = max(0.0, self._clock() - delivery.begun_s), self._mean_s
+        self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
 
     def _next(self) -> Delivery:
         if self._suspects:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 
-from cqueue.dispatcher.delivery import Delivery, Hold
+from cqueue.dispatcher.delivery import Hold
 from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.handover import Handover
-from cqueue.dispatcher.tally import Account
+from cqueue.dispatcher.running import Runner
 from cqueue.errors import CqueueError
 
 EXTENDERS = 4
@@ -39,25 +39,17 @@ class Keeper:
 
     Args:
         handover: says who waits to be started.
-        account: told what happens.
-        release: gives deliveries back to their queues.
+        runner: gives deliveries back to their queues, and is told what happens.
         watch: called at each tick, for handlers that take too long.
     """
 
-    def __init__(
-        self,
-        handover: Handover,
-        account: Account,
-        *,
-        release: Callable[[Sequence[Delivery]], None],
-        watch: Callable[[], None],
-    ) -> None:
+    def __init__(self, handover: Handover, runner: Runner, watch: Callable[[], None]) -> None:
         self._handover = handover
-        self._account = account
-        self._release = release
+        self._runner = runner
+        self._account = runner.account
         self._watch = watch
         self._executor: Executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
-        self._trouble = Trouble(account, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
+        self._trouble = Trouble(runner.account, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
         self._new: deque[Hold] = deque()
         self.holds: list[Hold] = []
         self._ticks = 0
@@ -115,7 +107,7 @@ class Keeper:
 
     def _halftime(self, hold: Hold, now_ms: int) -> None:
         if stale := self._handover.withdraw(hold.undecided):
-            self._release(stale)
+            self._runner.give_back(stale)
         hold.forget()
         hold.again_ms = now_ms + TICK_MS
         if any(one.message.is_held and not one.is_left for one in hold.deliveries):

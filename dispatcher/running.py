@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher import retry
 from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.delivery import INTERRUPTED, STOP, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.delivery import INTERRUPTED, RELEASED, STOP, SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.deployment import Waiting
 from cqueue.dispatcher.events import Event, MessageLog
 from cqueue.dispatcher.interrupt import Interrupted
@@ -136,6 +136,24 @@ class Runner:
         self.account.settled(delivery, settlement)
         if settlement.verb is Verb.ACK or not delivery.is_abandoned:  # else it was settled long ago
             self._settle(delivery, settlement)
+
+    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """They were not started, and are not to be."""
+        for delivery in deliveries:
+            self.account.count(delivery.lane.name, RELEASED.outcome)
+            self._settle(delivery, RELEASED)
+        if deliveries:
+            self.account.say(Event.RELEASED, messages=len(deliveries))
+
+    def give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> None:
+        """Wait no more for a handler that cannot be ended."""
+        delivery.is_abandoned = True
+        delivery.lose()
+        self.account.count(delivery.lane.name, "interrupted")
+        self._settle(delivery, settlement)
+        self.account.of(event, delivery)
+
+    # ── what becomes of a message ──
 
     def _decided(self, delivery: Delivery) -> Settlement:
         """What becomes of the message, its schedule aside."""

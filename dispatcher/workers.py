@@ -9,7 +9,7 @@ from typing import Final
 from cqueue.dispatcher.delivery import STOP, TIME_LIMIT, Delivery
 from cqueue.dispatcher.events import Event
 from cqueue.dispatcher.handover import Handover
-from cqueue.dispatcher.running import Runner
+from cqueue.dispatcher.running import Runner, left_to_timeout
 
 STUCK_S: Final = 3.0
 """A handler that goes on so long after it was interrupted cannot be: its thread is replaced."""
@@ -60,18 +60,15 @@ class Crew:
         """Those whose handlers are being called now."""
         return [delivery for delivery in self._handover.threads.running.copy().values() if delivery.is_called]
 
-    def watch(self, now_s: float) -> list[Delivery]:
-        """Interrupt handlers whose time is up; the deliveries of those that cannot be interrupted."""
-        stuck = []
+    def watch(self, now_s: float) -> None:
+        """Interrupt handlers whose time is up, and leave to their timeouts those that cannot be."""
         for delivery in self.running():
             if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
-                delivery.is_abandoned = True
+                self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK)
                 self._handover.abandon(delivery)
                 self._hire()
-                stuck.append(delivery)
             elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
                 self._runner.account.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
-        return stuck
 
     def interrupt_all(self, now_s: float) -> None:
         """End all handlers that run, as the dispatcher stops."""

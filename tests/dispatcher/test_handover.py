@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.dispatcher.delivery import Delivery
-from cqueue.dispatcher.handover import Handover, Line, Pace
+from cqueue.dispatcher.handover import Handover, Line
 
 
 def delivery(queue="q", *, suspect=False, is_async=False):
@@ -122,7 +122,7 @@ def test_calm_is_when_nothing_runs(handover):
 
 
 def room(handover, name="a", batch=100, capacity=100, coming=0):
-    handover.threads.pace = SimpleNamespace(capacity=lambda *_: capacity)
+    handover.threads.capacity = lambda _visibility_s: capacity
     return handover.room(SimpleNamespace(name=name, kinds=set(), visibility_s=30.0), batch, coming)
 
 
@@ -178,30 +178,60 @@ def test_an_idle_worker_is_room_for_one(handover, told):
 # ── pace ──
 
 
-def test_before_anything_is_known_little_may_wait():
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def line(clock):
+    return Line(4, 1000, clock)
+
+
+def begin(line, clock, count=1):
+    line.add([delivery() for _ in range(count)])
+    begun = [line.start() for _ in range(count)]
+    for one in begun:
+        one.begun_s = clock.now
+    return begun
+
+
+def run(line, clock, seconds, count=1):
+    for _ in range(count):
+        (one,) = begin(line, clock)
+        clock.now += seconds
+        line.finish(id(one))
+
+
+def test_before_anything_is_known_little_may_wait(line):
     """Two messages a thread."""
-    assert Pace(4, 1000, list).capacity(30, 4) == 8
+    assert line.capacity(30) == 8
 
 
-def test_quick_handlers_fill_the_backlog_and_slow_ones_leave_it():
+def test_quick_handlers_fill_the_backlog_and_slow_ones_leave_it(line, clock):
     """What waits is started within a quarter of its timeout."""
-    pace = Pace(4, 1000, list)
-    pace.observe(0.001)
-    assert pace.capacity(30, 0) == 1000
-    for _ in range(200):
-        pace.observe(3.0)
-    assert pace.capacity(30, 0) == 10
-    for _ in range(200):
-        pace.observe(60.0)
-    assert pace.capacity(30, 0) == 0
-    assert pace.capacity(30, 3) == 3
+    run(line, clock, 0.001)
+    assert line.capacity(30) == 1000
+    run(line, clock, 3.0, count=200)
+    assert line.capacity(30) == 10
+    run(line, clock, 60.0, count=200)
+    begin(line, clock)
+    assert line.capacity(30) == 3  # for idle threads
+    begin(line, clock, count=3)
+    assert line.capacity(30) == 0
 
 
-def test_handlers_that_have_not_returned_count():
+def test_handlers_that_have_not_returned_count(line, clock):
     """Or a hundred quick ones would hide that all threads hang."""
-    ages = []
-    pace = Pace(2, 1000, lambda: ages)
-    pace.observe(0.001)
-    assert pace.capacity(30, 0) == 1000
-    ages[:] = [100.0, 100.0]
-    assert pace.capacity(30, 0) == 0
+    run(line, clock, 0.001)
+    begin(line, clock, count=4)
+    assert line.capacity(30) == 1000
+    clock.now += 100.0
+    assert line.capacity(30) == 0

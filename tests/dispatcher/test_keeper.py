@@ -77,7 +77,8 @@ def released():
 
 @pytest.fixture
 def keeper(handover, hold, released):
-    made = Keeper(handover, Account(), release=released.extend, watch=lambda: None)
+    runner = SimpleNamespace(account=Account(), give_back=released.extend)
+    made = Keeper(handover, runner, lambda: None)
     made._executor = Inline()
     made.keep(hold)
     return made

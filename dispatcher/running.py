@@ -108,7 +108,8 @@ class Runner:
             context.lost.set()
         self.account.count(delivery.lane.name, "started")
         binding, message = delivery.binding, delivery.message
-        delivery.is_firing = message.trigger is not None
+        if message.trigger is not None:
+            delivery.is_firing = True
         if binding is None or delivery.error is not None:
             return None
         if binding.timeout is not None:

@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from cqueue import client as clients
 from cqueue.client import Client
+from cqueue.config import QueueConfig
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding
 from cqueue.dispatcher.middleware import Middleware, Outbox
 from cqueue.dispatcher.payload import DEFAULT_CODEC
 from cqueue.dispatcher.periodic import Declared, PeriodicTask, declare, trigger_of
 from cqueue.dispatcher.registry import Registry, task_name
-from cqueue.dispatcher.retry import DEFAULT_POLICY, UNKNOWN_TASK_WAIT
-from cqueue.dispatcher.tasks import Definition, Task, TaskOptions
+from cqueue.dispatcher.retry import DEFAULT_POLICY, UNKNOWN_TASK_WAIT, attempts_wanted
+from cqueue.dispatcher.tasks import CronOptions, PeriodicOptions, Task, TaskOptions
 from cqueue.dispatcher.triggers import Trigger
 from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry
-from cqueue.errors import BadInput, Closed, QueueNotFound
+from cqueue.errors import BadInput, Closed, ConfigError, QueueExists, QueueNotFound
 from cqueue.message import Message, MessageId, check_duration
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
@@ -35,11 +35,6 @@ from cqueue.queue import Queue
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
     from cqueue.testing.sandbox import Sandbox
-
-
-from cqueue.config import QueueConfig
-from cqueue.dispatcher.retry import attempts_wanted
-from cqueue.errors import ConfigError, QueueExists
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,27 +131,16 @@ class App:
         Raises:
             ConfigError: there is a task of that name, or a value is wrong.
         """
-        definition = partial(self._definition, **options)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            task = Task(function, definition(function), self._outbox)
+            task = Task(function, self._outbox, **self._completed(function, options))
             self._registry.add(task)
             return task
 
         return decorate if function is None else decorate(function)
 
     def periodic(
-        self,
-        when: str | Trigger,
-        /,
-        *,
-        timezone: str | None = None,
-        misfire: str | None = None,
-        grace: timedelta | None = None,
-        jitter: timedelta | None = None,
-        auto_commit: bool | None = None,
-        key: str | None = None,
-        **options: Unpack[TaskOptions],
+        self, when: str | Trigger, /, **options: Unpack[PeriodicOptions]
     ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
         """Make a function a task that a schedule calls: `@app.periodic("*/5 * * * *", timezone=…)`.
 
@@ -165,29 +149,22 @@ class App:
         decorator is gone is logged, and stays until somebody removes it.
 
         Args:
-            when: a cron expression, for which the next five arguments are; or a trigger.
-            timezone: a name of the tz database; by default UTC.
-            misfire: of missed times fire the "latest" (by default), "all", or none ("skip").
-            grace: fire nothing that is later than this.
-            jitter: fire up to so much later, differently for each firing.
-            auto_commit: send the next firing before this one runs.
-            key: of the schedule; by default the task's name.
-            options: of the task, as for `task`: `queue`, `name`, `retry` and `timeout`.
+            when: a cron expression; or a trigger, which has the first five options in itself.
+            options: `timezone`, a name of the tz database, by default UTC; `misfire`, of missed times fire
+                the "latest" (by default), "all", or none ("skip"); `grace`, fire nothing that is later than
+                this; `jitter`, fire up to so much later, differently for each firing; `auto_commit`, send
+                the next firing before this one runs; `key` of the schedule, by default the task's name; and
+                those of `task`: `queue`, `name`, `retry`, `timeout` and `codec`.
 
         Raises:
             ConfigError: there is a task of that name, the function takes more, or a value is wrong.
         """
-        given = {
-            "timezone": timezone,
-            "misfire": misfire,
-            "grace": grace,
-            "jitter": jitter,
-            "auto_commit": auto_commit,
-        }
-        trigger = trigger_of(when, given)
+        given: dict[str, Any] = {**options}
+        key = given.pop("key", None)
+        trigger = trigger_of(when, {name: given.pop(name, None) for name in CronOptions.__annotations__})
 
         def decorate(function: Callable[P, R]) -> PeriodicTask[P, R]:
-            task = PeriodicTask(function, self._definition(function, **options), self._outbox)
+            task = PeriodicTask(function, self._outbox, **self._completed(function, given))
             declared = Declared(task.name if key is None else key, trigger, task)
             self._registry.add(task)
             self._declared.append(declared)
@@ -195,12 +172,12 @@ class App:
 
         return decorate
 
-    def _definition(self, function: Callable[..., Any], /, **options: Unpack[TaskOptions]) -> Definition:
+    def _completed(self, function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
         """What the decorator says, and for the rest what the application says."""
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in options.items() if value is not None}
         if "name" not in given:
             given["name"] = task_name(function)
-        return Definition(**self._defaults | given)
+        return self._defaults | given
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:

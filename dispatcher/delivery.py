@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from cqueue.dispatcher.interrupt import Interruptible
 
 if TYPE_CHECKING:
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Binding, Context
-    from cqueue.dispatcher.firing import ScheduleStep
     from cqueue.dispatcher.lanes import Lane
     from cqueue.dispatcher.verdicts import Verdict
     from cqueue.protocol.lease import Lease
 
 
-class Stage(IntEnum):
-    """How far a delivery has come; it never goes back."""
-
-    WAITING = 0  # to be started
-    RUNNING = 1
-    SETTLING = 2  # the handler has decided, and what it decided is not yet stored
-    LEFT = 3  # to its timeout, which is not extended for it
-    DONE = 4
-
-
-class Verb(Enum):
+class Verb(StrEnum):
     """What is told to the queue about a message."""
 
     ACK = "ack"
@@ -56,33 +46,45 @@ class Settlement:
     traceback: str = ""
 
 
+TIME_LIMIT = "time limit"
+STOP = "stop"
+
+UNDECIDED = Settlement(Verb.NACK, "undecided")
+"""Of what waits to be started, or runs."""
 SUCCEEDED = Settlement(Verb.ACK, "succeeded")
 RELEASED = Settlement(Verb.SNOOZE, "released")
 """Not started: due again at once, and no attempt is used."""
+INTERRUPTED = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
+"""Ended at a stop: due again at once, and the attempt counts."""
 
 
 class Delivery(Interruptible):
     """One delivery of one message, and the one run of its handler.
 
-    Each field is written by whoever has the delivery at that stage. There is one for every message, so
+    Each field is written by whoever has the delivery at that moment. There is one for every message, so
     what is the same for nearly all of them stands here in the class.
     """
 
-    stage = Stage.WAITING
     hold: Hold | None = None
     binding: Binding | None = None
     is_async = False
     suspect = False
 
+    settlement = UNDECIDED
+    is_left = False  # to its timeout, which is not extended for it
+    due_s = 0.0  # when a message that is nacked or snoozed is to come again, by the settler's clock
+
     # Of its run:
     context: Context | None = None
-    error: BaseException | None = None  # why the handler is not called: there is no binding, or a hook raised
-    step: ScheduleStep | None = None  # around the handler of a firing
-    early: Verdict | None = None  # the step's, instead of the handler's
-    begun_s = 0.0
+    is_firing = False  # of a schedule
+    early: Verdict | None = None  # its schedule's, instead of the handler's
+    begun_s = math.inf
+    answer: Any = None  # of the handler
+    error: BaseException | None = None  # the handler's, or why it is not called
     is_lost = False
     told_s: float | None = None  # when its handler was interrupted, and
-    told: str = ""  # why
+    told = ""  # why
+    is_abandoned = False  # its handler cannot be ended, and is not waited for any more
 
     def __init__(self, message: ReceivedMessage, lane: Lane) -> None:
         self.message = message
@@ -119,7 +121,7 @@ class Delivery(Interruptible):
 
     def let_go(self) -> None:
         """Of its run, which is over; an error's traceback leads back to the message."""
-        self.context = self.error = None
+        self.context = self.answer = self.error = None
 
 
 class Hold:
@@ -144,12 +146,13 @@ class Hold:
     def forget(self) -> None:
         """Let go of what is done with, and its bodies: one that runs for hours would keep all of them."""
         if len(self.deliveries) > 1:
-            self.deliveries = [one for one in self.deliveries if one.stage is not Stage.DONE]
+            self.deliveries = [one for one in self.deliveries if one.message.is_held]
 
     def end(self) -> None:
         """Let go of all of it."""
         self.deliveries = []
 
-    def of(self, *stages: Stage) -> list[Delivery]:
-        """Those deliveries that are at one of these stages."""
-        return [delivery for delivery in self.deliveries if delivery.stage in stages]
+    @property
+    def undecided(self) -> list[Delivery]:
+        """Those that wait to be started, or run."""
+        return [one for one in self.deliveries if one.settlement is UNDECIDED]

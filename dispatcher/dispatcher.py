@@ -17,12 +17,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cqueue.dispatcher.engine import LOOK_S, Engine
-from cqueue.dispatcher.events import Event, Events, OnEvent
+from cqueue.dispatcher.events import Event, OnEvent
 from cqueue.dispatcher.handlers import known_tasks
 from cqueue.dispatcher.lanes import Lane, Source, queue_of
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
-from cqueue.dispatcher.tally import Stats
+from cqueue.dispatcher.tally import Account, Stats
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
 
@@ -60,11 +60,11 @@ class Dispatcher:
         on_event: OnEvent | None = None,
         **options: Any,
     ) -> None:
-        sources = _checked(queues)
+        self._sources = _checked(queues)
         self.options = _options(options)
-        self._events = Events(on_event)
+        account = Account(on_event)
         self.engine = Engine(
-            sources, handler, middleware=middleware, options=self.options, events=self._events
+            self._sources, handler, middleware=middleware, options=self.options, account=account
         )
         self.tasks = known_tasks(self.engine.resolver)
         self._state = "new"
@@ -75,7 +75,7 @@ class Dispatcher:
         self._conductor = threading.Thread(target=self._conduct, name="cqueue-conductor", daemon=True)
 
     def __repr__(self) -> str:
-        names = ", ".join(queue_of(source).name for source in self.engine.sources)
+        names = ", ".join(queue_of(source).name for source in self._sources)
         return f"<dispatcher of {names}: {self.state}>"
 
     # ── starting and stopping ──
@@ -91,7 +91,7 @@ class Dispatcher:
         with self._mutex:
             if self._state != "new":
                 raise Closed(f"the dispatcher is {self._state}; make a new one")
-            lanes = self.engine.make_lanes()
+            lanes = self.engine.make_lanes(self._sources)
             self._state = "running"
         self.engine.start(lanes)
         self._conductor.start()
@@ -170,7 +170,7 @@ class Dispatcher:
         try:
             self.engine.wind_down(self._left_s)
         except Exception as exc:  # noqa: BLE001 - whoever waits for the stop must not wait for ever
-            self._events.say(Event.BROKEN, error=exc)
+            self.engine.runner.account.say(Event.BROKEN, error=exc)
         self._state = "stopped"
         self._stopped.set()
 

@@ -8,20 +8,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cqueue.dispatcher.delivery import RELEASED, Delivery, Settlement
-from cqueue.dispatcher.events import Event, Events
+from cqueue.dispatcher.delivery import INTERRUPTED
+from cqueue.dispatcher.events import Event
 from cqueue.dispatcher.feeder import Feeders
 from cqueue.dispatcher.firing import ScheduleStep
-from cqueue.dispatcher.handlers import One, resolver_of
-from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.handlers import ByTask, resolver_of
+from cqueue.dispatcher.handover import Handover, Line
 from cqueue.dispatcher.keeper import Keeper
-from cqueue.dispatcher.lanes import QUIET_S, Lane, Roster, Source, queue_of
+from cqueue.dispatcher.lanes import Lane, Roster, Source, queue_of
 from cqueue.dispatcher.loop import Loop
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
-from cqueue.dispatcher.running import INTERRUPTED, Plant, Runner, left_to_timeout
+from cqueue.dispatcher.running import Runner
 from cqueue.dispatcher.settler import Settler
-from cqueue.dispatcher.tally import Depths, Stats, Tallies, total
+from cqueue.dispatcher.tally import Account, Depths, Stats, total
 from cqueue.dispatcher.watcher import Watcher
 from cqueue.dispatcher.workers import Crew
 from cqueue.doorbell import HintCounts
@@ -42,7 +42,7 @@ class Engine:
     Args:
         sources: the queues, each once.
         handler, middleware, options: as `Dispatcher` takes them.
-        events: told what happens.
+        account: told what happens.
     """
 
     def __init__(
@@ -52,43 +52,40 @@ class Engine:
         *,
         middleware: Sequence[Middleware],
         options: Options,
-        events: Events,
+        account: Account,
     ) -> None:
-        self.sources = sources
         self.options = options
         self.resolver = resolver_of(handler)
-        self._stopping = threading.Event()  # handlers may look at it
-        self._busy_s = 0.0  # when there was last something to be done
-        tallies = Tallies()
         ledgers = [queue_of(source).schedules.ledger for source in sources]
-        runner = Runner(
-            events,
+        self.settler = Settler(options, middleware, account)
+        self.runner = Runner(
+            account,
             middleware,
             ScheduleStep(ledgers),
-            self._stopping,
-            tallies=tallies,
+            self.settler.settle,
             unknown_task_wait=options.unknown_task_wait,
         )
-        self.settler = Settler(options, middleware, events=events, tallies=tallies)
         self.roster = Roster(
             self._room,
             options.poll_interval.total_seconds(),
             options.longest_poll_s(len(sources), queue_of(sources[0]).default_max_poll),
         )
-        handover = Handover(lambda: self.loop.call(), self.roster.feed)  # noqa: PLW0108 - made below
-        self.plant = Plant(handover, runner, self.settler.settle, events, tallies, backlog=options.backlog)
-        self.crew = Crew(options.threads, self.plant)
-        self.loop = Loop(options.coroutines, self.plant)
-        self.keeper = Keeper(self.plant, release=self._give_back, watch=self._watch)
-        self.feeders = Feeders(
-            self.roster, self.plant, self.resolver, hold=self.keeper.keep, give_back=self._give_back
+        self.handover = Handover(
+            Line(options.threads, options.backlog),
+            Line(options.coroutines, options.backlog),
+            call_loop=lambda: self.loop.call(),  # noqa: PLW0108 - made below
+            feed=self.roster.feed,
         )
+        self.crew = Crew(self.handover, self.runner)
+        self.loop = Loop(self.handover, self.runner)
+        self.keeper = Keeper(self.handover, self.runner, self._watch)
+        self.feeders = Feeders(self.roster, self.handover, self.runner, self.resolver, hold=self.keeper.keep)
         self.depths = Depths(map(queue_of, sources))
         self.watcher = Watcher(ledgers, beside=self.depths.look)
 
     def start(self, lanes: Sequence[Lane]) -> None:
         """Start all threads, to receive by these lanes."""
-        self._busy_s = time.monotonic()
+        self.mark_busy()
         self.crew.start()
         self.loop.start()
         self.keeper.start()
@@ -96,15 +93,18 @@ class Engine:
         for lane in lanes:
             self.roster.enter(lane)
         self.feeders.start(self.options.consumers)
-        self.plant.events.say(Event.STARTED, queues=len(self.sources), threads=self.options.threads)
+        self.runner.account.say(
+            Event.STARTED, queues=len({lane.name for lane in lanes}), threads=self.options.threads
+        )
 
-    def make_lanes(self) -> list[Lane]:
+    def make_lanes(self, sources: Sequence[Source]) -> list[Lane]:
         """A lane for each queue; where there are fewer queues than consumers, more of them."""
-        each = max(1, self.options.consumers // len(self.sources))
-        kinds = {self.resolver.binding.is_async} if isinstance(self.resolver, One) else set()
+        each = max(1, self.options.consumers // len(sources))
+        rest = self.resolver.rest if isinstance(self.resolver, ByTask) else None
+        kinds = {rest.is_async} if rest is not None else set()
         lanes: list[Lane] = []
         try:
-            for source in self.sources:
+            for source in sources:
                 of = min(each, queue_of(source).config.shards)
                 for number in range(of):
                     lanes.append(lane := Lane(source, self.roster, self.options, number=number, of=of))
@@ -120,23 +120,19 @@ class Engine:
 
     def mark_busy(self) -> None:
         """What was sent until now is to be looked for before `is_drained`."""
-        self._busy_s = time.monotonic()
+        self.roster.busy_s = time.monotonic()
 
     def is_drained(self) -> bool:
         """Whether nothing is due in any queue, and all is settled; what can say so is polled at once."""
-        if self.plant.handover.waiting or self.plant.handover.running or self.settler.pending:
+        if self.handover.waiting or self.handover.running or self.settler.pending:
             self.mark_busy()
             return False
-        loud = [lane for lane in self.roster.lanes if not lane.turn.is_quiet(self._busy_s)]
-        if time.monotonic() - self._busy_s >= QUIET_S:
-            for lane in loud:
-                self.roster.ring(lane)
-        return not loud
+        return self.roster.is_quiet()
 
     def stats(self, state: str) -> Stats:
         """What was done, and what is being done."""
-        counts = self.plant.tallies.by_queue([lane.name for lane in self.roster.lanes])
-        handover, trouble = self.plant.handover, self.feeders.trouble
+        counts = self.runner.account.by_queue([lane.name for lane in self.roster.lanes])
+        handover, trouble = self.handover, self.feeders.trouble
         return Stats(
             total=total(counts),
             queues=counts,
@@ -144,7 +140,6 @@ class Engine:
             unstarted=handover.waiting,
             unsettled=self.settler.pending,
             state=state,
-            unstarted_by_queue=handover.waiting_by_queue(),
             failing=trouble.subjects,
             stuck=trouble.stuck,
             hints=self._hints(),
@@ -174,37 +169,11 @@ class Engine:
         """How many messages a lane may receive now."""
         if self.settler.pending > max(UNSETTLED, 4 * self.options.backlog):
             return 0
-        return min(self._room_of(lane, coming, is_async=kind) for kind in lane.kinds or {False})
-
-    def _room_of(self, lane: Lane, coming: int, *, is_async: bool) -> int:
-        handover = self.plant.handover
-        line = handover.coroutines if is_async else handover.threads
-        runners = self.loop if is_async else self.crew
-        capacity = runners.pace.capacity(lane.visibility_s, runners.size - line.running)
-        most = 2 * capacity if capacity > runners.size else capacity
-        batch = self.options.batch_size
-        return handover.room(line, lane.name, batch, capacity=capacity, most=most, coming=coming)
-
-    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """They were not started."""
-        for delivery in deliveries:
-            self.plant.tallies.add(delivery.lane.name, RELEASED.outcome)
-            self.settler.settle(delivery, RELEASED)
-        if deliveries:
-            self.plant.events.say(Event.RELEASED, messages=len(deliveries))
+        return self.handover.room(lane, self.options.batch_size, coming)
 
     def _watch(self) -> None:
-        """Interrupt handlers whose time is up, and leave to their timeouts those that cannot be."""
         self.loop.watch(time.monotonic())
-        for delivery in self.crew.watch(time.monotonic()):
-            self._give_up(delivery, left_to_timeout(delivery), Event.STUCK)
-
-    def _give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> None:
-        """Wait no more for a handler that cannot be ended."""
-        delivery.lose()
-        self.plant.tallies.add(delivery.lane.name, "interrupted")
-        self.settler.settle(delivery, settlement)
-        self.plant.events.of(event, delivery)
+        self.crew.watch(time.monotonic())
 
     # ── the end ──
 
@@ -213,12 +182,12 @@ class Engine:
 
         left_s: seconds of the grace that are left, by the latest wish.
         """
-        handover, events = self.plant.handover, self.plant.events
-        events.say(Event.STOPPING, running=handover.running, unstarted=handover.waiting)
-        self._stopping.set()
+        handover, account = self.handover, self.runner.account
+        account.say(Event.STOPPING, running=handover.running, unstarted=handover.waiting)
+        self.runner.stopping.set()
         self.roster.close()
         self.watcher.close()
-        self._give_back(handover.close())
+        self.runner.give_back(handover.close())
         while not handover.wait_calm(min(LOOK_S, max(0.0, left_s()))) and left_s() > 0:
             pass
         if handover.running:
@@ -232,7 +201,7 @@ class Engine:
         closer = threading.Thread(target=self.feeders.close_lanes, name="cqueue-closer", daemon=True)
         closer.start()
         closer.join(AFTERWARDS_S)
-        events.say(Event.STOPPED, unsettled=0 if settled else self.settler.pending)
+        account.say(Event.STOPPED, unsettled=0 if settled else self.settler.pending)
 
     def _interrupt(self) -> None:
         """End what runs; give back what cannot be ended, as the process is about to end it."""
@@ -240,7 +209,7 @@ class Engine:
         until_s = time.monotonic() + INTERRUPT_S
         while time.monotonic() < until_s:
             self.crew.interrupt_all(time.monotonic())  # again: one may just have been about to begin
-            if self.plant.handover.wait_calm(LOOK_S):
+            if self.handover.wait_calm(LOOK_S):
                 return
-        for delivery in [*self.crew.abandon_all(), *self.loop.deliveries()]:
-            self._give_up(delivery, INTERRUPTED, Event.ABANDONED)
+        for delivery in [*self.crew.running(), *self.handover.coroutines.running.copy().values()]:
+            self.runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)

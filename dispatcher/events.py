@@ -66,26 +66,27 @@ class Event(StrEnum):
     BROKEN = "dispatcher_error"
 
 
-_LEVELS: Final = {
-    Event.STARTED: "info",
-    Event.STOPPING: "info",
-    Event.STOPPED: "info",
-    Event.SNOOZED: "debug",
-    Event.LEFT: "debug",
-    Event.RELEASED: "info",
-    Event.CANCELLED: "info",
-    Event.SETTLE_RESUMED: "info",
-    Event.EXTEND_RESUMED: "info",
-    Event.LOOP_RESUMED: "info",
-    Event.RECEIVE_RESUMED: "info",
-    Event.DEAD: "error",
-    Event.HOOK_FAILED: "error",
-    Event.BROKEN: "error",
+_DEBUG: Final = {Event.SNOOZED, Event.LEFT}
+_INFO: Final = {
+    Event.STARTED,
+    Event.STOPPING,
+    Event.STOPPED,
+    Event.RELEASED,
+    Event.CANCELLED,
+    Event.SETTLE_RESUMED,
+    Event.EXTEND_RESUMED,
+    Event.LOOP_RESUMED,
+    Event.RECEIVE_RESUMED,
 }
-
 _FAILED: Final = {Event.RECEIVE_FAILED, Event.SETTLE_FAILED, Event.EXTEND_FAILED}
 _FINAL: Final = {Event.DEAD, Event.BROKEN, Event.HOOK_FAILED}
 _TRACED: Final = {Event.RETRIED, Event.SNOOZED}
+
+
+def _level(event: Event, error: BaseException | None) -> str:
+    if event in _FINAL or (event in _FAILED and isinstance(error, LASTING)):
+        return "error"
+    return "debug" if event in _DEBUG else "info" if event in _INFO else "warning"
 
 
 def logger() -> Any:
@@ -102,15 +103,13 @@ class Events:
 
     def say(self, event: Event, *, error: BaseException | None = None, **fields: Any) -> None:
         """Log one event. error: with its traceback where that is final, or where it is asked for."""
-        is_lasting = event in _FAILED and isinstance(error, LASTING)
-        level = "error" if is_lasting else _LEVELS.get(event, "warning")
         trace: dict[str, Any] = {}
         if error is not None:
             fields["error"] = describe(error)
             if event in _TRACED or event in _FINAL:
                 trace = logs.trace(error, is_final=event in _FINAL)
         with suppress(Exception):  # a full disk under the log must not lose a message
-            getattr(self.log, level)(event.value, **fields, **trace)
+            getattr(self.log, _level(event, error))(event.value, **fields, **trace)
         if self._on_event is not None:
             with suppress(Exception):
                 self._on_event(event.value, fields)

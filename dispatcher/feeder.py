@@ -12,8 +12,9 @@ from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.delivery import Delivery, Hold
 from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.handlers import Resolver
+from cqueue.dispatcher.handover import Handover
 from cqueue.dispatcher.lanes import Lane, Roster
-from cqueue.dispatcher.running import Plant
+from cqueue.dispatcher.running import Runner
 from cqueue.errors import CqueueError
 
 _lease = attrgetter("lease")
@@ -23,25 +24,26 @@ class Feeders:
     """The receiving threads of a dispatcher.
 
     Args:
-        give_back: called with deliveries that came too late to be started.
+        runner: gives back what comes too late to be started.
         hold: told of every lease that is held from now on.
     """
 
     def __init__(
         self,
         roster: Roster,
-        plant: Plant,
+        handover: Handover,
+        runner: Runner,
         resolver: Resolver,
         *,
         hold: Callable[[Hold], None],
-        give_back: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._roster = roster
-        self._plant = plant
+        self._handover = handover
+        self._runner = runner
+        self._account = runner.account
         self._resolver = resolver
         self._hold = hold
-        self._give_back = give_back
-        self.trouble = Trouble(plant.events, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
+        self.trouble = Trouble(runner.account, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
         self.threads: list[threading.Thread] = []
 
     def start(self, count: int) -> None:
@@ -69,10 +71,10 @@ class Feeders:
         try:
             if messages := lane.consumer.receive(lane.turn.want):
                 lane.learn()
-                self._plant.tallies.add(lane.name, "received", len(messages))
+                self._account.count(lane.name, "received", len(messages))
                 told = lane.consumer.was_told
                 if told:
-                    self._plant.tallies.add(lane.name, "found_by_hint", len(messages))
+                    self._account.count(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
                 more = lane.consumer.has_more
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
@@ -82,7 +84,7 @@ class Feeders:
             self._roster.found(lane, len(messages), more=more, told=told)
 
     def _failed(self, lane: Lane, error: Exception) -> None:
-        self._plant.tallies.add(lane.name, "receive_failures")
+        self._account.count(lane.name, "receive_failures")
         broken = None if isinstance(error, CqueueError) else Event.BROKEN
         self.trouble.failed(lane.name, error, event=broken, queue=lane.name)
         self._roster.failed(lane)
@@ -96,8 +98,8 @@ class Feeders:
                     delivery.suspect = True
             self._hold(Hold(lane, lease, held))
             deliveries += held
-        if late := self._plant.handover.put(deliveries):
-            self._give_back(late)
+        if late := self._handover.put(deliveries):
+            self._runner.give_back(late)
 
     def close_lanes(self) -> None:
         """Let go of the wide rows; what is held stays held."""

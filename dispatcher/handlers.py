@@ -25,41 +25,33 @@ class Resolver(Protocol):
         ...
 
 
-class One:
-    """The same handler for every message."""
-
-    def __init__(self, binding: Binding) -> None:
-        self.binding = binding
-
-    def resolve(self, message: ReceivedMessage) -> Binding:
-        """That one."""
-        return self.binding
-
-
 class ByTask:
-    """Handlers by task name; under None that of messages that name none."""
+    """Handlers by task name; under None that of messages that name none.
 
-    def __init__(self, bindings: Mapping[str | None, Binding]) -> None:
-        self.bindings = dict(bindings)
+    rest: what handles every other message, if anything does.
+    """
+
+    def __init__(self, tasks: Mapping[str | None, Binding], rest: Binding | None = None) -> None:
+        self.tasks = tasks
+        self.rest = rest
 
     def resolve(self, message: ReceivedMessage) -> Binding:
         """The one of the message's task."""
-        try:
-            return self.bindings[message.task]
-        except KeyError:
-            raise UnknownTask(unknown_task(message.task, self.bindings)) from None
-
-
-def unknown_task(task: str | None, known: Mapping[str | None, Any]) -> str:
-    """What to say about a message that nothing here handles."""
-    what = "messages that name no task" if task is None else f"task {task!r}"
-    names = ", ".join(sorted(name for name in known if name is not None)) or "none"
-    return f"no handler for {what} is known to this process; it knows {names}. Deploy it, or stop sending it"
+        found = self.tasks.get(message.task, self.rest)
+        if found is not None:
+            return found
+        what = "messages that name no task" if message.task is None else f"task {message.task!r}"
+        names = ", ".join(sorted(name for name in self.tasks if name is not None)) or "none"
+        raise UnknownTask(
+            f"no handler for {what} is known to this process; it knows {names}. Deploy it, or stop sending it"
+        )
 
 
 def known_tasks(resolver: Resolver) -> tuple[str | None, ...] | None:
     """The tasks that a resolver has, None for messages that name none; None: any, or it does not say."""
-    tasks = resolver.bindings if isinstance(resolver, ByTask) else getattr(resolver, "tasks", None)
+    if isinstance(resolver, ByTask) and resolver.rest is not None:
+        return None
+    tasks = getattr(resolver, "tasks", None)
     return tuple(tasks) if isinstance(tasks, Mapping) else None
 
 
@@ -78,7 +70,7 @@ def resolver_of(handler: Any) -> Resolver:
         return ByTask({name: bind(one, name) for name, one in handler.items()})
     if isinstance(handler, Resolver) and not inspect.isclass(handler):
         return handler
-    return One(bind(handler))
+    return ByTask({}, bind(handler))
 
 
 def bind(handler: Any, name: str | None = None) -> Binding:

@@ -12,11 +12,15 @@ asks for less, and in the end only for what an idle thread can start at once.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cqueue.dispatcher.delivery import Delivery, Stage
+from cqueue.dispatcher.delivery import Delivery
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.lanes import Lane
 
 STARTED_WITHIN: Final = 0.25
 """The part of the timeout in which what waits should be started."""
@@ -25,51 +29,38 @@ UNKNOWN_BACKLOG: Final = 2
 """Messages a thread, before any handler has returned."""
 
 
-class Pace:
-    """How long handlers take, and what follows from it.
+class Line:
+    """What waits for one kind of runner, threads or the event loop, and what they run. Not thread-safe.
 
     Args:
-        slots: handlers that can run at a time.
+        size: handlers that can run at a time.
         most: messages that may wait, however quick handlers are.
-        ages: seconds that each running handler has been at it.
     """
 
-    def __init__(self, slots: int, most: int, ages: Callable[[], Sequence[float]]) -> None:
-        self._slots = slots
+    def __init__(self, size: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.size = size
+        self._clock = clock
         self._most = most
-        self._ages = ages
-        self._mean_s: float | None = None
-
-    def observe(self, seconds: float) -> None:
-        """A handler took so long. Two threads at once may lose one of two observations: no harm."""
-        mean_s = self._mean_s
-        self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
-
-    def capacity(self, visibility_s: float, idle: int) -> int:
-        """How many messages may wait: at least one for each idle slot."""
-        if self._mean_s is None and not self._ages():
-            return min(self._most, UNKNOWN_BACKLOG * self._slots)
-        mean_s = max(self._mean_s or 0.0, sum(self._ages()) / self._slots, 1e-6)
-        startable = int(self._slots * visibility_s * STARTED_WITHIN / mean_s)
-        if self._mean_s is None:
-            startable = min(startable, UNKNOWN_BACKLOG * self._slots)
-        return min(self._most, max(idle, startable))
-
-
-_RUNNING: Final = Stage.RUNNING  # looking members of enums up is slow before Python 3.12
-
-
-class Line:
-    """What waits for one kind of runner: threads, or the event loop. Not thread-safe."""
-
-    def __init__(self) -> None:
+        self._mean_s: float | None = None  # how long handlers took
+        self.running: dict[int, Delivery] = {}  # by `id`; may be copied without the lock
         self.waiting = 0
-        self.running = 0
-        self.idle = 0  # runners that would start one at once
         self.low: int | None = None
         """A feeder went without: to be told once no more than this wait, or a runner is idle."""
         self.by_queue: OrderedDict[str, deque[Delivery]] = OrderedDict()  # the first one's turn it is
         self._suspects: deque[Delivery] = deque()
+
+    def capacity(self, visibility_s: float) -> int:
+        """How many messages may wait, as long as handlers take: at least one for each idle runner."""
+        now_s = self._clock()
+        running = self.running.copy().values()
+        if self._mean_s is None and not running:
+            return min(self._most, UNKNOWN_BACKLOG * self.size)
+        ages_s = sum(max(0.0, now_s - delivery.begun_s) for delivery in running)
+        mean_s = max(self._mean_s or 0.0, ages_s / self.size, 1e-6)
+        startable = int(self.size * visibility_s * STARTED_WITHIN / mean_s)
+        if self._mean_s is None:
+            startable = min(startable, UNKNOWN_BACKLOG * self.size)
+        return min(self._most, max(self.size - len(running), startable))
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """They wait from now on."""
@@ -81,14 +72,21 @@ class Line:
                 self.by_queue.setdefault(delivery.lane.name, deque()).append(delivery)
 
     def start(self) -> Delivery | None:
-        """The next one, which is running from now on."""
-        if not self.waiting:
+        """The next one, which is running from now on; None: none waits, or no runner is free."""
+        if not self.waiting or len(self.running) >= self.size:
             return None
         delivery = self._next()
-        delivery.stage = _RUNNING
         self.waiting -= 1
-        self.running += 1
+        self.running[id(delivery)] = delivery
         return delivery
+
+    def finish(self, done: int) -> None:
+        """A runner is free again: the run of the delivery with this `id` is over."""
+        delivery = self.running.pop(done, None)
+        if delivery is None:
+            return
+        seconds, mean_s = max(0.0, self._clock() - delivery.begun_s), self._mean_s
+        self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
 
     def _next(self) -> Delivery:
         if self._suspects:
@@ -101,16 +99,28 @@ class Line:
             del self.by_queue[name]
         return delivery
 
-    def has_room_again(self, *, idle: bool) -> bool:
-        """Whether who went without is to be told now; that is said once. idle: a runner is."""
-        if self.low is None or not (idle or self.waiting <= self.low):
+    def has_room_again(self) -> bool:
+        """Whether who went without is to be told now; that is said once."""
+        is_idle = not self.waiting and len(self.running) < self.size
+        if self.low is None or not (is_idle or self.waiting <= self.low):
             return False
         self.low = None
         return True
 
-    def of(self, name: str) -> int:
-        """How many of a queue wait, suspects aside."""
-        return len(self.by_queue.get(name, ()))
+    def room(self, name: str, batch: int, *, capacity: int, coming: int) -> int:
+        """How many more of a queue may be received; see `Handover.room`."""
+        most = 2 * capacity if capacity > self.size else capacity  # for a queue that comes late to its share
+        mine = len(self.by_queue.get(name, ()))  # suspects aside
+        sharing = len(self.by_queue) + (not mine)
+        share = max(0, capacity - coming) // sharing
+        room = min(max(1, share) - mine, max(0, most - coming) - self.waiting, batch)
+        # Half a batch costs as much as a whole one; but if only one fits, none would come meanwhile.
+        whole = capacity // sharing >= 2 * batch
+        worth = batch if whole else max(1, min(batch, share) // 2)
+        if room >= worth:
+            return room
+        self.low = max(self.low or 0, self.waiting - (worth - room))
+        return 0
 
     def take_out(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
         """Remove what is not to be started."""
@@ -129,20 +139,24 @@ class Handover:
     """Both lines, and who waits for them.
 
     Args:
+        threads, coroutines: the lines.
         call_loop: called, on any thread, when coroutine handlers wait and the loop may take them.
         feed: called when so little waits that a feeder that went without may have room now.
     """
 
-    def __init__(self, call_loop: Callable[[], None], feed: Callable[[], None]) -> None:
+    def __init__(
+        self, threads: Line, coroutines: Line, *, call_loop: Callable[[], None], feed: Callable[[], None]
+    ) -> None:
         self._mutex = threading.Lock()
         self._ready = threading.Condition(self._mutex)
         self._calm = threading.Condition(self._mutex)
         self._call_loop = call_loop
         self._feed = feed
-        self.threads = Line()
-        self.coroutines = Line()
-        self._lines = (self.threads, self.coroutines)
-        self._is_waking = False  # an idle worker was told, and does not run yet
+        self.threads = threads
+        self.coroutines = coroutines
+        self._lines = (threads, coroutines)
+        self._asleep = 0  # workers
+        self._is_waking = False  # one of these was told, and does not run yet
         self._closed = False
 
     def put(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -158,69 +172,55 @@ class Handover:
             self._call_loop()
         return []
 
-    def take(self, *, done: bool) -> Delivery | None:
+    def take(self, done: int = 0) -> Delivery | None:
         """The next one for the calling worker, which waits for it. None: there will be no more.
 
-        done: the worker has run one before, which is settled or on its way to be.
+        done: the `id` of the one that it has run before, which is settled or on its way to be.
         """
-        line = self.threads
+        return self.take_now(self.threads, done) or self._wait()
+
+    def take_now(self, line: Line, done: int = 0) -> Delivery | None:
+        """The next one of a line, if there is one and a runner for it. done: as in `take`."""
         with self._mutex:
             if done:
-                self._finished(line, 1)
+                self._finished(line, done)
             delivery = line.start()
-            line.idle += delivery is None
-            tell = line.has_room_again(idle=delivery is None)
+            tell = line.has_room_again()
             if delivery is not None:
                 self._wake()
         if tell:
             self._feed()
-        return self._wait() if delivery is None else delivery
+        return delivery
 
     def _wait(self) -> Delivery | None:
         delivery = None
         with self._mutex:
+            self._asleep += 1
             while not self._closed and (delivery := self.threads.start()) is None:
                 self._ready.wait()
                 self._is_waking = False
-            self.threads.idle -= 1
+            self._asleep -= 1
             self._wake()
         return delivery
 
     def _wake(self) -> None:
-        """Wake one idle worker if there is work for it; that one wakes the next. The mutex is held.
+        """Wake one worker that sleeps if there is work for it; that one wakes the next. The mutex is held.
 
         Of handlers that take no time several threads do less than one, so no other is woken meanwhile.
         """
-        if self.threads.idle and self.threads.waiting and not self._is_waking:
+        if self._asleep and self.threads.waiting and not self._is_waking:
             self._is_waking = True
             self._ready.notify()
 
-    def take_now(self, *, done: int, idle: int) -> Delivery | None:
-        """The next one for the event loop, if there is one.
-
-        Args:
-            done: how many the loop has finished since it asked last.
-            idle: how many it could start.
-        """
-        line = self.coroutines
-        with self._mutex:
-            self._finished(line, done)
-            delivery = line.start() if idle else None
-            line.idle = idle - (delivery is not None)
-            tell = line.has_room_again(idle=line.idle > 0)
-        if tell:
-            self._feed()
-        return delivery
-
-    def _finished(self, line: Line, count: int) -> None:
-        line.running -= count
+    def _finished(self, line: Line, done: int) -> None:
+        line.finish(done)
         if self._closed and not self.running:
             self._calm.notify_all()
 
-    def abandon(self) -> None:
-        """A thread is not waited for any more; it will not say that it is done."""
+    def abandon(self, delivery: Delivery) -> None:
+        """Its thread is not waited for any more, and will not say that it is done."""
         with self._mutex:
-            self._finished(self.threads, 1)
+            self._finished(self.threads, id(delivery))
 
     # ── how much there is ──
 
@@ -232,39 +232,25 @@ class Handover:
     @property
     def running(self) -> int:
         """Started and not finished."""
-        return self.threads.running + self.coroutines.running
+        return len(self.threads.running) + len(self.coroutines.running)
 
-    def waiting_by_queue(self) -> dict[str, int]:
-        """To be started, by queue."""
-        with self._mutex:
-            names = {name for line in self._lines for name in line.by_queue}
-            return {name: sum(line.of(name) for line in self._lines) for name in names}
-
-    def room(self, line: Line, name: str, batch: int, *, capacity: int, most: int, coming: int = 0) -> int:
+    def room(self, lane: Lane, batch: int, coming: int = 0) -> int:
         """How many more messages of a queue may be received: all queues that have some share alike.
 
         0 if it is so little that a receive would not be worth its while; then `feed` is called later.
 
         Args:
-            line: where its messages go to.
-            name: of the queue.
+            lane: what receives them.
             batch: most messages of one receive.
-            capacity: messages that may wait, to be shared.
-            most: messages that may wait once a queue comes late to its share.
-            coming: how many of either are taken by receives under way.
+            coming: how many are taken by receives under way.
         """
+        lines = [self._lines[is_async] for is_async in lane.kinds or {False}]
+        capacities = [line.capacity(lane.visibility_s) for line in lines]
         with self._mutex:
-            mine = line.of(name)
-            sharing = len(line.by_queue) + (not mine)
-            share = max(0, capacity - coming) // sharing
-            room = min(max(1, share) - mine, max(0, most - coming) - line.waiting, batch)
-            # Half a batch costs as much as a whole one; but if only one fits, none would come meanwhile.
-            whole = capacity // sharing >= 2 * batch
-            worth = batch if whole else max(1, min(batch, share) // 2)
-            if room >= worth:
-                return room
-            line.low = max(line.low or 0, line.waiting - (worth - room))
-            return 0
+            return min(
+                line.room(lane.name, batch, capacity=capacity, coming=coming)
+                for line, capacity in zip(lines, capacities, strict=True)
+            )
 
     # ── what is not to be started ──
 

@@ -8,7 +8,6 @@ not extended, and acks are not collected.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -16,17 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.delivery import Delivery, Settlement, Verb
-from cqueue.dispatcher.events import Events
+from cqueue.dispatcher.delivery import Settlement
 from cqueue.dispatcher.feeder import delivery_of
 from cqueue.dispatcher.firing import ScheduleStep
 from cqueue.dispatcher.lanes import Lane, Roster
-from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import MS, Options
 from cqueue.dispatcher.running import Runner
-from cqueue.dispatcher.settler import Item, Settler
-from cqueue.dispatcher.tally import Tallies
+from cqueue.dispatcher.settler import Settler
+from cqueue.dispatcher.tally import Account
 from cqueue.message import MAX_RECEIVE, MessageId
 from cqueue.queue import Queue
 from cqueue.store.operations import WideRow
@@ -54,18 +50,6 @@ class Ran(NamedTuple):
     settlement: Settlement
     result: Any
     error: BaseException | None
-
-
-class _Last(Middleware):
-    """Keeps what the last run returned or raised: a settlement has only an error's text."""
-
-    answer: Any = None
-    error: BaseException | None = None
-
-    def after_run(
-        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
-    ) -> None:
-        self.answer, self.error = answer, error
 
 
 class Coroutines:
@@ -100,14 +84,11 @@ class Inline:
         self._app = app
         self._coroutines = Coroutines()
         self._queues: dict[str, Queue] = {}
-        self._last = _Last()
         self._roster = Roster(lambda _lane, _coming: 1, 0.0, 0.0)
-        self._events, self._tallies = Events(), Tallies()
+        self._account = Account()
         self._options = Options(poll_interval=MS)
         # Delays count from the settlement, so its clock may stand still
-        self._settler = Settler(
-            self._options, app.middleware, events=self._events, tallies=self._tallies, clock=lambda: 0.0
-        )
+        self._settler = Settler(self._options, app.middleware, self._account, clock=lambda: 0.0)
         self.set_up()
 
     def set_up(self) -> None:
@@ -115,13 +96,11 @@ class Inline:
         queues = {queue.name: queue for queue in self._app.setup()}
         if queues.keys() != self._queues.keys():
             schedules = ScheduleStep(queue.schedules.ledger for queue in queues.values())
-            middleware = (*self._app.middleware, self._last)
             self._runner = Runner(
-                self._events,
-                middleware,
+                self._account,
+                self._app.middleware,
                 schedules,
-                threading.Event(),
-                tallies=self._tallies,
+                self._settler.settle_now,
                 unknown_task_wait=self._app.unknown_task_wait,
             )
         self._queues = queues
@@ -177,22 +156,11 @@ class Inline:
     def _run(self, lane: Lane, message: ReceivedMessage) -> Ran:
         """As a worker of the dispatcher does, but for its time limits."""
         delivery = delivery_of(self._app, lane, message)
-        context = self._runner.prepare(delivery)
-        self._last.answer = self._last.error = answer = error = None
-        is_to_be_called, binding = self._runner.enter(delivery, context), delivery.binding
-        if is_to_be_called and binding is not None:
+        call = self._runner.begin(delivery)
+        if call is not None:
             try:
-                value = binding.call(message, context)
-                answer = self._coroutines.run(value) if binding.is_async else value
+                delivery.answer = self._coroutines.run(call()) if delivery.is_async else call()
             except FAILURES as exc:
-                error = exc
-        settlement = self._runner.leave(delivery, context, answer, error)
-        self._settle(delivery, settlement)
-        return Ran(lane.name, message, settlement, self._last.answer, self._last.error)
-
-    def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        if settlement.verb is Verb.ACK:
-            self._settler.send_acks([delivery])
-            return
-        send = self._settler.send_dead if settlement.verb is Verb.DEAD else self._settler.send_nacks
-        send([Item(delivery, settlement, settlement.delay.total_seconds())])
+                delivery.error = exc
+        self._runner.end(delivery)
+        return Ran(lane.name, message, delivery.settlement, delivery.answer, delivery.error)

@@ -36,6 +36,11 @@ class Interruptible:
     _right = _TAKEN  # until it runs
     _fired = False
 
+    @property
+    def is_called(self) -> bool:
+        """Whether `call` is at it."""
+        return self._right is not _TAKEN
+
     def interrupt(self) -> bool:
         """Raise `Interrupted` in the handler; False if it does not run, or was interrupted before."""
         try:
@@ -73,6 +78,4 @@ class Interruptible:
             while not self._fired:
                 time.sleep(_SPIN_S)
             _clear_async_exc(self._thread, None)  # it was swallowed, or has not arrived
-        else:
-            self._fired = True
-            self._right = _TAKEN  # so that a list lives no longer than its run
+        self._right = _TAKEN  # so that a list lives no longer than its run

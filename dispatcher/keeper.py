@@ -3,22 +3,21 @@
 At half of a lease's timeout it is decided what becomes of it. What is running, or whose ack is not yet
 stored, has the lease extended, for the whole lease because that is one row. What waits to be started is
 given back before, so that an idle process elsewhere may have it.
-The decisions are `judge`, a function of a hold and the time; what they cost is paid by threads of a pool,
-as each may wait long for Cassandra.
+What that costs is paid by threads of a pool, as each may wait long for Cassandra.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
-from enum import Enum
 
-from cqueue.dispatcher.delivery import Delivery, Hold, Stage
+from cqueue.dispatcher.delivery import Hold
 from cqueue.dispatcher.events import Event, Trouble
-from cqueue.dispatcher.running import Plant
+from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.running import Runner
 from cqueue.errors import CqueueError
 
 EXTENDERS = 4
@@ -30,44 +29,27 @@ RETRY_MS = 1000
 """Pause after an extension that failed."""
 
 
-class Care(Enum):
-    """What a hold needs."""
-
-    NOTHING = "nothing"
-    FORGET = "forget"  # nothing of it is ours any more
-    LOST = "lost"
-    HALF = "half"  # of its timeout has passed
-
-
-def judge(hold: Hold, visibility_ms: int, now_ms: int) -> Care:
-    """What a hold needs at this moment."""
-    lease = hold.lease
-    if lease.lost:
-        return Care.LOST
-    if hold.is_over:
-        return Care.FORGET
-    if hold.busy or now_ms < max(hold.again_ms, lease.due_ms - visibility_ms // 2):
-        return Care.NOTHING
-    return Care.HALF
+def is_halfway(hold: Hold, visibility_ms: int, now_ms: int) -> bool:
+    """Whether something is to be done about a hold: half of its timeout has passed."""
+    return not hold.busy and now_ms >= max(hold.again_ms, hold.lease.due_ms - visibility_ms // 2)
 
 
 class Keeper:
     """Looks through all holds ten times a second, on a thread of its own.
 
     Args:
-        plant: says who waits to be started, and is told what happens.
-        release: gives deliveries back to their queues.
+        handover: says who waits to be started.
+        runner: gives deliveries back to their queues, and is told what happens.
         watch: called at each tick, for handlers that take too long.
     """
 
-    def __init__(
-        self, plant: Plant, *, release: Callable[[Sequence[Delivery]], None], watch: Callable[[], None]
-    ) -> None:
-        self._plant = plant
-        self._release = release
+    def __init__(self, handover: Handover, runner: Runner, watch: Callable[[], None]) -> None:
+        self._handover = handover
+        self._runner = runner
+        self._account = runner.account
         self._watch = watch
         self._executor: Executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
-        self._trouble = Trouble(plant.events, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
+        self._trouble = Trouble(runner.account, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
         self._new: deque[Hold] = deque()
         self.holds: list[Hold] = []
         self._ticks = 0
@@ -95,7 +77,7 @@ class Keeper:
                 self._watch()
                 self.tick()
             except Exception as exc:  # noqa: BLE001 - a keeper that ends would lose every long handler's lease
-                self._plant.events.say(Event.BROKEN, error=exc)
+                self._account.say(Event.BROKEN, error=exc)
 
     def tick(self) -> None:
         """One look at everything that is held."""
@@ -111,28 +93,24 @@ class Keeper:
     def _look(self, hold: Hold, clock_ms: dict[str, int]) -> bool:
         """Do what a hold needs; whether to go on with it."""
         lane = hold.lane
+        if hold.is_over:
+            if hold.lease.lost:
+                self._lost(hold)
+            hold.end()
+            return False
         if lane.name not in clock_ms:
             clock_ms[lane.name] = lane.now_ms()
-        match judge(hold, round(lane.visibility_s * 1000), clock_ms[lane.name]):
-            case Care.LOST:
-                self._lost(hold)
-                hold.end()
-                return False
-            case Care.FORGET:
-                hold.end()
-                return False
-            case Care.HALF:
-                self._halftime(hold, clock_ms[lane.name])
+        now_ms = clock_ms[lane.name]
+        if is_halfway(hold, round(lane.visibility_s * 1000), now_ms):
+            self._halftime(hold, now_ms)
         return True
 
     def _halftime(self, hold: Hold, now_ms: int) -> None:
-        waiting = hold.of(Stage.WAITING)
-        stale = self._plant.handover.withdraw(waiting) if waiting else []
-        if stale:
-            self._release(stale)
+        if stale := self._handover.withdraw(hold.undecided):
+            self._runner.give_back(stale)
         hold.forget()
         hold.again_ms = now_ms + TICK_MS
-        if hold.of(Stage.RUNNING, Stage.SETTLING):
+        if any(one.message.is_held and not one.is_left for one in hold.deliveries):
             hold.busy = True
             self._executor.submit(self.extend, hold)
 
@@ -147,7 +125,7 @@ class Keeper:
         except CqueueError as exc:
             self._failed(hold, exc)
         except Exception as exc:  # noqa: BLE001 - nobody looks at the future
-            self._plant.events.say(Event.BROKEN, error=exc)
+            self._account.say(Event.BROKEN, error=exc)
         else:
             self._trouble.succeeded(lane.name, queue=lane.name)
         finally:
@@ -164,7 +142,7 @@ class Keeper:
 
     def _lost(self, hold: Hold) -> None:
         """Start nothing of it, and tell handlers that run; acks are sent all the same."""
-        for delivery in [*self._plant.handover.withdraw(hold.of(Stage.WAITING)), *hold.of(Stage.RUNNING)]:
-            delivery.lose()
-            self._plant.tallies.add(hold.lane.name, "lost")
-            self._plant.events.of(Event.LOST, delivery)
+        undecided = hold.undecided
+        self._handover.withdraw(undecided)
+        for delivery in undecided:
+            self._account.lost(delivery)

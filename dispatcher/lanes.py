@@ -157,6 +157,7 @@ class Roster:
         self.clock = clock
         self._changed = threading.Condition()
         self.lanes: tuple[Lane, ...] = ()
+        self.busy_s = 0.0  # when there was last something to be done
         self._closed = False
 
     def enter(self, lane: Lane) -> None:
@@ -213,6 +214,14 @@ class Roster:
         now_s = self.clock()
         begun_s = [began_s for lane in self.lanes if (began_s := lane.turn.began_s) is not None]
         return now_s - min(begun_s, default=now_s)
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has been due since it was busy; lanes that can say so are polled at once."""
+        loud = [lane for lane in self.lanes if not lane.turn.is_quiet(self.busy_s)]
+        if self.clock() - self.busy_s >= QUIET_S:
+            for lane in loud:
+                self.ring(lane)
+        return not loud
 
     # ── what a poll brought ──
 

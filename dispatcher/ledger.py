@@ -6,6 +6,7 @@ ends whatever was under way, so what it does not show will not happen any more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -28,7 +29,7 @@ from cqueue.store.control import (
     RemoveSchedule,
     ScheduleRow,
 )
-from cqueue.store.operations import ReadMessages
+from cqueue.store.operations import Operation, ReadMessages
 from cqueue.store.quarantine import Damage
 
 TRIES: Final = 20
@@ -91,30 +92,26 @@ class Ledger:
 
     def create(self, row: ScheduleRow) -> bool:
         """Store a new row; False if there is one of that key."""
-        try:
-            created: bool = self._driver.ask(CreateSchedule(row))
-        except OutcomeUnknown:
-            stored = self.read(row.key, as_stored=True)
-            return stored is not None and stored.generation == row.generation
-        return created
+        return self._apply(CreateSchedule(row), row.key, lambda stored: _is_of(stored, row.generation))
 
     def change(self, row: ScheduleRow) -> ScheduleRow | None:
         """Store a row in place of the one of its version; as stored now, or None if that had changed."""
         wanted = row._replace(version=decode.next_version(row.version))
-        try:
-            applied: bool = self._driver.ask(ChangeSchedule(row, row.version))
-        except OutcomeUnknown:
-            applied = self.read(row.key, as_stored=True) == wanted
+        applied = self._apply(ChangeSchedule(row, row.version), row.key, lambda stored: stored == wanted)
         return wanted if applied else None
 
     def remove(self, row: ScheduleRow) -> bool:
         """Delete the row; False if it has changed meanwhile."""
+        remove = RemoveSchedule(row.queue, row.key, row.version)
+        return self._apply(remove, row.key, lambda stored: not _is_of(stored, row.generation))
+
+    def _apply(self, change: Operation[bool], key: str, shows: Callable[[ScheduleRow | None], bool]) -> bool:
+        """Change a row on its condition; whether it was. shows: whether a row as stored shows that it was."""
         try:
-            removed: bool = self._driver.ask(RemoveSchedule(row.queue, row.key, row.version))
+            applied: bool = self._driver.ask(change)
         except OutcomeUnknown:
-            stored = self.read(row.key, as_stored=True)
-            return stored is None or stored.generation != row.generation
-        return removed
+            return shows(self.read(key, as_stored=True))
+        return applied
 
     def dated(self, row: ScheduleRow) -> ScheduleRow:
         """A row that is about to wait for another firing, with the time when that is due.
@@ -176,6 +173,10 @@ class Ledger:
         source, due_us = message.source or b"", message.due_us or 0
         place = open_row(self.spec, due_us, source)
         return bool(self._driver.ask(ReadMessages(place, message.priority, (ids.derived(due_us, source),))))
+
+
+def _is_of(row: ScheduleRow | None, generation: int) -> bool:
+    return row is not None and row.generation == generation
 
 
 def due_ms(row: ScheduleRow) -> int:

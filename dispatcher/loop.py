@@ -5,35 +5,31 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.delivery import Delivery, Settlement, Stage
+from cqueue.dispatcher.delivery import STOP, TIME_LIMIT, Delivery
 from cqueue.dispatcher.events import Event, Trouble
-from cqueue.dispatcher.handover import Pace
-from cqueue.dispatcher.running import Plant
-from cqueue.dispatcher.workers import timed_out
+from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.interrupt import Interrupted
+from cqueue.dispatcher.running import Runner
+
+T = TypeVar("T")
 
 BLOCKED_S: Final = 5.0
 
 
 class Loop:
-    """Runs coroutine handlers, `size` at a time."""
+    """Runs coroutine handlers, as many at a time as their line allows."""
 
-    def __init__(self, size: int, plant: Plant) -> None:
-        self.size = size
-        self._plant = plant
-        self._runner = plant.runner
-        self._clock = plant.clock
-        self.pace = Pace(size, plant.backlog, self._ages)
+    def __init__(self, handover: Handover, runner: Runner) -> None:
+        self._handover = handover
+        self._runner = runner
         self._mutex = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
-        self._tasks: dict[asyncio.Task[None], tuple[Delivery, float]] = {}
+        self._tasks: dict[asyncio.Task[None], Delivery] = {}
         self._asked_s: float | None = None  # since when the loop has not answered
-        self._trouble = Trouble(plant.events, Event.LOOP_BLOCKED, Event.LOOP_RESUMED, plant.clock)
-        self._done = 0  # finished since the hand-over was asked last
-        self._stopping = False
+        self._trouble = Trouble(runner.account, Event.LOOP_BLOCKED, Event.LOOP_RESUMED)
         self._closed = False
 
     # ── called from other threads ──
@@ -67,14 +63,6 @@ class Loop:
         self._asked_s = None
         self._trouble.succeeded("loop")
 
-    def deliveries(self) -> list[Delivery]:
-        """What runs now."""
-        return [delivery for delivery, _ in self._tasks.copy().values()]
-
-    def _ages(self) -> list[float]:
-        now_s = self._clock()
-        return [now_s - at_s for _, at_s in self._tasks.copy().values()]
-
     def interrupt_all(self) -> None:
         """Cancel all coroutines, as the dispatcher stops."""
         self._tell(self._cancel_all)
@@ -95,7 +83,7 @@ class Loop:
             try:
                 loop.run_forever()
             except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started
-                self._plant.events.say(Event.BROKEN, error=exc)
+                self._runner.account.say(Event.BROKEN, error=exc)
             if self._closed:
                 break
         for task in asyncio.all_tasks(loop):
@@ -105,73 +93,52 @@ class Loop:
         if not asyncio.all_tasks(loop):
             loop.close()
 
-    def _pump(self) -> None:
+    def _pump(self, done: int = 0) -> None:
         """Start as many as may run."""
-        while True:
-            done, self._done = self._done, 0
-            delivery = self._plant.handover.take_now(done=done, idle=self.size - len(self._tasks))
-            if delivery is None:
-                return
-            task = asyncio.get_running_loop().create_task(self._handle(delivery))
-            self._tasks[task] = (delivery, self._clock())
+        while (delivery := self._handover.take_now(self._handover.coroutines, done)) is not None:
+            done = 0
+            task = self._loop.create_task(self._handle(delivery))
+            self._tasks[task] = delivery
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        self._done += 1
-        self._pump()
+        delivery = self._tasks.pop(task)
+        delivery.let_go()
+        self._pump(id(delivery))
 
     def _cancel_all(self) -> None:
-        self._stopping = True
-        for task in list(self._tasks):
+        for task, delivery in self._tasks.items():
+            delivery.told = STOP
             task.cancel()
 
     async def _handle(self, delivery: Delivery) -> None:
+        """As a worker does."""
         try:
-            settlement = await self._run_one(delivery)
-            delivery.let_go()
-            self._plant.settle(delivery, settlement)
+            try:
+                call = await _aside(self._runner.begin, delivery)
+                if call is not None:
+                    delivery.answer = await self._limited(delivery, call)
+            except BaseException as exc:  # noqa: BLE001 - as in a worker
+                delivery.error = exc
+            await _aside(self._runner.end, delivery)
         except BaseException as exc:  # noqa: BLE001 - as in a worker
-            self._plant.events.say(Event.BROKEN, error=exc, queue=delivery.lane.name)
-            delivery.stage = Stage.LEFT
+            self._runner.account.broken(delivery, exc)
 
-    async def _run_one(self, delivery: Delivery) -> Settlement:
-        begun_s = self._clock()
-        context = self._runner.prepare(delivery)
-        self._plant.tallies.add(delivery.lane.name, "started")
-        answer: Any = None
-        error: BaseException | None = None
+    async def _limited(self, delivery: Delivery, call: Callable[[], Any]) -> Any:
+        """Call the handler, and cancel it when its time is up."""
         try:
-            if await self._enter(delivery, context):
-                answer = await self._call(delivery, context)
-        except BaseException as exc:  # noqa: BLE001 - as in a worker
-            error = exc
-        self.pace.observe(self._clock() - begun_s)
-        try:
-            if self._stopping and isinstance(error, asyncio.CancelledError):
-                return self._runner.stop(delivery, context, error)
-            if delivery.step is None:
-                return self._runner.leave(delivery, context, answer, error)
-            return await asyncio.to_thread(self._runner.leave, delivery, context, answer, error)
-        finally:
-            error = None  # as in a worker
-
-    async def _enter(self, delivery: Delivery, context: Context) -> bool:
-        """A schedule is asked of Cassandra, so that runs elsewhere, and with it the hooks."""
-        if delivery.step is not None:
-            return await asyncio.to_thread(self._runner.enter, delivery, context)
-        return self._runner.enter(delivery, context)
-
-    async def _call(self, delivery: Delivery, context: Context) -> Any:
-        binding = delivery.binding
-        if binding is None:
-            return None
-        limit_s = None if binding.timeout is None else binding.timeout.total_seconds()
-        try:
-            async with asyncio.timeout(limit_s) as scope:
-                return await binding.call(delivery.message, context)
+            async with asyncio.timeout(delivery.limit_s) as scope:
+                return await call()
         except TimeoutError as exc:
             if not scope.expired():
                 raise
-            self._plant.events.of(Event.TIMED_OUT, delivery, limit_s=limit_s)
-            raise timed_out(delivery, exc) from exc
+            delivery.told = TIME_LIMIT
+            self._runner.account.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
+            raise Interrupted from exc
+
+
+async def _aside(step: Callable[[Delivery], T], delivery: Delivery) -> T:
+    """Do it here; but where a schedule is asked of Cassandra, on a thread, and with it the hooks."""
+    if delivery.message.trigger is None:
+        return step(delivery)
+    return await asyncio.to_thread(step, delivery)

@@ -21,12 +21,8 @@ from cqueue._version import __version__
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.tally import Depth, Stats
+from cqueue.dispatcher.tally import OUTCOMES, Depth, Stats
 
-OUTCOMES: Final = (
-    "succeeded", "retried", "snoozed", "cancelled", "dead", "lost", "left", "released", "interrupted",
-)  # fmt: skip
-"""As `QueueCounts` has them."""
 FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
 HELD: Final = (
     ("depth", "ready", "Messages that are due and held by nobody: an estimate."),
@@ -43,6 +39,8 @@ LARGEST: Final = frozenset({
 })  # fmt: skip
 """Of these the largest of several processes counts; all else is added up."""
 
+Values = Mapping[Any, float]
+"""By the values of the labels, in a tuple."""
 Families = list[Any]
 """Samples as JSON knows them: [name, text, type, [[sample, labels, value], …]] for each family."""
 
@@ -74,8 +72,8 @@ class Metrics:
         quarantined: how many rows cannot be read, by queue or log.
         depths: what the queues held at the last look; those that could not be read are left out.
         """
-        self.registry.register(_Counted(stats, quarantined))
-        self.registry.register(_Held(depths))
+        self.registry.register(_From(lambda: _counted(stats(), quarantined())))
+        self.registry.register(_From(lambda: _held(depths())))
 
     def families(self) -> Families:
         """All samples as they are now."""
@@ -88,66 +86,58 @@ class Metrics:
         return Histogram(f"cqueue_{name}", text, labels, registry=self.registry, buckets=BUCKETS)
 
 
-class _Counted(Collector):
+class _From(Collector):
+    """Shows what a function says whenever somebody wants to know."""
+
+    def __init__(self, say: Callable[[], Iterable[Metric]]) -> None:
+        self._say = say
+
+    def collect(self) -> Iterable[Metric]:
+        return self._say()
+
+
+def _counted(stats: Stats, quarantined: Mapping[str, int]) -> Iterator[Metric]:
     """What the dispatcher counts anyway."""
-
-    def __init__(self, stats: Callable[[], Stats], quarantined: Callable[[], Mapping[str, int]]) -> None:
-        self._stats = stats
-        self._quarantined = quarantined
-
-    def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
-        received = CounterMetricFamily("cqueue_received", "Messages taken from queues.", labels=["queue"])
-        hinted = CounterMetricFamily(
-            "cqueue_found_by_hint",
-            "Of those, what a hint has led to, and no poll.",
-            labels=["queue"],
-        )
-        messages = CounterMetricFamily(
-            "cqueue_messages", "Messages by what became of them.", labels=["queue", "outcome"]
-        )
-        failures = CounterMetricFamily(
-            "cqueue_failures", "Calls to Cassandra that are repeated.", labels=["queue", "call"]
-        )
-        for queue, counts in stats.queues.items():
-            received.add_metric([queue], counts.received)
-            hinted.add_metric([queue], counts.found_by_hint)
-            for outcome in OUTCOMES:
-                messages.add_metric([queue, outcome], getattr(counts, outcome))
-            for call, name in FAILURES.items():
-                failures.add_metric([queue, call], getattr(counts, name))
-        damaged = GaugeMetricFamily(
-            "cqueue_quarantined_rows", "Stored rows that this process could not read.", labels=["queue"]
-        )
-        for queue, rows in self._quarantined().items():
-            damaged.add_metric([queue], rows)
-        hints = CounterMetricFamily(
-            "cqueue_hints", "Datagrams by which processes tell each other of messages.", labels=["event"]
-        )
-        for event, count in asdict(stats.hints).items():
-            hints.add_metric([event], count)
-        yield from (received, hinted, messages, failures, damaged, hints)
-        yield GaugeMetricFamily("cqueue_running", "Handlers that run now.", stats.running)
-        yield GaugeMetricFamily(
-            "cqueue_unstarted", "Messages held here and not yet started.", stats.unstarted
-        )
-        yield GaugeMetricFamily("cqueue_unsettled", "Decided, and not yet stored.", stats.unsettled)
+    queues = stats.queues.items()
+    received = {(queue,): counts.received for queue, counts in queues}
+    hinted = {(queue,): counts.found_by_hint for queue, counts in queues}
+    outcomes = {(queue, name): getattr(counts, name) for queue, counts in queues for name in OUTCOMES}
+    failures = {
+        (queue, call): getattr(counts, name) for queue, counts in queues for call, name in FAILURES.items()
+    }
+    damaged = {(queue,): rows for queue, rows in quarantined.items()}
+    hints = {(event,): count for event, count in asdict(stats.hints).items()}
+    yield _counter("received", "Messages taken from queues.", received, "queue")
+    yield _counter("found_by_hint", "Of those, what a hint has led to, and no poll.", hinted, "queue")
+    yield _counter("messages", "Messages by what became of them.", outcomes, "queue", "outcome")
+    yield _counter("failures", "Calls to Cassandra that are repeated.", failures, "queue", "call")
+    yield _counter("hints", "Datagrams by which processes tell each other of messages.", hints, "event")
+    yield _gauge("quarantined_rows", "Stored rows that this process could not read.", damaged, "queue")
+    yield _gauge("running", "Handlers that run now.", {(): stats.running})
+    yield _gauge("unstarted", "Messages held here and not yet started.", {(): stats.unstarted})
+    yield _gauge("unsettled", "Decided, and not yet stored.", {(): stats.unsettled})
 
 
-class _Held(Collector):
+def _held(depths: Mapping[str, Depth]) -> Iterator[Metric]:
     """What queues hold, as it was estimated last."""
+    for name, field, text in HELD:
+        values = {(queue,): getattr(depth, field) for queue, depth in depths.items()}
+        known = {queue: value for queue, value in values.items() if value is not None}
+        yield _gauge(f"queue_{name}", text, known, "queue")
 
-    def __init__(self, depths: Callable[[], Mapping[str, Depth]]) -> None:
-        self._depths = depths
 
-    def collect(self) -> Iterator[Metric]:
-        depths = self._depths()
-        for name, field, text in HELD:
-            family = GaugeMetricFamily(f"cqueue_queue_{name}", text, labels=["queue"])
-            for queue, depth in depths.items():
-                if (value := getattr(depth, field)) is not None:
-                    family.add_metric([queue], value)
-            yield family
+def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(CounterMetricFamily(f"cqueue_{name}", text, labels=labels), values)
+
+
+def _gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(GaugeMetricFamily(f"cqueue_{name}", text, labels=labels), values)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Values) -> Metric:
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
 
 
 class Meter(Middleware):
@@ -216,22 +206,17 @@ def added(parts: Iterable[Families]) -> Families:
 def exposition(families: Families) -> bytes:
     """The text that Prometheus reads."""
     registry = CollectorRegistry()
-    registry.register(_Packed(families))
+    registry.register(_From(lambda: _unpacked(families)))
     return generate_latest(registry)
 
 
-class _Packed(Collector):
-    """Gives samples back that another process has collected."""
-
-    def __init__(self, families: Families) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        for name, text, kind, samples in self._families:
-            metric = Metric(name, text, kind)
-            for sample, labels, value in samples:
-                metric.add_sample(sample, labels, value)
-            yield metric
+def _unpacked(families: Families) -> Iterator[Metric]:
+    """Samples that another process has collected."""
+    for name, text, kind, samples in families:
+        metric = Metric(name, text, kind)
+        for sample, labels, value in samples:
+            metric.add_sample(sample, labels, value)
+        yield metric
 
 
 def packed(metrics: Iterable[Metric]) -> Families:

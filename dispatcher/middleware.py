@@ -46,6 +46,16 @@ class Middleware:
         """Their acks are stored."""
 
 
+Hook = Callable[..., Any]
+
+
+def hooks(middleware: Sequence[Middleware], name: str) -> list[Hook]:
+    """The hooks of that name in the order of their calls; those that do nothing are left out."""
+    base = getattr(Middleware, name)
+    found = [getattr(one, name) for one in middleware if getattr(type(one), name, None) is not base]
+    return found[::-1] if name.startswith("after_") else found
+
+
 class Outbox:
     """Sends to queues by name. Thread-safe.
 
@@ -56,7 +66,7 @@ class Outbox:
 
     def __init__(self, queue: Callable[[str], Queue], middleware: Sequence[Middleware]) -> None:
         self._queue = queue
-        self._middleware = tuple(middleware)
+        self._before, self._after = hooks(middleware, "before_send"), hooks(middleware, "after_send")
 
     def send(self, queue: str, message: Message) -> MessageId:
         """Store one message; as `Queue.send`."""
@@ -70,22 +80,18 @@ class Outbox:
 
     def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
         """Store many; as `Queue.send_many`. Should a `before_send` fail, nothing is sent."""
-        prepared = [self._before(queue, message) for message in messages]
+        prepared = [self._prepared(queue, message) for message in messages]
         result = self._queue(queue).send_many(prepared)
-        if self._middleware:
+        for hook in self._after:
             for message, id_ in zip(prepared, result.ids, strict=True):
-                if id_ is not None:
-                    self._after(queue, message, id_)
+                try:
+                    if id_ is not None:
+                        hook(queue, message, id_)
+                except Exception:  # noqa: BLE001 - the message is stored, and its sender must be told so
+                    _log.exception("after_send_failed")
         return result
 
-    def _before(self, queue: str, message: Message) -> Message:
-        for each in self._middleware:
-            message = each.before_send(queue, message)
+    def _prepared(self, queue: str, message: Message) -> Message:
+        for hook in self._before:
+            message = hook(queue, message)
         return message
-
-    def _after(self, queue: str, message: Message, id_: MessageId) -> None:
-        for each in reversed(self._middleware):
-            try:
-                each.after_send(queue, message, id_)
-            except Exception:  # noqa: BLE001 - the message is stored, and its sender must be told so
-                _log.exception("after_send_failed")

@@ -1,6 +1,6 @@
 """One run of a handler: what comes before it, what after it, and what its answer means for the message.
 
-Threads and the event loop share all of it but the call itself.
+Threads, the event loop and tests share all of it but the call itself.
 """
 
 from __future__ import annotations
@@ -8,20 +8,21 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher import retry
 from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.delivery import SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.delivery import INTERRUPTED, RELEASED, STOP, SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.deployment import Waiting
-from cqueue.dispatcher.events import Event, Events, MessageLog
-from cqueue.dispatcher.handover import Handover
-from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.tally import Tallies
-from cqueue.dispatcher.verdicts import Answer, Cancel, Dead, Retry, Snooze, Verdict, slip
+from cqueue.dispatcher.events import Event, MessageLog
+from cqueue.dispatcher.interrupt import Interrupted
+from cqueue.dispatcher.middleware import Middleware, hooks
+from cqueue.dispatcher.tally import Account
+from cqueue.dispatcher.verdicts import Cancel, Dead, Retry, Snooze, Verdict, slip
 from cqueue.logs import own_frames
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 NEVER_DIES: Final = timedelta(minutes=10)
 """When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""
-INTERRUPTED: Final = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
-"""Ended at a stop: due again at once, and the attempt counts."""
 _TRACE: Final = "\nTraceback (most recent call last)"
 _VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
 
@@ -75,177 +74,168 @@ def _attempts(delivery: Delivery) -> int:
     return most if own is None else retry.attempt_limit(most, own)
 
 
-@dataclass(frozen=True, slots=True)
-class Plant:
-    """What threads and the event loop run handlers with.
-
-    Attributes:
-        handover: gives them deliveries.
-        runner: surrounds each handler.
-        settle: takes what was decided.
-        backlog: messages that may wait to be started, however quick handlers are.
-        clock: monotonic seconds.
-    """
-
-    handover: Handover
-    runner: Runner
-    settle: Callable[[Delivery, Settlement], None]
-    events: Events
-    tallies: Tallies
-    backlog: int
-    clock: Callable[[], float] = time.monotonic
-
-
 class Runner:
-    """Makes contexts, calls hooks, moves schedules on, and decides."""
+    """Makes contexts, calls hooks, moves schedules on, decides, and has it settled.
+
+    Args:
+        settle: takes what was decided.
+        unknown_task_wait: see `Options`.
+    """
 
     def __init__(
         self,
-        events: Events,
+        account: Account,
         middleware: Sequence[Middleware],
         schedules: ScheduleStep,
-        stopping: threading.Event,
+        settle: Callable[[Delivery, Settlement], None],
         *,
-        tallies: Tallies,
         unknown_task_wait: timedelta = retry.UNKNOWN_TASK_WAIT,
     ) -> None:
-        self._events = events
-        self._before: Final = _overriding(middleware, "before_run")
-        self._after: Final = _overriding(middleware, "after_run")[::-1]
+        self.account = account
+        self.stopping = threading.Event()  # handlers may look at it
+        self._before: Final = hooks(middleware, "before_run")
+        self._after: Final = hooks(middleware, "after_run")
         self._schedules = schedules
-        self._stopping = stopping
-        self._tallies = tallies
-        self._waiting = Waiting(unknown_task_wait, events)
+        self._settle = settle
+        self._waiting = Waiting(unknown_task_wait, account)
 
     # ── before ──
 
-    def prepare(self, delivery: Delivery) -> Context:
-        """The context; no code of others is called."""
-        context = delivery.context = _RunContext(delivery, self._events.log, self._stopping)
+    def begin(self, delivery: Delivery) -> Callable[[], Any] | None:
+        """What comes before the handler: its schedule, then hooks. What to call then; None: nothing."""
+        context = delivery.context = _RunContext(delivery, self.account.log, self.stopping)
         if delivery.is_lost:
             context.lost.set()
-        binding = delivery.binding
-        if binding is not None and binding.timeout is not None:
+        self.account.count(delivery.lane.name, "started")
+        binding, message = delivery.binding, delivery.message
+        if message.trigger is not None:
+            delivery.is_firing = True
+        if binding is None or delivery.error is not None:
+            return None
+        if binding.timeout is not None:
             context.deadline = datetime.now(UTC) + binding.timeout
-        if delivery.message.trigger is not None:
-            delivery.step = self._schedules
-        return context
-
-    def enter(self, delivery: Delivery, context: Context) -> bool:
-        """What comes before the handler: its schedule, then hooks; whether its turn comes. Never raises."""
-        if delivery.error is not None:
-            return False
-        message = delivery.message
         try:
-            if delivery.step is not None:
-                delivery.early = delivery.step.before(message, context)
+            if delivery.is_firing:
+                delivery.early = self._schedules.before(message, context)
                 if delivery.early is not None:
-                    return False
+                    return None
             for before in self._before:
                 before(message, context)
         except BaseException as exc:  # noqa: BLE001 - others' code; nothing of it may end a worker
             delivery.error = exc
-            return False
-        return True
+            return None
+        delivery.begun_s = time.monotonic()
+        return partial(binding.call, message, context)
 
     # ── after ──
 
-    def leave(
-        self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None
-    ) -> Settlement:
-        """What becomes of the message, once its handler has answered or failed. Never raises."""
+    def end(self, delivery: Delivery) -> None:
+        """What comes after the handler has answered or failed, until it is on its way to the queue."""
+        settlement, context = self._decided(delivery), delivery.context
+        if delivery.is_firing and context and delivery.early is None and settlement is not INTERRUPTED:
+            settlement = self._moved_on(delivery, context, settlement)
+        self.account.settled(delivery, settlement)
+        if settlement.verb is Verb.ACK or not delivery.is_abandoned:  # else it was settled long ago
+            self._settle(delivery, settlement)
+
+    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """They were not started, and are not to be."""
+        for delivery in deliveries:
+            self.account.count(delivery.lane.name, RELEASED.outcome)
+            self._settle(delivery, RELEASED)
+        if deliveries:
+            self.account.say(Event.RELEASED, messages=len(deliveries))
+
+    def give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> None:
+        """Wait no more for a handler that cannot be ended."""
+        delivery.is_abandoned = True
+        delivery.lose()
+        self.account.count(delivery.lane.name, "interrupted")
+        self._settle(delivery, settlement)
+        self.account.of(event, delivery)
+
+    # ── what becomes of a message ──
+
+    def _decided(self, delivery: Delivery) -> Settlement:
+        """What becomes of the message, its schedule aside."""
         if delivery.early is not None:
-            return self._counted(delivery, self._of_verdict(delivery, delivery.early), None)
-        error = error or delivery.error
-        is_verdict = answer is not None and isinstance(answer, _VERDICTS)
-        if not is_verdict and answer is not None and (what := slip(answer)):
-            error = TypeError(f"handler {delivery.name!r} returned {what}")
-        if self._after:
-            self._hooks(delivery, context, answer, error)
-        settlement = SUCCEEDED
-        if error is not None or is_verdict or answer is False:
-            settlement, error = self._decide(delivery, answer, error)
-        if delivery.step is not None:
-            try:
-                settlement = delivery.step.after(delivery.message, context, settlement)
-            except BaseException as exc:  # noqa: BLE001 - as above
-                error = exc
-                settlement = self._after_error(delivery, exc)
-        return self._counted(delivery, settlement, error)
-
-    def stop(self, delivery: Delivery, context: Context, error: BaseException) -> Settlement:
-        """What becomes of a message whose handler was ended because the dispatcher stops. Never raises."""
-        self._hooks(delivery, context, None, error)
-        return self._counted(delivery, INTERRUPTED, None)
-
-    def _hooks(self, delivery: Delivery, context: Context, answer: Any, error: BaseException | None) -> None:
+            return self._of_verdict(delivery, delivery.early)
+        is_stopped = delivery.told == STOP and isinstance(delivery.error, Interrupted | CancelledError)
+        if not is_stopped and (delivery.error is not None or delivery.answer is not None):
+            delivery.error = _error_of(delivery)
         for after in self._after:
             try:
-                after(delivery.message, context, answer, error)
+                after(delivery.message, delivery.context, delivery.answer, delivery.error)
             except BaseException as exc:  # noqa: BLE001 - as above
-                self._events.of(Event.HOOK_FAILED, delivery, error=exc, hook="after_run")
+                self.account.of(Event.HOOK_FAILED, delivery, error=exc, hook="after_run")
+        if is_stopped:
+            delivery.error = None  # no failure of the handler
+            return INTERRUPTED
+        if delivery.error is not None:
+            return self._after_error(delivery, delivery.error)
+        return self._of_answer(delivery, delivery.answer)
 
-    def _decide(
-        self, delivery: Delivery, answer: Answer, error: BaseException | None
-    ) -> tuple[Settlement, BaseException | None]:
-        if error is not None:
-            return self._after_error(delivery, error), error
+    def _moved_on(self, delivery: Delivery, context: Context, settlement: Settlement) -> Settlement:
+        """Move the schedule on; what becomes of the firing then."""
         try:
-            return self._of_answer(delivery, answer), None
-        except Exception as exc:  # noqa: BLE001 - a policy is the application's
-            return self._after_error(delivery, exc), exc
+            return self._schedules.after(delivery.message, context, settlement)
+        except BaseException as exc:  # noqa: BLE001 - as above
+            delivery.error = exc
+            return self._after_error(delivery, exc)
 
-    def _of_answer(self, delivery: Delivery, answer: Answer) -> Settlement:
-        if isinstance(answer, Retry) and delivery.binding is not None:
-            answer = retry.answered(delivery.binding.retry, answer, _failure(delivery))
+    def _of_answer(self, delivery: Delivery, answer: Any) -> Settlement:
         if answer is False:
             return left_to_timeout(delivery)
-        return self._of_verdict(delivery, answer)  # type: ignore[arg-type]
+        if answer is None or not isinstance(answer, _VERDICTS):
+            return SUCCEEDED
+        try:
+            if isinstance(answer, Retry) and delivery.binding is not None:
+                answer = retry.answered(delivery.binding.retry, answer, _failure(delivery))
+            return self._of_verdict(delivery, answer)
+        except Exception as exc:  # noqa: BLE001 - a policy is the application's
+            delivery.error = exc
+            return self._after_error(delivery, exc)
 
     def _after_error(self, delivery: Delivery, error: BaseException) -> Settlement:
         """What the policy says about an error; what it cannot say, the default one does."""
-        binding = delivery.binding
         if (snooze := self._waiting.verdict(delivery, error)) is not None:
             return self._of_verdict(delivery, snooze)
-        for policy in (binding.retry if binding is not None else retry.DEFAULT_POLICY, retry.DEFAULT_POLICY):
-            try:
-                verdict = retry.decide(policy, _failure(delivery), error)
-            except Exception as exc:  # noqa: BLE001 - as above
-                self._events.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
-            else:
-                if isinstance(verdict, Dead):  # its reason ends in a traceback, too, but in less of it
-                    dead = Dead(verdict.reason.partition(_TRACE)[0])
-                    return self._of_verdict(delivery, dead, trace_of(error))
-                return self._of_verdict(delivery, verdict)
-        return Settlement(Verb.NACK, "retried", timedelta(minutes=1))
+        policy = delivery.binding.retry if delivery.binding is not None else retry.DEFAULT_POLICY
+        try:
+            verdict = retry.decide(policy, _failure(delivery), error)
+        except Exception as exc:  # noqa: BLE001 - as above
+            self.account.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
+            verdict = retry.decide(retry.DEFAULT_POLICY, _failure(delivery), error)
+        if isinstance(verdict, Dead):  # its reason ends in a traceback, too, but in less of it
+            verdict = Dead(verdict.reason.partition(_TRACE)[0])
+        return self._of_verdict(delivery, verdict, error)
 
-    def _of_verdict(self, delivery: Delivery, verdict: Verdict, trace: str = "") -> Settlement:
+    def _of_verdict(
+        self, delivery: Delivery, verdict: Verdict, error: BaseException | None = None
+    ) -> Settlement:
         match verdict:
             case Snooze(delay):
                 return Settlement(Verb.SNOOZE, "snoozed", delay)
             case Cancel(reason):
                 return Settlement(Verb.ACK, "cancelled", reason=reason)
+            case Dead(reason) if delivery.lane.is_dead_letter:
+                return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
             case Dead(reason):
-                if delivery.lane.is_dead_letter:
-                    return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
+                trace = trace_of(error) if error is not None else ""
                 return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace)
         return Settlement(Verb.NACK, "retried", retry.resolved_delay(verdict, _failure(delivery)))
 
-    def _counted(self, delivery: Delivery, settlement: Settlement, error: BaseException | None) -> Settlement:
-        """Count and log it."""
-        self._tallies.add(delivery.lane.name, settlement.outcome)
-        if settlement is SUCCEEDED:
-            return settlement
-        if (event := _EVENTS.get(settlement.outcome)) is not None:
-            fields: dict[str, Any] = (
-                {"reason": settlement.reason.partition("\n")[0]} if settlement.reason else {}
-            )
-            if error is not None:
-                fields["error"] = error
-            if settlement.verb in {Verb.NACK, Verb.SNOOZE}:
-                fields["delay_s"] = settlement.delay.total_seconds()
-            self._events.of(event, delivery, **fields)
-        return settlement
+
+def _error_of(delivery: Delivery) -> BaseException | None:
+    """The error of a run, also of one that was ended, or whose answer shows that nothing was done."""
+    if isinstance(delivery.error, Interrupted) and delivery.told:
+        limit = delivery.binding.timeout if delivery.binding is not None else None
+        error = TimeoutError(f"{delivery.name!r} ran longer than its timeout of {limit}")
+        error.__cause__ = delivery.error
+        return error
+    if delivery.error is None and (what := slip(delivery.answer)):
+        return TypeError(f"handler {delivery.name!r} returned {what}")
+    return delivery.error
 
 
 def left_to_timeout(delivery: Delivery) -> Settlement:
@@ -264,19 +254,3 @@ def _failure(delivery: Delivery) -> retry.Failure:
 def trace_of(error: BaseException) -> str:
     """The traceback, from where the dispatcher called the handler on."""
     return "".join(traceback.format_exception(type(error), error, own_frames(error)))
-
-
-_EVENTS: Final = {
-    "retried": Event.RETRIED,
-    "dead": Event.DEAD,
-    "cancelled": Event.CANCELLED,
-    "snoozed": Event.SNOOZED,
-    "left": Event.LEFT,
-    "interrupted": Event.INTERRUPTED,
-}
-
-
-def _overriding(middleware: Sequence[Middleware], name: str) -> list[Callable[..., Any]]:
-    """The hooks of that name that do something: most middlewares need not be called most of the time."""
-    base = getattr(Middleware, name)
-    return [getattr(one, name) for one in middleware if getattr(type(one), name, None) is not base]

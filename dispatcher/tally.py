@@ -11,33 +11,41 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cqueue.dispatcher.events import describe, logger
+from cqueue.dispatcher.delivery import Verb
+from cqueue.dispatcher.events import Event, Events, OnEvent, describe, logger
 from cqueue.doorbell import HintCounts
 
 if TYPE_CHECKING:
+    from cqueue.dispatcher.delivery import Delivery, Settlement
     from cqueue.queue import Queue
 
 
-class Tally:
-    """Counts by queue and name; one thread adds, any may read."""
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What became of messages.
 
-    __slots__ = ("counts",)
+    Attributes:
+        succeeded, left, retried, snoozed, cancelled, dead: what handlers, and policies, decided.
+        released: given back unstarted.
+        lost: whose timeout had passed when something else than an ack was to be stored, or extended.
+        interrupted: calls that were ended for their time limit, or at a stop.
+    """
 
-    def __init__(self) -> None:
-        self.counts: dict[str, dict[str, int]] = {}
-
-    def add(self, queue: str, name: str, count: int = 1) -> None:
-        """Count."""
-        counts = self.counts.get(queue)
-        if counts is None:
-            counts = self.counts[queue] = dict.fromkeys(COUNTERS, 0)
-        counts[name] += count
+    succeeded: int = 0
+    retried: int = 0
+    snoozed: int = 0
+    cancelled: int = 0
+    dead: int = 0
+    lost: int = 0
+    left: int = 0
+    released: int = 0
+    interrupted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class QueueCounts:
+class QueueCounts(Outcomes):
     """Counters of one queue since the dispatcher was made, or their sums. Every one only grows.
 
     Attributes:
@@ -45,10 +53,6 @@ class QueueCounts:
         found_by_hint: of those received, how many were found by a look that a hint has caused, and not by a
             poll: this or another process had told of messages.
         started: calls of handlers.
-        succeeded, left, retried, snoozed, cancelled, dead: what handlers, and policies, decided.
-        released: given back unstarted.
-        lost: whose timeout had passed when something else than an ack was to be stored, or extended.
-        interrupted: calls that were ended for their time limit, or at a stop.
         acked: acks known to be stored.
         ack_failures: calls to ack that have to be repeated.
         receive_failures: receives that failed.
@@ -57,20 +61,12 @@ class QueueCounts:
     received: int = 0
     found_by_hint: int = 0
     started: int = 0
-    succeeded: int = 0
-    left: int = 0
-    retried: int = 0
-    snoozed: int = 0
-    cancelled: int = 0
-    dead: int = 0
-    released: int = 0
-    lost: int = 0
-    interrupted: int = 0
     acked: int = 0
     ack_failures: int = 0
     receive_failures: int = 0
 
 
+OUTCOMES = tuple(each.name for each in fields(Outcomes))
 COUNTERS = tuple(each.name for each in fields(QueueCounts))
 
 
@@ -84,7 +80,6 @@ class Stats:
         running: handlers that run now.
         unstarted: messages that this process holds and has not started.
         unsettled: decided, and not yet known to be stored.
-        unstarted_by_queue: as `unstarted`, by queue; queues with none are left out.
         state: new, running, stopping, or stopped.
         failing: queues whose last receive failed.
         stuck: queues whose receives have all failed for some seconds, with the last error.
@@ -97,34 +92,60 @@ class Stats:
     unstarted: int
     unsettled: int
     state: str
-    unstarted_by_queue: dict[str, int] = field(default_factory=dict)
     failing: tuple[str, ...] = ()
     stuck: dict[str, str] = field(default_factory=dict)
     hints: HintCounts = field(default_factory=HintCounts)
 
 
-class Tallies:
-    """What a dispatcher counts. Any thread may add."""
+class Account(Events):
+    """What a dispatcher has done: counted by queue, and told. Any thread may add."""
 
-    def __init__(self) -> None:
-        self._all: list[Tally] = []
+    def __init__(self, on_event: OnEvent | None = None) -> None:
+        super().__init__(on_event)
+        self._all: list[dict[tuple[str, str], int]] = []  # one for each thread
         self._own = threading.local()
 
-    def add(self, queue: str, name: str, count: int = 1) -> None:
-        """Count."""
+    def count(self, queue: str, name: str, count: int = 1) -> None:
+        """Add to a counter of the queue."""
         try:
-            tally: Tally = self._own.tally
+            counts: dict[tuple[str, str], int] = self._own.counts
         except AttributeError:
-            tally = self._own.tally = Tally()
-            self._all.append(tally)
-        tally.add(queue, name, count)
+            counts = self._own.counts = {}
+            self._all.append(counts)
+        key = (queue, name)
+        counts[key] = counts.get(key, 0) + count
 
-    def by_queue(self, queues: list[str]) -> dict[str, QueueCounts]:
+    def settled(self, delivery: Delivery, settlement: Settlement) -> None:
+        """A handler, or its policy, has decided; told of unless all went well."""
+        self.count(delivery.lane.name, settlement.outcome)
+        if settlement.outcome == "succeeded":
+            return
+        fields: dict[str, Any] = {}
+        if settlement.reason:
+            fields["reason"] = settlement.reason.partition("\n")[0]
+        if delivery.error is not None:
+            fields["error"] = delivery.error
+        if settlement.verb in {Verb.NACK, Verb.SNOOZE}:
+            fields["delay_s"] = settlement.delay.total_seconds()
+        self.of(Event(f"message_{settlement.outcome}"), delivery, **fields)
+
+    def lost(self, delivery: Delivery, **fields: Any) -> None:
+        """A message belongs to somebody else: its handler is told as well, if it runs."""
+        delivery.lose()
+        self.count(delivery.lane.name, "lost")
+        self.of(Event.LOST, delivery, **fields)
+
+    def broken(self, delivery: Delivery, error: BaseException) -> None:
+        """A run has failed in the dispatcher itself: its message is left to its timeout."""
+        self.say(Event.BROKEN, error=error, queue=delivery.lane.name)
+        delivery.is_left = True
+
+    def by_queue(self, queues: Iterable[str]) -> dict[str, QueueCounts]:
         """The sums, by queue."""
         sums: dict[str, Counter[str]] = {queue: Counter() for queue in queues}
-        for tally in list(self._all):
-            for queue, counts in tally.counts.copy().items():
-                sums.setdefault(queue, Counter()).update(counts.copy())
+        for counts in self._all.copy():
+            for (queue, name), count in counts.copy().items():
+                sums.setdefault(queue, Counter())[name] += count
         return {queue: QueueCounts(**counts) for queue, counts in sums.items()}
 
 

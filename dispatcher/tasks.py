@@ -11,15 +11,16 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding, Context, running
 from cqueue.dispatcher.handlers import check_runs, is_async
-from cqueue.dispatcher.payload import Arguments, codec, decode, encode
+from cqueue.dispatcher.payload import DEFAULT_CODEC, Arguments, decode, encode
+from cqueue.dispatcher.payload import codec as codec_of
 from cqueue.dispatcher.registry import check_task_name
 from cqueue.dispatcher.retry import DEFAULT_POLICY
 from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry, Verdict
@@ -27,22 +28,15 @@ from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
 from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
 
+if TYPE_CHECKING:
+    from cqueue.dispatcher.middleware import Outbox
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 SHORTEST_TIMEOUT = timedelta(milliseconds=1)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-class Sender(Protocol):
-    """Who sends a task's messages."""
-
-    def send(self, queue: str, message: Message) -> MessageId:
-        """Store one."""
-
-    def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
-        """Store many."""
 
 
 class SendOptions(TypedDict, total=False):
@@ -57,6 +51,16 @@ class SendOptions(TypedDict, total=False):
     source: str | bytes | None
 
 
+class CronOptions(TypedDict, total=False):
+    """What may stand beside a cron expression; see `App.periodic`."""
+
+    timezone: str | None
+    misfire: str | None
+    grace: timedelta | None
+    jitter: timedelta | None
+    auto_commit: bool | None
+
+
 class TaskOptions(TypedDict, total=False):
     """What may stand in the decorator of a task; see `App.task`. None leaves it to the application."""
 
@@ -67,37 +71,23 @@ class TaskOptions(TypedDict, total=False):
     codec: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """What stands in the decorator.
+class PeriodicOptions(CronOptions, TaskOptions, total=False):
+    """What may stand in the decorator of a periodic task; see `App.periodic`."""
 
-    Attributes:
-        name: in messages, logs and metrics; 1 to 1,000 characters.
-        queue: the queue's name.
-        retry: what follows a failure.
-        timeout: longest run, 1 ms to 10 years, or None.
-        codec: `json` or `msgpack`.
-    """
-
-    name: str
-    queue: str
-    retry: Retry
-    timeout: timedelta | None = None
-    codec: str = "json"
-
-    def __post_init__(self) -> None:
-        """Check all of it where it is written, not where it is first used."""
-        check_task_name(self.name)
-        check_queue_name(self.queue)
-        codec(self.codec)
-        if not isinstance(self.retry, Retry):
-            raise ConfigError(f"retry is {self.retry!r}; it takes a Retry(...)")
-        if self.timeout is not None:
-            check_duration("timeout", self.timeout, SHORTEST_TIMEOUT, LONGEST_DELAY)
+    key: str | None
 
 
 class Task(Generic[P, R]):
     """A function with a name and a queue; made by `App.task`. Immutable and thread-safe.
+
+    Args:
+        function: a function, or a coroutine function.
+        outbox: sends its messages.
+        name: 1 to 1,000 characters.
+        queue: the queue's name.
+        retry: what follows a failure.
+        timeout: 1 ms to 10 years, or None.
+        codec: `json` or `msgpack`.
 
     Attributes:
         function: as it was decorated; calling the task calls it.
@@ -108,17 +98,35 @@ class Task(Generic[P, R]):
         is_async: whether it is a coroutine function.
     """
 
-    def __init__(self, function: Callable[P, R], definition: Definition, sender: Sender) -> None:
-        _check_function(function)
+    def __init__(
+        self,
+        function: Callable[P, R],
+        outbox: Outbox,
+        *,
+        name: str,
+        queue: str,
+        retry: Retry,
+        timeout: timedelta | None = None,
+        codec: str = DEFAULT_CODEC,
+    ) -> None:
+        """Check all of it where it is written, not where it is first used."""
+        if not callable(function):
+            raise ConfigError(f"a task is a function, not {function!r}")
+        check_runs(function, getattr(function, "__qualname__", type(function).__qualname__))
+        if not isinstance(retry, Retry):
+            raise ConfigError(f"retry is {retry!r}; it takes a Retry(...)")
+        if timeout is not None:
+            check_duration("timeout", timeout, SHORTEST_TIMEOUT, LONGEST_DELAY)
+        check_queue_name(queue)
         self.function = function
-        self.name = definition.name
-        self.queue = definition.queue
-        self.retry = definition.retry
-        self.timeout = definition.timeout
+        self.name = check_task_name(name)
+        self.queue = queue
+        self.retry = retry
+        self.timeout = timeout
         self.is_async = is_async(function)
-        self._sender = sender
+        self._outbox = outbox
         self._options: dict[str, Any] = {}
-        self._codec = codec(definition.codec)
+        self._codec = codec_of(codec)
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters.values()
         self._positional = tuple(each.name for each in parameters if each.kind in _POSITIONAL)
@@ -142,7 +150,7 @@ class Task(Generic[P, R]):
             NotDone: it was not stored; enqueueing again is safe.
             SendUnknown: it may be stored; enqueueing again may make a second copy.
         """
-        return self._sender.send(self.queue, self.message(*args, **kwargs))
+        return self._outbox.send(self.queue, self.message(*args, **kwargs))
 
     def message(self, /, *args: P.args, **kwargs: P.kwargs) -> Message:
         """The message that `enqueue` would send, for `enqueue_many`.
@@ -171,7 +179,7 @@ class Task(Generic[P, R]):
         for index, call in enumerate(calls):
             if not isinstance(call, Message) or call.task != self.name:
                 raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")
-        return self._sender.send_many(self.queue, calls)
+        return self._outbox.send_many(self.queue, calls)
 
     def options(self, **options: Unpack[SendOptions]) -> Task[P, R]:
         """This task, with messages that are sent so; see `Message`. The task itself stays as it is.
@@ -259,10 +267,3 @@ def _unexpected(parameters: Iterable[inspect.Parameter], kwargs: Iterable[str]) 
             hint = f". Did you mean {near[0]!r}?" if near else ""
             return f"got an unexpected keyword argument {name!r}{hint}"
     return None
-
-
-def _check_function(function: Callable[..., Any]) -> None:
-    """A task is a function whose call runs it."""
-    if not callable(function):
-        raise ConfigError(f"a task is a function, not {function!r}")
-    check_runs(function, getattr(function, "__qualname__", type(function).__qualname__))

@@ -10,7 +10,7 @@ import cqueue
 from cqueue.dispatcher import deployment
 from cqueue.dispatcher.deployment import pause_for
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.tasks import Definition, Task
+from cqueue.dispatcher.tasks import Task
 from cqueue.dispatcher.watcher import look
 from cqueue.errors import PayloadMismatch, UnknownTask
 from tests.fix_dispatcher import SOON, until
@@ -160,8 +160,7 @@ def _resize(_width):
 
 def test_arguments_that_this_version_does_not_take_wait_as_well(work, clock, dispatch, lines):
     """The new version of those who enqueue may have come first."""
-    definition = Definition(name="resize", queue="work", retry=cqueue.Retry(max_attempts=1))
-    task = Task(_resize, definition, None)
+    task = Task(_resize, None, name="resize", queue="work", retry=cqueue.Retry(max_attempts=1))
     dispatcher = dispatch(work, {"resize": task.binding}, on_event=lines)
     work.send_many([cqueue.Message(b'{"args": [1, 2]}', task="resize", codec="json")])
     settled(dispatcher, snoozed=1)
@@ -175,8 +174,8 @@ def test_arguments_that_this_version_does_not_take_wait_as_well(work, clock, dis
 
 def test_a_task_whose_arguments_are_wrong_in_many_ways_is_told_once(work, dispatch, lines):
     """What is wrong comes from the message, so there may be any number of ways."""
-    definition = Definition(name="resize", queue="work", retry=cqueue.Retry(max_attempts=1))
-    dispatcher = dispatch(work, {"resize": Task(_resize, definition, None).binding}, on_event=lines)
+    task = Task(_resize, None, name="resize", queue="work", retry=cqueue.Retry(max_attempts=1))
+    dispatcher = dispatch(work, {"resize": task.binding}, on_event=lines)
     bodies = [b'{"args": [1, 2]}', b'{"kwargs": {"depth": 1}}', b'{"args": []}']
     work.send_many([cqueue.Message(body, task="resize", codec="json") for body in bodies])
     settled(dispatcher, snoozed=3)

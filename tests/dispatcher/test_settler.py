@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Stage, Verb
-from cqueue.dispatcher.events import Event, Events
+from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.events import Event
 from cqueue.dispatcher.lanes import Lane, Roster
 from cqueue.dispatcher.options import Options
 from cqueue.dispatcher.settler import Settler
-from cqueue.dispatcher.tally import Tallies
+from cqueue.dispatcher.tally import Account
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.store.operations import DeleteMessages, Mutate
 from tests.fix_dispatcher import SOON, SOON_S, until
@@ -45,9 +45,7 @@ class Calls:
 
 @pytest.fixture
 def settler():
-    made = Settler(
-        Options(ack_interval=timedelta(seconds=5)), [], events=Events(), tallies=Tallies()
-    )  # nothing is sent but by hand
+    made = Settler(Options(ack_interval=timedelta(seconds=5)), [], Account())  # nothing is sent but by hand
     yield made
     made.close()
 
@@ -73,7 +71,7 @@ def test_acks_are_one_delete_for_each_wide_row(troubled, settler, lane, work):
         settler.settle(delivery, SUCCEEDED)
     assert settler.flush(SOON_S)
     assert len(calls.deletes) == len({delivery.message.lease.wide_row for delivery in held})
-    assert {delivery.stage for delivery in held} == {Stage.DONE}
+    assert not any(delivery.message.is_held for delivery in held)
 
 
 def test_nacks_of_equal_delay_go_together(troubled, settler, lane, work):
@@ -119,8 +117,8 @@ def test_hooks_after_an_ack_run_in_the_opposite_order(lane, work):
             called.append(f"{self.name} after")
 
     hooks = [Hooks("outer"), Hooks("inner")]
-    settler = Settler(Options(), hooks, events=Events(), tallies=Tallies())
-    settler.send_acks(deliveries(lane, work, 1))
+    settler = Settler(Options(), hooks, Account())
+    settler.settle_now(*deliveries(lane, work, 1), SUCCEEDED)
     assert called == ["outer before", "inner before", "inner after", "outer after"]
 
 
@@ -177,16 +175,17 @@ def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, settler,
     assert len(letters) + len(work.peek()) == 1
 
 
-def test_an_ack_that_breaks_is_told_of_and_sent_again(settler, lane, work, monkeypatch):
+def test_an_ack_that_breaks_is_told_of_and_sent_again(lane, work, monkeypatch):
     """A bug loses no ack, and does not stay hidden."""
     held, told = deliveries(lane, work, 1), []
-    monkeypatch.setattr(settler._events, "say", lambda event, **fields: told.append((event, fields)))
+    held[0].settlement = SUCCEEDED
+    settler = Settler(Options(), [], Account(on_event=lambda event, _: told.append(event)))
     with monkeypatch.context() as patch:
         patch.setattr(lane.consumer, "ack", lambda _: 1 / 0)
-        (error,) = settler.send_acks(held)
+        (error,) = settler.send(held)
     assert isinstance(error, ZeroDivisionError)
-    assert [event for event, _ in told] == [Event.BROKEN]
-    assert settler.send_acks(held) == [None]
+    assert told == [Event.BROKEN]
+    assert settler.send(held) == [None]
     assert work.peek() == []
 
 
@@ -196,6 +195,6 @@ def test_what_is_decided_after_the_end_is_left_to_its_timeout(settler, lane, wor
     settler.close()
     settler.settle(held[0], SUCCEEDED)
     settler.settle(held[1], Settlement(Verb.NACK, "retried"))
-    assert {delivery.stage for delivery in held} == {Stage.LEFT}
+    assert all(delivery.is_left for delivery in held)
     assert settler.pending == 0
     assert len(work.peek()) == 2

@@ -287,7 +287,7 @@ class Consumer:
         give_back: False leaves messages to their timeout, to be settled until then.
         """
         self._closed = True
-        self._receiver.sleeper.event.set()  # a receive that waits in another thread ends at once
+        self._receiver.sleeper.rouse()  # a receive that waits in another thread ends at once
         if self._ahead is not None:
             self._ahead.close()
         with self._receiving:

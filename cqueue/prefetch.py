@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Thread
+from threading import Thread
 from typing import Generic, TypeVar
 
+from cqueue.conditions import Condition
 from cqueue.message import MAX_RECEIVE
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class Prefetch(Generic[T]):
         self._give_back = give_back
         self._hold_s = hold_s
         self._changed = Condition()
-        self._waiting: deque[tuple[float, list[T]]] = deque()  # with the time until which they may wait
+        self._waiting: deque[tuple[float, T]] = deque()  # with the time until which it may wait
         self._awaited = 0  # messages that takes wait for
         self._last = 0  # messages of the last claim; 0: the next may find none
         self._wanted = self._fetching = self._closed = False
@@ -52,13 +53,13 @@ class Prefetch(Generic[T]):
         with self._changed:
             self._awaited += count
             try:
-                while not self._left and (self._wanted or self._fetching) and not self._closed:
+                while not self._waiting and (self._wanted or self._fetching) and not self._closed:
                     self._changed.wait()
             finally:
                 self._awaited -= count
             if self._left_s() <= 0:
                 return []  # the thread gives them back
-            taken = self._pop(min(count, self._left))
+            taken = self._pop(count)
             self._ask()
             return taken
 
@@ -75,7 +76,7 @@ class Prefetch(Generic[T]):
     def drop(self) -> None:
         """Give back all that waits here."""
         with self._changed:
-            messages = self._pop(self._left)
+            messages = self._pop(len(self._waiting))
         if messages:
             self._give_back(messages)
 
@@ -98,40 +99,29 @@ class Prefetch(Generic[T]):
         What a take waits for counts as gone: the next fetch is under way before it is handled.
         """
         under_way = self._wanted or self._fetching
-        left = self._left - self._awaited
+        left = len(self._waiting) - self._awaited
         if self._last and not under_way and not self._closed and 2 * left <= self._last:
             self._wanted = True
             self._wake()
 
     def _keep(self, messages: list[T], until_s: float, count: int, *, more: bool) -> None:
         self._last = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
-        if messages:
-            self._waiting.append((until_s, messages))
+        self._waiting.extend((until_s, message) for message in messages)
         if self._waiting:
             self._wake()
 
     def _wake(self) -> None:
         if self._thread is None and not self._closed:
             self._thread = Thread(target=self._run, name="cqueue-prefetch", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:  # Ctrl-C: the next one starts it
+                self._thread = None
+                raise
         self._changed.notify_all()
 
-    @property
-    def _left(self) -> int:
-        """How many wait. Counted each time: a count that is kept would be wrong after an interruption."""
-        return sum([len(messages) for _, messages in self._waiting])
-
-    def _pop(self, count: int) -> list[T]:
-        taken: list[T] = []
-        while len(taken) < count:
-            until_s, messages = self._waiting[0]
-            some = count - len(taken)
-            taken += messages[:some]
-            if len(messages) > some:
-                self._waiting[0] = (until_s, messages[some:])
-            else:
-                self._waiting.popleft()
-        return taken
+    def _pop(self, most: int) -> list[T]:
+        return [self._waiting.popleft()[1] for _ in range(min(most, len(self._waiting)))]
 
     def _left_s(self) -> float:
         """For how long nothing that waits is late."""
@@ -148,7 +138,7 @@ class Prefetch(Generic[T]):
                 if self._closed:
                     return
                 while self._left_s() <= 0:
-                    late += self._pop(len(self._waiting[0][1]))
+                    late += self._pop(1)
                 self._fetching, self._wanted = self._wanted, False
             if late:
                 self._give_back(late)

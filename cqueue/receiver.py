@@ -102,7 +102,7 @@ class Receiver:
     # ── what is never claimed ahead ──
 
     def is_suspects_turn(self) -> bool:
-        """Whether to look for a suspect now: one is known, none is held, and the last receive looked for none.
+        """Whether to look for a suspect now: one is known, none is held, and the last look was for others.
 
         So a suspect does not wait until nothing else comes, and others come as well.
         """

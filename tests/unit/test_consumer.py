@@ -27,6 +27,7 @@ from cqueue.store.operations import (
     RemoveQueue,
     SlotState,
 )
+from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 SOON = timedelta(seconds=2)
 
@@ -191,6 +192,17 @@ def test_close_ends_a_receive_that_waits(queue):
     thread.join(5)
     assert not thread.is_alive()
     assert isinstance(outcome[0], cqueue.Closed)
+
+
+def test_ctrl_c_at_any_moment_of_a_wait_holds_up_no_sender(queue):
+    """A receive that waits is ended; another thread that sends wakes the consumer, or finds it gone."""
+    with queue.consumer() as consumer:
+
+        def check():
+            on_a_thread(lambda: queue.send(b"x"))
+            consumer.ack(consumer.receive(wait=SOON))
+
+        assert at_each_moment(lambda: consumer._receiver.sleeper.sleep(0.001), check) > 1
 
 
 def test_an_ack_whose_body_stays_is_an_ack(store, queue):

@@ -295,7 +295,7 @@ def test_a_child_process_receives_nothing_and_waits_for_no_thread(queue):
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=20) as consumer:
         consumer.receive(20)
-        consumer._ahead._fetching = True
+        consumer._ahead._claiming = True
         pid = os.fork()
         if not pid:
             try:
@@ -303,7 +303,7 @@ def test_a_child_process_receives_nothing_and_waits_for_no_thread(queue):
             except Closed:
                 os._exit(7)
             os._exit(1)
-        consumer._ahead._fetching = False
+        consumer._ahead._claiming = False
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 7
 
@@ -343,9 +343,9 @@ def test_what_a_receive_waits_for_counts_as_gone():
 
     class Noted(Prefetch):
         def _ask(self):
-            before = self._wanted
+            before = self._claiming
             super()._ask()
-            if self._wanted and not before:
+            if self._claiming and not before:
                 asked_by.append(threading.current_thread().name)
 
     def fetch(count):
@@ -362,7 +362,7 @@ def test_what_a_receive_waits_for_counts_as_gone():
 
 def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
     ahead = Prefetch(10, lambda count: ([0] * count, False), lambda _: None, lambda: 60.0)
-    ahead._fetching = True
+    ahead._claiming = True
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -450,7 +450,7 @@ def test_large_bodies_are_claimed_ahead_a_few_at_a_time():
 
     ahead = Prefetch(100, fetch, lambda _: None, lambda: 60.0)
     ahead.put([0] * 3, 4, more=True)
-    assert not ahead._wanted
+    assert not ahead._claiming
     got = 0
     while messages := ahead.take(1):
         got += len(messages)

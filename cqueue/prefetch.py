@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 from threading import TIMEOUT_MAX, Thread
 from typing import Generic, TypeVar
 
@@ -72,7 +73,7 @@ class Prefetch(Generic[T]):
         until_s = time.monotonic() + self._hold_s()
         with self._changed:
             self._last = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
-            self._waiting.extend((until_s, message) for message in messages)
+            self._waiting.extend(zip(repeat(until_s), messages))
             if self._waiting:
                 self._wake()
             self._ask()

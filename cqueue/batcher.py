@@ -25,12 +25,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from threading import Condition, Lock, Thread, current_thread
+from threading import Condition, Lock, RLock, Thread, current_thread
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from cqueue.conditions import Future
 from cqueue.errors import Closed, NotDone
 
 Entry = TypeVar("Entry")
@@ -76,22 +76,32 @@ class _Batch(NamedTuple, Generic[Entry]):
 
 
 class _Late(Generic[Entry]):
-    """Batches that failed, until their pauses are over."""
+    """What was put and failed, until its pause is over; entries of an equal `repeat` together."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, repeat: Callable[[Entry], Hashable], clock: Callable[[], float]) -> None:
+        self._repeat = repeat
         self._clock = clock
         self._heap: list[tuple[float, int, _Batch[Entry]]] = []
         self._numbers = itertools.count()
         self._longest_s = LONGEST_PAUSE_S
+        self._drops = False
+        self.dropped = 0
 
     def __len__(self) -> int:
         return sum(len(batch.items) for *_, batch in self._heap)
 
-    def push(self, batch: _Batch[Entry]) -> None:
-        """It failed after `tries` other times."""
-        pause_s = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(batch.tries, 10))
-        again = _Batch(batch.items, batch.tries + 1)
-        heapq.heappush(self._heap, (self._clock() + pause_s, next(self._numbers), again))
+    def push(self, failed: list[Entry], tries: int) -> None:
+        """They failed after `tries` other times."""
+        if self._drops:
+            self.dropped += len(failed)
+            return
+        pause_s = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(tries, 10))
+        together: dict[Hashable, list[Entry | _Asked[Entry]]] = {}
+        for entry in failed:
+            together.setdefault(self._repeat(entry), []).append(entry)
+        for entries in together.values():
+            again = _Batch(entries, tries + 1)
+            heapq.heappush(self._heap, (self._clock() + pause_s, next(self._numbers), again))
 
     def pop(self) -> _Batch[Entry] | None:
         """One that is due, if any is."""
@@ -106,8 +116,10 @@ class _Late(Generic[Entry]):
         self._longest_s = FIRST_PAUSE_S
         self._heap = [(self._clock(), number, batch) for _, number, batch in sorted(self._heap)]
 
-    def clear(self) -> None:
-        """Give all up."""
+    def drop(self, others: int) -> None:
+        """Give up all that waits here, so many others, and whatever fails from now on."""
+        self._drops = True
+        self.dropped += len(self) + others
         self._heap.clear()
 
 
@@ -134,17 +146,15 @@ class Batcher(Generic[Entry, Outcome]):
     ) -> None:
         self._store = store
         self._bounds = bounds
-        self._repeat = repeat
         self._thread = partial(Thread, target=self._work, name=name, daemon=daemon)
-        self._mutex = Lock()
+        self._mutex = RLock()  # of its thread: a wait that Ctrl-C ends lets go of nobody else's
         self._more = Condition(self._mutex)  # for its threads
         self._less = Condition(self._mutex)  # for those that wait for room, or until all is stored
         self._waiting: deque[Entry | _Asked[Entry]] = deque()
-        self._late: _Late[Entry] = _Late(clock)
+        self._late: _Late[Entry] = _Late(repeat, clock)
         self._workers: dict[Thread, int] = {}  # how many entries each is storing
         self._awake = False  # its only thread will look at what waits before it sleeps or ends
-        self._dropped = 0
-        self._hurried = self._closed = self._drops = False
+        self._closed = False
         self._pid = os.getpid()
 
     # ── on the threads of callers ──
@@ -231,7 +241,7 @@ class Batcher(Generic[Entry, Outcome]):
 
     def _is_batch(self) -> bool:
         """Whether nothing more is to be waited for."""
-        return self._hurried or len(self._waiting) >= self._bounds.most
+        return not self._bounds.linger_s or len(self._waiting) >= self._bounds.most
 
     @property
     def is_gathering(self) -> bool:
@@ -245,12 +255,12 @@ class Batcher(Generic[Entry, Outcome]):
             return self._count()
 
     def _count(self) -> int:
-        return len(self._waiting) + sum(self._workers.values()) + len(self._late) + self._dropped
+        return len(self._waiting) + sum(self._workers.values()) + len(self._late) + self._late.dropped
 
     def hurry(self) -> None:
         """From now on wait for nothing: store each entry at once, and what failed without its pause."""
         with self._mutex:
-            self._hurried = True
+            self._bounds = replace(self._bounds, linger_s=0.0)
             self._late.hurry()
             self._more.notify_all()
 
@@ -279,13 +289,11 @@ class Batcher(Generic[Entry, Outcome]):
             thread.join(wait_s)
 
     def _drop(self) -> None:
-        self._drops = True
         for item in self._waiting:
             if isinstance(item, _Asked) and item.future.set_running_or_notify_cancel():
                 item.future.set_exception(Closed(CLOSED))
-        self._dropped += len(self._waiting) + len(self._late)
+        self._late.drop(len(self._waiting))
         self._waiting.clear()
-        self._late.clear()
 
     # ── on its own threads ──
 
@@ -340,18 +348,15 @@ class Batcher(Generic[Entry, Outcome]):
             outcomes = _as_many(entries, self._store(entries))
         except BaseException as exc:  # noqa: BLE001 - callers wait, and have to hear of it
             outcomes = [exc] * len(entries)
-        failed: dict[Hashable, list[Entry | _Asked[Entry]]] = {}
+        failed: list[Entry] = []
         for item, outcome in zip(batch.items, outcomes, strict=True):
             if isinstance(item, _Asked):
                 _tell(item.future, outcome)
             elif isinstance(outcome, BaseException):
-                failed.setdefault(self._repeat(item), []).append(item)
-        with self._mutex:
-            for items in failed.values():
-                if self._drops:
-                    self._dropped += len(items)
-                else:
-                    self._late.push(_Batch(items, batch.tries))
+                failed.append(item)
+        if failed:
+            with self._mutex:
+                self._late.push(failed, batch.tries)
 
 
 def _tell(future: Future[Any], outcome: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from threading import Event, Lock
+from threading import Lock
 
 from cqueue.doorbell import Doorbell, HintCounts, Target
 from cqueue.protocol.hint import Hint
@@ -14,13 +15,14 @@ from cqueue.store.operations import WideRow
 
 
 class Sleeper:
-    """One consumer's side: what it was told since it last looked, and an event to wait on.
+    """One consumer's side: what it was told since it last looked, and how it waits to be told.
 
     wake: called as well, on the telling thread, for a caller that waits for many consumers at once.
     """
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
-        self.event = Event()
+        self._rung = Lock()  # no `Event`: a Ctrl-C could leave that locked, and senders would wait for it
+        self._rung.acquire()
         self.wake = wake
         self.told: deque[Hint] = deque(maxlen=1000)
         self.waiting = False
@@ -29,10 +31,14 @@ class Sleeper:
         """Wait until told something, or so many seconds; True if told."""
         self.waiting = True
         try:
-            return self.event.wait(seconds)
+            return self._rung.acquire(timeout=seconds)
         finally:
             self.waiting = False
-            self.event.clear()
+
+    def rouse(self) -> None:
+        """End its sleep, or the next one."""
+        with suppress(RuntimeError):  # it was roused before
+            self._rung.release()
 
 
 class Bell:
@@ -100,7 +106,7 @@ class Bell:
                 return
             chosen = self._chosen()
             chosen.told.append(hint)
-            chosen.event.set()
+            chosen.rouse()
         if chosen.wake is not None:
             chosen.wake()
 

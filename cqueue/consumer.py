@@ -14,21 +14,16 @@ from typing import Self
 
 from cqueue.batcher import Calls
 from cqueue.bell import Bell
-from cqueue.catalog import PAUSED, Catalog, Entry
-from cqueue.claimed import ClaimedBatch
+from cqueue.catalog import Catalog
+from cqueue.consuming import Found
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import LASTING, BatchTooLarge, Closed, CqueueError, NotDone, OutcomeUnknown
 from cqueue.message import MAX_RECEIVE, check_duration
 from cqueue.prefetch import Prefetch
-from cqueue.protocol.claim import claim
-from cqueue.protocol.draft import Claim
-from cqueue.protocol.hint import Hint
-from cqueue.protocol.lease import Lease, SuspectGate
-from cqueue.protocol.lock import unlock
-from cqueue.protocol.poll import Poll, Share
-from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.work import Reason
+from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.poll import Share
 from cqueue.received import Messages, ReceivedMessage
+from cqueue.receiver import Receiver
 from cqueue.settler import Settler
 from cqueue.store.operations import WideRow
 
@@ -41,10 +36,6 @@ PATIENCE_S = 0.1
 """How long a receive waits for a claim under way, to look for what is never claimed ahead."""
 HELD_AHEAD = 4
 """What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
-
-
-_SHUT = SuspectGate(shut=True)
-"""One that may have killed its holder is never claimed ahead, as it is to be started at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +69,19 @@ class Consumer:
         wake: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
-        self._catalog = catalog
         self._driver = driver
-        self._bell = bell
-        self._gate = gate
-        self._settler = Settler(name, catalog, driver, executor=executor, finished=self._finished)
-        self._intervals = intervals
+        self._settler = Settler(name, catalog, driver, executor=executor)
+        self._receiver = Receiver(catalog, driver, bell, settler=self._settler, gate=gate, wake=wake)
         self.share: Share | None = None
+        self._intervals = intervals
         self._pause_s = intervals.shortest
         self._left_at_s: float | None = None
         self._away_s = STAY_IF_BACK_S
         self._receiving = RLock()
-        self._visibility_s = 0.0
         self._ahead: Prefetch[ReceivedMessage] | None = None
         if prefetch:
             self._ahead = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
-        self._sleeper = bell.join(wake)
-        self._poll: Poll | None = None
-        self._deletions = 0  # purges that are known of
-        self.was_told = False  # the last messages were found where a hint said
-        self._alone = False  # the last receive looked for what is never claimed ahead
-        self.has_more = False  # the last claim did, in its wide row or in others that are known
-        self._closed = self._left = False
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<consumer of {self.name}>"
@@ -113,6 +95,11 @@ class Consumer:
     def settles_with(self) -> BlockingDriver:
         """Used inside: the same for consumers that may settle each other's messages."""
         return self._driver
+
+    @property
+    def last(self) -> Found:
+        """Used inside: how the last messages were found."""
+        return self._receiver.last
 
     # ── receive ──
 
@@ -135,14 +122,14 @@ class Consumer:
         if self._ahead is None:
             return self._receive(max_messages, deadline_s)
         self._driver.check_open()
-        if self._catalog.entry(self.name).row.state == PAUSED:
+        if self._receiver.is_paused:
             self._ahead.drop()
         self._returned()
         messages = self._suspect(max_messages) or self._ahead.take(max_messages)
         if not messages:
             messages = self._receive(max(max_messages, self._ahead.size), deadline_s)
             messages, rest = messages[:max_messages], messages[max_messages:]
-            self._ahead.put(rest, len(messages) + len(rest), more=self.has_more)
+            self._ahead.put(rest, len(messages) + len(rest), more=self.last.more)
         self._left_at_s = time.monotonic() if messages else None
         return messages
 
@@ -153,8 +140,7 @@ class Consumer:
             while True:
                 failure: CqueueError | None = None
                 try:
-                    with self._driver.limited():
-                        messages = self._round(want, self._gate)
+                    messages = self._look(want)
                 except Closed:
                     raise
                 except (NotDone, OutcomeUnknown) as exc:
@@ -164,7 +150,7 @@ class Consumer:
                     break
                 self._wait(left_s)
             if messages:
-                if not self.was_told:  # where hints come, polls need not be frequent
+                if not self.last.told:  # where hints come, polls need not be frequent
                     self._pause_s = self._intervals.shortest
                 self._left_at_s = time.monotonic()
         if failure is not None:
@@ -176,58 +162,14 @@ class Consumer:
     ) -> list[ReceivedMessage]:
         """Used inside: messages of one wide row that is known to have some; nothing is searched for."""
         with self._receiving, self._driver.limited():
-            entry = self._catalog.entry(self.name)
-            if entry.row.state == PAUSED:
-                return []
-            view = self._polling(entry).registry.add(entry.spec, wide_row, priorities)
-            try:
-                claimed = self._driver.run(claim(view, entry.spec, self._gate, max_messages, stay=False))
-            finally:
-                with suppress(CqueueError):  # of a claim that has failed
-                    self._driver.run(unlock(view))
-            return self._accept(claimed, entry.spec)
+            return self._receiver.look_at(wide_row, priorities, max_messages)
 
-    # ── claimed ahead ──
-
-    def _suspect(self, want: int) -> list[ReceivedMessage]:
-        """What may have killed its holder: never claimed ahead, and not to wait until nothing else comes.
-
-        Every other receive at most looks for one, and where it is gone takes what it finds.
-        """
-        poll = self._poll
-        self._alone = not self._alone and poll is not None and poll.knows_suspects
-        if poll is None or not self._alone or self._closed or self._gate.busy(self._now_ms()):
-            return []
-        if not self._receiving.acquire(timeout=PATIENCE_S):
-            return []
-        try:
-            with suppress(NotDone, OutcomeUnknown), self._driver.limited():
-                entry = self._catalog.entry(self.name)
-                if poll is self._poll and poll.is_of(entry.row, entry.spec) and entry.row.state != PAUSED:
-                    return self._accept(self._driver.run(poll.claim_suspect(entry.spec, want)), entry.spec)
-        finally:
-            self._receiving.release()
-        return []
-
-    def _fetch(self, want: int) -> tuple[list[ReceivedMessage], bool]:
-        """Messages for the receives to come, and whether there are more of them."""
-        with self._receiving:
-            try:
-                with self._driver.limited():
-                    return self._round(want, _SHUT), self.has_more
-            except Exception:  # noqa: BLE001 - the next receive meets it as well, and can raise it
-                return [], False
-
-    def _give_back_unseen(self, messages: list[ReceivedMessage]) -> None:
-        """Make messages available again that nobody has seen; should that fail, their timeout does it."""
-        with suppress(CqueueError):
-            self.snooze(messages, timedelta())
-
-    def _hold_s(self) -> float:
-        """How long messages claimed just now may wait for a receive."""
-        return self._visibility_s / HELD_AHEAD
-
-    # ── one look ──
+    def _look(self, want: int, *, ahead: bool = False) -> list[ReceivedMessage]:
+        """One look at everything that may have work."""
+        if self._closed:
+            raise Closed(f"the consumer of {self.name!r} has been closed")
+        with self._driver.limited():
+            return self._receiver.look(want, self.share, stay=self._away_s < STAY_IF_BACK_S, ahead=ahead)
 
     def _returned(self) -> None:
         """Learn how long messages are handled before the next receive: a slow one keeps no lock meanwhile."""
@@ -238,55 +180,44 @@ class Consumer:
 
     def _wait(self, left_s: float) -> None:
         """Wait until told of a message or for the next poll; each wait in vain is twice as long."""
-        if not self._sleeper.sleep(min(self._pause_s, left_s)):
+        if not self._receiver.sleeper.sleep(min(self._pause_s, left_s)):
             self._pause_s = min(self._pause_s * 2, self._intervals.longest)
 
-    def _round(self, want: int, gate: SuspectGate) -> list[ReceivedMessage]:
-        """One look at everything that may have work, until something is found."""
-        if self._closed:
-            raise Closed(f"the consumer of {self.name!r} has been closed")
-        entry = self._catalog.entry(self.name)
-        poll, run = self._polling(entry), self._driver.run
-        poll.gate, self._visibility_s = gate, entry.spec.visibility_ms / 1000
-        if entry.row.state == PAUSED:
-            run(poll.let_go())
+    # ── claimed ahead ──
+
+    def _suspect(self, want: int) -> list[ReceivedMessage]:
+        """What may have killed its holder: never claimed ahead, and not to wait until nothing else comes.
+
+        Every other receive at most looks for one, and where it is gone takes what it finds.
+        """
+        if self._closed or not self._receiver.is_suspects_turn():
             return []
-        self.was_told = False
-        run(poll.begin(entry.spec, self._hints(poll), self.share))
-        stay = self._away_s < STAY_IF_BACK_S
-        while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
-            messages = self._accept(claimed, entry.spec)
-            if messages:
-                self.has_more, self.was_told = poll.has_work, claimed.reason is Reason.HINT
-                return messages
-        run(poll.tidy())
+        try:
+            if not self._receiving.acquire(timeout=PATIENCE_S):
+                return []
+            with suppress(NotDone, OutcomeUnknown), self._driver.limited():
+                return self._receiver.look_for_suspect(want)
+        finally:
+            with suppress(RuntimeError):  # it was not taken, be it that Ctrl-C came between
+                self._receiving.release()
         return []
 
-    def _hints(self, poll: Poll) -> list[Hint]:
-        """Where this consumer was told to look since it was last asked."""
-        told, deletions = self._sleeper.told, self._bell.deletions
-        if deletions != self._deletions:
-            self._deletions = deletions
-            poll.distrust()
-        return [told.popleft() for _ in range(len(told))]
+    def _fetch(self, want: int) -> tuple[list[ReceivedMessage], bool]:
+        """Messages for the receives to come, and whether there are more of them."""
+        with self._receiving:
+            try:
+                return self._look(want, ahead=True), self.last.more
+            except Exception:  # noqa: BLE001 - the next receive meets it as well, and can raise it
+                return [], False
 
-    def _polling(self, entry: Entry) -> Poll:
-        """The search in the queue's present incarnation."""
-        if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
-            self._poll = Poll(entry.row, entry.spec, self._gate)
-            self._bell.serve(entry.spec.partition)
-        return self._poll
+    def _give_back_unseen(self, messages: list[ReceivedMessage]) -> None:
+        """Make messages available again that nobody has seen; should that fail, their timeout does it."""
+        with suppress(CqueueError):
+            self.snooze(messages, timedelta())
 
-    # ── what a claim gave ──
-
-    def _accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
-        """The messages that a claim gave; what is not to be delivered is settled."""
-        return ClaimedBatch(claimed, spec, self._driver, self._settler).accept()
-
-    def _finished(self, lease: Lease) -> None:
-        """All of its messages are acked: a later claim frees its slot."""
-        if (poll := self._poll) is not None:  # another thread may forget it meanwhile
-            poll.finished.append(lease)
+    def _hold_s(self) -> float:
+        """How long messages claimed just now may wait for a receive."""
+        return self._receiver.visibility_s / HELD_AHEAD
 
     # ── settle ──
 
@@ -356,34 +287,11 @@ class Consumer:
         give_back: False leaves messages to their timeout, to be settled until then.
         """
         self._closed = True
-        self._sleeper.event.set()  # a receive that waits in another thread ends at once
+        self._receiver.sleeper.rouse()  # a receive that waits in another thread ends at once
         if self._ahead is not None:
             self._ahead.close()
         with self._receiving:
-            if self._left:
-                return
-            self._left = True
-            self._bell.leave(self._sleeper)
-            self._let_go()
-            if give_back:
-                self._settler.give_back_all(self._now_ms())
-            self._free_at_close()
-
-    def _let_go(self) -> None:
-        if self._poll is not None:
-            with suppress(CqueueError):
-                self._driver.run(self._poll.let_go())
-
-    def _free_at_close(self) -> None:
-        if self._poll is not None:
-            with suppress(CqueueError):
-                self._driver.run(self._poll.tidy(at_once=True))
-
-    def _now_ms(self) -> int:
-        try:
-            return self._driver.clock.now_us() // 1000
-        except NotDone:
-            return 0
+            self._receiver.close(give_back=give_back)
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.protocol.poll import Share
@@ -12,6 +12,16 @@ from cqueue.store.operations import WideRow
 
 if TYPE_CHECKING:
     from cqueue.received import Messages, ReceivedMessage
+
+
+class Found(NamedTuple):
+    """How messages were found.
+
+    told: a hint said where. more: others were left where they were found, or elsewhere.
+    """
+
+    told: bool = False
+    more: bool = False
 
 
 class Settles(Protocol):
@@ -42,13 +52,8 @@ class Consuming(Settles, Protocol):
     share: Share | None
 
     @property
-    def was_told(self) -> bool:
-        """Whether a hint said where the last messages were found."""
-        ...
-
-    @property
-    def has_more(self) -> bool:
-        """Whether more messages were left where the last ones were found, or elsewhere."""
+    def last(self) -> Found:
+        """How the last messages were found."""
         ...
 
     @property

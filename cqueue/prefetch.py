@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Thread
+from itertools import repeat
+from threading import TIMEOUT_MAX, Thread
 from typing import Generic, TypeVar
 
+from cqueue.conditions import Condition
 from cqueue.message import MAX_RECEIVE
 
 T = TypeVar("T")
@@ -41,10 +43,11 @@ class Prefetch(Generic[T]):
         self._give_back = give_back
         self._hold_s = hold_s
         self._changed = Condition()
-        self._waiting: deque[tuple[float, list[T]]] = deque()  # with the time until which they may wait
+        self._waiting: deque[tuple[float, T]] = deque()  # with the time until which it may wait
         self._awaited = 0  # messages that takes wait for
         self._last = 0  # messages of the last claim; 0: the next may find none
-        self._wanted = self._fetching = self._closed = False
+        self._claiming = False  # a fetch is under way, or about to be
+        self._closed = False
         self._thread: Thread | None = None
 
     def take(self, count: int) -> list[T]:
@@ -52,13 +55,13 @@ class Prefetch(Generic[T]):
         with self._changed:
             self._awaited += count
             try:
-                while not self._left and (self._wanted or self._fetching) and not self._closed:
+                while not self._waiting and self._claiming and not self._closed:
                     self._changed.wait()
             finally:
                 self._awaited -= count
             if self._left_s() <= 0:
                 return []  # the thread gives them back
-            taken = self._pop(min(count, self._left))
+            taken = self._pop(count)
             self._ask()
             return taken
 
@@ -69,13 +72,16 @@ class Prefetch(Generic[T]):
         """
         until_s = time.monotonic() + self._hold_s()
         with self._changed:
-            self._keep(messages, until_s, count, more=more)
+            self._last = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
+            self._waiting.extend(zip(repeat(until_s), messages))
+            if self._waiting:
+                self._wake()
             self._ask()
 
     def drop(self) -> None:
         """Give back all that waits here."""
         with self._changed:
-            messages = self._pop(self._left)
+            messages = self._pop(len(self._waiting))
         if messages:
             self._give_back(messages)
 
@@ -97,45 +103,27 @@ class Prefetch(Generic[T]):
 
         What a take waits for counts as gone: the next fetch is under way before it is handled.
         """
-        under_way = self._wanted or self._fetching
-        left = self._left - self._awaited
-        if self._last and not under_way and not self._closed and 2 * left <= self._last:
-            self._wanted = True
-            self._wake()
-
-    def _keep(self, messages: list[T], until_s: float, count: int, *, more: bool) -> None:
-        self._last = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
-        if messages:
-            self._waiting.append((until_s, messages))
-        if self._waiting:
+        left = len(self._waiting) - self._awaited
+        if self._last and not self._claiming and not self._closed and 2 * left <= self._last:
+            self._claiming = True
             self._wake()
 
     def _wake(self) -> None:
         if self._thread is None and not self._closed:
             self._thread = Thread(target=self._run, name="cqueue-prefetch", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:  # Ctrl-C: the next one starts it
+                self._thread = None
+                raise
         self._changed.notify_all()
 
-    @property
-    def _left(self) -> int:
-        """How many wait. Counted each time: a count that is kept would be wrong after an interruption."""
-        return sum([len(messages) for _, messages in self._waiting])
-
-    def _pop(self, count: int) -> list[T]:
-        taken: list[T] = []
-        while len(taken) < count:
-            until_s, messages = self._waiting[0]
-            some = count - len(taken)
-            taken += messages[:some]
-            if len(messages) > some:
-                self._waiting[0] = (until_s, messages[some:])
-            else:
-                self._waiting.popleft()
-        return taken
+    def _pop(self, most: int) -> list[T]:
+        return [self._waiting.popleft()[1] for _ in range(min(most, len(self._waiting)))]
 
     def _left_s(self) -> float:
         """For how long nothing that waits is late."""
-        return self._waiting[0][0] - time.monotonic() if self._waiting else float("inf")
+        return self._waiting[0][0] - time.monotonic() if self._waiting else TIMEOUT_MAX
 
     # ── the thread ──
 
@@ -143,27 +131,18 @@ class Prefetch(Generic[T]):
         while True:
             late: list[T] = []
             with self._changed:
-                while not self._wanted and not self._closed and (left_s := self._left_s()) > 0:
-                    self._changed.wait(None if left_s == float("inf") else left_s)
+                while not self._claiming and not self._closed and (left_s := self._left_s()) > 0:
+                    self._changed.wait(left_s)
                 if self._closed:
                     return
                 while self._left_s() <= 0:
-                    late += self._pop(len(self._waiting[0][1]))
-                self._fetching, self._wanted = self._wanted, False
+                    late += self._pop(1)
+                claims = self._claiming
             if late:
                 self._give_back(late)
-            if self._fetching:
-                self._fetched()
-
-    def _fetched(self) -> None:
-        messages: list[T] = []
-        until_s, more = 0.0, False
-        try:
-            messages, more = self._fetch(self.size)
-            until_s = time.monotonic() + self._hold_s()
-        finally:
-            with self._changed:
-                self._fetching = False
-                self._keep(messages, until_s, len(messages), more=more)
-                self._ask()
-                self._changed.notify_all()
+            if claims:
+                messages, more = self._fetch(self.size)
+                with self._changed:
+                    self._claiming = False
+                    self.put(messages, len(messages), more=more)
+                    self._changed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -32,7 +33,7 @@ MAX_LEASES = 10_000
 class Settler:
     """Settles the messages of one consumer, and knows its leases. Thread-safe.
 
-    finished: told of each lease whose messages are all acked: its slot can be freed.
+    finished: leases whose messages are all acked: their slots can be freed.
     """
 
     def __init__(
@@ -42,15 +43,14 @@ class Settler:
         driver: BlockingDriver,
         *,
         executor: Calls,
-        finished: Callable[[Lease], None],
     ) -> None:
-        self._name = name
+        self.name = name
         self._catalog = catalog
         self._driver = driver
         self._executor = executor
-        self._finished = finished
         self._stripes = [Lock() for _ in range(STRIPES)]
         self._leases: set[Lease] = set()
+        self.finished: deque[Lease] = deque()
         self._shared = acks.Shared()
 
     # ── what it holds ──
@@ -71,7 +71,7 @@ class Settler:
     def _settled(self, lease: Lease) -> None:
         """A lease of which nothing is outstanding: its slot can be freed."""
         self._leases.discard(lease)
-        self._finished(lease)
+        self.finished.append(lease)
 
     def _stripe(self, lease: Lease) -> Lock:
         """Changes of one lease come one after the other, so that its revision is known."""
@@ -173,9 +173,9 @@ class Settler:
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""
-        spec = self._catalog.entry(self._name).spec
+        spec = self._catalog.entry(self.name).spec
         if disposition(spec, refused=True) is not Disposition.BURY:
-            raise BadInput(f"{self._name!r} is a dead-letter queue itself; ack the message instead")
+            raise BadInput(f"{self.name!r} is a dead-letter queue itself; ack the message instead")
         if not isinstance(reason, str):
             raise BadInput(f"reason is {reason!r}; it takes text")
 

@@ -67,16 +67,15 @@ class Feeders:
 
     def _poll(self, lane: Lane) -> None:
         """One receive. Whatever happens, the lane is due again some time."""
-        more = told = False
+        told = more = False
         try:
             if messages := lane.consumer.receive(lane.turn.want):
+                told, more = lane.consumer.last
                 lane.learn()
                 self._account.count(lane.name, "received", len(messages))
-                told = lane.consumer.was_told
                 if told:
                     self._account.count(lane.name, "found_by_hint", len(messages))
                 self._admit(lane, messages)
-                more = lane.consumer.has_more
         except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
             self._failed(lane, exc)
         else:

@@ -95,8 +95,18 @@ def _check_all(results: list[Any]) -> None:
     raise OutcomeUnknown(f"{len(errors)} of {len(results)} deletes failed") from (doubt or errors[0])
 
 
-def free(leases: Sequence[Lease]) -> Proto[bool]:
-    """Free the slots of finished leases of one wide row; False if one of them has changed meanwhile."""
+def free(leases: Sequence[Lease]) -> Proto[None]:
+    """Free the slots of finished leases of one wide row, those left out that somebody else has changed."""
+    if (yield from _freed(leases)):
+        return
+    slots = yield from _slots(leases[0].wide_row)
+    mine = [lease for lease in leases if lease.is_slot(slots.get((lease.slot.priority, lease.slot.number)))]
+    if mine:
+        yield from _freed(mine)
+
+
+def _freed(leases: Sequence[Lease]) -> Proto[bool]:
+    """False if the slot of one of them is not as its lease knows it."""
     now_us = yield from Now()
     owner = yield from new_owner()
     slots = [SlotChange(lease.slot.rev, freed(lease.slot)) for lease in leases]
@@ -203,7 +213,8 @@ def place(
             return change.target
         if shared:
             shared.forget(lease, placement)
-        found = lease.found((yield from _stored(lease)))
+        slots_now = yield from _slots(lease.wide_row)
+        found = lease.found(slots_now.get((lease.slot.priority, lease.slot.number)))
         if found and set(moving) <= set(found.moving) and found.target.state is placement.state:
             return found.target
     raise LeaseLost("the message's wide row is changing too fast; it stays until its timeout")
@@ -242,11 +253,10 @@ def _free_slot(lease: Lease) -> Proto[tuple[int, SlotRow | None]]:
     return next(n for n in count(len(used) + MOST_NEW + pick % 4) if n not in used), None
 
 
-def _stored(lease: Lease) -> Proto[SlotRow | None]:
-    """The lease's slot as it stands."""
-    head = yield from policy.outcome_read(lease.wide_row)
-    key = lease.slot.priority, lease.slot.number
-    return next((slot for slot in head.slots if (slot.priority, slot.number) == key), None)
+def _slots(wide_row: WideRow) -> Proto[dict[tuple[int, int], SlotRow]]:
+    """The slots as they stand, by priority and number."""
+    head = yield from policy.outcome_read(wide_row)
+    return {(slot.priority, slot.number): slot for slot in head.slots}
 
 
 def _add(change: SlotChange, number: int) -> SlotChange:

@@ -125,7 +125,7 @@ class Draft:
         mine: dict[tuple[int, int], Lease] = {}
         for lease in self.view.finished:
             key = (lease.slot.priority, lease.slot.number)
-            if key in self.slots and self.slots[key].rev == lease.slot.rev:
+            if lease.is_slot(self.slots.get(key)):
                 mine[key] = lease
         return mine
 

@@ -120,6 +120,14 @@ class Lease:
         """It is not known whether a change stands; remembered, to be told from a stranger's."""
         self.tried[change.source.rev] = change
 
+    def is_slot(self, stored: SlotRow | None) -> bool:
+        """Whether that is its slot as its holder left it, be it by a change whose outcome was unknown."""
+        if stored is not None and stored.rev == self.slot.rev:
+            return True
+        if (change := self._standing(stored)) is not None:
+            self.changed(change)
+        return change is not None and self.state is Holding.HELD
+
     def found(self, stored: SlotRow | None) -> Change | None:
         """The slot was read: an earlier change that stands after all; None if the slot is as it was.
 
@@ -128,12 +136,17 @@ class Lease:
         """
         if stored is not None and stored.rev == self.slot.rev:
             return None
-        change = self.tried.get(stored.rev) if stored is not None else None
-        if stored is None or change is None or change.source.owner != stored.owner:
+        change = self._standing(stored)
+        if change is None:
             self.state = Holding.LOST
             raise LeaseLost(TAKEN_OVER)
         self.changed(change)
         return change
+
+    def _standing(self, stored: SlotRow | None) -> Change | None:
+        """The change of unknown outcome that a slot shows."""
+        change = self.tried.get(stored.rev) if stored is not None else None
+        return change if stored is not None and change and change.source.owner == stored.owner else None
 
 
 class SuspectGate:

@@ -288,9 +288,7 @@ class Poll:
         """Free slots; those that somebody else has changed are not ours to free any more."""
         finished, view.finished = view.finished, []
         try:
-            if not (yield from ack.free(finished)) and len(finished) > 1:
-                for lease in finished:
-                    yield from ack.free([lease])
+            yield from ack.free(finished)
         except (NotDone, OutcomeUnknown):
             view.finished = finished  # the next head read tells which are still ours
             self._unfreed_us = now_us

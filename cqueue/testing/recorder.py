@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cqueue.consumer import Consumer
+from cqueue.consuming import Found
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId
@@ -230,14 +231,9 @@ class RecordedConsumer:
         self._consumer.share = share
 
     @property
-    def was_told(self) -> bool:
-        """As `Consumer.was_told`."""
-        return self._consumer.was_told
-
-    @property
-    def has_more(self) -> bool:
-        """As `Consumer.has_more`."""
-        return self._consumer.has_more
+    def last(self) -> Found:
+        """As `Consumer.last`."""
+        return self._consumer.last
 
     @property
     def driver(self) -> BlockingDriver:

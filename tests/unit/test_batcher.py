@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from cqueue.batcher import FIRST_PAUSE_S, LONGEST_PAUSE_S, Batcher, Bounds, calls
 from cqueue.errors import Closed, NotDone, Unavailable
 from tests.fix_dispatcher import SOON_S, until
+from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 
 class Clock:
@@ -319,6 +320,26 @@ def test_ctrl_c_anywhere_in_a_call_holds_up_nobody(interrupt_after):
         assert Caller(batches, "other").end() == "other"
         until(lambda: batches.pending == 0)
     assert interrupted > 10
+
+
+def test_ctrl_c_at_any_moment_of_waiting_for_a_future_holds_up_nobody(held):
+    """The future can still be set, so that others' entries are stored."""
+    batches = batcher(held)
+    future = batches.submit("mine")
+
+    def wait():
+        with suppress(TimeoutError):
+            future.result(0.001)
+
+    def check():
+        nonlocal future
+        held.go.release(2)
+        assert on_a_thread(lambda: batches.call("other", SOON_S)) == "other"
+        assert on_a_thread(future.result) == "mine"
+        future = batches.submit("mine")
+
+    assert at_each_moment(wait, check) > 10
+    held.go.release()
 
 
 def test_a_thread_that_cannot_be_started_is_told_and_nothing_is_stored(storing, monkeypatch):

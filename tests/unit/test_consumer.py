@@ -27,6 +27,7 @@ from cqueue.store.operations import (
     RemoveQueue,
     SlotState,
 )
+from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 SOON = timedelta(seconds=2)
 
@@ -185,12 +186,23 @@ def test_close_ends_a_receive_that_waits(queue):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not consumer._sleeper.waiting:
+    while not consumer._receiver.sleeper.waiting:
         time.sleep(0.001)
     consumer.close()
     thread.join(5)
     assert not thread.is_alive()
     assert isinstance(outcome[0], cqueue.Closed)
+
+
+def test_ctrl_c_at_any_moment_of_a_wait_holds_up_no_sender(queue):
+    """A receive that waits is ended; another thread that sends wakes the consumer, or finds it gone."""
+    with queue.consumer() as consumer:
+
+        def check():
+            on_a_thread(lambda: queue.send(b"x"))
+            consumer.ack(consumer.receive(wait=SOON))
+
+        assert at_each_moment(lambda: consumer._receiver.sleeper.sleep(0.001), check) > 1
 
 
 def test_an_ack_whose_body_stays_is_an_ack(store, queue):
@@ -200,7 +212,7 @@ def test_an_ack_whose_body_stays_is_an_ack(store, queue):
     with queue.consumer() as consumer:
         consumer.ack(consumer.receive(wait=SOON))
         assert queue.find(id_) is None
-        assert consumer._poll.finished
+        assert consumer._receiver._poll.finished
 
 
 def lose_bodies(store):
@@ -498,20 +510,20 @@ def test_an_ack_stored_in_part_is_unknown(store, queue):
 def test_a_consumer_knows_that_it_was_told(queue):
     """Until it looks: then what it was told of is found, or is gone."""
     with queue.consumer() as consumer:
-        assert not consumer._sleeper.told
+        assert not consumer._receiver.sleeper.told
         queue.send(b"x")
-        assert consumer._sleeper.told
+        assert consumer._receiver.sleeper.told
         assert len(consumer.receive(wait=SOON)) == 1
-        assert not consumer._sleeper.told
+        assert not consumer._receiver.sleeper.told
 
 
 def test_a_message_that_is_due_later_tells_nobody(queue):
     """A look before it is due would be in vain; one that is due beside it is told of."""
     with queue.consumer() as consumer:
         queue.send(b"later", delay=timedelta(minutes=1), priority=3)
-        assert not consumer._sleeper.told
+        assert not consumer._receiver.sleeper.told
         queue.send_many([cqueue.Message(b"later", delay=timedelta(minutes=1), priority=3), *messages(b"now")])
-        assert {hint.priorities for hint in consumer._sleeper.told} == {frozenset({0})}
+        assert {hint.priorities for hint in consumer._receiver.sleeper.told} == {frozenset({0})}
 
 
 def test_what_was_purged_is_not_claimed(queue):
@@ -532,10 +544,10 @@ def test_a_receive_in_vain_frees_slots_whose_messages_are_acked(queue, monkeypat
         queue.send(b"x")
         consumer.ack(consumer.receive(wait=SOON))
         assert consumer.receive() == []
-        assert consumer._poll._unfreed_us is not None
+        assert consumer._receiver._poll._unfreed_us is not None
         monkeypatch.setattr(poll, "FREE_AFTER_US", 0)
         assert consumer.receive() == []
-        assert consumer._poll._unfreed_us is None
+        assert consumer._receiver._poll._unfreed_us is None
         queue.send(b"y")
         assert [message.body for message in consumer.receive(wait=SOON)] == [b"y"]
 
@@ -546,7 +558,7 @@ def test_a_purge_takes_what_a_consumer_has_heard_of(queue):
         queue.send(b"first")
         consumer.ack(consumer.receive(wait=SOON))
         queue.send(b"second")
-        spec = consumer._catalog.entry(queue.name).spec
-        consumer._driver.run(consumer._poll.begin(spec, consumer._hints(consumer._poll)))
+        receiver = consumer._receiver
+        consumer._driver.run(receiver._poll.begin(receiver._entry().spec, receiver._hints(receiver._poll)))
         assert queue.purge() == 1
         assert consumer.receive() == []

@@ -451,7 +451,7 @@ def waiting(consumer):
         target=lambda: came(consumer.receive(1, wait=timedelta(seconds=60))), daemon=True
     )
     thread.start()
-    until(lambda: consumer._sleeper.waiting)
+    until(lambda: consumer._receiver.sleeper.waiting)
     return came
 
 

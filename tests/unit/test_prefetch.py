@@ -17,6 +17,7 @@ from cqueue.message import Message
 from cqueue.prefetch import Prefetch
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Mutate
+from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 SOON = timedelta(seconds=5)
 
@@ -294,7 +295,7 @@ def test_a_child_process_receives_nothing_and_waits_for_no_thread(queue):
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=20) as consumer:
         consumer.receive(20)
-        consumer._ahead._fetching = True
+        consumer._ahead._claiming = True
         pid = os.fork()
         if not pid:
             try:
@@ -302,7 +303,7 @@ def test_a_child_process_receives_nothing_and_waits_for_no_thread(queue):
             except Closed:
                 os._exit(7)
             os._exit(1)
-        consumer._ahead._fetching = False
+        consumer._ahead._claiming = False
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 7
 
@@ -330,7 +331,7 @@ def test_a_full_buffer_is_not_added_to():
     while messages := ahead.take(1):
         got += len(messages)
         with ahead._changed:
-            assert ahead._left <= 15
+            assert len(ahead._waiting) <= 15
     assert got == 44
     assert fetched == [10, 10, 10, 5, 0]
     ahead.close()
@@ -342,9 +343,9 @@ def test_what_a_receive_waits_for_counts_as_gone():
 
     class Noted(Prefetch):
         def _ask(self):
-            before = self._wanted
+            before = self._claiming
             super()._ask()
-            if self._wanted and not before:
+            if self._claiming and not before:
                 asked_by.append(threading.current_thread().name)
 
     def fetch(count):
@@ -354,14 +355,14 @@ def test_what_a_receive_waits_for_counts_as_gone():
     ahead = Noted(10, fetch, lambda _: None, lambda: 60.0)
     ahead.put([], 10, more=False)
     assert len(ahead.take(6)) == 6
-    until(lambda: ahead._left == 14)
+    until(lambda: len(ahead._waiting) == 14)
     ahead.close()
     assert asked_by == [threading.current_thread().name, "cqueue-prefetch"]
 
 
 def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
     ahead = Prefetch(10, lambda count: ([0] * count, False), lambda _: None, lambda: 60.0)
-    ahead._fetching = True
+    ahead._claiming = True
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -370,6 +371,35 @@ def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         ahead.take(5)
     assert ahead._awaited == 0
+
+
+def test_ctrl_c_at_any_moment_of_a_receive_that_waits_leaves_the_rest_to_others():
+    """The thread that fetches goes on, and close ends."""
+    gate = threading.Semaphore(0)
+
+    def fetch(_count):
+        gate.acquire(timeout=5)
+        return [1, 2], False
+
+    def waits():
+        made = Prefetch(2, fetch, lambda _: None, lambda: 60.0)
+        made.put([0], 2, more=True)
+        return made
+
+    def take():
+        ahead.take(1)
+        threading.Timer(0.001, gate.release).start()
+        ahead.take(1)
+
+    def check():
+        nonlocal ahead
+        gate.release()
+        on_a_thread(ahead.close)
+        ahead = waits()
+
+    ahead = waits()
+    assert at_each_moment(take, check) > 10
+    on_a_thread(ahead.close)
 
 
 def test_a_receive_that_is_interrupted_while_it_takes_leaves_the_rest_in_order():
@@ -388,9 +418,9 @@ def test_a_receive_that_is_interrupted_while_it_takes_leaves_the_rest_in_order()
     with pytest.raises(KeyboardInterrupt):
         ahead.take(3)
     ahead._waiting = deque(ahead._waiting)
-    assert ahead.take(1) == [3]
+    assert ahead.take(1) == [2]
     ahead.close()
-    assert back == [4]
+    assert back == [3, 4]
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=20), st.lists(st.integers(1, 12), max_size=60))
@@ -406,7 +436,7 @@ def test_takes_and_puts_of_all_sizes_keep_the_order(puts, takes):
         assert len(some) == min(count, sum(puts) - len(taken))
         taken += some
     assert taken == list(range(len(taken)))
-    assert ahead._left == sum(puts) - len(taken)
+    assert len(ahead._waiting) == sum(puts) - len(taken)
     ahead.close()
 
 
@@ -420,12 +450,12 @@ def test_large_bodies_are_claimed_ahead_a_few_at_a_time():
 
     ahead = Prefetch(100, fetch, lambda _: None, lambda: 60.0)
     ahead.put([0] * 3, 4, more=True)
-    assert not ahead._wanted
+    assert not ahead._claiming
     got = 0
     while messages := ahead.take(1):
         got += len(messages)
         with ahead._changed:
-            assert ahead._left <= 6
+            assert len(ahead._waiting) <= 6
     assert (got, len(fetched)) == (3 + 5 * 4, 5)
     ahead.close()
 

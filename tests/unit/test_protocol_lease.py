@@ -237,6 +237,39 @@ def test_an_extend_without_an_answer_is_no_lost_lease(applied):
     table.run(ack.nack(one.lease, [one.row.id], 0, ack.Shared()))
 
 
+@pytest.mark.parametrize("by", ["claim", "free"])
+@pytest.mark.parametrize("applied", [True, False])
+def test_after_an_extend_without_an_answer_an_acked_slot_is_freed(applied, by):
+    """Whether the extension stands or not, the slot does not wait for its timeout to be free again."""
+    table = Table()
+    view = table.view()
+    table.put(table.time_us)
+    (one,) = table.claim(view).taken
+    with pytest.raises(OutcomeUnknown):
+        table.run(ack.extend(one.lease, 3_600_000), outage(table, applied=applied))
+    finished = table.run(ack.ack([one]))
+    table.pass_time(SECOND_US)
+    if by == "claim":
+        view.finished += finished
+        table.claim(view)
+    else:
+        table.run(ack.free(finished))
+    assert [slot.state for slot in table.head().slots] == [SlotState.FREE]
+
+
+def test_of_finished_slots_only_those_are_freed_that_nobody_else_has_changed():
+    """One mutation frees the rest, and what another consumer holds by now is left alone."""
+    table = Table()
+    old = held(table, 1)
+    table.pass_time(30 * SECOND_US + SKEW_US)
+    (taken_over,) = table.claim(gate=SuspectGate()).taken
+    new = held(table, 1)
+    table.run(ack.free([old[0].lease, *table.run(ack.ack(new))]))
+    slots = {slot.number: slot for slot in table.head().slots}
+    assert slots[taken_over.lease.slot.number].rev == taken_over.lease.slot.rev
+    assert slots[new[0].lease.slot.number].state is SlotState.FREE
+
+
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_nack_without_an_answer_can_be_repeated(applied, count):

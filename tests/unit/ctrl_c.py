@@ -1,0 +1,56 @@
+"""Ctrl-C at each moment when Python looks for signals: as a function begins, and as one in C ends."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def ctrl_c_at(number: int) -> Iterator[None]:
+    """A block that a signal interrupts at the moment of this number, if it has so many."""
+    left = number
+
+    def look(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal left
+        left -= event in ("call", "c_return")
+        if not left:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def at_each_moment(call: Callable[[], object], check: Callable[[], None]) -> int:
+    """Call with a Ctrl-C at each of its moments in turn, and check after each; how many there were.
+
+    A wait that is cut off as it begins ends in the RuntimeError of a condition that is not locked.
+    """
+    for number in itertools.count(1):
+        try:
+            with ctrl_c_at(number):
+                call()
+        except (KeyboardInterrupt, RuntimeError):
+            check()
+        else:
+            return number
+    raise AssertionError
+
+
+def on_a_thread(call: Callable[[], Any]) -> Any:
+    """What a call on another thread returns, which must come to its end."""
+    outcome: list[Any] = []
+    thread = threading.Thread(target=lambda: outcome.append(call()), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive()
+    return outcome[0]

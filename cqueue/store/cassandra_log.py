@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +10,9 @@ from cqueue import ids
 from cqueue.store import cells, decode
 from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
-from cqueue.store.operations import Pending
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import Answer, Request
+from cqueue.store.requests import Answer, Later, Request, Steps
 from cqueue.store.sender import Sender, Starters, change_values, nothing
 
 _smallint = struct.Struct(">h").pack
@@ -37,8 +35,8 @@ class CassandraLogs(Sender):
             ops.DeleteRecords: lambda op: write(
                 cql.DELETE_RECORDS, max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
             ),
-            ops.ReadRecords: lambda op: _Rows(_Whole(self._read, op)),
-            ReadRecordPage: lambda op: _Whole(self._read, op),
+            ops.ReadRecords: lambda op: Later(self._read_rows(op)),
+            ReadRecordPage: lambda op: Later(self._read_whole(op)),
             ops.ReadRecordIds: lambda op: self._requests.send(
                 cql.READ_RECORD_IDS,
                 (*op.shard, op.after, op.upto, op.limit),
@@ -68,6 +66,28 @@ class CassandraLogs(Sender):
         log, partition, time_shard = op.shard
         shard = (log.encode(), _smallint(partition), _bigint(time_shard))
         return self._requests.send_encoded(cql.APPEND_RECORD, shard, record_cells(op), nothing)
+
+    def _read_rows(self, op: ops.ReadRecords) -> Steps[list[ops.RecordRow]]:
+        page = yield from self._read_whole(op)
+        return list(page.rows())
+
+    def _read_whole(self, op: Read) -> Steps[RecordPage]:
+        """Read records of which some may be broken, until there are as many as were asked for.
+
+        A short answer says that there are no more records, so one must not be short for those left out.
+        """
+        request = self._read(op)
+        yield
+        page = request.result()
+        if not page.broken:
+            return page
+        rows, limit = list(page.rows()), op.limit
+        while len(rows) < limit and len(page) + len(page.broken) == limit:
+            read = [page.id_at(place) for place in range(len(page))] + [each.id for each in page.broken]
+            op = replace(op, upto=min(read) - 1) if op.reverse else replace(op, after=max(read))
+            page = self._read(op).result()
+            rows += page.rows()
+        return RecordPage.of(rows[:limit])
 
     def _read(self, op: Read) -> Request[RecordPage]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
@@ -120,39 +140,3 @@ def _page(found: Answer) -> RecordPage:
         if not reason
     )
     return replace(page, broken=broken)
-
-
-class _Whole:
-    """A read of records of which some may be broken: it goes on until there are as many as were asked for.
-
-    A short answer says that there are no more records, so one must not be short for those left out.
-    """
-
-    def __init__(self, send: Callable[[Read], Pending[RecordPage]], op: Read) -> None:
-        self._send = send
-        self._op = op
-        self._first = send(op)
-
-    def result(self) -> RecordPage:
-        """Wait for it, and for what follows it."""
-        op, page = self._op, self._first.result()
-        if not page.broken:
-            return page
-        rows = list(page.rows())
-        while len(rows) < op.limit and len(page) + len(page.broken) == op.limit:
-            read = [page.id_at(place) for place in range(len(page))] + [each.id for each in page.broken]
-            op = replace(op, upto=min(read) - 1) if op.reverse else replace(op, after=max(read))
-            page = self._send(op).result()
-            rows += page.rows()
-        return RecordPage.of(rows[: op.limit])
-
-
-class _Rows:
-    """A page under way, as rows."""
-
-    def __init__(self, page: Pending[RecordPage]) -> None:
-        self._page = page
-
-    def result(self) -> list[ops.RecordRow]:
-        """Wait for it."""
-        return list(self._page.result().rows())

@@ -7,7 +7,7 @@ whoever makes it; the driver's own thread receives the answer; decoding it is le
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -98,29 +98,38 @@ class Window(Generic[T]):
             self._fill()
 
 
-class Collected(Generic[T]):
-    """A window whose results become one."""
+Steps = Generator[None, None, T]
+"""What makes one result of several requests: it sends the first of them, yields, and goes on when asked."""
 
-    def __init__(self, window: Window[Any], kind: Kind, combine: Callable[[list[Any]], T]) -> None:
-        self._window = window
-        self._kind = kind
-        self._combine = combine
+
+class Later(Generic[T]):
+    """Steps under way."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        next(steps)
+        self._steps = steps
 
     def result(self) -> T:
-        """Wait for all of them. Writes are "not done" only if none of them was."""
-        results = list(self._window.results())
-        errors = [result for result in results if isinstance(result, CqueueError)]
-        if errors:
-            raise self._failure(errors, len(results))
-        return self._combine(results)
+        """Wait for the end of it."""
+        try:
+            next(self._steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        raise AssertionError("Steps yield once.")
 
-    def _failure(self, errors: list[CqueueError], parts: int) -> CqueueError:
-        worst = next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
-        if isinstance(worst, OutcomeUnknown) or self._kind is Kind.READ or len(errors) == parts:
-            return worst
-        partly = OutcomeUnknown(f"{len(errors)} of {parts} parts were not written: {worst}")
-        partly.__cause__ = worst
-        return partly
+
+def collected(window: Window[Any], kind: Kind, combine: Callable[[list[Any]], T]) -> Steps[T]:
+    """A window whose results become one. Writes are "not done" only if none of them was."""
+    yield
+    results = list(window.results())
+    errors = [result for result in results if isinstance(result, CqueueError)]
+    if not errors:
+        return combine(results)
+    worst = next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
+    if isinstance(worst, OutcomeUnknown) or kind is Kind.READ or len(errors) == len(results):
+        raise worst
+    raise OutcomeUnknown(f"{len(errors)} of {len(results)} parts were not written: {worst}") from worst
 
 
 def start(send: Callable[[], Pending[T]]) -> Pending[T] | CqueueError:

@@ -69,8 +69,6 @@ READ_HEAD = _read(_HEAD_CQL)
 READ_HEAD_SERIAL = _read(_HEAD_CQL, serial=True)
 # Live messages between two ids.
 READ_SLICE = _read(f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
-# The same for those who read a whole queue, and take the answer apart themselves.
-READ_PAGE = _read(f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}", raw=True)
 # As a slice, for sweeps.
 READ_IDS = _read(f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
 # Which of these are live still.

@@ -14,7 +14,6 @@ from cqueue import ids
 from cqueue.errors import NotDone, SchemaMismatch, Unavailable
 from cqueue.store import statements
 from cqueue.store.cassandra import CassandraStore
-from cqueue.store.message_page import ReadMessagePage
 from cqueue.store.operations import (
     RETIRED_TTL_S,
     DeleteMessages,
@@ -68,7 +67,6 @@ def test_ids_stay_integers_when_the_server_has_forgotten_its_statements(cassandr
     looks = [
         ReadSlice(wide_row, 0, ids.START, END, 10),
         ReadIds(wide_row, 0, ids.START, END, 10),
-        ReadMessagePage(wide_row, 0, ids.START, END, 10),
         ReadHead(wide_row),
     ]
 

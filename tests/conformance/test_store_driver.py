@@ -9,7 +9,6 @@ from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import open_session
 from cqueue.store.driver import probe
 from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecordIds, ReadRecords, RecordRow
-from cqueue.store.message_page import ReadMessagePage
 from cqueue.store.operations import (
     DeleteMessages,
     InsertBodies,
@@ -66,8 +65,6 @@ def test_messages_are_sent_claimed_and_deleted(stock, wide_row):
     every = (wide_row, 0, ids.START, END, 100)
     assert stock.execute(ReadSlice(*every)).rows == rows
     assert stock.execute(ReadIds(*every)).ids == [row.id for row in rows]
-    page = stock.execute(ReadMessagePage(*every))
-    assert [page.id_at(place) for place in range(len(page))] == [row.id for row in rows]
     assert stock.execute(ReadMessages(wide_row, 0, (pack[1].id, plain[0].id))) == [plain[0], pack[1]]
 
     claimed = tuple(row.id for row in rows)

@@ -4,7 +4,7 @@ import pytest
 
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.cassandra import _portions
-from cqueue.store.requests import Collected, Window, start
+from cqueue.store.requests import Later, Window, collected, start
 from cqueue.store.statements import Kind
 
 
@@ -50,43 +50,43 @@ def test_one_above_the_limit_goes_alone():
 
 def test_nothing_to_do():
     """An empty window has no results."""
-    assert Collected(window([], limit=8), Kind.READ, list).result() == []
+    assert Later(collected(window([], limit=8), Kind.READ, list)).result() == []
 
 
-def collected(kind, *outcomes):
+def total(kind, *outcomes):
     some = window([], *([1] * len(outcomes)), limit=2, outcomes=outcomes)
-    return Collected(some, kind, sum)
+    return Later(collected(some, kind, sum))
 
 
 def test_results_become_one():
     """In order, by the function given."""
-    assert collected(Kind.WRITE, 1, 2, 3).result() == 6
+    assert total(Kind.WRITE, 1, 2, 3).result() == 6
 
 
 def test_a_write_half_done_is_unknown():
     """To say "not done" would be to say that nothing was stored."""
     with pytest.raises(OutcomeUnknown) as caught:
-        collected(Kind.WRITE, 1, Unavailable("few"), 3).result()
+        total(Kind.WRITE, 1, Unavailable("few"), 3).result()
     assert isinstance(caught.value.__cause__, Unavailable)
 
 
 def test_a_write_not_done_at_all_is_not_done():
     """Every part says so."""
     with pytest.raises(NotDone):
-        collected(Kind.WRITE, Unavailable("a"), Unavailable("b")).result()
+        total(Kind.WRITE, Unavailable("a"), Unavailable("b")).result()
 
 
 def test_unknown_outweighs_not_done():
     """Whatever its place."""
     for kind in (Kind.READ, Kind.WRITE):
         with pytest.raises(OutcomeUnknown, match="who knows"):
-            collected(kind, Unavailable("a"), OutcomeUnknown("who knows")).result()
+            total(kind, Unavailable("a"), OutcomeUnknown("who knows")).result()
 
 
 def test_a_read_that_failed_in_part_is_not_done():
     """A read has no effect that could be half there."""
     with pytest.raises(Unavailable):
-        collected(Kind.READ, 1, Unavailable("few")).result()
+        total(Kind.READ, 1, Unavailable("few")).result()
 
 
 def test_what_cannot_be_sent_is_an_error_in_its_place():

@@ -98,7 +98,7 @@ class CassandraStore(Sender):
                 cql.DELETE_BODIES, _delete_us(op.ids), *op.wide_row, op.ids
             ),
             ops.DropBodies: lambda op: self._write(cql.DROP_BODIES, op.at_us, *op.wide_row),
-            ops.Mutate: lambda op: self._requests.send_conditional(_mutation(op), applied),
+            ops.Mutate: lambda op: self._requests.send_batch(Kind.CONDITIONAL, _mutation(op), applied),
             ops.DropSlot: lambda op: self._change(cql.DROP_SLOT, *op.wide_row, op.priority, op.id),
             ops.DumpRow: lambda op: self._requests.send(
                 cql.DUMP_ROW[op.table], op.key, lambda found: next((row[0] for row in found.rows), None)
@@ -249,11 +249,8 @@ class CassandraStore(Sender):
     # ── Plain writes ──
 
     def _insert_messages(self, op: ops.InsertMessages) -> Request[None]:
-        send, partition = self._requests.send_encoded, codec.partition(op.wide_row)
-        rows = packs.joined(op.rows)
-        if codec.are_plain(rows):
-            return send(cql.INSERT_PLAIN_MESSAGE, partition, codec.plain_cells(rows), nothing)
-        return send(cql.INSERT_MESSAGE, partition, codec.message_cells(rows), nothing)
+        rows = codec.message_cells(packs.joined(op.rows))
+        return self._requests.send_encoded(cql.INSERT_MESSAGE, codec.partition(op.wide_row), rows, nothing)
 
     def _delete_messages(self, op: ops.DeleteMessages) -> Request[None]:
         place = (*op.wide_row, op.priority)
@@ -272,7 +269,7 @@ class CassandraStore(Sender):
             parts.append((cql.DELETE_MESSAGES, (_delete_us(rows), *place, rows)))
         if len(parts) == 1:
             return self._requests.send(*parts[0], deleted)
-        return self._requests.send_together(parts, deleted)
+        return self._requests.send_batch(Kind.WRITE, parts, deleted)
 
     def _drop_messages(self, op: ops.DropMessages) -> Request[None]:
         rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may stand under any id

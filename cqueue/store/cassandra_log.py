@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cqueue import ids
@@ -21,8 +22,6 @@ _bigint = struct.Struct(">q").pack
 _id = struct.Struct(">iQQ").pack
 _timestamp = struct.Struct(">iq").pack
 
-Read = ops.ReadRecords | ReadRecordPage
-
 
 class CassandraLogs(Sender):
     """Starts the requests of all log operations."""
@@ -33,9 +32,8 @@ class CassandraLogs(Sender):
         return {
             ops.AppendRecords: self._append,
             ops.DeleteRecords: lambda op: write(
-                cql.DELETE_RECORDS, max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
+                cql.DELETE_RECORDS, op.at_us or max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
             ),
-            ops.ReadRecords: lambda op: Later(self._read_rows(op)),
             ReadRecordPage: lambda op: Later(self._read_whole(op)),
             ops.ReadRecordIds: lambda op: self._requests.send(
                 cql.READ_RECORD_IDS,
@@ -48,9 +46,10 @@ class CassandraLogs(Sender):
                 lambda found: dict(found.rows),
             ),
             ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
-            ops.DropRecord: lambda op: write(cql.DROP_RECORD, op.at_us, *op.shard, op.id),
             ops.RegisterLogShard: lambda op: write(cql.REGISTER_LOG_SHARD, *op.shard, op.ttl_s),
-            ops.ReadLogShards: self._read_shards,
+            ops.ReadLogShards: lambda op: all_(
+                cql.READ_LOG_SHARDS, (op.log, op.time_shards), partial(decode.log_shards, op.log)
+            ),
             ops.ListLogShards: lambda op: self._requests.send(
                 cql.LIST_LOG_SHARDS, (), lambda found: sorted(at for log, at in found.rows if log == op.log)
             ),
@@ -67,11 +66,7 @@ class CassandraLogs(Sender):
         shard = (log.encode(), _smallint(partition), _bigint(time_shard))
         return self._requests.send_encoded(cql.APPEND_RECORD, shard, record_cells(op), nothing)
 
-    def _read_rows(self, op: ops.ReadRecords) -> Steps[list[ops.RecordRow]]:
-        page = yield from self._read_whole(op)
-        return list(page.rows())
-
-    def _read_whole(self, op: Read) -> Steps[RecordPage]:
+    def _read_whole(self, op: ReadRecordPage) -> Steps[RecordPage]:
         """Read records of which some may be broken, until there are as many as were asked for.
 
         A short answer says that there are no more records, so one must not be short for those left out.
@@ -89,7 +84,7 @@ class CassandraLogs(Sender):
             rows += page.rows()
         return RecordPage.of(rows[:limit])
 
-    def _read(self, op: Read) -> Request[RecordPage]:
+    def _read(self, op: ReadRecordPage) -> Request[RecordPage]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
 
         def decoded(found: Answer) -> RecordPage:
@@ -100,14 +95,6 @@ class CassandraLogs(Sender):
             return page
 
         return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
-
-    def _read_shards(self, op: ops.ReadLogShards) -> Request[dict[int, frozenset[int]]]:
-        def decoded(found: Answer) -> dict[int, frozenset[int]]:
-            shards, damages = decode.log_shards(op.log, found.rows)
-            decode.kept(decode.Found([], damages), self.quarantine)
-            return shards
-
-        return self._requests.send(cql.READ_LOG_SHARDS, (op.log, op.time_shards), decoded)
 
 
 def record_cells(op: ops.AppendRecords) -> list[bytes]:

@@ -36,12 +36,10 @@ Report = Callable[[tuple[int, int, int], str], None]
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
 _key = struct.Struct(">ibiQQ").pack  # the cells of priority and id
-_before_body = struct.Struct(">ibiQQi").pack  # and the size of the body
 _id = struct.Struct(">iQQ").pack
 _timestamp = struct.Struct(">iq").pack
 _sent = struct.Struct(">iq").pack
 _end = struct.Struct(">ibiq").pack  # the cells of format and write timestamp
-_plain_end = struct.Struct(">iqibiq").pack  # with sent_at before
 
 
 def partition(wide_row: WideRow) -> tuple[bytes, bytes, bytes]:
@@ -69,25 +67,6 @@ def message_cells(rows: Iterable[MessageRow]) -> list[bytes]:
             _end(1, format_, 8, ids.time_us(id_)),
         )
         encoded.append(b"".join(parts))
-    return encoded
-
-
-_NOTHING = (None,) * 6
-
-
-def are_plain(rows: Iterable[MessageRow]) -> bool:
-    """Whether all have nothing but a small body: no size, headers, codec, task, key, trigger, expiry."""
-    return all(row[3:9] == _NOTHING and row[10] is None for row in rows)
-
-
-def plain_cells(rows: Iterable[MessageRow]) -> list[bytes]:
-    """For each row the cells of INSERT_PLAIN_MESSAGE's values after the partition key, in its order."""
-    encoded: list[bytes] = []
-    halves, time_us = ids.halves, ids.time_us
-    for priority, id_, body, _, _, _, _, _, _, sent_at, _, format_ in rows:
-        before = _before_body(1, priority, 16, *halves(id_), -1 if body is None else len(body))
-        after = _plain_end(8, sent_at, 1, format_, 8, time_us(id_))
-        encoded.append(b"".join((before, body or b"", after)))
     return encoded
 
 

@@ -78,7 +78,6 @@ class MemoryStore:
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
             ops.ReadShards: self._read_shards,
-            ops.DropShard: lambda op: self._registry(op).pop((op.time_shard, op.shard), None) and None,
             ops.InsertMessages: self._insert_messages,
             ops.DeleteMessages: self._delete_messages,
             ops.DropMessages: self._delete_messages,

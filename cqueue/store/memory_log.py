@@ -27,8 +27,7 @@ class MemoryLogs:
         return {
             ops.AppendRecords: self._append,
             ops.DeleteRecords: lambda op: self._of(op.shard).delete(op.ids),
-            ops.ReadRecords: self._read,
-            ReadRecordPage: lambda op: RecordPage.of(self._read(op)),
+            ReadRecordPage: self._read,
             ops.ReadRecordIds: lambda op: [
                 row.id for row in self.live(op.shard, op.after, op.upto)[: op.limit]
             ],
@@ -38,7 +37,6 @@ class MemoryLogs:
             ops.ListLogShards: lambda op: sorted(
                 {at for log, _, at in self._registry.alive() if log == op.log}
             ),
-            ops.DropRecord: lambda op: self._of(op.shard).delete((op.id,)),
             ops.DropRecords: lambda op: self._of(op.shard).drop(op.at_us),
             ops.UnregisterLogShard: lambda op: self._registry.remove(op.shard),
             ops.ReadLog: lambda op: self._logs.get(op.name),
@@ -62,9 +60,9 @@ class MemoryLogs:
         found = (rows.live[id_] for id_ in rows.slice(after, upto, -1)[0])
         return [row for until_us, row in found if now_us < until_us]
 
-    def _read(self, op: ops.ReadRecords | ReadRecordPage) -> list[ops.RecordRow]:
+    def _read(self, op: ReadRecordPage) -> RecordPage:
         rows = self.live(op.shard, op.after, op.upto)
-        return rows[::-1][: op.limit] if op.reverse else rows[: op.limit]
+        return RecordPage.of((rows[::-1] if op.reverse else rows)[: op.limit])
 
     def _peek(self, op: ops.PeekRecords) -> dict[int, int]:
         found: dict[int, int] = {}

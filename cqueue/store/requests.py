@@ -185,21 +185,10 @@ class Requests:
         with limits.within(EVERYWHERE_S):
             return self._submit(bound, statement.kind, decode)
 
-    def send_conditional(
-        self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
-    ) -> Request[T]:
-        """Send several statements of one partition as one conditional mutation."""
-        return self._send_batch(Kind.CONDITIONAL, parts, decode)
-
-    def send_together(
-        self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
-    ) -> Request[T]:
-        """Send several plain statements of one partition as one mutation."""
-        return self._send_batch(Kind.WRITE, parts, decode)
-
-    def _send_batch(
+    def send_batch(
         self, kind: Kind, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
     ) -> Request[T]:
+        """Send several statements of one partition and kind as one mutation."""
         batch = self._batch(kind)
         for statement, values in parts:
             batch.add(self.driver.bind(self.prepared(statement), values))

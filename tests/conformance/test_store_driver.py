@@ -8,7 +8,7 @@ from cqueue.store import driver
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import open_session
 from cqueue.store.driver import probe
-from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecordIds, ReadRecords, RecordRow
+from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecordIds, RecordRow
 from cqueue.store.operations import (
     DeleteMessages,
     InsertBodies,
@@ -26,6 +26,7 @@ from cqueue.store.operations import (
     SlotRow,
     SlotState,
 )
+from cqueue.store.record_page import ReadRecordPage
 from tests.fix_store import lock, message, new_id, new_ids, now_us
 
 pytestmark = pytest.mark.cassandra
@@ -96,5 +97,5 @@ def test_records(stock, wide_row):
     first, second = new_ids(2)
     rows = (RecordRow(first, "t", None, None, b""), RecordRow(second, "t", "k", {"a": "b"}, b"body"))
     stock.execute(AppendRecords(shard, rows, 600))
-    assert stock.execute(ReadRecords(shard, ids.START, END, 10)) == list(rows)
+    assert list(stock.execute(ReadRecordPage(shard, ids.START, END, 10)).rows()) == list(rows)
     assert stock.execute(ReadRecordIds(shard, ids.START, END, 10)) == [first, second]

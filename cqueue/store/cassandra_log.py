@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from cqueue import ids
-from cqueue.store import cells, decode
+from cqueue.store import codec, decode
 from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
 from cqueue.store.requests import Answer, Later, Request, Steps
 from cqueue.store.sender import Sender, Starters, change_values, nothing
-
-_smallint = struct.Struct(">h").pack
-_int = struct.Struct(">i").pack
-_bigint = struct.Struct(">q").pack
-_id = struct.Struct(">iQQ").pack
-_timestamp = struct.Struct(">iq").pack
 
 
 class CassandraLogs(Sender):
@@ -62,9 +55,8 @@ class CassandraLogs(Sender):
         }
 
     def _append(self, op: ops.AppendRecords) -> Request[None]:
-        log, partition, time_shard = op.shard
-        shard = (log.encode(), _smallint(partition), _bigint(time_shard))
-        return self._requests.send_encoded(cql.APPEND_RECORD, shard, record_cells(op), nothing)
+        rows = codec.record_cells(op)
+        return self._requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows, nothing)
 
     def _read_whole(self, op: ReadRecordPage) -> Steps[RecordPage]:
         """Read records of which some may be broken, until there are as many as were asked for.
@@ -95,24 +87,6 @@ class CassandraLogs(Sender):
             return page
 
         return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
-
-
-def record_cells(op: ops.AppendRecords) -> list[bytes]:
-    """For each record the cells of APPEND_RECORD's values after the partition key, in its order."""
-    encoded: list[bytes] = []
-    of, text, ttl = cells.of, cells.text, cells.of(_int(op.ttl_s))
-    for id_, topic, key, headers, body in op.rows:
-        parts = (
-            _id(16, *ids.halves(id_)),
-            of(topic.encode()),
-            text(key),
-            cells.UNSET if headers is None else of(cells.text_map(headers)),
-            of(body),
-            _timestamp(8, ids.time_us(id_)),
-            ttl,
-        )
-        encoded.append(b"".join(parts))
-    return encoded
 
 
 def _page(found: Answer) -> RecordPage:

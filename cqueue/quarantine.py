@@ -26,11 +26,10 @@ from cqueue.protocol.sanity import next_fence
 from cqueue.protocol.spec import Proto
 from cqueue.store import decode
 from cqueue.store.control import ReadSchedule, ReadWorkers, RemoveSchedule, RemoveWorker
-from cqueue.store.log_operations import DropRecord, LogShard, UnregisterLogShard
+from cqueue.store.log_operations import DeleteRecords, LogShard, UnregisterLogShard
 from cqueue.store.operations import (
     DeleteBodies,
     DropMessages,
-    DropShard,
     DropSlot,
     DumpRow,
     Mutate,
@@ -42,6 +41,7 @@ from cqueue.store.operations import (
     SlotChange,
     SlotRow,
     SlotState,
+    UnregisterShard,
     WideRow,
 )
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, SLOT_KIND, Damage, parse_address
@@ -173,9 +173,9 @@ def drop(client: Client, damage: Damage) -> None:
             driver.ask(RemoveWorker(key[1]))
         case "shards":
             queue, epoch, time_shard, shard = key
-            driver.ask(DropShard(queue, epoch, time_shard, shard, driver.clock.now_us()))
+            driver.ask(UnregisterShard(queue, epoch, time_shard, shard, driver.clock.now_us()))
         case "log":
-            driver.ask(DropRecord(LogShard(*key[:3]), key[3], driver.clock.now_us()))
+            driver.ask(DeleteRecords(LogShard(*key[:3]), (key[3],), driver.clock.now_us()))
         case "log_shards":
             log, time_shard, partition = key
             driver.ask(UnregisterLogShard(LogShard(log, partition, time_shard)))

@@ -22,7 +22,7 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.spark.records import existing, within
 from cqueue.spark.session import SparkSide
 from cqueue.store.cells import pairs
-from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecords, RecordRow
+from cqueue.store.log_operations import AppendRecords, LogShard, RecordRow
 from cqueue.store.record_page import ReadRecordPage
 
 MARK: Final = "cqueue-source"
@@ -61,8 +61,8 @@ def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
 
 
 def _earliest(side: SparkSide, shard: LogShard) -> RecordRow | None:
-    found = side.driver.ask(ReadRecords(shard, ids.START, (1 << 124) - 1, 1))
-    return found[0] if found else None
+    found = side.driver.ask(ReadRecordPage(shard, ids.START, (1 << 124) - 1, 1))
+    return next(found.rows(), None)
 
 
 def settle(side: SparkSide, spec: LogSpec) -> None:

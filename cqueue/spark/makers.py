@@ -1,4 +1,4 @@
-"""What only Spark's columns need: ids as applications see them, times in ms, columns that are mostly null.
+"""What only Spark's columns need: ids as applications see them, and times in ms.
 
 Those ids are base64 texts with the place of the message in them. Of one wide row all have the same length, so
 they are made a whole batch at a time: one by one, they would take longer than everything else.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from cqueue.arrays import TEXT_MAP, TIMESTAMP, maps, texts
+from cqueue.arrays import TIMESTAMP
 from cqueue.store.operations import WideRow
 
 _ID_SIZE: Final = 16
@@ -54,17 +53,3 @@ def milliseconds(values: Any) -> pa.Array:
 def constant(value: Any, count: int, type_: pa.DataType) -> pa.Array:
     """The same value so many times."""
     return pa.repeat(pa.scalar(value, type_), count)
-
-
-def sparse(cells: Mapping[int, bytes], count: int) -> pa.Array:
-    """Texts by place, from their bytes."""
-    return texts(_spread(cells, count)) if cells else pa.nulls(count, pa.string())
-
-
-def sparse_maps(cells: Mapping[int, bytes], count: int) -> pa.Array:
-    """Headers by place, as on the wire."""
-    return maps(_spread(cells, count)) if cells else pa.nulls(count, TEXT_MAP)
-
-
-def _spread(cells: Mapping[int, bytes], count: int) -> list[bytes | None]:
-    return [cells.get(place) for place in range(count)]

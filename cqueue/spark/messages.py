@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -28,13 +28,13 @@ from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
 from cqueue.spark.split import Piece, Probe, ahead, grouped, split
 from cqueue.spark.views import DEAD, arrow_schema
-from cqueue.store.cells import pairs
-from cqueue.store.message_page import BODY_AT, ID_AT, SENT_AT_BEFORE_END, TAIL, MessagePage, ReadMessagePage
-from cqueue.store.operations import ReadBodies, ReadIds, WideRow
+from cqueue.store.operations import MessageRow, ReadBodies, ReadIds, ReadSlice, WideRow
 
 FIRST_ROWS: Final = 500
 MOST_ROWS: Final = 5000
 PAGE_BYTES: Final = 2 << 20
+ROW_BYTES: Final = 100
+"""What a message takes beside its body, about."""
 LARGE_BYTES: Final = 16 << 20
 """Of bodies that stand apart a batch holds so many bytes, and one body on top."""
 
@@ -105,85 +105,64 @@ def read(side: SparkSide, part: MessagePart, view: str, columns: tuple[str, ...]
                 return
 
 
-def _pages(side: SparkSide, part: MessagePart) -> Iterator[tuple[Place, MessagePage]]:
+def _pages(side: SparkSide, part: MessagePart) -> Iterator[tuple[Place, list[MessageRow]]]:
     limit = FIRST_ROWS
     for piece in part.pieces:
         wide_row, priority = piece.place
         walk = Walk(part.spec, wide_row, piece.after, piece.upto)
         while not walk.done:
-            page = side.driver.ask(ReadMessagePage(wide_row, priority, walk.after, walk.upto, limit))
-            walk.passed(page.last if len(page) == limit else None, page.tombstones)
-            if page:
-                yield piece.place, page
-                wanted = PAGE_BYTES * len(page) // len(page.data)
+            page = side.driver.ask(ReadSlice(wide_row, priority, walk.after, walk.upto, limit))
+            walk.passed(page.rows[-1].id if len(page.rows) == limit else None, page.tombstones)
+            if page.rows:
+                yield piece.place, page.rows
+                size = sum([ROW_BYTES + len(row.body or b"") for row in page.rows])
+                wanted = PAGE_BYTES * len(page.rows) // size
                 limit = max(FIRST_ROWS, min(MOST_ROWS, limit * 4, wanted))
 
 
 class _Messages:
-    """Some messages of a page, from `start` to `stop` - 1, a column at a time.
+    """Messages of one place, a column at a time. bodies: by id, those that stand elsewhere and were found."""
 
-    bodies: by place, those that stand elsewhere and were found there.
-    """
-
-    def __init__(
-        self, place: Place, page: MessagePage, start: int, stop: int, bodies: Mapping[int, bytes]
-    ) -> None:
+    def __init__(self, place: Place, rows: Sequence[MessageRow], bodies: Mapping[int, bytes]) -> None:
         self.place = place
-        self._page = page
         self._bodies = bodies
-        self._places = range(start, stop)
-        self._starts: Any = np.array(page.starts[start : stop + 1], np.int64)
-        self._rest = (
-            {at - start: page.rest[at] for at in self._places if at in page.rest} if page.rest else {}
-        )
-        self.ids: Any = arrays.fields(page.data, self._starts[:-1] + ID_AT, 16)
+        self._columns = dict(zip(MessageRow._fields, zip(*rows, strict=True), strict=True))
+        written = b"".join(map(ids.to_bytes, self._columns["id"]))
+        self.ids: Any = np.frombuffer(written, np.uint8).reshape(-1, 16)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.ids)
+
+    def column(self, name: str) -> tuple[Any, ...]:
+        """A column of `MessageRow`."""
+        return self._columns[name]
 
     def bodies(self) -> pa.Array:
         """Bytes; null where a body was not found."""
-        if any(rest.size is not None for rest in self._rest.values()):
-            return pa.array(map(self._body, self._places), pa.binary())
-        bounds: Any = np.empty((len(self), 3), np.int64)
-        bounds[:, 0] = self._starts[:-1]
-        bounds[:, 1] = self._starts[:-1] + BODY_AT
-        bounds[:, 2] = self._starts[1:] - TAIL
-        for at, rest in self._rest.items():
-            bounds[at, 2] = rest.body_stop
-        found = arrays.pieces(self._page.data, np.append(bounds, self._starts[-1]))
-        return found.take(pa.array(np.arange(1, len(found), 3)))
-
-    def _body(self, place: int) -> bytes | None:
-        rest = self._page.rest.get(place)
-        stands_elsewhere = rest is not None and rest.size is not None
-        return self._bodies.get(place) if stands_elsewhere else self._page.body_at(place)
+        stored = self._columns["body"]
+        if None in stored:
+            both = zip(self._columns["id"], stored, strict=True)
+            stored = tuple(self._bodies.get(id_) if body is None else body for id_, body in both)
+        return pa.array(stored, pa.binary())
 
     @cached_property
     def sent_at(self) -> Any:
         """Ms since 1970, as an array of int64."""
-        at = self._starts[1:] - SENT_AT_BEFORE_END
-        found = arrays.big_endian(arrays.fields(self._page.data, at, 8), ">i8")
-        for place, rest in self._rest.items():
-            found[place] = rest.sent_at
-        return found
+        return np.array(self._columns["sent_at"], np.int64)
 
     @cached_property
     def ticks(self) -> Any:
         """When each is due, as `arrays.ticks`."""
         return arrays.ticks(self.ids)
 
-    def expires(self) -> list[int | None]:
-        """Ms since 1970, or None."""
-        found: list[int | None] = [None] * len(self)
-        for place, rest in self._rest.items():
-            found[place] = rest.expires
-        return found
+    def texts(self, name: str) -> pa.Array:
+        """A column of texts, mostly null."""
+        return pa.array(self._columns[name], pa.string())
 
-    def texts(self, name: str) -> dict[int, bytes]:
-        """A column of `Rest`, by place from 0 on, where it is not null."""
-        cells = ((place, getattr(rest, name)) for place, rest in self._rest.items())
-        return {place: cell for place, cell in cells if cell is not None}
+    def headers(self) -> pa.Array:
+        """As maps."""
+        stored = self._columns["headers"]
+        return pa.array([None if each is None else list(each.items()) for each in stored], arrays.TEXT_MAP)
 
 
 class _Batches:
@@ -202,39 +181,35 @@ class _Batches:
             "priority": lambda found: makers.constant(found.place.priority, len(found), pa.int32()),
             "due": lambda found: arrays.times(found.ticks),
             "body": _Messages.bodies,
-            "headers": lambda found: makers.sparse_maps(found.texts("headers"), len(found)),
-            "codec": lambda found: makers.sparse(found.texts("codec"), len(found)),
-            "task": lambda found: makers.sparse(found.texts("task"), len(found)),
-            "key": lambda found: makers.sparse(found.texts("key"), len(found)),
-            "trigger": lambda found: makers.sparse(found.texts("trigger"), len(found)),
+            "headers": _Messages.headers,
+            "codec": lambda found: found.texts("codec"),
+            "task": lambda found: found.texts("task"),
+            "key": lambda found: found.texts("key"),
+            "trigger": lambda found: found.texts("trigger"),
             "sent_at": lambda found: makers.milliseconds(found.sent_at),
-            "expires": lambda found: makers.milliseconds(found.expires()),
+            "expires": lambda found: makers.milliseconds(found.column("expires")),
             "reason": lambda found: self._header(found, HEADER_REASON),
             "attempts": lambda found: pc.cast(self._header(found, HEADER_ATTEMPTS), pa.int32()),
             "original_id": lambda found: self._header(found, HEADER_ID),
             "traceback": lambda found: self._header(found, HEADER_TRACEBACK),
         }
 
-    def of(self, place: Place, page: MessagePage) -> Iterator[pa.RecordBatch]:
+    def of(self, place: Place, rows: list[MessageRow]) -> Iterator[pa.RecordBatch]:
         """One batch, or several where large bodies have to be fetched."""
-        large = any(rest.size is not None for rest in page.rest.values())
-        if not large or "body" not in self._columns:
-            yield self._batch(_Messages(place, page, 0, len(page), {}))
+        if "body" not in self._columns or all(row.size is None for row in rows):
+            yield self._batch(_Messages(place, rows, {}))
             return
-        for start, stop in _spans(page):
-            batch = self._batch(_Messages(place, page, start, stop, self._fetched(place, page, start, stop)))
+        for some in _spans(rows):
+            batch = self._batch(_Messages(place, some, self._fetched(place, some)))
             # One whose body is gone was acked meanwhile, or no quorum has it: who receives it will tell.
             yield batch.filter(batch.column("body").is_valid())
 
-    def _fetched(self, place: Place, page: MessagePage, start: int, stop: int) -> dict[int, bytes]:
-        """The bodies that stand elsewhere, by place."""
-        sizes = {at: size for at in range(start, stop) if (size := _size(page, at)) is not None}
+    def _fetched(self, place: Place, rows: Sequence[MessageRow]) -> dict[int, bytes]:
+        """The bodies that stand elsewhere, by id."""
+        sizes = {row.id: row.size for row in rows if row.size is not None}
         if not sizes:
             return {}
-        asked = {at: page.id_at(at) for at in sizes}
-        read = ReadBodies(place.wide_row, tuple(asked.values()), tuple(sizes.values()))
-        found: dict[int, bytes] = self._side.driver.ask(read)
-        return {at: found[id_] for at, id_ in asked.items() if id_ in found}
+        return self._side.driver.ask(ReadBodies(place.wide_row, tuple(sizes), tuple(sizes.values())))
 
     def _batch(self, found: _Messages) -> pa.RecordBatch:
         made = [self._makers[name](found) for name in self._columns]
@@ -254,24 +229,15 @@ class _Batches:
         return self._header(found, HEADER_QUEUE)
 
     def _header(self, found: _Messages, name: str) -> pa.Array:
-        stored = found.texts("headers")
-        headers = [dict(pairs(stored[place])) if place in stored else {} for place in range(len(found))]
-        return pa.array([each.get(name) for each in headers], pa.string())
+        return pa.array([(each or {}).get(name) for each in found.column("headers")], pa.string())
 
 
-def _size(page: MessagePage, place: int) -> int | None:
-    """How long a body is that stands elsewhere."""
-    rest = page.rest.get(place)
-    return None if rest is None else rest.size
-
-
-def _spans(page: MessagePage) -> Iterator[tuple[int, int]]:
-    """Stretches of a page whose large bodies fit into one batch."""
+def _spans(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
+    """Stretches whose large bodies fit into one batch."""
     start = size = 0
-    for place in range(len(page)):
+    for place, row in enumerate(rows):
         if size >= LARGE_BYTES:
-            yield start, place
+            yield rows[start:place]
             start, size = place, 0
-        size += _size(page, place) or 0
-    if start < len(page):
-        yield start, len(page)
+        size += row.size or 0
+    yield rows[start:]

@@ -15,7 +15,8 @@ from typing import Final
 from cqueue import ids
 from cqueue.spark.ledger import HIDDEN
 from cqueue.spark.session import SparkSide
-from cqueue.store.log_operations import AppendRecords, LogShard, ReadRecords, RecordRow
+from cqueue.store.log_operations import AppendRecords, LogShard, RecordRow
+from cqueue.store.record_page import ReadRecordPage
 
 BEAT_S: Final = 1.0
 GONE_US: Final = 2_500_000
@@ -65,6 +66,6 @@ class Pace:
         if first:  # those that begin together shall see each other
             time.sleep(BURST_S)
         since = ids.lowest_at(now_us - GONE_US)
-        found = self._side.driver.ask(ReadRecords(self._shard, since, (1 << 124) - 1, MOST_TASKS))
-        self._tasks = max(1, len({each.topic for each in found}))
+        found = self._side.driver.ask(ReadRecordPage(self._shard, since, (1 << 124) - 1, MOST_TASKS))
+        self._tasks = max(1, len({each.topic for each in found.rows()}))
         self._beat_s = time.monotonic()

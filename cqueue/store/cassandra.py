@@ -6,7 +6,7 @@ to the protocol, which knows whether doing it again is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,11 +21,20 @@ from cqueue.store import statements as cql
 from cqueue.store.cassandra_control import CassandraControl
 from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
-from cqueue.store.message_page import MessagePage, ReadMessagePage, parse
 from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
-from cqueue.store.ranges import Density, FirstOf, Ranged, Reader
-from cqueue.store.requests import Answer, Collected, Request, Requests, Window, settle, start
+from cqueue.store.ranges import Density, Take, first_of, ranged
+from cqueue.store.requests import (
+    Answer,
+    Later,
+    Request,
+    Requests,
+    Steps,
+    Window,
+    collected,
+    settle,
+    start,
+)
 from cqueue.store.sender import Sender, Starters, applied, nothing
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
@@ -78,7 +87,6 @@ class CassandraStore(Sender):
         self._starters: Final[Starters] = {
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
-            ReadMessagePage: self._read_page,
             ops.ReadIds: self._read_ids,
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
@@ -90,7 +98,7 @@ class CassandraStore(Sender):
                 cql.DELETE_BODIES, _delete_us(op.ids), *op.wide_row, op.ids
             ),
             ops.DropBodies: lambda op: self._write(cql.DROP_BODIES, op.at_us, *op.wide_row),
-            ops.Mutate: lambda op: self._requests.send_conditional(_mutation(op), applied),
+            ops.Mutate: lambda op: self._requests.send_batch(Kind.CONDITIONAL, _mutation(op), applied),
             ops.DropSlot: lambda op: self._change(cql.DROP_SLOT, *op.wide_row, op.priority, op.id),
             ops.DumpRow: lambda op: self._requests.send(
                 cql.DUMP_ROW[op.table], op.key, lambda found: next((row[0] for row in found.rows), None)
@@ -136,31 +144,20 @@ class CassandraStore(Sender):
         return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.rows, report))
 
     def _read_slice(self, op: ops.ReadSlice) -> Pending[ops.Slice]:
-        damaged = list[int]()
-
-        def take(rows: list[packs.Row]) -> tuple[list[int], list[ops.MessageRow]]:
+        def take(rows: list[packs.Row]) -> tuple[list[int], list[ops.MessageRow], Iterable[int]]:
             self._reap(op, packs.wholly_gone((row[1], row[11], row[12]) for row in rows))
             found = self._live(op.wide_row, op.priority, rows, op.after, op.upto)
-            damaged.extend(map(packs.last_in, found.damaged))
-            return [row[1] for row in rows], found.messages
+            return [row[1] for row in rows], found.messages, map(packs.last_in, found.damaged)
 
-        return self._ranged(
-            cql.READ_SLICE, op, Reader(take, lambda rows, crossed: ops.Slice(rows, crossed, tuple(damaged)))
-        )
+        return self._ranged(cql.READ_SLICE, op, take, ops.Slice)
 
     def _read_ids(self, op: ops.ReadIds) -> Pending[ops.IdSlice]:
-        damaged = list[int]()
-
-        def take(rows: list[packs.IdRow]) -> tuple[list[int], Iterator[int]]:
+        def take(rows: list[packs.IdRow]) -> tuple[list[int], Iterator[int], Iterable[int]]:
             self._reap(op, packs.wholly_gone(rows))
-            damaged.extend(self._damaged_ids(op, rows))
-            return [row[0] for row in rows], packs.live_ids(rows, op.after, op.upto)
+            live = packs.live_ids(rows, op.after, op.upto)
+            return [row[0] for row in rows], live, self._damaged_ids(op, rows)
 
-        return self._ranged(
-            cql.READ_IDS,
-            op,
-            Reader(take, lambda found, crossed: ops.IdSlice(found, crossed, tuple(damaged)), small=True),
-        )
+        return self._ranged(cql.READ_IDS, op, take, ops.IdSlice)
 
     def _damaged_ids(self, op: ops.ReadIds, rows: Iterable[packs.IdRow]) -> Iterator[int]:
         for row in rows:
@@ -186,25 +183,20 @@ class CassandraStore(Sender):
             values = (_delete_us(rows), *op.wide_row, op.priority, rows)
             start(lambda: self._requests.send(cql.DELETE_MESSAGES, values, nothing))
 
-    def _read_page(self, op: ReadMessagePage) -> Pending[MessagePage]:
-        def take(rows: Any) -> tuple[list[int], Iterator[bytes]]:
-            page = parse(rows) if isinstance(rows, bytes) else MessagePage.stored(codec.rows(rows))
-            for place, reason in page.damaged.items():
-                self._set_aside(op.wide_row, (MESSAGE_KIND, op.priority, page.id_at(place)), reason)
-            return page.ids(), page.messages(op.after, op.upto)
-
-        return self._ranged(cql.READ_PAGE, op, Reader(take, MessagePage.joined))
-
     def _ranged(
         self,
         statement: cql.Statement,
-        op: ops.ReadSlice | ops.ReadIds | ReadMessagePage,
-        reader: Reader[Item, T],
-    ) -> Ranged[Item, T]:
+        op: ops.ReadSlice | ops.ReadIds,
+        take: Take[Item],
+        make: Callable[[list[Item], int, tuple[int, ...]], T],
+    ) -> Later[T]:
         def send(after: int, rows: int) -> Request[Answer]:
             return self._requests.send(statement, (*op.wide_row, op.priority, after, op.upto, rows), _whole)
 
-        return Ranged(op, send, self._density, reader)
+        def steps() -> Steps[T]:
+            return make(*(yield from ranged(op, send, self._density, take)))
+
+        return Later(steps())
 
     def _read_messages(self, op: ops.ReadMessages) -> Pending[list[ops.MessageRow]]:
         wanted = set(op.ids)
@@ -224,7 +216,7 @@ class CassandraStore(Sender):
         most = PACKS_AT_ONCE if packed else SINGLES_AT_ONCE
         parts = _parts(len(row_ids), most, first=FEW_ROWS if op.limit else most)
         jobs = [(1, partial(send, start_, end)) for start_, end in parts]
-        return FirstOf(jobs, PACK_READS_IN_FLIGHT, op.limit)
+        return Later(first_of(jobs, PACK_READS_IN_FLIGHT, op.limit))
 
     def _live(
         self,
@@ -250,18 +242,15 @@ class CassandraStore(Sender):
             for start, end, _ in _portions(sizes, BODY_BYTES_A_READ)
         )
         window = Window(jobs, BODY_READS_IN_FLIGHT)
-        return Collected(
-            window, Kind.READ, lambda parts: decode.bodies(row for part in parts for row in part)
+        return Later(
+            collected(window, Kind.READ, lambda parts: decode.bodies(row for part in parts for row in part))
         )
 
     # ── Plain writes ──
 
     def _insert_messages(self, op: ops.InsertMessages) -> Request[None]:
-        send, partition = self._requests.send_encoded, codec.partition(op.wide_row)
-        rows = packs.joined(op.rows)
-        if codec.are_plain(rows):
-            return send(cql.INSERT_PLAIN_MESSAGE, partition, codec.plain_cells(rows), nothing)
-        return send(cql.INSERT_MESSAGE, partition, codec.message_cells(rows), nothing)
+        rows = codec.message_cells(packs.joined(op.rows))
+        return self._requests.send_encoded(cql.INSERT_MESSAGE, codec.partition(op.wide_row), rows, nothing)
 
     def _delete_messages(self, op: ops.DeleteMessages) -> Request[None]:
         place = (*op.wide_row, op.priority)
@@ -280,7 +269,7 @@ class CassandraStore(Sender):
             parts.append((cql.DELETE_MESSAGES, (_delete_us(rows), *place, rows)))
         if len(parts) == 1:
             return self._requests.send(*parts[0], deleted)
-        return self._requests.send_together(parts, deleted)
+        return self._requests.send_batch(Kind.WRITE, parts, deleted)
 
     def _drop_messages(self, op: ops.DropMessages) -> Request[None]:
         rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may stand under any id
@@ -296,7 +285,7 @@ class CassandraStore(Sender):
 
         portions = _portions([len(body) for _, body in op.bodies], BODY_BYTES_A_WRITE)
         jobs = ((size, partial(send, start, end)) for start, end, size in portions)
-        return Collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None)
+        return Later(collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None))
 
 
 def _level(name: str) -> int:

@@ -24,9 +24,8 @@ class CassandraControl(Sender):
                 cql.REGISTER_SHARD, *_shard(op), op.priorities, op.time_shard * 1000
             ),
             ops.UnregisterShard: lambda op: write(
-                cql.UNREGISTER_SHARD, op.time_shard * 1000 + 1, *_shard(op)
+                cql.UNREGISTER_SHARD, op.at_us or op.time_shard * 1000 + 1, *_shard(op)
             ),
-            ops.DropShard: lambda op: write(cql.DROP_SHARD, op.at_us, *_shard(op)),
             ops.ReadQueue: lambda op: one(cql.READ_QUEUE, (op.name,), decode.queues, as_stored=op.as_stored),
             ops.ListQueues: lambda _: all_(cql.LIST_QUEUES, (), decode.queues),
             ops.CreateQueue: lambda op: change(cql.CREATE_QUEUE, *op.row),
@@ -64,5 +63,5 @@ class CassandraControl(Sender):
         }
 
 
-def _shard(op: ops.RegisterShard | ops.UnregisterShard | ops.DropShard) -> tuple[str, int, int, int]:
+def _shard(op: ops.RegisterShard | ops.UnregisterShard) -> tuple[str, int, int, int]:
     return op.queue, op.epoch, op.time_shard, op.shard

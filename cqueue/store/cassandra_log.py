@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cqueue import ids
-from cqueue.store import cells, decode
+from cqueue.store import codec, decode
 from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
-from cqueue.store.operations import Pending
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import Answer, Request
+from cqueue.store.requests import Answer, Later, Request, Steps
 from cqueue.store.sender import Sender, Starters, change_values, nothing
-
-_smallint = struct.Struct(">h").pack
-_int = struct.Struct(">i").pack
-_bigint = struct.Struct(">q").pack
-_id = struct.Struct(">iQQ").pack
-_timestamp = struct.Struct(">iq").pack
-
-Read = ops.ReadRecords | ReadRecordPage
 
 
 class CassandraLogs(Sender):
@@ -35,10 +25,9 @@ class CassandraLogs(Sender):
         return {
             ops.AppendRecords: self._append,
             ops.DeleteRecords: lambda op: write(
-                cql.DELETE_RECORDS, max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
+                cql.DELETE_RECORDS, op.at_us or max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
             ),
-            ops.ReadRecords: lambda op: _Rows(_Whole(self._read, op)),
-            ReadRecordPage: lambda op: _Whole(self._read, op),
+            ReadRecordPage: lambda op: Later(self._read_whole(op)),
             ops.ReadRecordIds: lambda op: self._requests.send(
                 cql.READ_RECORD_IDS,
                 (*op.shard, op.after, op.upto, op.limit),
@@ -50,9 +39,10 @@ class CassandraLogs(Sender):
                 lambda found: dict(found.rows),
             ),
             ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
-            ops.DropRecord: lambda op: write(cql.DROP_RECORD, op.at_us, *op.shard, op.id),
             ops.RegisterLogShard: lambda op: write(cql.REGISTER_LOG_SHARD, *op.shard, op.ttl_s),
-            ops.ReadLogShards: self._read_shards,
+            ops.ReadLogShards: lambda op: all_(
+                cql.READ_LOG_SHARDS, (op.log, op.time_shards), partial(decode.log_shards, op.log)
+            ),
             ops.ListLogShards: lambda op: self._requests.send(
                 cql.LIST_LOG_SHARDS, (), lambda found: sorted(at for log, at in found.rows if log == op.log)
             ),
@@ -65,11 +55,28 @@ class CassandraLogs(Sender):
         }
 
     def _append(self, op: ops.AppendRecords) -> Request[None]:
-        log, partition, time_shard = op.shard
-        shard = (log.encode(), _smallint(partition), _bigint(time_shard))
-        return self._requests.send_encoded(cql.APPEND_RECORD, shard, record_cells(op), nothing)
+        rows = codec.record_cells(op)
+        return self._requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows, nothing)
 
-    def _read(self, op: Read) -> Request[RecordPage]:
+    def _read_whole(self, op: ReadRecordPage) -> Steps[RecordPage]:
+        """Read records of which some may be broken, until there are as many as were asked for.
+
+        A short answer says that there are no more records, so one must not be short for those left out.
+        """
+        request = self._read(op)
+        yield
+        page = request.result()
+        if not page.broken:
+            return page
+        rows, limit = list(page.rows()), op.limit
+        while len(rows) < limit and len(page) + len(page.broken) == limit:
+            read = [page.id_at(place) for place in range(len(page))] + [each.id for each in page.broken]
+            op = replace(op, upto=min(read) - 1) if op.reverse else replace(op, after=max(read))
+            page = self._read(op).result()
+            rows += page.rows()
+        return RecordPage.of(rows[:limit])
+
+    def _read(self, op: ReadRecordPage) -> Request[RecordPage]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
 
         def decoded(found: Answer) -> RecordPage:
@@ -80,32 +87,6 @@ class CassandraLogs(Sender):
             return page
 
         return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
-
-    def _read_shards(self, op: ops.ReadLogShards) -> Request[dict[int, frozenset[int]]]:
-        def decoded(found: Answer) -> dict[int, frozenset[int]]:
-            shards, damages = decode.log_shards(op.log, found.rows)
-            decode.kept(decode.Found([], damages), self.quarantine)
-            return shards
-
-        return self._requests.send(cql.READ_LOG_SHARDS, (op.log, op.time_shards), decoded)
-
-
-def record_cells(op: ops.AppendRecords) -> list[bytes]:
-    """For each record the cells of APPEND_RECORD's values after the partition key, in its order."""
-    encoded: list[bytes] = []
-    of, text, ttl = cells.of, cells.text, cells.of(_int(op.ttl_s))
-    for id_, topic, key, headers, body in op.rows:
-        parts = (
-            _id(16, *ids.halves(id_)),
-            of(topic.encode()),
-            text(key),
-            cells.UNSET if headers is None else of(cells.text_map(headers)),
-            of(body),
-            _timestamp(8, ids.time_us(id_)),
-            ttl,
-        )
-        encoded.append(b"".join(parts))
-    return encoded
 
 
 def _page(found: Answer) -> RecordPage:
@@ -120,39 +101,3 @@ def _page(found: Answer) -> RecordPage:
         if not reason
     )
     return replace(page, broken=broken)
-
-
-class _Whole:
-    """A read of records of which some may be broken: it goes on until there are as many as were asked for.
-
-    A short answer says that there are no more records, so one must not be short for those left out.
-    """
-
-    def __init__(self, send: Callable[[Read], Pending[RecordPage]], op: Read) -> None:
-        self._send = send
-        self._op = op
-        self._first = send(op)
-
-    def result(self) -> RecordPage:
-        """Wait for it, and for what follows it."""
-        op, page = self._op, self._first.result()
-        if not page.broken:
-            return page
-        rows = list(page.rows())
-        while len(rows) < op.limit and len(page) + len(page.broken) == op.limit:
-            read = [page.id_at(place) for place in range(len(page))] + [each.id for each in page.broken]
-            op = replace(op, upto=min(read) - 1) if op.reverse else replace(op, after=max(read))
-            page = self._send(op).result()
-            rows += page.rows()
-        return RecordPage.of(rows[: op.limit])
-
-
-class _Rows:
-    """A page under way, as rows."""
-
-    def __init__(self, page: Pending[RecordPage]) -> None:
-        self._page = page
-
-    def result(self) -> list[ops.RecordRow]:
-        """Wait for it."""
-        return list(self._page.result().rows())

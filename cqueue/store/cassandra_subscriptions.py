@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from cqueue.store import decode
 from cqueue.store import statements as cql
 from cqueue.store import subscriptions as ops
 from cqueue.store.requests import Answer, Request
 from cqueue.store.sender import Sender, Starters, applied
+from cqueue.store.statements import Kind
 
 
 class CassandraSubscriptions(Sender):
@@ -16,7 +19,11 @@ class CassandraSubscriptions(Sender):
         """By operation."""
         send, write, change = self._requests.send, self._write, self._change
         return {
-            ops.ReadSubscription: self._read,
+            ops.ReadSubscription: lambda op: self._all(
+                cql.READ_SUBSCRIPTION_SERIAL if op.serial else cql.READ_SUBSCRIPTION,
+                op.key,
+                partial(decode.subscription, op),
+            ),
             ops.ListSubscriptions: lambda _: send(
                 cql.LIST_SUBSCRIPTIONS, (), lambda found: decode.subscription_keys(found.rows)
             ),
@@ -26,7 +33,8 @@ class CassandraSubscriptions(Sender):
                 *(op.row.state, op.row.config, decode.next_version(op.expect_version)),
                 *(*op.key, op.expect_version),
             ),
-            ops.RemoveSubscription: lambda op: self._requests.send_conditional(
+            ops.RemoveSubscription: lambda op: self._requests.send_batch(
+                Kind.CONDITIONAL,
                 (
                     (cql.REMOVE_DEFINITION, (*op.key, op.expect_version)),
                     (cql.REMOVE_SUBSCRIPTION, op.key),
@@ -39,21 +47,12 @@ class CassandraSubscriptions(Sender):
             ops.CountRecords: lambda op: send(cql.COUNT_RECORDS, (*op.shard, op.after, op.upto), _span),
         }
 
-    def _read(self, op: ops.ReadSubscription) -> Request[ops.SubscriptionRows]:
-        def decoded(found: Answer) -> ops.SubscriptionRows:
-            rows, damages = decode.subscription(op, found.rows)
-            decode.kept(decode.Found([], damages), self.quarantine)
-            return rows
-
-        statement = cql.READ_SUBSCRIPTION_SERIAL if op.serial else cql.READ_SUBSCRIPTION
-        return self._requests.send(statement, op.key, decoded)
-
     def _change_positions(self, op: ops.ChangePositions) -> Request[bool]:
         parts = (
             (cql.SET_POSITION, (*row[1:], *op.key, row.partition, expect_fence))
             for expect_fence, row in op.changes
         )
-        return self._requests.send_conditional(parts, applied)
+        return self._requests.send_batch(Kind.CONDITIONAL, parts, applied)
 
 
 def _span(found: Answer) -> ops.Span:

@@ -1,4 +1,4 @@
-"""Rows of `messages` to and from the values of the seam.
+"""Rows of messages and records as cells, and rows of `messages` as the values of the seam.
 
 An insert of 500 rows is where a producer's time goes, so its values are turned into cells here, by hand: the
 driver's own binding costs many times as much, most of it for looking up what never changes.
@@ -12,6 +12,7 @@ from typing import Any
 
 from cqueue import ids
 from cqueue.store import cells
+from cqueue.store.log_operations import AppendRecords, LogShard
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -33,15 +34,13 @@ _SLOT_STATES = frozenset({SlotState.FREE, SlotState.CLAIMED, SlotState.WAITING})
 Report = Callable[[tuple[int, int, int], str], None]
 """Takes kind, priority and id of a row that cannot be read, and why."""
 
+_smallint = struct.Struct(">h").pack
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
 _key = struct.Struct(">ibiQQ").pack  # the cells of priority and id
-_before_body = struct.Struct(">ibiQQi").pack  # and the size of the body
 _id = struct.Struct(">iQQ").pack
-_timestamp = struct.Struct(">iq").pack
-_sent = struct.Struct(">iq").pack
+_long = struct.Struct(">iq").pack  # a cell
 _end = struct.Struct(">ibiq").pack  # the cells of format and write timestamp
-_plain_end = struct.Struct(">iqibiq").pack  # with sent_at before
 
 
 def partition(wide_row: WideRow) -> tuple[bytes, bytes, bytes]:
@@ -64,7 +63,7 @@ def message_cells(rows: Iterable[MessageRow]) -> list[bytes]:
             text(task),
             text(key),
             text(trigger),
-            _sent(8, sent_at),
+            _long(8, sent_at),
             unset if expires is None else of(_bigint(expires)),
             _end(1, format_, 8, ids.time_us(id_)),
         )
@@ -72,31 +71,35 @@ def message_cells(rows: Iterable[MessageRow]) -> list[bytes]:
     return encoded
 
 
-_NOTHING = (None,) * 6
-
-
-def are_plain(rows: Iterable[MessageRow]) -> bool:
-    """Whether all have nothing but a small body: no size, headers, codec, task, key, trigger, expiry."""
-    return all(row[3:9] == _NOTHING and row[10] is None for row in rows)
-
-
-def plain_cells(rows: Iterable[MessageRow]) -> list[bytes]:
-    """For each row the cells of INSERT_PLAIN_MESSAGE's values after the partition key, in its order."""
-    encoded: list[bytes] = []
-    halves, time_us = ids.halves, ids.time_us
-    for priority, id_, body, _, _, _, _, _, _, sent_at, _, format_ in rows:
-        before = _before_body(1, priority, 16, *halves(id_), -1 if body is None else len(body))
-        after = _plain_end(8, sent_at, 1, format_, 8, time_us(id_))
-        encoded.append(b"".join((before, body or b"", after)))
-    return encoded
-
-
 def body_cells(bodies: Iterable[tuple[int, bytes]]) -> list[bytes]:
     """For each (id, body) the cells of INSERT_BODY's values after the partition key, in its order."""
     return [
-        b"".join((_id(16, *ids.halves(id_)), cells.of(body), _timestamp(8, ids.time_us(id_))))
+        b"".join((_id(16, *ids.halves(id_)), cells.of(body), _long(8, ids.time_us(id_))))
         for id_, body in bodies
     ]
+
+
+def log_partition(shard: LogShard) -> tuple[bytes, bytes, bytes]:
+    """The values of a log's partition key."""
+    return shard.log.encode(), _smallint(shard.partition), _bigint(shard.time_shard)
+
+
+def record_cells(op: AppendRecords) -> list[bytes]:
+    """For each record the cells of APPEND_RECORD's values after the partition key, in its order."""
+    encoded: list[bytes] = []
+    of, text, ttl = cells.of, cells.text, cells.of(_int(op.ttl_s))
+    for id_, topic, key, headers, body in op.rows:
+        parts = (
+            _id(16, *ids.halves(id_)),
+            of(topic.encode()),
+            text(key),
+            cells.UNSET if headers is None else of(cells.text_map(headers)),
+            of(body),
+            _long(8, ids.time_us(id_)),
+            ttl,
+        )
+        encoded.append(b"".join(parts))
+    return encoded
 
 
 def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import socket
 import ssl
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 from cassandra import ConsistencyLevel, DriverException, InvalidRequest, ProtocolVersion
@@ -83,9 +82,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -60,13 +60,13 @@ _REMEDIES: Final = {
 
 
 class Found(NamedTuple):
-    """What an answer holds. values: of a type that the function says; damages: one for each other row."""
+    """What an answer holds. values: as the function says, mostly a list; damages: one for each other row."""
 
-    values: list[Any]
+    values: Any
     damages: list[Damage]
 
 
-def kept(found: Found, quarantine: Quarantine) -> list[Any]:
+def kept(found: Found, quarantine: Quarantine) -> Any:
     """What can be read; the rest is reported."""
     for damage in found.damages:
         quarantine.report(damage)
@@ -381,8 +381,8 @@ def _misplaced(op: ReadShards, time_shard: Any, shard: Any) -> str:
 # ── Subscriptions ──
 
 
-def subscription(op: ReadSubscription, rows: Iterable[Row]) -> tuple[SubscriptionRows, list[Damage]]:
-    """Everything about a subscription; `SubscriptionRows` says what cannot be read of it."""
+def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Found:
+    """Everything about a subscription, as `SubscriptionRows`, which says what cannot be read of it."""
     definition: DefinitionRow | None = None
     broken: tuple[Damage, int | None] | None = None
     positions: dict[int, PositionRow] = {}
@@ -414,7 +414,7 @@ def subscription(op: ReadSubscription, rows: Iterable[Row]) -> tuple[Subscriptio
             reason = f"kind is {kind}, which this version does not know; a newer one may have written it"
         if reason:
             damages.append(Damage("subscriptions", op.key.log, key, reason))
-    return SubscriptionRows(definition, positions, tuple(members), broken, lost), damages
+    return Found(SubscriptionRows(definition, positions, tuple(members), broken, lost), damages)
 
 
 def _wrong_position(op: ReadSubscription, row: PositionRow) -> str:
@@ -439,7 +439,7 @@ def subscription_keys(rows: Iterable[Row]) -> list[SubscriptionKey]:
 # ── Logs' registry, bodies ──
 
 
-def log_shards(log: str, rows: Iterable[Row]) -> tuple[dict[int, frozenset[int]], list[Damage]]:
+def log_shards(log: str, rows: Iterable[Row]) -> Found:
     """For each time shard the partitions that exist."""
     found: dict[int, set[int]] = {}
     damages: list[Damage] = []
@@ -449,7 +449,7 @@ def log_shards(log: str, rows: Iterable[Row]) -> tuple[dict[int, frozenset[int]]
         else:
             reason = _complaint("partition", partition)
             damages.append(Damage("log_shards", log, (log, time_shard, partition), reason))
-    return {time_shard: frozenset(partitions) for time_shard, partitions in found.items()}, damages
+    return Found({time_shard: frozenset(partitions) for time_shard, partitions in found.items()}, damages)
 
 
 def bodies(rows: Iterable[tuple[int, bytes | None]]) -> dict[int, bytes]:

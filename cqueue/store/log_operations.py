@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from cqueue.store.operations import Operation, Repeatable
-
-T = TypeVar("T")
 
 
 class LogShard(NamedTuple):
@@ -55,36 +53,14 @@ class AppendRecords(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecords(Repeatable[None]):
-    """Delete records, one µs after the latest of their ids."""
+    """Delete records, one µs after the latest of their ids.
+
+    at_us: the time instead, which is now, of records that are damaged: nobody knows when they were written.
+    """
 
     shard: LogShard
     ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DropRecord(Operation[None]):
-    """Delete a record that is damaged, if it was written before `at_us`, which is now."""
-
-    shard: LogShard
-    id: int
-    at_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Records(Repeatable[T]):
-    """Records with after < id <= upto, the first `limit` of them. reverse: the last, newest first."""
-
-    shard: LogShard
-    after: int
-    upto: int
-    limit: int
-    reverse: bool = False
-
-
-class ReadRecords(Records[list[RecordRow]]):
-    """The records themselves."""
-
-    __slots__ = ()
+    at_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,115 @@
-"""Rows of the memory twin that are changed under a condition, and rows whose time ends."""
+"""Rows of the memory twin, as Cassandra treats them: written at a time, for a time, or under a condition."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
-from typing import Any, TypeVar
+from bisect import bisect_right, insort
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
+from cqueue import ids
+from cqueue.store.operations import MessageRow
+
+Key = TypeVar("Key")
 Row = TypeVar("Row")
+
+TOMBSTONE_WARN: Final = 1000
+"""As Cassandra: a read that crosses no more than this says nothing about it."""
+_FOR_EVER_US: Final = 1 << 62
+
+
+def merge(old: MessageRow, new: MessageRow) -> MessageRow:
+    """Two writes of one row at one timestamp: in each column a value beats none, the larger the smaller."""
+
+    def larger(a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        order = (lambda value: sorted(value.items())) if isinstance(a, dict) else (lambda value: value)
+        return max(a, b, key=order)
+
+    return MessageRow._make(larger(a, b) for a, b in zip(old, new, strict=True))
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows written by plain mutations: each has one insert time, derived from its id.
+
+    floor_us: the latest delete of all rows.
+    """
+
+    live: dict[int, Any] = field(default_factory=dict)
+    dead: dict[int, int] = field(default_factory=dict)  # id → time of its delete, µs
+    order: list[int] = field(default_factory=list)  # all ids ever seen, sorted
+    floor_us: int = 0
+
+    def insert(self, id_: int, row: Any) -> None:
+        """Write a row at the time of its id."""
+        at_us = ids.time_us(id_)
+        if at_us <= self.floor_us or at_us <= self.dead.get(id_, at_us - 1):
+            return
+        if id_ in self.live:
+            old = self.live[id_]
+            row = merge(old, row) if isinstance(row, MessageRow) else max(old, row)
+        elif id_ not in self.dead:
+            insort(self.order, id_)
+        self.live[id_] = row
+
+    def delete(self, some: tuple[int, ...]) -> None:
+        """Delete rows one µs after the latest of their ids."""
+        at_us = max(map(ids.time_us, some)) + 1
+        for id_ in some:
+            if id_ not in self.live and id_ not in self.dead:
+                insort(self.order, id_)
+            self.dead[id_] = max(at_us, self.dead.get(id_, 0))
+            self.live.pop(id_, None)
+
+    def drop(self, at_us: int) -> None:
+        """Delete all rows at a time; only those with a later timestamp stay."""
+        self.floor_us = max(self.floor_us, at_us)
+        self.live = {id_: row for id_, row in self.live.items() if ids.time_us(id_) > at_us}
+        self.dead = {id_: us for id_, us in self.dead.items() if us > at_us}
+        self.order = sorted({*self.live, *self.dead})
+
+    def slice(self, after: int, upto: int, limit: int) -> tuple[list[int], int]:
+        """Live ids with after < id <= upto, and the number of tombstones crossed on the way."""
+        found: list[int] = []
+        dead: list[int] = []
+        for index in range(bisect_right(self.order, after), len(self.order)):
+            id_ = self.order[index]
+            if id_ > upto or len(found) == limit:
+                break
+            if id_ in self.live:
+                found.append(id_)
+            else:
+                dead.append(id_)
+        crossed = ids.rows_of(dead) if len(dead) > TOMBSTONE_WARN else 0
+        return found, crossed if crossed > TOMBSTONE_WARN else 0
+
+
+class Expiring(Generic[Key, Row]):
+    """Rows that go after a time."""
+
+    def __init__(self, clock_us: Callable[[], int]) -> None:
+        self._clock_us = clock_us
+        self._rows: dict[Key, tuple[Row, int]] = {}  # with the µs at which it goes
+
+    def put(self, key: Key, row: Row, ttl_s: int) -> None:
+        """Write a row. ttl_s: 0 keeps it for ever."""
+        self._rows[key] = (row, self._clock_us() + ttl_s * 1_000_000 if ttl_s else _FOR_EVER_US)
+
+    def remove(self, key: Key) -> None:
+        """Delete a row, if there is one."""
+        self._rows.pop(key, None)
+
+    def alive(self) -> dict[Key, Row]:
+        """The rows whose time is not over, in the order of their keys."""
+        now_us = self._clock_us()
+        return {key: row for key, (row, until_us) in sorted(self._rows.items()) if now_us < until_us}
+
+
+def create(rows: MutableMapping[Any, Any], key: Any, row: Any) -> bool:
+    """Insert a row if there is none."""
+    return rows.setdefault(key, row) is row
 
 
 def alter(rows: MutableMapping[Any, Any], key: Any, expect: Mapping[str, Any], /, **columns: Any) -> bool:
@@ -26,8 +130,3 @@ def alter_configured(rows: MutableMapping[Any, Any], op: Any) -> bool:
     expect = {"version": op.expect_version, "incarnation": row.incarnation}
     version = (op.expect_version or 0) + 1
     return alter(rows, row.name, expect, version=version, state=row.state, config=row.config)
-
-
-def alive(rows: Mapping[str, tuple[Row, int]], now_us: int) -> list[Row]:
-    """The rows that are not over, by their names."""
-    return [row for _, (row, until_us) in sorted(rows.items()) if now_us < until_us]

@@ -388,23 +388,16 @@ class RegisterShard(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class UnregisterShard(Repeatable[None]):
-    """Delete a registry row at time(time_shard) + 1 µs: no later insert revives it."""
+    """Delete a registry row at time(time_shard) + 1 µs: no later insert revives it.
+
+    at_us: the time instead, which is now, of a row that is damaged: nobody knows when it was written.
+    """
 
     queue: str
     epoch: int
     time_shard: int
     shard: int
-
-
-@dataclass(frozen=True, slots=True)
-class DropShard(Operation[None]):
-    """Delete a registry row that is damaged, if it was written before `at_us`, which is now."""
-
-    queue: str
-    epoch: int
-    time_shard: int
-    shard: int
-    at_us: int
+    at_us: int | None = None
 
 
 # ── Conditional mutations ───────────────────────────────────────────────────────────────────────

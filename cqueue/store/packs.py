@@ -211,20 +211,17 @@ def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> 
     found, damaged = list[MessageRow](), dict[int, str]()
     for row in rows:
         id_ = row[1]
-        if _is_plain(row):
-            if after < id_ <= upto:
-                found.append(MessageRow._make(row[:12]))
-            continue
-        if is_partial(id_, row[2], row[11]):
-            continue
-        reason = damage(row)
-        if reason is not None:
-            damaged[id_] = reason
-        elif not ids.is_packed(id_):
-            if after < id_ <= upto:
-                found.append(MessageRow._make(row[:12]))
-        else:
-            found += _members(row, after, upto)
+        if not _is_plain(row):
+            if is_partial(id_, row[2], row[11]):
+                continue
+            if (reason := damage(row)) is not None:
+                damaged[id_] = reason
+                continue
+            if ids.is_packed(id_):
+                found += _members(row, after, upto)
+                continue
+        if after < id_ <= upto:
+            found.append(MessageRow._make(row[:12]))
     return Read(found, damaged)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from cqueue.errors import CqueueError, NotDone
 from cqueue.store import limits, packs, tombstones
-from cqueue.store.operations import Range
-from cqueue.store.requests import Answer, Job, Request, Window
+from cqueue.store.operations import Range, ReadIds
+from cqueue.store.requests import Answer, Job, Request, Steps, Window
 
 FIRST_ROWS: Final = 16
 """Rows that are asked for at first where it is not known how many messages stand in one."""
@@ -24,7 +23,6 @@ LEAST_IDS: Final = 64
 MOST_ROWS: Final = 512
 """Rows of one read with their bodies: 16 MiB, should all be packs of the largest kind."""
 
-T = TypeVar("T")
 Item = TypeVar("Item")
 
 
@@ -54,22 +52,14 @@ class Density:
         self._of.pop(queue, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Reader(Generic[Item, T]):
-    """How an answer becomes a result.
-
-    take: the ids of the rows of an answer, and what was asked for out of them, in order.
-    make: the result, of all that was found and of the tombstones that were crossed.
-    small: the rows come without bodies.
-    """
-
-    take: Callable[[Any], tuple[Sequence[int], Iterable[Item]]]
-    make: Callable[[list[Item], int], T]
-    small: bool = False
+Take = Callable[[list[Any]], tuple[Sequence[int], Iterable[Item], Iterable[int]]]
+"""Takes an answer's rows apart: their ids; what was asked for, in order; the last ids of damaged rows."""
 
 
-class Ranged(Generic[Item, T]):
-    """A range under way.
+def ranged(
+    asked: Range[Any], send: Callable[[int, int], Request[Answer]], density: Density, take: Take[Item]
+) -> Steps[tuple[list[Item], int, tuple[int, ...]]]:
+    """Read a range: what was found, the tombstones that were crossed, and what is damaged.
 
     Nearly always one request is enough. Where rows hold fewer messages than those read before, it is read on,
     each time twice as many rows at least: of what comes later a later moment is seen, as if it were a further
@@ -79,70 +69,51 @@ class Ranged(Generic[Item, T]):
         asked: what for.
         send: ask for rows: above which id, and how many at most.
         density: of this store.
-        reader: for the answers.
+        take: takes an answer's rows apart.
     """
-
-    def __init__(
-        self,
-        asked: Range[Any],
-        send: Callable[[int, int], Request[Answer]],
-        density: Density,
-        reader: Reader[Item, T],
-    ) -> None:
-        self._asked = asked
-        self._send = send
-        self._density = density
-        self._reader = reader
-        begin = packs.lowest(asked.after)
-        # Of a row that was begun there is only a part left.
-        self._rows = self._next_rows(asked.limit) + (begin != asked.after)
-        self._request = send(begin, self._rows)
-
-    def result(self) -> T:
-        """Wait for it, and read on where it is needed."""
-        queue, limit, upto = self._asked.wide_row.queue, self._asked.limit, self._asked.upto
-        request, rows, reader = self._request, self._rows, self._reader
-        items: list[Item] = []
-        crossed = 0
-        while True:
-            try:
-                answer = request.result()
-            except CqueueError:
-                self._density.forget(queue)
-                raise
-            row_ids, found = reader.take(answer.rows)
-            self._density.saw(queue, row_ids)
-            items += islice(found, limit - len(items))
-            crossed += tombstones.crossed(answer.warnings)
-            if len(row_ids) < rows or len(items) == limit or packs.last_in(row_ids[-1]) >= upto:
-                return reader.make(items, crossed)
-            if limits.is_over():
-                raise NotDone("a range could not be read to its end in time")
-            rows = self._next_rows(limit - len(items), 2 * rows)
-            request = self._send(packs.last_in(row_ids[-1]), rows)
-
-    def _next_rows(self, limit: int, least: int = 1) -> int:
-        rows = max(least, self._density.rows(self._asked.wide_row.queue, limit))
-        return max(rows, min(limit, LEAST_IDS)) if self._reader.small else min(rows, MOST_ROWS)
+    queue, limit, upto = asked.wide_row.queue, asked.limit, asked.upto
+    begin = packs.lowest(asked.after)
+    # Of a row that was begun there is only a part left.
+    rows = _next_rows(asked, density, limit) + (begin != asked.after)
+    request = send(begin, rows)
+    yield
+    items, damaged, crossed = list[Item](), list[int](), 0
+    while True:
+        try:
+            answer = request.result()
+        except CqueueError:
+            density.forget(queue)
+            raise
+        row_ids, found, broken = take(answer.rows)
+        density.saw(queue, row_ids)
+        items += islice(found, limit - len(items))
+        damaged += broken
+        crossed += tombstones.crossed(answer.warnings)
+        if len(row_ids) < rows or len(items) == limit or packs.last_in(row_ids[-1]) >= upto:
+            return items, crossed, tuple(damaged)
+        if limits.is_over():
+            raise NotDone("a range could not be read to its end in time")
+        rows = _next_rows(asked, density, limit - len(items), 2 * rows)
+        request = send(packs.last_in(row_ids[-1]), rows)
 
 
-class FirstOf(Generic[Item]):
+def _next_rows(asked: Range[Any], density: Density, limit: int, least: int = 1) -> int:
+    rows = max(least, density.rows(asked.wide_row.queue, limit))
+    return max(rows, min(limit, LEAST_IDS)) if isinstance(asked, ReadIds) else min(rows, MOST_ROWS)
+
+
+def first_of(jobs: Sequence[Job[list[Item]]], in_flight: int, limit: int) -> Steps[list[Item]]:
     """Several reads whose items become one list, at most `limit` of them (0: all).
 
     With a limit they go one after the other, as long as there are too few.
     """
-
-    def __init__(self, jobs: Sequence[Job[list[Item]]], in_flight: int, limit: int) -> None:
-        self._limit = limit
-        self._window = Window(jobs, 1 if limit else in_flight)
-
-    def result(self) -> list[Item]:
-        """Wait for them. Raises the first error."""
-        items: list[Item] = []
-        for part in self._window.results():
-            if isinstance(part, CqueueError):
-                raise part
-            items += part
-            if self._limit and len(items) >= self._limit:
-                return items[: self._limit]
-        return items
+    window = Window(jobs, 1 if limit else in_flight)
+    yield
+    items: list[Item] = []
+    for part in window.results():
+        if isinstance(part, CqueueError):
+            raise part
+        items += part
+        if limit and len(items) >= limit:
+            return items[:limit]
+    return items

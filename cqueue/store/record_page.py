@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.store import cells
-from cqueue.store.log_operations import RecordRow, Records
+from cqueue.store.log_operations import LogShard, RecordRow
+from cqueue.store.operations import Repeatable
 
 ID_AT = 4
 """Where in a row its id begins, behind its own length."""
@@ -99,10 +100,15 @@ class RecordPage:
         return parse(cells.COUNT.pack(len(written)) + b"".join(written))
 
 
-class ReadRecordPage(Records[RecordPage]):
-    """The records, not decoded."""
+@dataclass(frozen=True, slots=True)
+class ReadRecordPage(Repeatable[RecordPage]):
+    """Records with after < id <= upto, the first `limit` of them. reverse: the last, newest first."""
 
-    __slots__ = ()
+    shard: LogShard
+    after: int
+    upto: int
+    limit: int
+    reverse: bool = False
 
 
 def parse(data: bytes) -> RecordPage:

@@ -6,10 +6,11 @@ whoever makes it; the driver's own thread receives the answer; decoding it is le
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cassandra import ConsistencyLevel
@@ -45,25 +46,51 @@ Decode = Callable[[Answer], T]
 
 
 class Request(Generic[T]):
-    """One statement under way."""
+    """One statement under way.
 
-    __slots__ = ("_decode", "_future", "_kind", "_requests")
+    Whoever waits looks at the clock. The driver would keep a timer for each request until its time has come,
+    though the answer came long before, and with the timer the request and its answer: to look through them,
+    Python's collector of garbage would stop everything for 100 to 200 ms every few seconds.
+    """
 
-    def __init__(self, requests: Requests, future: Any, kind: Kind, decode: Decode[T]) -> None:
+    __slots__ = ("_answered", "_decode", "_end_s", "_future", "_kind", "_requests", "_timeout_s")
+
+    def __init__(
+        self, requests: Requests, future: Any, kind: Kind, decode: Decode[T], *, timeout_s: float
+    ) -> None:
         self._requests = requests
         self._future = future
         self._kind = kind
         self._decode = decode
+        self._timeout_s = timeout_s
+        self._end_s = time.monotonic() + timeout_s
+        self._answered = Event()
+        of_answer = (self._answered,)  # not of this object, which holds the future
+        future.add_callbacks(_note, _note, callback_args=of_answer, errback_args=of_answer)
 
     def result(self) -> T:
         """Wait for the answer, fetch what pages there are, and decode it."""
+        future = self._future
         try:
-            found = self._future.result()
-            rows = list(found) if found.has_more_pages else found.current_rows
+            rows = self._page()
+            while future.has_more_pages:
+                self._answered.clear()
+                self._end_s = time.monotonic() + self._timeout_s
+                future.start_fetching_next_page()
+                rows += self._page()
         except Exception as exc:
-            sent = was_sent(self._future)
-            raise outcome.error(exc, self._kind, sent=sent, login=self._requests.refused_login) from exc
-        return self._decode(Answer(self._requests.driver.rows(rows), self._future.warnings))
+            login = self._requests.refused_login
+            raise outcome.error(exc, self._kind, sent=was_sent(future), login=login) from exc
+        return self._decode(Answer(self._requests.driver.rows(rows), future.warnings))
+
+    def _page(self) -> Any:
+        if not self._answered.wait(self._end_s - time.monotonic()):
+            raise TimeoutError(f"no answer within {self._timeout_s:.1f} s")
+        return self._future.result().current_rows
+
+
+def _note(_answer: Any, answered: Event) -> None:
+    answered.set()
 
 
 Job = tuple[int, Callable[[], Pending[T]]]
@@ -98,29 +125,38 @@ class Window(Generic[T]):
             self._fill()
 
 
-class Collected(Generic[T]):
-    """A window whose results become one."""
+Steps = Generator[None, None, T]
+"""What makes one result of several requests: it sends the first of them, yields, and goes on when asked."""
 
-    def __init__(self, window: Window[Any], kind: Kind, combine: Callable[[list[Any]], T]) -> None:
-        self._window = window
-        self._kind = kind
-        self._combine = combine
+
+class Later(Generic[T]):
+    """Steps under way."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        next(steps)
+        self._steps = steps
 
     def result(self) -> T:
-        """Wait for all of them. Writes are "not done" only if none of them was."""
-        results = list(self._window.results())
-        errors = [result for result in results if isinstance(result, CqueueError)]
-        if errors:
-            raise self._failure(errors, len(results))
-        return self._combine(results)
+        """Wait for the end of it."""
+        try:
+            next(self._steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        raise AssertionError("Steps yield once.")
 
-    def _failure(self, errors: list[CqueueError], parts: int) -> CqueueError:
-        worst = next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
-        if isinstance(worst, OutcomeUnknown) or self._kind is Kind.READ or len(errors) == parts:
-            return worst
-        partly = OutcomeUnknown(f"{len(errors)} of {parts} parts were not written: {worst}")
-        partly.__cause__ = worst
-        return partly
+
+def collected(window: Window[Any], kind: Kind, combine: Callable[[list[Any]], T]) -> Steps[T]:
+    """A window whose results become one. Writes are "not done" only if none of them was."""
+    yield
+    results = list(window.results())
+    errors = [result for result in results if isinstance(result, CqueueError)]
+    if not errors:
+        return combine(results)
+    worst = next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
+    if isinstance(worst, OutcomeUnknown) or kind is Kind.READ or len(errors) == len(results):
+        raise worst
+    raise OutcomeUnknown(f"{len(errors)} of {len(results)} parts were not written: {worst}") from worst
 
 
 def start(send: Callable[[], Pending[T]]) -> Pending[T] | CqueueError:
@@ -176,21 +212,10 @@ class Requests:
         with limits.within(EVERYWHERE_S):
             return self._submit(bound, statement.kind, decode)
 
-    def send_conditional(
-        self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
-    ) -> Request[T]:
-        """Send several statements of one partition as one conditional mutation."""
-        return self._send_batch(Kind.CONDITIONAL, parts, decode)
-
-    def send_together(
-        self, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
-    ) -> Request[T]:
-        """Send several plain statements of one partition as one mutation."""
-        return self._send_batch(Kind.WRITE, parts, decode)
-
-    def _send_batch(
+    def send_batch(
         self, kind: Kind, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
     ) -> Request[T]:
+        """Send several statements of one partition and kind as one mutation."""
         batch = self._batch(kind)
         for statement, values in parts:
             batch.add(self.driver.bind(self.prepared(statement), values))
@@ -218,12 +243,12 @@ class Requests:
         return batch
 
     def _submit(self, statement: Any, kind: Kind, decode: Decode[T]) -> Request[T]:
+        timeout_s = limits.left_s(self.profile.request_timeout)
         try:
-            timeout_s = limits.left_s(self.profile.request_timeout)
-            future = self._session.execute_async(statement, timeout=timeout_s, execution_profile=self.profile)
+            future = self._session.execute_async(statement, timeout=None, execution_profile=self.profile)
         except Exception as exc:
             raise outcome.error(exc, kind) from exc
-        return Request(self, future, kind, decode)
+        return Request(self, future, kind, decode, timeout_s=timeout_s)
 
     def prepared(self, statement: Statement) -> PreparedStatement:
         """The prepared statement; kept for good, because the driver keeps only a weak reference."""

@@ -33,8 +33,8 @@ class Sender:
 
     def _all(
         self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Found], **how: bool
-    ) -> Request[list[Any]]:
-        """The rows that can be read. found: what decodes an answer, with the options `how`."""
+    ) -> Request[Any]:
+        """What can be read. found: what decodes an answer, with the options `how`."""
         return self._requests.send(
             statement, values, lambda answer: decode.kept(found(answer.rows, **how), self.quarantine)
         )

@@ -69,8 +69,6 @@ READ_HEAD = _read(_HEAD_CQL)
 READ_HEAD_SERIAL = _read(_HEAD_CQL, serial=True)
 # Live messages between two ids.
 READ_SLICE = _read(f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
-# The same for those who read a whole queue, and take the answer apart themselves.
-READ_PAGE = _read(f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}", raw=True)
 # As a slice, for sweeps.
 READ_IDS = _read(f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
 # Which of these are live still.
@@ -93,11 +91,6 @@ READ_SHARDS = _read(
 INSERT_MESSAGE = _write(
     "INSERT INTO {keyspace}.messages (queue, time_shard, shard, kind, "
     f"{_MESSAGE_COLUMNS}) VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
-)
-# The same for messages that have nothing but a small body: half as many values to send and to read.
-INSERT_PLAIN_MESSAGE = _write(
-    "INSERT INTO {keyspace}.messages (queue, time_shard, shard, kind, priority, id, body, sent_at, format) "
-    "VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
 # One µs after the latest of their ids, so that it beats each insert whenever that arrives.
 DELETE_MESSAGES = _write(
@@ -123,14 +116,8 @@ REGISTER_SHARD = _write(
     "INSERT INTO {keyspace}.shards (queue, epoch, time_shard, shard, priorities) "
     "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
-# One µs after every insert there ever will be.
+# One µs after every insert there ever will be; one that is damaged now, as nobody knows when it was written.
 UNREGISTER_SHARD = _write(
-    "DELETE FROM {keyspace}.shards USING TIMESTAMP ? "
-    "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?"
-)
-
-# One that is damaged, now: nobody knows at which time it was written.
-DROP_SHARD = _write(
     "DELETE FROM {keyspace}.shards USING TIMESTAMP ? "
     "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?"
 )
@@ -241,10 +228,8 @@ APPEND_RECORD = _write(
     f"INSERT INTO {{keyspace}}.log (log, partition, time_shard, {_RECORD_COLUMNS}) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
 )
-# Of an append that was answered too late; one µs after the latest of their ids.
+# Of an append that was answered too late: one µs after the latest of their ids. A damaged one: now.
 DELETE_RECORDS = _write(f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id IN ?")
-# One that is damaged, now: nobody knows at which time it was written.
-DROP_RECORD = _write(f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id = ?")
 # In one answer: a slice is one point in time.
 READ_RECORDS = _read(f"{_RECORDS_CQL} LIMIT ?", raw=True)
 # The same, newest first.

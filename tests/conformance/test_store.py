@@ -5,7 +5,6 @@ import random
 import pytest
 
 from cqueue import ids
-from cqueue.store.message_page import MessagePage, ReadMessagePage
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -58,8 +57,6 @@ def test_every_column_comes_back(store, wide_row, apart):
     store.execute(InsertMessages(wide_row, (row,)))
     assert store.execute(ReadSlice(wide_row, 9, ids.START, END, 10)).rows == [row]
     assert store.execute(ReadMessages(wide_row, 9, (row.id,))) == [row]
-    page = store.execute(ReadMessagePage(wide_row, 9, ids.START, END, 10))
-    assert page == MessagePage.of([row])
 
 
 def test_missing_values_stay_missing(store, wide_row):
@@ -68,7 +65,6 @@ def test_missing_values_stay_missing(store, wide_row):
     rows = [message(first, None, size=5), message(second, b""), message(third, headers={})]
     store.execute(InsertMessages(wide_row, tuple(rows)))
     assert store.execute(ReadSlice(wide_row, 0, ids.START, END, 10)).rows == rows
-    assert store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 10)) == MessagePage.of(rows)
 
 
 def test_an_insert_without_a_value_erases_none(store, wide_row):

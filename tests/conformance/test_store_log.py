@@ -19,7 +19,6 @@ from cqueue.store.log_operations import (
     ReadLog,
     ReadLogShards,
     ReadRecordIds,
-    ReadRecords,
     RecordRow,
     RegisterLogShard,
     RemoveLog,
@@ -48,7 +47,7 @@ def record(number, **changes):
 
 
 def read(store, shard, after=0, upto=END, limit=100, **options):
-    return store.execute(ReadRecords(shard, after, upto, limit, **options))
+    return list(store.execute(ReadRecordPage(shard, after, upto, limit, **options)).rows())
 
 
 def test_records_come_back_in_the_order_of_their_ids(store, shard):
@@ -61,9 +60,6 @@ def test_records_come_back_in_the_order_of_their_ids(store, shard):
     assert read(store, shard, rows[0].id, rows[2].id) == rows[1:3]
     assert read(store, shard, limit=3, reverse=True) == rows[:0:-1]
     assert read(store, shard._replace(partition=4)) == []
-    for reverse in (False, True):
-        page = store.execute(ReadRecordPage(shard, 0, END, 3, reverse))
-        assert list(page.rows()) == read(store, shard, limit=3, reverse=reverse)
     assert store.execute(ReadRecordIds(shard, rows[0].id, END, 2)) == [rows[1].id, rows[2].id]
 
 

@@ -3,7 +3,6 @@
 import random
 
 from cqueue import ids
-from cqueue.store.message_page import MessagePage, ReadMessagePage
 from cqueue.store.operations import DeleteMessages, InsertMessages, ReadIds, ReadMessages, ReadSlice
 from tests.fix_store import message, new_id, now_us
 
@@ -35,12 +34,11 @@ def live(store, wide_row):
 
 
 def test_a_pack_comes_back_as_its_messages(store, wide_row):
-    """All columns of all messages, in order; by range, by id, and as a page."""
+    """All columns of all messages, in order; by range and by id."""
     rows = pack(100, headers={"a": "1", "b": "ключ"}, codec="json", task="t", key="k", trigger="x", expires=5)
     insert(store, wide_row, rows)
     assert store.execute(ReadSlice(wide_row, 0, ids.START, END, 200)).rows == rows
     assert store.execute(ReadMessages(wide_row, 0, tuple(ids_of(rows)))) == rows
-    assert store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 200)) == MessagePage.of(rows)
     assert live(store, wide_row) == ids_of(rows)
 
 
@@ -66,7 +64,6 @@ def test_several_packs_and_rows_with_columns_in_one_flush(store, wide_row):
     ]
     insert(store, wide_row, rows)
     assert store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)).rows == rows
-    assert store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 100)) == MessagePage.of(rows)
 
 
 def test_messages_of_a_pack_die_one_by_one(store, wide_row):
@@ -78,8 +75,7 @@ def test_messages_of_a_pack_die_one_by_one(store, wide_row):
         delete(store, wide_row, left.pop(dead))
         assert live(store, wide_row) == left
         assert ids_of(store.execute(ReadMessages(wide_row, 0, tuple(ids_of(rows))))) == left
-        page = store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 100))
-        assert [page.id_at(place) for place in range(len(page))] == left
+        assert ids_of(store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)).rows) == left
 
 
 def test_sending_again_revives_nothing(store, wide_row):
@@ -101,7 +97,6 @@ def test_a_delete_that_comes_before_its_insert(store, wide_row):
     delete(store, wide_row, *ids_of(others))
     assert live(store, wide_row) == []
     assert store.execute(ReadSlice(wide_row, 0, ids.START, END, 10)).rows == []
-    assert len(store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 10))) == 0
     insert(store, wide_row, some, others)
     assert live(store, wide_row) == ids_of(some[:2])
 
@@ -136,8 +131,6 @@ def test_ranges_that_cut_packs(store, wide_row):
         expected = [alive[id_] for id_ in sorted(alive) if after < id_ <= upto][:limit]
         assert store.execute(ReadSlice(wide_row, 0, after, upto, limit)).rows == expected
         assert store.execute(ReadIds(wide_row, 0, after, upto, limit)).ids == ids_of(expected)
-        page = store.execute(ReadMessagePage(wide_row, 0, after, upto, limit))
-        assert page.data == MessagePage.of(expected).data
         dead = [id_ for id_ in alive if rng.random() < 0.04]
         if len(expected) > 1 and rng.random() < 0.5:
             dead += ids_of(expected)

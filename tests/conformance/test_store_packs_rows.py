@@ -9,7 +9,6 @@ import pytest
 from cqueue import ids
 from cqueue.store import statements
 from cqueue.store.cassandra import CassandraStore
-from cqueue.store.message_page import ReadMessagePage
 from cqueue.store.operations import ReadMessages, ReadSlice
 from tests.conformance.test_store_packs import END, delete, ids_of, insert, live, pack
 from tests.fix_store import now_us
@@ -98,8 +97,6 @@ def test_what_a_read_repair_brought_in_part_is_no_message(cassandra_store, store
     store_connection.session.execute(cut, (at_us, *wide_row, ids.to_uuid(rows[0].id)))
     assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)).rows == others
     assert cassandra_store.execute(ReadMessages(wide_row, 0, tuple(ids_of([*rows, *others])))) == others
-    page = cassandra_store.execute(ReadMessagePage(wide_row, 0, ids.START, END, 100))
-    assert page.ids() == ids_of(others)
 
 
 def test_many_messages_of_as_many_packs_are_read_in_parts(cassandra_store, wide_row):

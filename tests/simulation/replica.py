@@ -14,7 +14,7 @@ from bisect import bisect_right, insort
 from typing import Any
 
 from cqueue import ids
-from cqueue.store.memory import _merge
+from cqueue.store.memory_rows import merge
 from cqueue.store.operations import CursorRow, Head, LockRow, MessageRow, Mutate, SlotRow
 
 ALL = 7
@@ -60,7 +60,7 @@ class Rows:
         if cell.row is None:
             cell.row = row
         elif cell.row is not row:
-            cell.row = _merge(cell.row, row) if isinstance(row, MessageRow) else max(cell.row, row)
+            cell.row = merge(cell.row, row) if isinstance(row, MessageRow) else max(cell.row, row)
         cell.here |= mask
 
     def delete(self, id_: int, at_us: int, mask: int, now_us: int) -> None:

@@ -12,7 +12,7 @@ from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import in_order
 from cqueue.log.protocol.spec import LogSpec, partition_of
 from cqueue.protocol.writing import WriterState
-from cqueue.store.log_operations import AppendRecords, DeleteRecords, ReadLogShards, ReadRecords
+from cqueue.store.log_operations import AppendRecords, DeleteRecords, ReadLogShards
 from cqueue.store.record_page import ReadRecordPage
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table
 
@@ -30,7 +30,8 @@ def entries(count, **values):
 def stored(table):
     """All records by body, of all partitions."""
     shards = {op.shard for op in table.log if type(op) is AppendRecords}
-    rows = [row for shard in shards for row in table.store.execute(ReadRecords(shard, 0, 1 << 123, 10_000))]
+    pages = (table.store.execute(ReadRecordPage(shard, 0, 1 << 123, 10_000)) for shard in shards)
+    rows = [row for page in pages for row in page.rows()]
     return sorted(row.body for row in rows)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import cassandra
 import pytest
-from cassandra import cluster, connection, protocol
+from cassandra import cluster, protocol
 
 import cqueue
 from cqueue.store import driver
@@ -16,7 +16,7 @@ from cqueue.store.driver import errors, probe, sockets, wire
 from tests.unit import markdown_pages as markdown
 
 HERE = Path(cqueue.__file__).parent
-FIRST = [part for part in driver.PARTS if part not in {sockets.DIRECT_WRITES, sockets.SHARED_TIMEOUTS}]
+FIRST = [part for part in driver.PARTS if part is not sockets.DIRECT_WRITES]
 """Those that do not need libev."""
 
 
@@ -88,7 +88,6 @@ CHANGES = {
     sockets.LOGINS: (cluster.Cluster, "connection_class", Other),
     sockets.BUFFERS: (cluster.Cluster, "connection_class", Other),
     sockets.DIRECT_WRITES: (cluster.Cluster, "connection_class", Other),
-    sockets.SHARED_TIMEOUTS: (connection.TimerManager, "service_timeouts", lambda _timers: None),
     wire.RESULTS: (
         protocol.ResultMessage,
         "recv_results_metadata",

@@ -1,10 +1,15 @@
-"""Requests side by side: how many are under way, and what becomes of several outcomes."""
+"""Requests: how long an answer is waited for, how many are under way, what becomes of several outcomes."""
+
+import gc
+import weakref
+from threading import Timer
+from types import SimpleNamespace
 
 import pytest
 
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.cassandra import _portions
-from cqueue.store.requests import Collected, Window, start
+from cqueue.store.requests import Later, Request, Window, collected, start
 from cqueue.store.statements import Kind
 
 
@@ -50,43 +55,43 @@ def test_one_above_the_limit_goes_alone():
 
 def test_nothing_to_do():
     """An empty window has no results."""
-    assert Collected(window([], limit=8), Kind.READ, list).result() == []
+    assert Later(collected(window([], limit=8), Kind.READ, list)).result() == []
 
 
-def collected(kind, *outcomes):
+def total(kind, *outcomes):
     some = window([], *([1] * len(outcomes)), limit=2, outcomes=outcomes)
-    return Collected(some, kind, sum)
+    return Later(collected(some, kind, sum))
 
 
 def test_results_become_one():
     """In order, by the function given."""
-    assert collected(Kind.WRITE, 1, 2, 3).result() == 6
+    assert total(Kind.WRITE, 1, 2, 3).result() == 6
 
 
 def test_a_write_half_done_is_unknown():
     """To say "not done" would be to say that nothing was stored."""
     with pytest.raises(OutcomeUnknown) as caught:
-        collected(Kind.WRITE, 1, Unavailable("few"), 3).result()
+        total(Kind.WRITE, 1, Unavailable("few"), 3).result()
     assert isinstance(caught.value.__cause__, Unavailable)
 
 
 def test_a_write_not_done_at_all_is_not_done():
     """Every part says so."""
     with pytest.raises(NotDone):
-        collected(Kind.WRITE, Unavailable("a"), Unavailable("b")).result()
+        total(Kind.WRITE, Unavailable("a"), Unavailable("b")).result()
 
 
 def test_unknown_outweighs_not_done():
     """Whatever its place."""
     for kind in (Kind.READ, Kind.WRITE):
         with pytest.raises(OutcomeUnknown, match="who knows"):
-            collected(kind, Unavailable("a"), OutcomeUnknown("who knows")).result()
+            total(kind, Unavailable("a"), OutcomeUnknown("who knows")).result()
 
 
 def test_a_read_that_failed_in_part_is_not_done():
     """A read has no effect that could be half there."""
     with pytest.raises(Unavailable):
-        collected(Kind.READ, 1, Unavailable("few")).result()
+        total(Kind.READ, 1, Unavailable("few")).result()
 
 
 def test_what_cannot_be_sent_is_an_error_in_its_place():
@@ -108,3 +113,91 @@ def test_portions_have_so_many_bytes_or_one_body():
     assert list(_portions(sizes, 10)) == [(0, 2, 10), (2, 3, 1), (3, 4, 11), (4, 7, 10), (7, 8, 1)]
     assert list(_portions([], 10)) == []
     assert [end - start for start, end, _ in _portions([0] * 1001, 10)] == [500, 500, 1]
+
+
+class Future:
+    """As the driver's: answered page by page, by whoever calls `answer`. An error is an answer as well."""
+
+    attempted_hosts = ("host",)
+    warnings = None
+
+    def __init__(self, *pages):
+        self.pages = list(pages)
+        self.calls = []
+        self.asked = 1
+
+    def add_callbacks(self, callback, errback, *, callback_args, errback_args):
+        self.calls = [(callback, callback_args), (errback, errback_args)]
+
+    @property
+    def has_more_pages(self):
+        return len(self.pages) > 1
+
+    def start_fetching_next_page(self):
+        self.asked += 1
+        del self.pages[0]
+        self.answer()
+
+    def answer(self):
+        call, args = self.calls[isinstance(self.pages[0], Exception)]
+        call(self.pages[0], *args)
+
+    def result(self):
+        if isinstance(self.pages[0], Exception):
+            raise self.pages[0]
+        return SimpleNamespace(current_rows=self.pages[0])
+
+
+def request(future, kind=Kind.READ, timeout_s=60.0):
+    requests = SimpleNamespace(refused_login=None, driver=SimpleNamespace(rows=lambda rows: rows))
+    return Request(requests, future, kind, lambda found: found.rows, timeout_s=timeout_s)
+
+
+def test_all_pages_of_an_answer_are_read():
+    """One after the other, whether the first came before or after somebody began to wait for it."""
+    for waiting in (False, True):
+        future = Future([1, 2], [3], [], [4])
+        asked = request(future)
+        if waiting:
+            Timer(0.05, future.answer).start()
+        else:
+            future.answer()
+        assert asked.result() == [1, 2, 3, 4]
+        assert future.asked == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(Kind.READ, Unavailable), (Kind.WRITE, OutcomeUnknown), (Kind.CONDITIONAL, OutcomeUnknown)],
+)
+def test_an_answer_that_does_not_come_in_time(kind, expected):
+    """A read had no effect; what became of a write nobody knows. An answer that has come counts after all."""
+    future = Future([1])
+    late = request(future, kind, 0.0)
+    with pytest.raises(expected, match=r"no answer within 0\.0 s"):
+        late.result()
+    future.answer()
+    assert late.result() == [1]
+
+
+def test_an_error_of_a_later_page_is_the_answers_error():
+    """Half of an answer is none."""
+    future = Future([1], OSError("the peer has gone"))
+    asked = request(future)
+    future.answer()
+    with pytest.raises(Unavailable, match="the peer has gone"):
+        asked.result()
+
+
+def test_an_answered_request_is_let_go_of_at_once():
+    """No timer and no circle of references keeps it: there are thousands a second."""
+    gc.disable()
+    try:
+        future = Future([1])
+        asked, known = request(future), weakref.ref(future)
+        future.answer()
+        assert asked.result() == [1]
+        del asked, future
+        assert known() is None
+    finally:
+        gc.enable()

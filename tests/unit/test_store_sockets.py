@@ -7,13 +7,12 @@ import struct
 import threading
 import time
 from contextlib import closing, contextmanager
-from functools import partial
 
 import pytest
 from cassandra.connection import DefaultEndPoint
 
 from cqueue.store import driver
-from cqueue.store.driver import sockets, timeouts
+from cqueue.store.driver import sockets
 
 pytestmark = pytest.mark.skipif(
     sockets.DIRECT_WRITES not in driver.used().parts, reason="the driver has no libev"
@@ -218,47 +217,3 @@ def test_a_connection_that_breaks_as_it_is_made_leaves_nothing_behind(monkeypatc
         assert connection.connected_event.wait(5)
         assert connection.is_defunct
         assert connection not in sockets._reactor._global_loop._live_conns
-
-
-@pytest.mark.parametrize("timeout_s", [0, 0.05, 0.5])
-def test_a_timeout_is_noticed_though_nothing_else_wakes_the_loop(timeout_s):
-    with connected():
-        begun_s, called = time.monotonic(), threading.Event()
-
-        Direct.create_timer(timeout_s, called.set)
-
-        assert called.wait(10)
-        assert timeout_s - 0.01 <= time.monotonic() - begun_s < timeout_s + timeouts.TICK_S + 1
-
-
-def test_of_many_timeouts_each_is_noticed():
-    """Of several lengths, made at moments all around those at which others end."""
-    with connected():
-        late = []
-        left = threading.Semaphore(0)
-
-        def called(due_s):
-            late.append(time.monotonic() - due_s)
-            left.release()
-
-        for number in range(150):
-            timeout_s = 0.2 + number % 7 / 10
-            Direct.create_timer(timeout_s, partial(called, time.monotonic() + timeout_s))
-            time.sleep(0.003)
-
-        assert all(left.acquire(timeout=10) for _ in range(150))
-        assert min(late) >= -0.01
-        assert max(late) < timeouts.TICK_S + 1
-
-
-def test_the_loop_is_woken_for_few_of_many_timeouts(monkeypatch):
-    with connected():
-        woken = []
-        loop = sockets._reactor._global_loop
-        add_timer = loop.add_timer
-        monkeypatch.setattr(loop, "add_timer", lambda timer: (woken.append(timer.end), add_timer(timer)))
-        begun_s = time.monotonic()
-        for _ in range(1000):
-            Direct.create_timer(10, lambda: None).cancel()
-
-        assert len(woken) <= 2 + (time.monotonic() - begun_s) / timeouts.TICK_S

@@ -98,21 +98,6 @@ def test_all_values_of_a_message_are_sent():
     ]
 
 
-def test_a_plain_message_has_the_values_that_are_left():
-    """Those that are unset for all of them are not sent; nothing else differs."""
-    at = ids.lowest_at(1_000_000)
-    plain = message(at, b"x")
-    (all_,), (some,) = codec.message_cells([plain]), codec.plain_cells([plain])
-    assert wire.values(some) == [value for value in wire.values(all_) if value is not UNSET_VALUE]
-    assert 3 + len(wire.values(some)) == statements.INSERT_PLAIN_MESSAGE.cql.count("?")
-    assert codec.are_plain([plain])
-    others = {
-        "size": 3, "headers": {"a": "b"}, "codec": "c", "task": "t", "key": "k", "trigger": "r", "expires": 1,
-    }  # fmt: skip
-    for name, value in others.items():
-        assert not codec.are_plain([plain, plain._replace(**{name: value})]), name
-
-
 @pytest.mark.parametrize("count", [1, 2, 500])
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_batch_of_encoded_rows_is_the_drivers_batch(count, version):
@@ -192,7 +177,7 @@ def test_statements_are_documented_and_placed_by_kind():
     """Each has a reason above it; conditions and timestamps never meet in one statement.
 
     Who is at work or a member, and which partitions of a log exist, is written at the time of writing:
-    it expires. Nobody knows when a damaged row was written, so it is dropped as of now.
+    it expires.
     """
     source = inspect.getsource(statements)
     assert len(statements.ALL) > 70
@@ -206,6 +191,5 @@ def test_statements_are_documented_and_placed_by_kind():
                 f"{{keyspace}}.{table}" in statement.cql
                 for table in ("workers", "listeners", "log_shards", "subscriptions")
             )
-            timeless |= statement in {statements.DROP_SHARD, statements.DROP_RECORD}
             assert timeless or "USING TIMESTAMP ?" in statement.cql
         assert (statement.kind is statements.Kind.READ) == statement.cql.startswith("SELECT")

@@ -1,9 +1,8 @@
 """The driver's connection, without the detours of its event loop.
 
-The loop's thread wakes up five times for each request: to learn of its timeout, to begin to watch whether
-the socket takes anything, to write, to end watching, and to read the answer. Where requests are small, and
-client and server share a machine, these switches of threads take as long as the request itself. Here whoever
-makes a request writes it, and the loop is not woken for each timeout.
+The loop's thread wakes up four times for each request: to begin to watch whether the socket takes anything,
+to write, to end watching, and to read the answer. Where requests are small, and client and server share a
+machine, these switches of threads take as long as the request itself. Here whoever makes a request writes it.
 
 Each class is mixed into the driver's own connection if the driver has what the class needs.
 """
@@ -12,9 +11,9 @@ from __future__ import annotations
 
 import inspect
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cache
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from cassandra import AuthenticationFailed
 from cassandra.auth import PlainTextAuthProvider
@@ -22,7 +21,6 @@ from cassandra.cluster import Cluster
 
 from cqueue.store.driver.errors import ConnectionException
 from cqueue.store.driver.probe import Part, find, find_or, report
-from cqueue.store.driver.timeouts import Timeout, Timeouts, is_called
 
 AT_ONCE: Final = 64 << 10
 """Bytes that are read and written at once, where the driver's own connection takes 4 KiB: a slice of 500
@@ -84,20 +82,6 @@ class Buffers:
     """Larger buffers."""
 
     in_buffer_size = out_buffer_size = AT_ONCE
-
-
-class SharedTimeouts:
-    """Timeouts that share the loop's timers."""
-
-    _timeouts: ClassVar[Timeouts | None] = None
-
-    @classmethod
-    def create_timer(cls, timeout: float, callback: Callable[[], None]) -> Timeout:
-        """Call back after so many seconds, on the loop's thread."""
-        loop, timeouts = _reactor._global_loop, cls._timeouts  # noqa: SLF001 - as the driver does
-        if timeouts is None or timeouts.loop is not loop:
-            timeouts = cls._timeouts = Timeouts(loop)
-        return timeouts.add(timeout, callback)
 
 
 class DirectWrites(_Base):  # type: ignore[misc]
@@ -178,18 +162,6 @@ BUFFERS: Final = Part(
     lambda: isinstance(Cluster.connection_class.in_buffer_size, int),
     "4 KiB are read at a time: large messages take longer",
 )
-SHARED_TIMEOUTS: Final = Part(
-    "shared timeouts",
-    (
-        f"{_LIBEV}:LibevConnection.create_timer",
-        f"{_LIBEV}:LibevLoop.add_timer",
-        f"{_LIBEV}:_global_loop",
-        "cassandra.connection:TimerManager.add_timer",
-        "cassandra.connection:TimerManager.service_timeouts",
-    ),
-    lambda: _is_libev() and is_called(find("cassandra.connection:TimerManager")()),
-    "each request has a timer of its own: Python's garbage collector has more to look through",
-)
 DIRECT_WRITES: Final = Part(
     "direct writes",
     (
@@ -207,7 +179,6 @@ DIRECT_WRITES: Final = Part(
 MIXINS: Final = {
     LOGINS: Logins,
     BUFFERS: Buffers,
-    SHARED_TIMEOUTS: SharedTimeouts,
     DIRECT_WRITES: DirectWrites,
 }
 

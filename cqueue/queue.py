@@ -127,7 +127,7 @@ class Queue:
 
     @property
     def config(self) -> QueueConfig:
-        """The configuration, at most a second old."""
+        """The configuration, at most two seconds old."""
         return self._catalog.entry(self.name).config
 
     @property

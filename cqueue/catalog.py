@@ -1,9 +1,9 @@
 """Which queues exist and how they are configured, kept fresh with one small read a second.
 
 Every change of a configuration raises the deployment's change counter; while it stands still, nothing
-else is read again. The read goes beside the calls of a client, and costs one that is idle nothing: it is begun
-by a call. A client that has stood still reads before it goes by what it knows. Changes are conditional
-mutations: of two that collide, one is made on top of the other.
+else is read again. A call begins the read and does not wait for it, so an idle client costs nothing. One that
+has stood still reads before it goes by what it knows. Changes are conditional mutations: of two that collide,
+one is made on top of the other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from cqueue.store.quarantine import Damage
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 FRESH_S = 0.9
-"""What is older is read again, beside the call that finds it so: once a second where a call a second is made."""
+"""What is older is read again, beside the call that finds it so: also where a call a second is made."""
 TRUSTED_S = 2.0
 """No call goes by what is older: it reads first. All clients follow a change within this."""
 AFTER_FAILURE_S = 3.0

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
 from itertools import pairwise
@@ -24,9 +25,10 @@ from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
 from cqueue.doorbell.directory import Directory, listing, lists
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
-from cqueue.doorbell.listener import Listener
+from cqueue.doorbell.listener import Listener, _bound
 from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, Ringer
 from cqueue.doorbell.sender import Sender
+from cqueue.doorbell.trouble import Trouble
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
 from cqueue.settings import load
@@ -796,3 +798,56 @@ def test_a_farewell_that_fails_ends_the_thread_quietly(store, monkeypatch):
     doorbell.close()
     doorbell._thread.join(SOON_S)
     assert failures == []
+
+
+# ── No socket is left open ──
+
+
+def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
+    """The one of a thread that was too late would be left to the garbage collector."""
+    made, both = [], threading.Barrier(2, timeout=SOON_S)
+
+    class Slow(socket.socket):
+        def setblocking(self, *args):
+            made.append(self)
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            super().setblocking(*args)
+
+    monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", Slow)
+    sender = Sender(HintCounts(), Trouble())
+    threads = [threading.Thread(target=sender.send, args=(RING, [row("a", "q@1")])) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sender.close()
+    assert [each.fileno() for each in made] == [-1]
+
+
+def test_a_ring_that_comes_after_the_close_opens_no_socket(monkeypatch, caplog):
+    """A close does not wait for long, so a thread of the doorbell may still be at it. Nobody has to know."""
+    counts = HintCounts()
+    sender = Sender(counts, Trouble())
+    sender.close()
+    monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", None)
+    sender.send(RING, [row("a", "q@1")])
+    assert (counts.sent, counts.unsent) == (0, 1)
+    assert caplog.records == []
+
+
+def test_a_listener_whose_thread_cannot_be_started_leaves_no_socket(monkeypatch):
+    made = []
+
+    def bound(host, ports):
+        made.append(_bound(host, ports))
+        return made[0]
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("cqueue.doorbell.listener._bound", bound)
+    monkeypatch.setattr("cqueue.doorbell.listener.Thread.start", refuse)
+    with pytest.raises(RuntimeError):
+        Listener(LOCAL, lambda _: None, HintCounts())
+    assert [each.fileno() for each in made] == [-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from threading import Event, Lock
 
@@ -103,6 +104,16 @@ class Bell:
             chosen.event.set()
         if chosen.wake is not None:
             chosen.wake()
+
+    def pass_on(self) -> None:
+        """Have other processes told of what consumers of this one were told of, and cannot look at."""
+        if self._doorbell is None:
+            return
+        for sleeper in self._sleepers:
+            with suppress(IndexError):  # nothing is left, or a poll has taken it
+                while True:
+                    target, flags = target_of(sleeper.told.popleft(), here=False)
+                    self._doorbell.ring(target._replace(passed=True), flags)
 
     def _chosen(self) -> Sleeper:
         return next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(

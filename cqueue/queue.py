@@ -157,6 +157,10 @@ class Queue:
         """
         return self._producer.hints
 
+    def pass_hints_on(self) -> None:
+        """Used inside: what consumers of this process were told of is told to the next one; they are busy."""
+        self._producer.pass_hints_on()
+
     @property
     def dead_letter_name(self) -> str:
         """The name of its dead-letter queue, a queue like any other: `client.queue(…)` opens it."""

@@ -37,12 +37,14 @@ class Target(NamedTuple):
 
     name: of what rings, a queue's or a log's partition name. place: where in it. here: this process waits for
     the name as well. to_all: all who wait are told, and not only the one that comes first for the place.
+    passed: this process was told and cannot look; who comes after it is to be told.
     """
 
     name: str
     place: bytes
     here: bool = False
     to_all: bool = False
+    passed: bool = False
 
 
 class Directory:
@@ -72,12 +74,14 @@ class Directory:
         waiting = self._waiting(target.name)
         if target.to_all or not waiting:
             return list(waiting.values())
-        names = self._names.get((target.name, target.here))
+        with_me = target.here or target.passed
+        names = self._names.get((target.name, with_me))
         if names is None:
-            names = Names([*waiting, self._me] if target.here else waiting)
-            self._names[target.name, target.here] = names
-        first = names.first(thing(target.name, target.place))
-        return [waiting[first]] if first in waiting else []
+            names = Names([*waiting, self._me] if with_me else waiting)
+            self._names[target.name, with_me] = names
+        ranked = names.ranked(thing(target.name, target.place))
+        first = ranked.index(self._me) + 1 if target.passed else 0
+        return [waiting[name] for name in ranked[first : first + 1] if name in waiting]
 
     def _waiting(self, name: str) -> Mapping[str, ListenerRow]:
         """Other processes that wait for a name, by their own names."""

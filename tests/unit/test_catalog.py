@@ -15,7 +15,7 @@ SOON_S = 20.0
 
 
 class Guarded(MemoryStore):
-    """A store that counts the looks at what all clients agree on, and holds them back unless `open` is set."""
+    """A store that counts the looks at what all clients agree on, and holds them back on demand."""
 
     def __init__(self):
         super().__init__()

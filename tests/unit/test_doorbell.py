@@ -161,6 +161,17 @@ def test_all_are_told_where_all_are_to_be_told():
     assert {one.listener for one in known.others(Target("log@1", b"", to_all=True))} == {"a", "c"}
 
 
+def test_who_was_told_and_cannot_look_has_the_next_one_told_and_nobody_is_told_twice():
+    """Each passes it on to the one that comes after it, and the last one to nobody."""
+    fleet, target = "abcd", Target("q@1", b"7", passed=True)
+    rows = [row(name, "q@1") for name in fleet]
+    (first,) = Directory(rows, me="sender").others(target._replace(passed=False))
+    told = [first.listener]
+    while after := Directory(rows, me=told[-1]).others(target):
+        told += [one.listener for one in after]
+    assert sorted(told) == list(fleet)
+
+
 # ── When ──
 
 
@@ -644,6 +655,37 @@ def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
         assert stats.hints == HintCounts(received=1)
     finally:
         dispatcher.stop()
+
+
+def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(clients, store, monkeypatch):
+    """It is told first, and has another one told, that would not poll for half a minute."""
+    sender, receiver = clients
+    go_on = threading.Event()
+    with Client(store, notify=LOCAL) as other:
+        busy = other._doorbell.name
+        ranked = lambda self, _: sorted((name for name, _ in self._keys), key=lambda name: name != busy)  # noqa: E731
+        monkeypatch.setattr(rendezvous.Names, "ranked", ranked)
+        options = {"threads": 1, "consumers": 1, "batch_size": 2, "backlog": 2}
+        dispatcher = Dispatcher(
+            other.queue("orders"), lambda *_: go_on.wait(SOON_S), **options, max_poll_interval=LONG
+        )
+        dispatcher.start()
+        try:
+            roster, sent = dispatcher.engine.roster, 0
+            while roster._room(roster.lanes[0], 0):
+                sender.queue("orders").send(b"long")
+                sent += 1
+                until(lambda sent=sent: dispatcher.stats().total.received == sent)
+            roster.lanes[0].consumer.receive(1)  # finds nothing, and lets go of the lock
+            with patient(receiver) as consumer:
+                came = waiting(consumer)
+                until(lambda: len(store.store.execute(ReadListeners())) == 2)
+                sender._doorbell._directory.read_s = float("-inf")
+                sender.queue("orders").send(b"now")
+                assert came.wait()
+        finally:
+            go_on.set()
+            dispatcher.stop()
 
 
 def test_a_closed_consumer_is_not_waited_for_by_others(clients, store):

@@ -257,6 +257,7 @@ class Roster:
         told: a hint said where these were; where hints come, polls need not be frequent.
         """
         turn = lane.turn
+        found_before = turn.empty_since_s is None
         turn.failures = 0
         if count:
             turn.empty_since_s = None
@@ -269,7 +270,8 @@ class Roster:
         turn.rests = bool(lane.number) and not count and turn.pause_s >= self._longest_s
         if more or 0 < count >= turn.want:
             self._back(turn, 0.0)
-            self._rouse(lane)
+            if found_before:  # there may be more after a single message: that is seen at the next poll
+                self._rouse(lane)
         else:
             self._back(turn, max(turn.pause_s, RESTS_S) if turn.rests else turn.pause_s)
 

@@ -157,7 +157,7 @@ class Queue:
         """
         return self._producer.hints
 
-    def pass_hints_on(self) -> None:
+    def _pass_hints_on(self) -> None:
         """Used inside: what consumers of this process were told of is told to the next one; they are busy."""
         self._producer.pass_hints_on()
 

@@ -234,7 +234,7 @@ class Roster:
                 return lane
             if lane.turn.rung and now_s - lane.turn.due_s >= BUSY_S:
                 lane.turn.rung = False
-                lane.queue.pass_hints_on()
+                lane.queue._pass_hints_on()  # noqa: SLF001 - the library's own
         return None
 
     def _rest_s(self) -> float | None:

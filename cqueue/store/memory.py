@@ -324,7 +324,12 @@ class MemoryStore:
             control.Heartbeat: self._heartbeat,
             control.ReadWorkers: lambda _: alive(self._workers, self._clock_us()),
             control.Listen: self._listen,
-            control.ReadListeners: lambda _: alive(self._listeners, self._clock_us()),
+            control.ReadDigests: lambda _: {
+                row.listener: row.digest for row in alive(self._listeners, self._clock_us())
+            },
+            control.ReadListeners: lambda op: [
+                row for row in alive(self._listeners, self._clock_us()) if row.listener in op.listeners
+            ],
             control.RemoveWorker: lambda op: self._workers.pop(op.worker, None) and None,
         }
 

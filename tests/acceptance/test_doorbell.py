@@ -14,7 +14,7 @@ import cqueue
 from cqueue.doorbell.datagram import short_name
 from cqueue.doorbell.directory import lists
 from cqueue.schema import apply, load_migrations
-from cqueue.store.control import ReadListeners
+from cqueue.store.control import ReadDigests, ReadListeners
 from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(180)]
@@ -34,7 +34,8 @@ def client(keyspace):
 def listening(client, name):
     """The rows of processes that wait for messages of a queue."""
     short = short_name(client._catalog.entry(name).spec.partition)
-    return [row for row in client._driver.ask(ReadListeners()) if lists(row.names, short)]
+    ask = client._driver.ask
+    return [row for row in ask(ReadListeners(tuple(ask(ReadDigests())))) if lists(row.names, short)]
 
 
 @contextmanager
@@ -115,7 +116,7 @@ def test_a_keyspace_without_the_table_is_polled(connection, new_keyspace, caplog
             assert until_found(line) == "poll x"
         for _ in range(3):
             with pytest.raises(cqueue.Refused, match="listeners"):
-                client._driver.ask(ReadListeners())
+                client._driver.ask(ReadDigests())
         assert queue.hints.sent == 0
     said = [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]
     assert [("doorbell_off" in record.getMessage(), record.exc_info) for record in said] == [(True, None)]

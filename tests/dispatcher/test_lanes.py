@@ -194,7 +194,7 @@ def test_a_queue_that_has_no_room_has_others_told(roster, clock, rooms):
     """Once for each ring, and not where room comes a moment later, as it does under load."""
     lane = enter(roster, "q")
     passed = []
-    lane.queue.pass_hints_on = lambda: passed.append(clock.now)
+    lane.queue._pass_hints_on = lambda: passed.append(clock.now)
     clock.now = 1.0
     due(roster)
     rooms["q"] = 0

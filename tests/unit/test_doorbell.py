@@ -32,7 +32,7 @@ from cqueue.doorbell.trouble import Trouble
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
 from cqueue.settings import load
-from cqueue.store.control import Listen, ListenerRow, ReadListeners
+from cqueue.store.control import Listen, ListenerRow, ReadDigests
 from cqueue.store.decode import listeners as decode_rows
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import WideRow
@@ -154,6 +154,36 @@ def test_nobody_is_told_of_what_he_does_not_wait_for():
     known = Directory([row("a", "other@1"), row("b", "q@1"), row("c")], me="me")
     assert [one.listener for one in known.others(Target("q@1", b"x"))] == ["b"]
     assert known.others(Target("third@1", b"x")) == []
+
+
+def test_a_sender_reads_only_what_has_changed():
+    """Rows are large where processes wait for thousands of queues, and senders look every three seconds."""
+    store, asked = MemoryStore(), []
+
+    def ask(operation):
+        asked.append(operation)
+        return store.execute(operation)
+
+    for name in ("a", "b", "me"):
+        store.execute(Listen(row(name, "q@1"), 60))
+    known = Directory(me="me").refreshed(ask)
+    assert [set(getattr(one, "listeners", ())) for one in asked] == [set(), {"a", "b"}]
+    assert known.refreshed(ask) is known
+    store.execute(Listen(row("b", "q@1", "other@1"), 60))
+    store.execute(Listen(row("c", "other@1"), 60))
+    del asked[:]
+    known = known.refreshed(ask)
+    assert [set(getattr(one, "listeners", ())) for one in asked] == [set(), {"b", "c"}]
+    everybody = Target("other@1", b"", to_all=True)
+    assert {one.listener for one in known.others(everybody)} == {"b", "c"}
+    assert {one.listener for one in known.others(everybody._replace(name="q@1"))} == {"a", "b"}
+    store._listeners.pop("b")
+    assert {one.listener for one in known.refreshed(ask).others(everybody)} == {"c"}
+
+
+@pytest.mark.parametrize("change", [{"port": 1}, {"key": bytes(16)}, {"names": None}, {"address": "::1"}])
+def test_whatever_changes_in_a_row_is_read_again(change):
+    assert row("a", "q@1")._replace(**change).digest != row("a", "q@1").digest
 
 
 def test_all_are_told_where_all_are_to_be_told():
@@ -427,7 +457,7 @@ class Watched:
                 raise error
             return self.store.execute(operation)
         finally:
-            if isinstance(operation, Listen | ReadListeners):
+            if isinstance(operation, Listen | ReadDigests):
                 self.seen(operation)
 
     def together(self, operations):
@@ -546,7 +576,7 @@ def incarnation(client):
 def test_without_the_table_messages_are_found_by_polling(store, caplog):
     """A keyspace whose migration is still to come: sends and receives work, and one line says why."""
     store.trouble = lambda operation: (
-        Refused("table listeners does not exist") if isinstance(operation, Listen | ReadListeners) else None
+        Refused("table listeners does not exist") if isinstance(operation, Listen | ReadDigests) else None
     )
     with Client(store, notify=LOCAL) as sender, Client(store, notify=LOCAL) as receiver:
         queue = sender.create_queue("orders")
@@ -558,7 +588,7 @@ def test_without_the_table_messages_are_found_by_polling(store, caplog):
                 message.ack()
             assert store.seen.wait(2)
     kinds = [type(operation) for (operation) in store.seen.rings]
-    assert kinds.count(ReadListeners) == 1
+    assert kinds.count(ReadDigests) == 1
     lines = [record.message for record in caplog.records if "doorbell_off" in record.message]
     assert len(lines) == 2  # of two processes
 
@@ -568,7 +598,7 @@ def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
     go_on = threading.Event()
 
     def trouble(operation):
-        if isinstance(operation, ReadListeners):
+        if isinstance(operation, ReadDigests):
             go_on.wait(SOON_S)
             return Unavailable("away")
         return None
@@ -679,7 +709,7 @@ def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(cl
             roster.lanes[0].consumer.receive(1)  # finds nothing, and lets go of the lock
             with patient(receiver) as consumer:
                 came = waiting(consumer)
-                until(lambda: len(store.store.execute(ReadListeners())) == 2)
+                until(lambda: len(store.store.execute(ReadDigests())) == 2)
                 sender._doorbell._directory.read_s = float("-inf")
                 sender.queue("orders").send(b"now")
                 assert came.wait()
@@ -708,7 +738,7 @@ def test_a_dead_listener_costs_polls_until_its_row_is_gone(clients, store):
     with patient(receiver) as consumer:
         came = waiting(consumer)
         assert store.seen.wait()
-        until(lambda: dead not in store.store.execute(ReadListeners()))
+        until(lambda: "dead" not in store.store.execute(ReadDigests()))
         sender.queue("orders").send(b"x")
         assert came.wait()
 
@@ -745,7 +775,7 @@ def test_a_close_waits_for_nothing_that_does_not_answer(store):
     go_on = threading.Event()
 
     def trouble(operation):
-        if isinstance(operation, ReadListeners):
+        if isinstance(operation, ReadDigests):
             go_on.wait(SOON_S)
 
     store.trouble = trouble

@@ -53,6 +53,8 @@ from cqueue.store.quarantine import Damage
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 FRESH_S = 0.9
 """What is older is read again, beside the call that finds it so: also where a call a second is made."""
+BESIDE_S = 0.1
+"""How long a read beside a call waits, so as not to be in its way."""
 TRUSTED_S = 2.0
 """No call goes by what is older: it reads first. All clients follow a change within this."""
 AFTER_FAILURE_S = 3.0
@@ -152,6 +154,7 @@ class Catalog:
         """What goes wrong here meets a call that has to poll itself."""
         try:
             with suppress(Exception):
+                time.sleep(BESIDE_S)
                 self._poll_if_older(FRESH_S)
         finally:
             self._beside.release()

@@ -268,10 +268,12 @@ class Roster:
                 turn.empty_since_s = turn.empty_until_s
             turn.pause_s = min(max(turn.pause_s * 2, self._shortest_s), self._longest_s)
         turn.rests = bool(lane.number) and not count and turn.pause_s >= self._longest_s
-        if more or 0 < count >= turn.want:
+        is_full = 0 < count >= turn.want
+        if more and not is_full and not found_before:
+            self._back(turn, self._shortest_s)  # what has come after a pause is handled first
+        elif more or is_full:
             self._back(turn, 0.0)
-            if found_before:  # there may be more after a single message: that is seen at the next poll
-                self._rouse(lane)
+            self._rouse(lane)
         else:
             self._back(turn, max(turn.pause_s, RESTS_S) if turn.rests else turn.pause_s)
 

@@ -173,8 +173,9 @@ def test_lanes_that_rest_poll_again_once_there_is_more_than_one_can_do(roster, c
     if how == "a ring while it is polled":
         lane.consumer.wake()
     else:
-        for _ in range(2):
+        for _ in range(1 if how == "a full batch" else 2):
             roster.found(lane, 100 if how == "a full batch" else 1, more=how == "more")
+            clock.now += 0.01
             assert next_of(roster) is lane
     assert {next_of(roster).number, next_of(roster).number} == {1, 2}
     assert [looked_at(lane) for lane in three] == [{0, 3}, {1}, {2}]
@@ -185,6 +186,8 @@ def test_what_one_lane_can_do_rouses_no_other(roster, clock, three):
     for _ in range(5):
         three[0].consumer.wake()
         roster.found(next_of(roster), 1, told=True, more=True)
+        assert next_of(roster) is None  # the message goes to its handler first
+        clock.now += 0.01
         roster.found(next_of(roster), 0)
         assert next_of(roster) is None
         clock.now += 0.2

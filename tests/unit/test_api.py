@@ -46,7 +46,7 @@ class MovableTime:
 
     def pass_(self, duration):
         self._ahead_us += duration // timedelta(microseconds=1)
-        self.client._clock.sync()
+        self.client._driver.clock.sync()
 
 
 @pytest.fixture

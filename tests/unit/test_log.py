@@ -36,8 +36,8 @@ def store():
 @pytest.fixture
 def client(store):
     with Client(store) as client:
-        client._clock._local_us = lambda: store.time_us
-        client._clock._wall_us = lambda: store.time_us
+        client._driver.clock._local_us = lambda: store.time_us
+        client._driver.clock._wall_us = lambda: store.time_us
         yield client
 
 

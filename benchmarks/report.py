@@ -59,7 +59,7 @@ def wanted(rounds: int, large: int) -> list[Wanted]:
         Wanted("processes", ("processes", *often), one_core=False),
         Wanted("log", ("log", "--messages", "200000")),
         Wanted("idle", ("idle",)),
-        Wanted("idle queues", ("idle", "--queues", "1000", "--seconds", "20")),
+        Wanted("idle queues", ("idle", "--queues", "1000", "--seconds", "60")),
         Wanted("cost", ("cost", "--messages", "100000")),
         Wanted("cost, sent one by one", ("cost", "--batch", "1")),
         Wanted("bytes written", ("--messages", "100000"), module="benchmarks.bytes_written"),
@@ -206,10 +206,17 @@ def _latency(result: Result) -> tuple[str, str]:
 
 
 def _idle(result: Result) -> tuple[str, str]:
-    detail = f"{result.get('queues', 1):,} queue(s)"
-    if "first_delivery_ms" in result:
-        detail += f"; the next message came after {result['first_delivery_ms']:,.0f} ms"
-    return f"{result['statements_per_s']:.1f} statements/s", detail
+    if "rows" not in result:
+        return (
+            f"{result['statements_per_s']:.1f} statements/s",
+            f"{result['queues']:,} queues",
+        )
+    figures = [
+        f"{row['who']}, notify={row['notify']}, {row['wide_rows']} wide rows: "
+        f"{row['statements_per_s']:.1f} statements/s, the next message in {row['first_delivery_ms']:,.0f} ms"
+        for row in result["rows"]
+    ]
+    return figures[0], "; ".join(figures[1:])
 
 
 def _cost(result: Result) -> tuple[str, str]:

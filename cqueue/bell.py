@@ -110,6 +110,16 @@ class Bell:
         if chosen.wake is not None:
             chosen.wake()
 
+    def pass_on(self) -> None:
+        """Have other processes told of what consumers of this one were told of, and cannot look at."""
+        if self._doorbell is None:
+            return
+        for sleeper in self._sleepers:
+            with suppress(IndexError):  # nothing is left, or a poll has taken it
+                while True:
+                    target, flags = target_of(sleeper.told.popleft(), here=False)
+                    self._doorbell.ring(target._replace(passed=True), flags)
+
     def _chosen(self) -> Sleeper:
         return next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(
             (sleeper for sleeper in self._sleepers if sleeper.wake is not None), self._sleepers[0]

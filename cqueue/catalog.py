@@ -1,8 +1,9 @@
 """Which queues exist and how they are configured, kept fresh with one small read a second.
 
 Every change of a configuration raises the deployment's change counter; while it stands still, nothing
-else is read again. Changes are conditional mutations: of two that collide, one is made on top of the
-other.
+else is read again. A call begins the read and does not wait for it, so an idle client costs nothing. One that
+has stood still reads before it goes by what it knows. Changes are conditional mutations: of two that collide,
+one is made on top of the other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from threading import Lock
+from threading import Lock, RLock, Thread
 from typing import Any, NamedTuple
 
 from cqueue.config import QueueConfig
@@ -50,7 +51,12 @@ from cqueue.store.operations import (
 from cqueue.store.quarantine import Damage
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
-POLL_S = 1.0
+FRESH_S = 0.9
+"""What is older is read again, beside the call that finds it so: also where a call a second is made."""
+BESIDE_S = 0.1
+"""How long a read beside a call waits, so as not to be in its way."""
+TRUSTED_S = 2.0
+"""No call goes by what is older: it reads first. All clients follow a change within this."""
 AFTER_FAILURE_S = 3.0
 """How much longer nobody polls after a poll that failed: every call would wait for it."""
 POLL_LIMIT_S = 1.0
@@ -84,13 +90,15 @@ class Catalog:
         self._mutex = Lock()
         self._entries: dict[str, Entry] = {}
         self._deployment: DeploymentRow | None = None
-        self._polled_s = float("-inf")
-        self._polling = False
+        self._polled_s = float("-inf")  # when the last poll began that has succeeded
+        self._polling = RLock()  # whoever finds that too long ago waits for who polls
+        self._is_polling = False
+        self._beside = Lock()  # while a thread polls beside the calls
         self._generation = 0  # of `_entries`: a read that began before a change must not outlive it
         driver.watch(self._watch)
 
     def entry(self, name: str) -> Entry:
-        """The queue's configuration, at most a second old.
+        """The queue's configuration, at most two seconds old.
 
         Raises:
             QueueNotFound: there is none of that name.
@@ -122,19 +130,44 @@ class Catalog:
         return self._deployment
 
     def keep_fresh(self) -> None:
-        """Once a second, read what all clients agree on; the driver has it done before each run.
+        """Have what all clients agree on read again, if that is due; the driver calls this before each run.
 
         Raises:
             WrongDataCentre: the home was moved.
         """
-        if not self._polling and self._refusal is None and time.monotonic() - self._polled_s >= POLL_S:
-            self._polling = True  # the poll is itself a run
-            try:
-                self._poll()
-            finally:
-                self._polling = False
+        if self._refusal is None:
+            age_s = time.monotonic() - self._polled_s
+            if age_s >= TRUSTED_S:
+                self._poll_if_older(TRUSTED_S)
+            elif age_s >= FRESH_S and self._beside.acquire(blocking=False):
+                self._start_beside()
         if self._refusal is not None:
             raise WrongDataCentre(self._refusal)
+
+    def _start_beside(self) -> None:
+        try:
+            Thread(target=self._poll_beside, name="cqueue-catalog", daemon=True).start()
+        except RuntimeError:  # there are too many, or Python is about to end: a later call polls
+            self._beside.release()
+
+    def _poll_beside(self) -> None:
+        """What goes wrong here meets a call that has to poll itself."""
+        try:
+            with suppress(Exception):
+                time.sleep(BESIDE_S)
+                self._poll_if_older(FRESH_S)
+        finally:
+            self._beside.release()
+
+    def _poll_if_older(self, age_s: float) -> None:
+        """Poll, unless another thread just has. The poll is itself a run, and needs no other one."""
+        with self._polling:
+            if not self._is_polling and time.monotonic() - self._polled_s >= age_s:
+                self._is_polling = True
+                try:
+                    self._poll()
+                finally:
+                    self._is_polling = False
 
     def _watch(self) -> None:
         """Before a run. A deployment row that is damaged keeps nobody from acking."""
@@ -143,7 +176,7 @@ class Catalog:
 
     def _poll(self) -> None:
         """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
-        self._polled_s = time.monotonic()
+        began_s = time.monotonic()
         try:
             with self._driver.limited(POLL_LIMIT_S):
                 stored = self._driver.ask(ReadDeployment())
@@ -159,6 +192,7 @@ class Catalog:
             if stored != self._deployment:
                 self._deployment = stored
                 self._forget()
+        self._polled_s = began_s
 
     def _check_home(self, stored: DeploymentRow) -> None:
         self._first = self._first or stored

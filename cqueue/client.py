@@ -146,14 +146,15 @@ class Client:
         self._address = address  # without credentials
         self._on_close = on_close or store.close
         self._driver = driver or BlockingDriver(store, ClusterClock(store.sample_time_us))
-        self._clock = self._driver.clock
         self._catalog = Catalog(self._driver, local_dc)
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)
         self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
         self._mutex = Lock()
         self._bells: dict[str, Bell] = {}
-        self._doorbell = None if notify is None else Doorbell(self._ask_briefly, notify, self._clock.now_us)
+        self._doorbell = (
+            None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.now_us)
+        )
         self._log_bells = LogBells(self._doorbell)
         self._gates: dict[str, SuspectGate] = {}
 

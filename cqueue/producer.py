@@ -91,6 +91,10 @@ class Producer:
         """Datagrams of the client so far."""
         return self._bell.counts
 
+    def pass_hints_on(self) -> None:
+        """Have other processes told of what consumers of this one have no time to look at."""
+        self._bell.pass_on()
+
     def purged(self) -> None:
         """Consumers of this process must look for what was sent until now: it may have been deleted."""
         self._bell.deleted()

@@ -127,7 +127,7 @@ class Queue:
 
     @property
     def config(self) -> QueueConfig:
-        """The configuration, at most a second old."""
+        """The configuration, at most two seconds old."""
         return self._catalog.entry(self.name).config
 
     @property
@@ -156,6 +156,10 @@ class Queue:
         They are those of all queues that the client has opened.
         """
         return self._producer.hints
+
+    def _pass_hints_on(self) -> None:
+        """Used inside: what consumers of this process were told of is told to the next one; they are busy."""
+        self._producer.pass_hints_on()
 
     @property
     def dead_letter_name(self) -> str:

@@ -36,4 +36,9 @@ class Names:
 
     def first(self, thing: bytes) -> str:
         """The name with the highest hash of itself and the thing."""
-        return max((blake2b(thing, digest_size=8, key=key).digest(), name) for name, key in self._keys)[1]
+        return self.ranked(thing)[0]
+
+    def ranked(self, thing: bytes) -> list[str]:
+        """All names, by the hash of each and the thing, the highest first."""
+        hashes = [(blake2b(thing, digest_size=8, key=key).digest(), name) for name, key in self._keys]
+        return [name for _, name in sorted(hashes, reverse=True)]

@@ -2,7 +2,8 @@
 
 A lane is one consumer of one queue. Feeder threads share all lanes: each takes the one that is longest due
 for which there is room. A lane that found nothing waits twice as long each time, so a thousand idle
-queues cost a few polls a second; a send in this process makes its queue due at once.
+queues cost a few polls a second; a send in this process makes its queue due at once. Of several lanes of an
+idle queue one polls, and the others rest until it has more to do than it can.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ HANGS_S: Final = 0.5
 """A poll that takes so long is not counted on to find anything."""
 RECHECK_S: Final = 0.1
 """How often room is looked for again while a lane goes without: handlers may have become quicker."""
+RESTS_S: Final = 30.0
+"""Pause of a lane that rests: should the one that polls for it hang, it looks itself."""
+BUSY_S: Final = 0.1
+"""A queue that was rung and for so long had no room has handlers that take their time: others are told."""
 
 
 @runtime_checkable
@@ -63,6 +68,7 @@ class Turn:
         failures: polls that failed since the last one that did not.
         empty_since_s: the start of the first of the polls in vain; None after one that found something.
         empty_until_s: the start of the last of the polls in vain.
+        rests: it leaves polling to the first lane of its queue.
     """
 
     due_s: float = 0.0
@@ -73,6 +79,7 @@ class Turn:
     failures: int = 0
     empty_since_s: float | None = None
     empty_until_s: float = 0.0
+    rests: bool = False
 
     def is_quiet(self, since_s: float) -> bool:
         """Whether polls since then have found nothing for long enough to say that nothing is due."""
@@ -91,7 +98,7 @@ class Lane:
 
     Args:
         number, of: which of the queue's lanes it is. Each looks first at wide rows of its own: a claim beside
-            another one's on the same wide row costs both of them.
+            another one's on the same wide row costs both of them. The first one looks for those that rest.
     """
 
     def __init__(
@@ -109,17 +116,24 @@ class Lane:
         self.kinds: set[bool] = set()  # whether its handlers were coroutine functions
         self.visibility_s = 30.0
         self.max_attempts = 0
-        self._number, self._of = number, of
+        self.number, self.of = number, of
+        self._roster = roster
         self.divide(None)
 
     def divide(self, share: Share | None) -> None:
         """Look first at its part of those wide rows that this process is to look at first."""
-        number, of = self._number, self._of
+        number, of = self.number, self.of
 
         def part(wide_row: WideRow) -> bool:
-            return wide_row.shard % of == number and (share is None or share(wide_row))
+            whose = wide_row.shard % of
+            is_ours = whose == number or (number == 0 and whose in self._rests())
+            return is_ours and (share is None or share(wide_row))
 
         self.consumer.share = share if of == 1 else part
+
+    def _rests(self) -> set[int]:
+        """The lanes of its queue that rest."""
+        return {lane.number for lane in self._roster.beside(self) if lane.turn.rests}
 
     def learn(self) -> None:
         """Take note of the queue's configuration, which may have been altered."""
@@ -174,9 +188,27 @@ class Roster:
             return
         with self._changed:
             turn.rung = True
-            if turn.began_s is None and not turn.failures:
+            is_polled = turn.began_s is not None
+            if not is_polled and not turn.failures:
                 turn.due_s = min(turn.due_s, self.clock())
                 self._changed.notify()
+        if is_polled:
+            self._rouse(lane)
+
+    def beside(self, lane: Lane) -> list[Lane]:
+        """The other lanes of its queue."""
+        if lane.of == 1:
+            return []
+        return [other for other in self.lanes if other.name == lane.name and other is not lane]
+
+    def _rouse(self, lane: Lane) -> None:
+        """There is more to do in its queue than it does: lanes that rest poll again."""
+        for other in self.beside(lane):
+            if other.turn.rests:
+                other.turn.rests = False
+                with self._changed:
+                    other.turn.due_s = self.clock()
+                    self._changed.notify()
 
     def feed(self) -> None:
         """There may be room for lanes that went without."""
@@ -201,6 +233,9 @@ class Roster:
             if want := self._room(lane, coming):
                 lane.turn.want, lane.turn.began_s, lane.turn.rung = want, now_s, False
                 return lane
+            if lane.turn.rung and now_s - lane.turn.due_s >= BUSY_S:
+                lane.turn.rung = False
+                lane.queue._pass_hints_on()  # noqa: SLF001 - the library's own
         return None
 
     def _rest_s(self) -> float | None:
@@ -231,6 +266,7 @@ class Roster:
         told: a hint said where these were; where hints come, polls need not be frequent.
         """
         turn = lane.turn
+        found_before = turn.empty_since_s is None
         turn.failures = 0
         if count:
             turn.empty_since_s = None
@@ -240,7 +276,15 @@ class Roster:
             if turn.empty_since_s is None:
                 turn.empty_since_s = turn.empty_until_s
             turn.pause_s = min(max(turn.pause_s * 2, self._shortest_s), self._longest_s)
-        self._back(turn, 0.0 if more or 0 < count >= turn.want else turn.pause_s)
+        turn.rests = bool(lane.number) and not count and turn.pause_s >= self._longest_s
+        is_full = 0 < count >= turn.want
+        if more and not is_full and not found_before:
+            self._back(turn, self._shortest_s)  # what has come after a pause is handled first
+        elif more or is_full:
+            self._back(turn, 0.0)
+            self._rouse(lane)
+        else:
+            self._back(turn, max(turn.pause_s, RESTS_S) if turn.rests else turn.pause_s)
 
     def failed(self, lane: Lane) -> None:
         """A poll has failed."""

@@ -1,47 +1,181 @@
-"""What a consumer costs that has nothing to do, and a dispatcher of many such queues."""
+"""What a consumer and a dispatcher cost that have nothing to do, and a dispatcher of many such queues.
+
+All that wait do so side by side, each with a client of its own whose statements are counted: with the
+doorbell and without, while the wide row of the last message is still there and where there is none.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 from cqueue.bench.counting import CountingStore
 from cqueue.bench.setup import Bench, Options, Progress, silent
-from cqueue.client import Client
+from cqueue.client import Client, address_of
 from cqueue.config import QueueConfig
-from cqueue.consumer import ReceivedMessage
+from cqueue.consumer import Consumer, ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.errors import NotDone, QueueNotFound
-from cqueue.queue import DEFAULT_MAX_POLL, Queue
+from cqueue.errors import CqueueError, NotDone, QueueNotFound
+from cqueue.queue import Queue
 
 IDLE_SECONDS = 10
 SETTLE_SECONDS = 5
-PATIENCE = timedelta(minutes=1)
+PATIENCE_S = 60.0
+LONG_TIME_SHARD = timedelta(minutes=10)
+"""A wide row lives on for at least so long."""
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """One that waits for a message, and what it asks meanwhile.
+
+    Attributes:
+        who: "consumer" or "dispatcher".
+        notify: whether other processes can tell it of messages.
+        wide_rows: how many there are: that of the last message, or none.
+    """
+
+    who: str
+    notify: bool
+    wide_rows: int
+    store: CountingStore
+    before: int = 0
+    statements: int = 0
+    came_s: float = 0.0
+    came: threading.Event = field(default_factory=threading.Event)
+
+    def note(self, *_: object) -> None:
+        """A message came."""
+        self.came_s = time.perf_counter()
+        self.came.set()
+
+    def row(self, sent_s: float, took_s: float) -> dict[str, Any]:
+        """Its figures."""
+        return {
+            "who": self.who,
+            "notify": "on" if self.notify else "off",
+            "wide_rows": self.wide_rows,
+            "statements_per_s": round(self.statements / took_s, 2),
+            "first_delivery_ms": round((self.came_s - sent_s) * 1000, 1),
+        }
+
+
+def idle(
+    bench: Bench, options: Options, seconds: int = IDLE_SECONDS, progress: Progress = silent
+) -> dict[str, Any]:
+    """Statements a second of those that wait, from 5 s after the last message on.
+
+    After so many seconds a message is sent to each: until it is received.
+    """
+    with ExitStack() as stack:
+        all_ = [
+            (waiting, stack.enter_context(_begun(waiting, bench, options))) for waiting in _all_kinds(bench)
+        ]
+        time.sleep(SETTLE_SECONDS)
+        took_s = _count([waiting for waiting, _ in all_], seconds, progress)
+        rows = [waiting.row(_send(waiting, queue), took_s) for waiting, queue in all_]
+    return {"bench": "idle", "rows": rows, "seconds": round(took_s, 1), **bench.circumstances(options)}
+
+
+def _all_kinds(bench: Bench) -> list[Waiting]:
+    notify = (True, False) if bench.settings.notify else (False,)
+    kinds = product(("consumer", "dispatcher"), notify, (1, 0))
+    return [Waiting(*kind, CountingStore(bench.store)) for kind in kinds]
+
+
+@contextmanager
+def _begun(waiting: Waiting, bench: Bench, options: Options) -> Iterator[Queue]:
+    """A queue, and who waits for its messages; where it is to have a wide row it has had one of them."""
+    config = QueueConfig(shards=options.shards, time_shard=LONG_TIME_SHARD)
+    name = f"bench-{time.time_ns():x}"
+    queue = bench.client.create_queue(name, config)
+    try:
+        with _client(bench, waiting.store, notify=waiting.notify) as client:
+            if waiting.wide_rows:
+                queue.send(b"the last one")
+                with client.queue(name).consumer() as consumer:
+                    consumer.ack(consumer.receive(10, wait=timedelta(seconds=10)))
+            start = _dispatching if waiting.who == "dispatcher" else _receiving
+            with start(client.queue(name), waiting):
+                yield queue
+    finally:
+        bench.client.delete_queue(name)
+
+
+def _client(bench: Bench, store: CountingStore, *, notify: bool) -> Client:
+    address = address_of(bench.settings, bench.connection) if notify else None
+    return Client(store, on_close=lambda: None, local_dc=bench.settings.local_dc, notify=address)
+
+
+@contextmanager
+def _dispatching(queue: Queue, waiting: Waiting) -> Iterator[None]:
+    with Dispatcher(queue, waiting.note):
+        yield
+
+
+@contextmanager
+def _receiving(queue: Queue, waiting: Waiting) -> Iterator[None]:
+    with queue.consumer() as consumer:
+        # Another thread waits, so that Ctrl-C ends the wait of this one.
+        thread = threading.Thread(target=_receive, args=(consumer, waiting), daemon=True)
+        thread.start()
+        yield
+    thread.join()
+
+
+def _receive(consumer: Consumer, waiting: Waiting) -> None:
+    with suppress(CqueueError):  # it was closed
+        if messages := consumer.receive(10, wait=timedelta(days=1)):
+            waiting.note()
+            consumer.ack(messages)
+
+
+def _count(all_: Sequence[Waiting], seconds: int, progress: Progress) -> float:
+    """Count what all of them ask in so many seconds; how long it was."""
+    begin = time.perf_counter()
+    for waiting in all_:
+        waiting.before = waiting.store.operations
+    for second in range(seconds):
+        time.sleep(1)
+        progress((second + 1) / seconds)
+    took_s = time.perf_counter() - begin
+    for waiting in all_:
+        waiting.statements = waiting.store.operations - waiting.before
+    return took_s
+
+
+def _send(waiting: Waiting, queue: Queue) -> float:
+    """Send it a message, and wait until it has it; when it was sent."""
+    sent_s = time.perf_counter()
+    queue.send(b"after a while")
+    if not waiting.came.wait(PATIENCE_S):
+        raise NotDone("no message came after the silence")
+    return sent_s
 
 
 def idle_queues(
     bench: Bench, options: Options, queues: int, seconds: int = IDLE_SECONDS, progress: Progress = silent
 ) -> dict[str, Any]:
     """Statements a second of one dispatcher of many idle queues, from 5 s after it has looked at each."""
-    counting = CountingStore(bench.store)
+    waiting = Waiting("dispatcher", bench.settings.notify, 0, CountingStore(bench.store))
     names = [f"bench-idle-{time.time_ns():x}-{number}" for number in range(queues)]
     config = QueueConfig(shards=options.shards)
     try:
         for number, name in enumerate(names):
             bench.client.create_queue(name, config)
             progress(number / queues / 2)
-        with Client(counting, on_close=lambda: None) as client:
+        with _client(bench, waiting.store, notify=waiting.notify) as client:
             opened = [client.queue(name) for name in names]
             with Dispatcher(opened, _nothing):
                 time.sleep(SETTLE_SECONDS + queues / 50)  # so that each has been looked at
-                before, begin = counting.operations, time.perf_counter()
-                time.sleep(seconds)
-                took_s = time.perf_counter() - begin
-                statements = counting.operations - before
+                took_s = _count([waiting], seconds, silent)
     finally:
         for number, name in enumerate(names):
             with suppress(QueueNotFound):
@@ -50,7 +184,8 @@ def idle_queues(
     return {
         "bench": "idle",
         "queues": queues,
-        "statements_per_s": round(statements / took_s, 2),
+        "notify": "on" if waiting.notify else "off",
+        "statements_per_s": round(waiting.statements / took_s, 2),
         "seconds": round(took_s, 1),
         **bench.circumstances(options),
     }
@@ -58,55 +193,3 @@ def idle_queues(
 
 def _nothing(_message: ReceivedMessage, _context: Context) -> None:
     """No message comes."""
-
-
-def idle(
-    bench: Bench, options: Options, seconds: int = IDLE_SECONDS, progress: Progress = silent
-) -> dict[str, Any]:
-    """Statements a second of one consumer that waits, from 5 s after the last message on.
-
-    After so many seconds one message is sent that nothing tells the consumer of: until it is received.
-    """
-    counting = CountingStore(bench.store)
-    silence = _Silence(counting, seconds, progress)
-    with bench.queue(options) as queue, Client(counting, on_close=lambda: None) as client:
-        queue.send(b"the last one")
-        with client.queue(queue.name).consumer() as consumer:
-            consumer.ack(consumer.receive(10, wait=timedelta(seconds=10)))
-            # Another thread sends, so that Ctrl-C ends the wait of this one.
-            threading.Thread(target=silence.end_by, args=(queue,), daemon=True).start()
-            messages = consumer.receive(10, wait=timedelta(seconds=SETTLE_SECONDS + seconds) + PATIENCE)
-            received_s = time.perf_counter()
-            if not messages:
-                raise NotDone("no message came after the silence")
-            consumer.ack(messages)
-    return {
-        "bench": "idle",
-        "statements_per_s": round(silence.statements / silence.took_s, 2),
-        "seconds": round(silence.took_s, 1),
-        "first_delivery_ms": round((received_s - silence.sent_s) * 1000, 1),
-        "max_poll_interval_ms": DEFAULT_MAX_POLL // timedelta(milliseconds=1),
-        **bench.circumstances(options),
-    }
-
-
-class _Silence:
-    """A while without messages: how many statements there were, how long it took, and when it was over."""
-
-    def __init__(self, counting: CountingStore, seconds: int, progress: Progress) -> None:
-        self._counting = counting
-        self._seconds = seconds
-        self._progress = progress
-        self.statements = 0
-        self.took_s = self.sent_s = 0.0
-
-    def end_by(self, queue: Queue) -> None:
-        """Wait, then send a message."""
-        time.sleep(SETTLE_SECONDS)
-        before, begin = self._counting.operations, time.perf_counter()
-        for second in range(self._seconds):
-            time.sleep(1)
-            self._progress((second + 1) / self._seconds)
-        self.sent_s = time.perf_counter()
-        self.took_s, self.statements = self.sent_s - begin, self._counting.operations - before
-        queue.send(b"after a while")

@@ -39,6 +39,11 @@ MESSAGES, SIZE, BATCH, RECEIVE, SHARDS = 20_000, 200, 100, 500, 4
 MOST_A_SECOND = 1000
 _COLUMNS = {
     "to": "to",
+    "who": "who",
+    "notify": "notify",
+    "wide rows": "wide_rows",
+    "statements/s": "statements_per_s",
+    "first ms": "first_delivery_ms",
     "rate/s": "rate_per_s",
     "messages": "received",
     "p50 ms": "p50_ms",
@@ -364,9 +369,10 @@ def idle(
     *,
     json: Json = False,
 ) -> None:
-    """Statements a second of a consumer, or a dispatcher of many queues, that has nothing to do.
+    """Statements a second of a consumer and a dispatcher that have nothing to do, with notify on and off.
 
-    With one queue also the time from the next send, by somebody else, to its delivery.
+    Also the time from the next send, by somebody else, to its delivery. With more queues: of a dispatcher of
+    so many.
     """
     from cqueue.bench import idle as module  # noqa: PLC0415 - as above
 

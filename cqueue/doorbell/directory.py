@@ -1,13 +1,15 @@
-"""What senders know of listeners: all rows, as they were read at one moment."""
+"""What senders know of listeners: all rows, of which those were read anew that had changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from cqueue.doorbell.datagram import short_name
 from cqueue.rendezvous import Names, thing
-from cqueue.store.control import ListenerRow
+from cqueue.store.control import ListenerRow, ReadDigests, ReadListeners
+from cqueue.store.operations import Operation
 
 LISTED_BYTES: Final = 4
 MOST_LISTED: Final = 16_000
@@ -37,27 +39,56 @@ class Target(NamedTuple):
 
     name: of what rings, a queue's or a log's partition name. place: where in it. here: this process waits for
     the name as well. to_all: all who wait are told, and not only the one that comes first for the place.
+    passed: this process was told and cannot look; who comes after it is to be told.
     """
 
     name: str
     place: bytes
     here: bool = False
     to_all: bool = False
+    passed: bool = False
 
 
 class Directory:
     """Listeners by what they wait for. Thread-safe: what it remembers is written whole.
 
-    me: the name of this process among listeners. read_s: when the read began that gave the rows.
+    me: the name of this process among listeners. digests: of the rows, by listener. read_s: when the read
+    began by which they are known.
     """
 
-    def __init__(self, rows: Sequence[ListenerRow] = (), *, me: str, read_s: float = float("-inf")) -> None:
+    def __init__(
+        self,
+        rows: Sequence[ListenerRow] = (),
+        *,
+        me: str,
+        digests: Mapping[str, bytes] | None = None,
+        read_s: float = float("-inf"),
+    ) -> None:
+        self.digests = digests or {}
         self.read_s = read_s
         self._rows = [row for row in rows if row.listener != me]
         self._me = me
         self._others: dict[str, Mapping[str, ListenerRow]] = {}
         self._names: dict[tuple[str, bool], Names] = {}
         self._told: dict[Target, Sequence[ListenerRow]] = {}
+
+    def refreshed(
+        self, ask: Callable[[Operation[Any]], Any], clock: Callable[[], float] = time.monotonic
+    ) -> Directory:
+        """The directory of now: only what has changed is read, and this one stays if nothing has.
+
+        ask: performs one operation.
+        """
+        began_s = clock()
+        digests: dict[str, bytes] = ask(ReadDigests())
+        if digests == self.digests:
+            self.read_s = began_s
+            return self
+        same = {name for name, digest in digests.items() if self.digests.get(name) == digest}
+        rows = [row for row in self._rows if row.listener in same]
+        if new := tuple(digests.keys() - same - {self._me}):
+            rows += ask(ReadListeners(new))
+        return Directory(rows, me=self._me, digests=digests, read_s=began_s)
 
     def others(self, target: Target) -> Sequence[ListenerRow]:
         """The other processes that are to be told; none if it is this one, or nobody waits."""
@@ -72,12 +103,14 @@ class Directory:
         waiting = self._waiting(target.name)
         if target.to_all or not waiting:
             return list(waiting.values())
-        names = self._names.get((target.name, target.here))
+        with_me = target.here or target.passed
+        names = self._names.get((target.name, with_me))
         if names is None:
-            names = Names([*waiting, self._me] if target.here else waiting)
-            self._names[target.name, target.here] = names
-        first = names.first(thing(target.name, target.place))
-        return [waiting[first]] if first in waiting else []
+            names = Names([*waiting, self._me] if with_me else waiting)
+            self._names[target.name, with_me] = names
+        ranked = names.ranked(thing(target.name, target.place))
+        first = ranked.index(self._me) + 1 if target.passed else 0
+        return [waiting[name] for name in ranked[first : first + 1] if name in waiting]
 
     def _waiting(self, name: str) -> Mapping[str, ListenerRow]:
         """Other processes that wait for a name, by their own names."""

@@ -21,7 +21,6 @@ from cqueue.doorbell.sender import Sender
 from cqueue.doorbell.trouble import Trouble
 from cqueue.errors import CqueueError, Refused
 from cqueue.rendezvous import own_name
-from cqueue.store.control import ReadListeners
 
 READ_AGAIN_S: Final = 3.0
 """A ring finds out who listens by rows that are older, and has them read anew."""
@@ -174,9 +173,8 @@ class Doorbell:
 
     def _read(self) -> None:
         """Read who listens; what waited for that goes next. If it fails, what was known has to do."""
-        began_s = time.monotonic()
         try:
-            self._directory = Directory(self._ask(ReadListeners()), me=self.name, read_s=began_s)
+            self._directory = self._directory.refreshed(self._ask)
         except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
             self._directory.read_s = time.monotonic() + self._pause_s(exc)
         with self._changed:

@@ -101,7 +101,11 @@ class Listener:
         self._limiter = Limiter()
         self._closed = False
         self._thread = Thread(target=self._run, name="cqueue-listener", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # there are too many
+            self._socket.close()
+            raise
 
     def close(self) -> None:
         """Receive nothing more."""

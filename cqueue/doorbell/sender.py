@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from threading import Lock
 
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, encode
@@ -17,7 +18,9 @@ class Sender:
     def __init__(self, counts: HintCounts, trouble: Trouble) -> None:
         self._counts = counts
         self._trouble = trouble
+        self._mutex = Lock()
         self._sockets: dict[socket.AddressFamily, socket.socket] = {}
+        self._closed = False
 
     def send(self, ring: Ring, rows: Iterable[ListenerRow]) -> None:
         """Tell these listeners, as far as the network takes it at once."""
@@ -26,20 +29,24 @@ class Sender:
                 self._socket(row.address).sendto(encode(ring, row.key), (row.address, row.port))
             except OSError as exc:
                 self._counts.unsent += 1
-                self._trouble.tell("doorbell_unsent", exc)
+                if not self._closed:
+                    self._trouble.tell("doorbell_unsent", exc)
             else:
                 self._counts.sent += 1
 
     def _socket(self, address: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        made = self._sockets.get(family)
-        if made is None:
-            made = socket.socket(family, socket.SOCK_DGRAM)
-            made.setblocking(False)
-            made = self._sockets.setdefault(family, made)
-        return made
+        with self._mutex:  # two threads that make one each would leave one open
+            if self._closed:
+                raise OSError("the client has been closed")
+            if family not in self._sockets:
+                self._sockets[family] = socket.socket(family, socket.SOCK_DGRAM)
+                self._sockets[family].setblocking(False)
+            return self._sockets[family]
 
     def close(self) -> None:
         """Send no more."""
-        for each in self._sockets.values():
-            each.close()
+        with self._mutex:
+            self._closed = True
+            for each in self._sockets.values():
+                each.close()

@@ -28,6 +28,8 @@ PROBED_AT_ONCE = 16
 ENOUGH_FOUND = 8
 SEARCH_EVERY_US = 500_000
 """How often a consumer that has work all the time looks for more of it."""
+PUT_OFF_US = 2_000_000
+"""How long hints may put off a search: what a sender tells of does not wait for one."""
 FREE_AFTER_US = 200_000
 """How long a slot whose messages are all acked waits for the next claim to free it on the way."""
 
@@ -57,6 +59,7 @@ class Poll:
         self._contended: list[RowView] = []  # a hint sent us there, and somebody else had them
         self._searched = False  # in this round, or not to be
         self._searched_us = 0  # when the last search began
+        self._put_off = False  # this round made none, as there were hints
         self._others_us = 0  # when others' wide rows were looked at as well
         self._unfreed_us: int | None = None  # since when slots wait to be freed
 
@@ -80,8 +83,8 @@ class Poll:
     def begin(self, spec: QueueSpec, hints: Iterable[Hint] = (), share: Share | None = None) -> Proto[None]:
         """Begin a round: take note of hints, and search if there is work but the last search is a while ago.
 
-        A search comes round twice a second, so neither a lock nor hints can keep messages of others waiting
-        for long. A round that was begun because of hints makes no search besides.
+        A search comes round twice a second, so no lock can keep messages of others waiting for long. A round
+        that was begun because of hints makes none, and leaves it to the next one, for two seconds at most.
 
         share: which wide rows to look at each time; the others are looked at every two seconds.
         """
@@ -89,10 +92,14 @@ class Poll:
         self._sort_finished(now_us)
         self._contended.clear()
         self._share = share
-        is_due = now_us - self._searched_us >= SEARCH_EVERY_US
-        self._searched = (yield from self._hear(spec, hints, now_us)) and not is_due
+        ago_us = now_us - self._searched_us
+        is_told = yield from self._hear(spec, hints, now_us)
+        is_due = ago_us >= (PUT_OFF_US if is_told else SEARCH_EVERY_US)
+        self._searched = is_told and not is_due
+        self._put_off = False
         if is_due and self.has_work:
             yield from self._search(spec, busy=True)
+        self._put_off = self._searched and ago_us >= SEARCH_EVERY_US
 
     def _hear(self, spec: QueueSpec, hints: Iterable[Hint], now_us: int) -> Proto[bool]:
         """Take note of hints; whether there is one of a wide row of the present.
@@ -111,8 +118,8 @@ class Poll:
 
     @property
     def has_work(self) -> bool:
-        """Whether a wide row is known that may have messages."""
-        return bool(self.work) or self.work.held is not None
+        """Whether a wide row is known that may have messages, or a search is due that was put off."""
+        return bool(self.work) or self.work.held is not None or self._put_off
 
     def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
         """A claim that gave something (be it only messages to bury); None once there is no more work.

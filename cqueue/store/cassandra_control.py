@@ -56,9 +56,12 @@ class CassandraControl(Sender):
             control.Heartbeat: lambda op: write(cql.HEARTBEAT, *op.row, op.ttl_s),
             control.ReadWorkers: lambda _: all_(cql.READ_WORKERS, (), decode.workers),
             control.RemoveWorker: lambda op: write(cql.REMOVE_WORKER, op.worker),
-            control.Listen: lambda op: write(cql.LISTEN, *op.row, op.ttl_s),
-            control.ReadListeners: lambda _: self._requests.send(
-                cql.READ_LISTENERS, (), lambda found: decode.listeners(found.rows)
+            control.Listen: lambda op: write(cql.LISTEN, *op.row, op.row.digest, op.ttl_s),
+            control.ReadDigests: lambda _: self._requests.send(
+                cql.READ_DIGESTS, (), lambda found: decode.digests(found.rows)
+            ),
+            control.ReadListeners: lambda op: self._requests.send(
+                cql.READ_LISTENERS, (list(op.listeners),), lambda found: decode.listeners(found.rows)
             ),
         }
 

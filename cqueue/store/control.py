@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple
 
 from cqueue.store.operations import Operation, Repeatable
@@ -47,6 +48,11 @@ class ListenerRow(NamedTuple):
     port: int
     key: bytes
     names: bytes | None
+
+    @property
+    def digest(self) -> bytes:
+        """Of all that it says: another one when anything has changed."""
+        return blake2b(repr(self).encode(), digest_size=8).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,5 +128,12 @@ class Listen(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadDigests(Operation[dict[str, bytes]]):
+    """The names of processes that wait for datagrams, and the digests of their rows, which may be large."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadListeners(Operation[list[ListenerRow]]):
-    """Processes that wait for datagrams, by name; rows that cannot be read are left out."""
+    """Processes of these names that wait for datagrams; rows that cannot be read are left out."""
+
+    listeners: tuple[str, ...]

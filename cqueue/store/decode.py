@@ -329,6 +329,11 @@ def listeners(rows: Iterable[Row]) -> list[ListenerRow]:
     return [ListenerRow._make(row) for row in rows if not wrong(row, _LISTENER)]
 
 
+def digests(rows: Iterable[Row]) -> dict[str, bytes]:
+    """Digests of listeners' rows by name; what cannot be read is left out."""
+    return {row[0]: row[1] for row in rows if is_text(row[0]) and isinstance(row[1], bytes)}
+
+
 def deployment(rows: Iterable[Row]) -> DeploymentRow | None:
     """The deployment's row.
 

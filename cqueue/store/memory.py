@@ -242,5 +242,10 @@ class MemoryStore:
             control.ReadWorkers: lambda _: list(self._workers.alive().values()),
             control.RemoveWorker: lambda op: self._workers.remove(op.worker),
             control.Listen: lambda op: self._listeners.put(op.row.listener, op.row, op.ttl_s),
-            control.ReadListeners: lambda _: list(self._listeners.alive().values()),
+            control.ReadDigests: lambda _: {
+                row.listener: row.digest for row in self._listeners.alive().values()
+            },
+            control.ReadListeners: lambda op: [
+                row for row in self._listeners.alive().values() if row.listener in op.listeners
+            ],
         }

@@ -6,6 +6,7 @@ whoever makes it; the driver's own thread receives the answer; decoding it is le
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 EVERYWHERE_S = 1.0
 """How long all replicas may take to answer: one that hangs must not hold up who can do without it."""
+_DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
 
 class Answer(NamedTuple):
@@ -256,13 +258,17 @@ class Requests:
         return found if found is not None else self._prepare(statement)
 
     def _prepare(self, statement: Statement) -> PreparedStatement:
+        """What goes wrong is in the error; the driver would log it as well, with a traceback at each try."""
         with self._preparing:
             if statement in self._prepared:
                 return self._prepared[statement]
+            _DRIVER_LOG.addFilter(_is_news)
             try:
                 prepared = self._session.prepare(statement.cql.format(keyspace=self._session.keyspace))
             except Exception as exc:
                 raise outcome.error(exc, Kind.READ) from exc
+            finally:
+                _DRIVER_LOG.removeFilter(_is_news)
             self._configure(prepared, statement)
             self._prepared[statement] = prepared
             return prepared
@@ -274,3 +280,7 @@ class Requests:
         prepared.is_idempotent = statement.kind is not Kind.CONDITIONAL
         prepared.retry_policy = FallthroughRetryPolicy()
         prepared.fetch_size = statement.page_rows or None
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.msg != "Error preparing query:"

@@ -207,13 +207,14 @@ REMOVE_WORKER = _write("DELETE FROM {keyspace}.workers WHERE fleet = 'cqueue' AN
 
 # Overwritten before it expires, as a heartbeat is.
 LISTEN = _write(
-    "INSERT INTO {keyspace}.listeners (fleet, listener, address, port, key, names) "
-    "VALUES ('cqueue', ?, ?, ?, ?, ?) USING TTL ?"
+    "INSERT INTO {keyspace}.listeners (fleet, listener, address, port, key, names, digest) "
+    "VALUES ('cqueue', ?, ?, ?, ?, ?, ?) USING TTL ?"
 )
-# All of them: one for each process that waits.
+# All of them, in a few bytes each: one for each process that waits.
+READ_DIGESTS = _read("SELECT listener, digest FROM {keyspace}.listeners WHERE fleet = 'cqueue'")
 READ_LISTENERS = _read(
     "SELECT listener, address, port, key, names FROM {keyspace}.listeners "
-    "WHERE fleet = 'cqueue'"  # as ListenerRow
+    "WHERE fleet = 'cqueue' AND listener IN ?"  # as ListenerRow
 )
 
 # ── Logs ──

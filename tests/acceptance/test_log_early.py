@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cqueue
-from cqueue.store.control import ReadListeners
+from cqueue.store.control import ReadDigests, ReadListeners
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
 
@@ -79,6 +79,12 @@ def until(condition, timeout_s=60):
         time.sleep(0.05)
 
 
+def listeners(client):
+    """The rows of all processes that wait."""
+    ask = client._driver.ask
+    return ask(ReadListeners(tuple(ask(ReadDigests()))))
+
+
 @pytest.mark.parametrize("dropped", [False, True])
 def test_readers_in_another_process_have_records_early(keyspace, dropped):
     """Each reader each record once; with datagrams within moments, without them as by polling.
@@ -93,7 +99,7 @@ def test_readers_in_another_process_have_records_early(keyspace, dropped):
         readers = Readers(url, name)
         try:
             until(readers.share_all)
-            until(lambda: sum(bool(row.names) for row in client._driver.ask(ReadListeners())) == 2)
+            until(lambda: sum(bool(row.names) for row in listeners(client)) == 2)
             subprocess.run(command, check=True, timeout=120)
             until(lambda: all(len(ages) >= COUNT for ages in readers.ages.values()))
             until(lambda: all(lag.count == 0 for lag in readers.members[0].lag().values()))

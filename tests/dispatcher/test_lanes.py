@@ -144,6 +144,73 @@ def test_a_ring_makes_a_queue_due(roster, clock):
     assert next_of(roster) is lane
 
 
+@pytest.fixture
+def three(roster, clock):
+    """Lanes of one queue that has had nothing for a while."""
+    lanes = [enter(roster, "q", number=number, of=3) for number in range(3)]
+    for _ in range(20):
+        due(roster)
+        clock.now += 1.1
+    due(roster)
+    return lanes
+
+
+def test_of_the_lanes_of_an_idle_queue_one_polls_for_all(roster, clock, three):
+    """At everything, so nothing waits longer than with all of them, and an idle queue costs a third."""
+    assert [looked_at(lane) for lane in three] == [{0, 1, 2, 3}, {1}, {2}]
+    polls = 0
+    for _ in range(20):
+        clock.now += 1.1
+        polls += len(due(roster))
+    assert 20 <= polls <= 22  # those that rest look for themselves twice a minute
+
+
+@pytest.mark.parametrize("how", ["a full batch", "more", "a ring while it is polled"])
+def test_lanes_that_rest_poll_again_once_there_is_more_than_one_can_do(roster, clock, three, how):
+    clock.now += 1.1
+    lane = next_of(roster)
+    assert (lane, next_of(roster)) == (three[0], None)
+    if how == "a ring while it is polled":
+        lane.consumer.wake()
+    else:
+        for _ in range(1 if how == "a full batch" else 2):
+            roster.found(lane, 100 if how == "a full batch" else 1, more=how == "more")
+            clock.now += 0.01
+            assert next_of(roster) is lane
+    assert {next_of(roster).number, next_of(roster).number} == {1, 2}
+    assert [looked_at(lane) for lane in three] == [{0, 3}, {1}, {2}]
+
+
+def test_what_one_lane_can_do_rouses_no_other(roster, clock, three):
+    """A trickle costs the polls of one consumer, be it that there may always be more."""
+    for _ in range(5):
+        three[0].consumer.wake()
+        roster.found(next_of(roster), 1, told=True, more=True)
+        assert next_of(roster) is None  # the message goes to its handler first
+        clock.now += 0.01
+        roster.found(next_of(roster), 0)
+        assert next_of(roster) is None
+        clock.now += 0.2
+
+
+def test_a_queue_that_has_no_room_has_others_told(roster, clock, rooms):
+    """Once for each ring, and not where room comes a moment later, as it does under load."""
+    lane = enter(roster, "q")
+    passed = []
+    lane.queue._pass_hints_on = lambda: passed.append(clock.now)
+    clock.now = 1.0
+    due(roster)
+    rooms["q"] = 0
+    lane.consumer.wake()
+    for _ in range(10):
+        assert next_of(roster) is None
+        clock.now += 0.05
+    assert passed == [pytest.approx(1.1)]
+    lane.consumer.wake()
+    assert next_of(roster) is None
+    assert len(passed) == 2
+
+
 def test_a_lane_without_room_waits_until_it_is_fed(roster, rooms):
     """Others are polled meanwhile."""
     enter(roster, "full")

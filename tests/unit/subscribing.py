@@ -80,7 +80,7 @@ def client_on(store):
     """A client that lives in the store's time."""
     clocked = getattr(store, "store", store)
     client = Client(store)
-    client._clock._local_us = client._clock._wall_us = lambda: clocked.time_us
+    client._driver.clock._local_us = client._driver.clock._wall_us = lambda: clocked.time_us
     client._driver._random_bits = Random(next(clocked.numbers)).getrandbits
     client._driver._pause = lambda seconds: clocked.pass_time(seconds=seconds)
     return client

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
 from itertools import pairwise
@@ -24,13 +25,14 @@ from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
 from cqueue.doorbell.directory import Directory, listing, lists
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
-from cqueue.doorbell.listener import Listener
+from cqueue.doorbell.listener import Listener, _bound
 from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, Ringer
 from cqueue.doorbell.sender import Sender
+from cqueue.doorbell.trouble import Trouble
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
 from cqueue.settings import load
-from cqueue.store.control import Listen, ListenerRow, ReadListeners
+from cqueue.store.control import Listen, ListenerRow, ReadDigests
 from cqueue.store.decode import listeners as decode_rows
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import WideRow
@@ -154,9 +156,50 @@ def test_nobody_is_told_of_what_he_does_not_wait_for():
     assert known.others(Target("third@1", b"x")) == []
 
 
+def test_a_sender_reads_only_what_has_changed():
+    """Rows are large where processes wait for thousands of queues, and senders look every three seconds."""
+    store, asked = MemoryStore(), []
+
+    def ask(operation):
+        asked.append(operation)
+        return store.execute(operation)
+
+    for name in ("a", "b", "me"):
+        store.execute(Listen(row(name, "q@1"), 60))
+    known = Directory(me="me").refreshed(ask)
+    assert [set(getattr(one, "listeners", ())) for one in asked] == [set(), {"a", "b"}]
+    assert known.refreshed(ask) is known
+    store.execute(Listen(row("b", "q@1", "other@1"), 60))
+    store.execute(Listen(row("c", "other@1"), 60))
+    del asked[:]
+    known = known.refreshed(ask)
+    assert [set(getattr(one, "listeners", ())) for one in asked] == [set(), {"b", "c"}]
+    everybody = Target("other@1", b"", to_all=True)
+    assert {one.listener for one in known.others(everybody)} == {"b", "c"}
+    assert {one.listener for one in known.others(everybody._replace(name="q@1"))} == {"a", "b"}
+    store._listeners.pop("b")
+    assert {one.listener for one in known.refreshed(ask).others(everybody)} == {"c"}
+
+
+@pytest.mark.parametrize("change", [{"port": 1}, {"key": bytes(16)}, {"names": None}, {"address": "::1"}])
+def test_whatever_changes_in_a_row_is_read_again(change):
+    assert row("a", "q@1")._replace(**change).digest != row("a", "q@1").digest
+
+
 def test_all_are_told_where_all_are_to_be_told():
     known = Directory([row(name, "log@1") for name in "abc"], me="b")
     assert {one.listener for one in known.others(Target("log@1", b"", to_all=True))} == {"a", "c"}
+
+
+def test_who_was_told_and_cannot_look_has_the_next_one_told_and_nobody_is_told_twice():
+    """Each passes it on to the one that comes after it, and the last one to nobody."""
+    fleet, target = "abcd", Target("q@1", b"7", passed=True)
+    rows = [row(name, "q@1") for name in fleet]
+    (first,) = Directory(rows, me="sender").others(target._replace(passed=False))
+    told = [first.listener]
+    while after := Directory(rows, me=told[-1]).others(target):
+        told += [one.listener for one in after]
+    assert sorted(told) == list(fleet)
 
 
 # ── When ──
@@ -414,7 +457,7 @@ class Watched:
                 raise error
             return self.store.execute(operation)
         finally:
-            if isinstance(operation, Listen | ReadListeners):
+            if isinstance(operation, Listen | ReadDigests):
                 self.seen(operation)
 
     def together(self, operations):
@@ -533,7 +576,7 @@ def incarnation(client):
 def test_without_the_table_messages_are_found_by_polling(store, caplog):
     """A keyspace whose migration is still to come: sends and receives work, and one line says why."""
     store.trouble = lambda operation: (
-        Refused("table listeners does not exist") if isinstance(operation, Listen | ReadListeners) else None
+        Refused("table listeners does not exist") if isinstance(operation, Listen | ReadDigests) else None
     )
     with Client(store, notify=LOCAL) as sender, Client(store, notify=LOCAL) as receiver:
         queue = sender.create_queue("orders")
@@ -545,7 +588,7 @@ def test_without_the_table_messages_are_found_by_polling(store, caplog):
                 message.ack()
             assert store.seen.wait(2)
     kinds = [type(operation) for (operation) in store.seen.rings]
-    assert kinds.count(ReadListeners) == 1
+    assert kinds.count(ReadDigests) == 1
     lines = [record.message for record in caplog.records if "doorbell_off" in record.message]
     assert len(lines) == 2  # of two processes
 
@@ -555,7 +598,7 @@ def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
     go_on = threading.Event()
 
     def trouble(operation):
-        if isinstance(operation, ReadListeners):
+        if isinstance(operation, ReadDigests):
             go_on.wait(SOON_S)
             return Unavailable("away")
         return None
@@ -644,6 +687,37 @@ def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
         dispatcher.stop()
 
 
+def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(clients, store, monkeypatch):
+    """It is told first, and has another one told, that would not poll for half a minute."""
+    sender, receiver = clients
+    go_on = threading.Event()
+    with Client(store, notify=LOCAL) as other:
+        busy = other._doorbell.name
+        ranked = lambda self, _: sorted((name for name, _ in self._keys), key=lambda name: name != busy)  # noqa: E731
+        monkeypatch.setattr(rendezvous.Names, "ranked", ranked)
+        options = {"threads": 1, "consumers": 1, "batch_size": 2, "backlog": 2}
+        dispatcher = Dispatcher(
+            other.queue("orders"), lambda *_: go_on.wait(SOON_S), **options, max_poll_interval=LONG
+        )
+        dispatcher.start()
+        try:
+            roster, sent = dispatcher.engine.roster, 0
+            while roster._room(roster.lanes[0], 0):
+                sender.queue("orders").send(b"long")
+                sent += 1
+                until(lambda sent=sent: dispatcher.stats().total.received == sent)
+            roster.lanes[0].consumer.receive(1)  # finds nothing, and lets go of the lock
+            with patient(receiver) as consumer:
+                came = waiting(consumer)
+                until(lambda: len(store.store.execute(ReadDigests())) == 2)
+                sender._doorbell._directory.read_s = float("-inf")
+                sender.queue("orders").send(b"now")
+                assert came.wait()
+        finally:
+            go_on.set()
+            dispatcher.stop()
+
+
 def test_a_closed_consumer_is_not_waited_for_by_others(clients, store):
     """Its process tells so at once when it closes, and does not leave others to ring in vain for long."""
     _, receiver = clients
@@ -664,7 +738,7 @@ def test_a_dead_listener_costs_polls_until_its_row_is_gone(clients, store):
     with patient(receiver) as consumer:
         came = waiting(consumer)
         assert store.seen.wait()
-        until(lambda: dead not in store.store.execute(ReadListeners()))
+        until(lambda: "dead" not in store.store.execute(ReadDigests()))
         sender.queue("orders").send(b"x")
         assert came.wait()
 
@@ -701,7 +775,7 @@ def test_a_close_waits_for_nothing_that_does_not_answer(store):
     go_on = threading.Event()
 
     def trouble(operation):
-        if isinstance(operation, ReadListeners):
+        if isinstance(operation, ReadDigests):
             go_on.wait(SOON_S)
 
     store.trouble = trouble
@@ -796,3 +870,56 @@ def test_a_farewell_that_fails_ends_the_thread_quietly(store, monkeypatch):
     doorbell.close()
     doorbell._thread.join(SOON_S)
     assert failures == []
+
+
+# ── No socket is left open ──
+
+
+def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
+    """The one of a thread that was too late would be left to the garbage collector."""
+    made, both = [], threading.Barrier(2, timeout=SOON_S)
+
+    class Slow(socket.socket):
+        def setblocking(self, *args):
+            made.append(self)
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            super().setblocking(*args)
+
+    monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", Slow)
+    sender = Sender(HintCounts(), Trouble())
+    threads = [threading.Thread(target=sender.send, args=(RING, [row("a", "q@1")])) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sender.close()
+    assert [each.fileno() for each in made] == [-1]
+
+
+def test_a_ring_that_comes_after_the_close_opens_no_socket(monkeypatch, caplog):
+    """A close does not wait for long, so a thread of the doorbell may still be at it. Nobody has to know."""
+    counts = HintCounts()
+    sender = Sender(counts, Trouble())
+    sender.close()
+    monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", None)
+    sender.send(RING, [row("a", "q@1")])
+    assert (counts.sent, counts.unsent) == (0, 1)
+    assert caplog.records == []
+
+
+def test_a_listener_whose_thread_cannot_be_started_leaves_no_socket(monkeypatch):
+    made = []
+
+    def bound(host, ports):
+        made.append(_bound(host, ports))
+        return made[0]
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("cqueue.doorbell.listener._bound", bound)
+    monkeypatch.setattr("cqueue.doorbell.listener.Thread.start", refuse)
+    with pytest.raises(RuntimeError):
+        Listener(LOCAL, lambda _: None, HintCounts())
+    assert [each.fileno() for each in made] == [-1]

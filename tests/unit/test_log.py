@@ -36,8 +36,8 @@ def store():
 @pytest.fixture
 def client(store):
     with Client(store) as client:
-        client._clock._local_us = lambda: store.time_us
-        client._clock._wall_us = lambda: store.time_us
+        client._driver.clock._local_us = lambda: store.time_us
+        client._driver.clock._wall_us = lambda: store.time_us
         yield client
 
 
@@ -490,9 +490,9 @@ def test_the_largest_and_the_smallest_body_come_back(log, store, size):
 def test_a_clock_that_is_off_by_less_than_epsilon_hides_nothing(log, store, skew_ms):
     """A reader goes up to W + ε before its own now; what was acknowledged by another clock lies below."""
     with Client(store) as writer:
-        writer._clock._local_us = lambda: store.time_us
-        writer._clock._wall_us = lambda: store.time_us
-        writer._clock.now_us = lambda **_: store.time_us + skew_ms * 1000
+        writer._driver.clock._local_us = lambda: store.time_us
+        writer._driver.clock._wall_us = lambda: store.time_us
+        writer._driver.clock.now_us = lambda **_: store.time_us + skew_ms * 1000
         follower, appended, found = log.follow("earliest"), [], []
         for number in range(60):
             appended.append(writer.log("events").append("t", b"%d" % number))

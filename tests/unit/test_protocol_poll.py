@@ -7,7 +7,14 @@ from cqueue.errors import NotDone
 from cqueue.protocol import shards
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.poll import ENOUGH_FOUND, OTHERS_EVERY_US, PROBED_AT_ONCE, SEARCH_EVERY_US, Poll
+from cqueue.protocol.poll import (
+    ENOUGH_FOUND,
+    OTHERS_EVERY_US,
+    PROBED_AT_ONCE,
+    PUT_OFF_US,
+    SEARCH_EVERY_US,
+    Poll,
+)
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import TURNS, Reason
 from cqueue.store.operations import (
@@ -81,7 +88,7 @@ def test_a_busy_search_leaves_out_what_claims_have_seen():
     mine = put(table, 0)
     other = put(table, 1)
     assert took(table, poll) == 2
-    for _ in range(15):  # 0.75 s: there is a search in it
+    for _ in range(50):  # 2.5 s: there is a search in it
         put(table, 0)
         table.run(poll.begin(table.spec, [hint(mine)]))
         assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
@@ -89,7 +96,7 @@ def test_a_busy_search_leaves_out_what_claims_have_seen():
     put(table, 0)
     put(table, 1)
     table.log.clear()
-    table.pass_time(SEARCH_EVERY_US)
+    table.pass_time(PUT_OFF_US)
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert other.shard in probed(table)
     assert mine.shard not in probed(table)
@@ -155,9 +162,29 @@ def test_a_hint_is_followed_by_no_search():
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert table.run(poll.next_claim(table.spec, 10)) is None
     assert not [op for op in table.log if type(op) is ReadShards]
-    table.pass_time(SEARCH_EVERY_US)
+    table.pass_time(PUT_OFF_US)
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
+
+
+def test_what_a_hint_tells_of_waits_for_no_search_and_the_next_round_makes_it():
+    """Where a message a second comes a search is always due: it comes after the message."""
+    table = Table(shards=4)
+    poll = started(table)
+    mine = put(table, 0)
+    assert took(table, poll) == 1
+    other = put(table, 1)
+    put(table, 0)
+    table.pass_time(SEARCH_EVERY_US)
+    table.log.clear()
+    table.run(poll.begin(table.spec, [hint(mine)]))
+    assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
+    assert {op.wide_row for op in table.log if hasattr(op, "wide_row")} == {mine}
+    assert not [op for op in table.log if type(op) is ReadShards]
+    assert poll.has_work
+    assert took(table, poll) == 1
+    assert other.shard in probed(table)
+    assert not poll.has_work
 
 
 @pytest.mark.parametrize(
@@ -185,7 +212,7 @@ def test_a_wrong_hint_gives_nothing_and_hides_nothing(wrong):
     table.run(poll.begin(table.spec, [wrong]))
     assert table.run(poll.next_claim(table.spec, 10)) is None
     put(table, 0)
-    table.pass_time(SEARCH_EVERY_US)
+    table.pass_time(PUT_OFF_US)
     table.run(poll.begin(table.spec, [wrong]))
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
 

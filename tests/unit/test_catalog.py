@@ -1,0 +1,143 @@
+"""How fresh what a client knows of its keyspace is, and which calls wait for that."""
+
+import threading
+import time
+
+import pytest
+
+import cqueue
+from cqueue.client import Client
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import ReadDeployment
+from tests.fix_dispatcher import until
+
+SOON_S = 20.0
+
+
+class Guarded(MemoryStore):
+    """A store that counts the looks at what all clients agree on, and holds them back on demand."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+        self.begun = threading.Semaphore(0)
+        self.looks = 0
+
+    def execute(self, operation):
+        if isinstance(operation, ReadDeployment):
+            self.looks += 1
+            self.begun.release()
+            assert self.open.wait(SOON_S)
+        return super().execute(operation)
+
+    def hold(self):
+        """From now on a look waits."""
+        self.open.clear()
+        self.begun = threading.Semaphore(0)
+
+    def move_home(self):
+        self._deployment = self._deployment._replace(centre_epoch=self._deployment.centre_epoch + 1)
+
+
+@pytest.fixture
+def store():
+    return Guarded()
+
+
+@pytest.fixture
+def client(store):
+    with Client(store) as client:
+        client.create_queue("q")
+        yield client
+
+
+def age(client, seconds):
+    """Let what the client knows of the keyspace be so old."""
+    client._catalog._polled_s = time.monotonic() - seconds
+
+
+def is_looking():
+    return any(thread.name == "cqueue-catalog" for thread in threading.enumerate())
+
+
+def test_a_call_waits_for_no_look_while_what_is_known_is_young(client, store):
+    """A look that takes long goes beside the calls: one of them, however many calls are made meanwhile."""
+    queue = client.queue("q")
+    store.hold()
+    age(client, 1.0)
+    looks = store.looks
+    try:
+        for _ in range(5):
+            queue.send(b"x")
+        assert store.begun.acquire(timeout=SOON_S)
+        assert store.looks == looks + 1
+    finally:
+        store.open.set()
+    until(lambda: not is_looking())
+    assert time.monotonic() - client._catalog._polled_s < SOON_S
+
+
+def test_what_a_look_beside_has_found_holds_for_the_next_call(client, store):
+    queue = client.queue("q")
+    store.hold()
+    age(client, 1.0)
+    store.move_home()
+    queue.send(b"in time")
+    store.open.set()
+    until(lambda: not is_looking())
+    with pytest.raises(cqueue.WrongDataCentre):
+        queue.send(b"late")
+
+
+def test_a_client_that_stood_still_looks_before_it_does_anything(client, store):
+    """Its first call already, be it on two threads at once: neither goes by what was true an hour ago."""
+    queue = client.queue("q")
+    store.hold()
+    age(client, 3600.0)
+    store.move_home()
+    refused = []
+
+    def send():
+        try:
+            queue.send(b"late")
+        except cqueue.WrongDataCentre as exc:
+            refused.append(exc)
+
+    first, second = (threading.Thread(target=send) for _ in range(2))
+    first.start()
+    assert store.begun.acquire(timeout=SOON_S)
+    second.start()
+    second.join(0.1)  # one that waited for nobody would have sent by then
+    assert second.is_alive()
+    store.open.set()
+    first.join(SOON_S)
+    second.join(SOON_S)
+    assert len(refused) == 2
+    assert not any(store._partitions.values())
+
+
+def test_an_idle_client_looks_at_nothing(client, store):
+    """What is known may grow old while nobody calls: no thread stays behind."""
+    age(client, 1.0)
+    client.queue("q")
+    until(lambda: not is_looking())
+    looks = store.looks
+    age(client, 1.0)
+    assert not is_looking()
+    assert store.looks == looks
+
+
+def test_a_client_that_can_start_no_thread_reads_when_it_must(client, store, monkeypatch):
+    """Containers have limits: what is young enough does until it is not."""
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    queue = client.queue("q")
+    monkeypatch.setattr("cqueue.catalog.Thread.start", refuse)
+    looks = store.looks
+    for seconds in (1.0, 1.0, 10.0):
+        age(client, seconds)
+        queue.send(b"x")
+    assert store.looks == looks + 1

@@ -11,11 +11,14 @@ A caller acts on the second level: it says what is known about the effect of the
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
     │   ├── PayloadMismatch     the message's arguments do not fit this version of the task
+    │   ├── SpoolFull           the spool's backlog is at its limit, or its disk is full
+    │   ├── SpoolLocked         another process has the spool open
     │   └── DevError            the embedded Cassandra could not do what was asked
     ├── OutcomeUnknown          it may or may not have happened
     │   ├── SendUnknown         the messages may be stored; `ids` names them
     │   ├── AppendUnknown       the records may be stored; `ids` names them
-    │   └── AckUnknown          the ack may be stored; the messages may come again
+    │   ├── AckUnknown          the ack may be stored; the messages may come again
+    │   └── SpoolFailed         the spool's disk failed; `offsets` may be stored
     ├── OwnershipLost           what the caller held belongs to somebody else now
     │   └── LeaseLost           the visibility timeout passed; the message was given up
     └── BadInput                the arguments are wrong; nothing was sent
@@ -89,6 +92,14 @@ class PayloadMismatch(NotDone):
     """The message's arguments cannot be read, or do not fit the task's signature; it was not called."""
 
 
+class SpoolFull(NotDone):
+    """The spool's backlog is at its limit, or its disk is full. Nothing was stored."""
+
+
+class SpoolLocked(NotDone):
+    """Another process has the spool open; one process at a time may write to it."""
+
+
 class DevError(NotDone):
     """The embedded Cassandra could not do what was asked; the message gives the remedy."""
 
@@ -123,6 +134,18 @@ class AppendUnknown(OutcomeUnknown):
 
 class AckUnknown(OutcomeUnknown):
     """The ack may be stored. If it is not, the messages come again when their timeout passes."""
+
+
+class SpoolFailed(OutcomeUnknown):
+    """The spool's disk failed while it stored these offsets. They may be there at the next open.
+
+    Attributes:
+        offsets: the offsets in their queue that are in doubt.
+    """
+
+    def __init__(self, text: str, offsets: range = range(0)) -> None:
+        super().__init__(text)
+        self.offsets = offsets
 
 
 class OwnershipLost(CqueueError):

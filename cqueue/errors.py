@@ -6,7 +6,8 @@ A caller acts on the second level: it says what is known about the effect of the
     ├── NotDone                 nothing was stored; calling again is safe
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
-    │   │   └── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
+    │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
+    │   │   └── SpoolTooOld     what is spooled cannot be forwarded any more without the risk of copies
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
@@ -70,6 +71,14 @@ class Refused(NotDone):
     """Cassandra refuses it for good: a missing grant, a guardrail, a column that the schema lacks.
 
     Nothing was stored. Calling again fails again until an operator changes what the message names.
+    """
+
+
+class SpoolTooOld(Refused):
+    """A message was spooled longer ago than gc_grace, and stays in the spool, with all behind it.
+
+    It may have been sent and acked before, and Cassandra may have forgotten that. Nothing was done. An
+    operator decides: `cqueue spool forward --again`.
     """
 
 

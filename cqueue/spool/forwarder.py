@@ -103,6 +103,9 @@ class Forwarder:
             self._thread.join()
 
     def _end(self) -> int:
+        """The offset behind all that is there; nothing is left to do once the spool is closed."""
+        if not self._spool.is_open:
+            return self._at
         return next((each.end for each in self._spool.status() if each.topic == self.topic), 0)
 
     def _run(self) -> None:

@@ -114,8 +114,8 @@ class Spool:
 
     def _new_queue(self, key: tuple[str, int]) -> StoredQueue:
         topic, queue_id = key
-        if not topic or len(quote(topic, safe="")) > 200 or not 0 <= queue_id < 1_000_000:
-            raise BadInput("a topic has 1 to 200 characters, and a queue number is 0 to 999,999")
+        if not topic or len(quote(topic, safe="")) > 220 or not 0 <= queue_id < 1_000_000:
+            raise BadInput("a topic has 1 to 220 characters, and a queue number is 0 to 999,999")
         return StoredQueue(_directory(self.path, key), key, self._disk, readonly=False)
 
     def pull(self, topic: str, queue_id: int, offset: int, max_count: int) -> list[SpoolRecord]:
@@ -156,6 +156,11 @@ class Spool:
     def status(self) -> list[QueueStatus]:
         """Return where each queue stands."""
         return [self._queues[key].status() for key in self.queues()]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process may append and commit."""
+        return self._lock is not None and self._lock.is_held
 
     def is_full(self) -> bool:
         """Whether appends wait or are refused until more is consumed."""

@@ -48,12 +48,12 @@ class Child:
         status = Path(f"/proc/{self.process.pid}/stat").read_text()
         return status.rpartition(")")[2].split()[0] in {"T", "t"}
 
-    def end(self):
+    def end(self, timeout_s=END_S):
         """Ask it to end, and wait. It must not end with an error."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
-        self.join()
+        self.join(timeout_s)
 
     def join(self, timeout_s=END_S):
         """Wait until it ends by itself."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
@@ -94,18 +95,16 @@ def spool(asked: Asked, progress: Progress = silent) -> dict[str, Any]:
 
 def _runs() -> Iterator[tuple[str, Run]]:
     """By durability and name; what is compared stands together, so that both meet the same minute."""
-    modes = {"each": 1, f"every-{TOGETHER}": TOGETHER}
-    for name, together in modes.items():
-        yield f"{name} disk", lambda path, bodies, n=together: _to_disk(path, bodies, n)
-        yield f"{name} spool", lambda path, bodies, n=together: _to_spool(path, bodies, "always", n)
-        yield f"{name} sqlite", lambda path, bodies, n=together: _to_sqlite(path, bodies, "FULL", n)
+    for name, together in {"each": 1, f"every-{TOGETHER}": TOGETHER}.items():
+        yield f"{name} disk", partial(_to_disk, together=together)
+        yield f"{name} spool", partial(_to_spool, fsync="always", together=together)
+        yield f"{name} sqlite", partial(_to_sqlite, synchronous="FULL", together=together)
         if _has_peer():
-            yield f"{name} persist-queue", lambda path, bodies, n=together: _to_peer(path, bodies, n)
-    for name, fsync in {"interval": "interval:100ms", "os": "os"}.items():
-        yield f"{name} disk", lambda path, bodies: _to_disk(path, bodies, None)
-        yield f"{name} spool", lambda path, bodies, mode=fsync: _to_spool(path, bodies, mode, TOGETHER)
-        level = "NORMAL" if name == "interval" else "OFF"
-        yield f"{name} sqlite", lambda path, bodies, mode=level: _to_sqlite(path, bodies, mode, TOGETHER)
+            yield f"{name} persist-queue", partial(_to_peer, together=together)
+    for name, fsync, synchronous in (("interval", "interval:100ms", "NORMAL"), ("os", "os", "OFF")):
+        yield f"{name} disk", partial(_to_disk, together=None)
+        yield f"{name} spool", partial(_to_spool, fsync=fsync, together=TOGETHER)
+        yield f"{name} sqlite", partial(_to_sqlite, synchronous=synchronous, together=TOGETHER)
         if _has_peer():
             yield f"{name} persist-queue", _to_peer_files
 
@@ -147,14 +146,19 @@ def _to_disk(directory: Path, bodies: list[bytes], together: int | None) -> None
 
 
 def _to_spool(directory: Path, bodies: list[bytes], fsync: str, together: int) -> None:
-    """Appends of so many, each waited for."""
+    """Appends of so many, each waited for; all at the end where an append does not wait for the disk."""
     with Spool(directory / "spool", fsync=fsync) as target:
         if together == 1:
             for body in bodies:
                 target.append(TOPIC, body).result()
             return
+        pending = []
         for start in range(0, len(bodies), together):
-            target.append_many(TOPIC, bodies[start : start + together]).result()
+            pending.append(target.append_many(TOPIC, bodies[start : start + together]))
+            if fsync == "always":
+                pending.pop().result()
+        for future in pending:
+            future.result()
 
 
 def _to_sqlite(directory: Path, bodies: list[bytes], synchronous: str, together: int) -> None:

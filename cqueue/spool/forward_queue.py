@@ -102,10 +102,14 @@ class SpooledQueue(Queue):
 
     def send_many(self, messages: Iterable[Message]) -> SpooledResult:
         """Spool up to 10,000 messages; entries fail one by one, and the result says which."""
-        return self.send_many_async(messages).result()
+        spooled: SpooledResult = self._append(messages).result()
+        return spooled
 
     def send_many_async(self, messages: Iterable[Message]) -> Future[SendResult]:
         """As `send_many`; the future gives its result when all are on the disk."""
+        return self._append(messages)
+
+    def _append(self, messages: Iterable[Message]) -> Future[Any]:
         self._check()
         entries = listed(messages, Message, "send_many")
         good, places, failed = checked(entries, self._target.spooled)

@@ -67,7 +67,7 @@ class Forwarder:
             wait=tenacity.wait_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)
             + tenacity.wait_random(0, FIRST_PAUSE_S),
             stop=tenacity.stop_when_event_set(self._stop),
-            sleep=self._stop.wait,
+            sleep=tenacity.sleep_using_event(self._stop),
             retry_error_callback=lambda _: None,
         )
 

@@ -36,13 +36,13 @@ class QueueWriter:
         self._next = queue.end
         self._waiting: list[Entry] = []  # written, and done once they are synced
         self._synced_end = queue.end
-        self._in_doubt: list[range] = []  # acknowledged, and lost perhaps by a failed fsync
+        self.in_doubt: list[range] = []  # acknowledged, and lost perhaps by a failed fsync
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Write the entries in order. Those that cannot be stored fail; the others wait for `sync`."""
         left = deque(entries)
         while left:
-            if self._in_doubt:
+            if self.in_doubt:
                 left.popleft().fail(self._tell_doubt())
                 continue
             try:
@@ -152,10 +152,10 @@ class QueueWriter:
         for entry in waiting:
             entry.fail(SpoolFailed(f"fsync failed: {cause}; these offsets may be stored", entry.offsets))
         if in_doubt and self._options.fsync != "always":
-            self._in_doubt.append(in_doubt)
+            self.in_doubt.append(in_doubt)
 
     def _tell_doubt(self) -> SpoolFailed:
-        doubt = self._in_doubt.pop()
+        doubt = self.in_doubt.pop()
         text = f"not stored, and told late: an fsync failed, so {doubt} were acknowledged and may be lost"
         return SpoolFailed(text, doubt)
 

@@ -1,7 +1,6 @@
-"""What an open makes of the files that it finds: sealed segments, lost ranges, the next offset.
+"""What the files of a queue say: its segments, and which offsets are damaged, missing or torn.
 
-`examine` only reads; `repair` seals what a dead process left open. Both may be cut off at any point and begin
-again.
+Nothing here changes a file; that is `StoredQueue`, which may be cut off at any point and begin again.
 """
 
 from __future__ import annotations
@@ -11,15 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from cqueue import logs
 from cqueue.spool import segment as segments
-from cqueue.spool.damage import Finding, LostRanges
-from cqueue.spool.disk import Disk
-from cqueue.spool.index import Index
+from cqueue.spool.damage import Finding
 from cqueue.spool.record import Scan
 from cqueue.spool.segment import Segment
-
-_log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +70,3 @@ def torn_tail(found: Found) -> Finding | None:
     if not torn:
         return None
     return Finding(found.segment.path, f"{torn} bytes behind offset {found.segment.end - 1} are no record")
-
-
-def repair(found: Found, *, disk: Disk, index: Index, lost: LostRanges, progress: int) -> bool:
-    """Seal an unsealed segment behind its last record, and keep what is damaged; return whether it stays.
-
-    One without any record is deleted.
-    """
-    segment, scan = found.segment, found.scan
-    if scan is None:
-        if segment.end == segment.first:
-            disk.remove(segment.path)
-        return segment.end > segment.first
-    if torn := torn_tail(found):
-        _log.warning("spool_tail_cut", path=str(torn.path), why=torn.text)
-    for finding, data in damage(segment, scan):
-        if finding.offsets.stop > progress:
-            lost.add(finding, data)
-    if segment.end == segment.first:
-        disk.remove(segment.path)
-        return False
-    index.put(segment.first, scan.positions)
-    segment.seal(disk)
-    return True

@@ -14,6 +14,7 @@ from cqueue.errors import BadInput, Closed
 from cqueue.spool.damage import Finding
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake
+from cqueue.spool.level import Level
 from cqueue.spool.lock import DirectoryLock
 from cqueue.spool.options import SpoolOptions
 from cqueue.spool.record import HEAD, SpoolRecord
@@ -166,19 +167,29 @@ class Spool:
         """Whether appends wait or are refused until more is consumed."""
         return self._intake.is_full
 
+    def used(self) -> Level:
+        """Return how much is appended and not consumed, in all queues."""
+        return self._intake.used()
+
     def verify(self) -> list[Finding]:
         """Read every byte of every queue, and return what is wrong."""
         return [finding for key in self.queues() for finding in self._queues[key].verify()]
 
     def close(self) -> None:
-        """Store what was admitted, seal all segments, and let another process open the spool."""
+        """Store what was admitted, seal all segments, and let another process open the spool.
+
+        Raises:
+            SpoolFailed: with `fsync="interval:…"` or `"os"`, messages that were acknowledged may be lost.
+        """
         if self._lock is None or not self._lock.is_held:
             return
         self._intake.close()
-        self._writer.join()
-        for queue in self._queues.values():
-            queue.progress.close()
-        self._lock.release()
+        try:
+            self._writer.join()
+        finally:
+            for queue in self._queues.values():
+                queue.progress.close()
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self

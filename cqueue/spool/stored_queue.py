@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cqueue import logs
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, SpoolFailed
 from cqueue.spool import progress, recovery
 from cqueue.spool import segment as segments
 from cqueue.spool.damage import Finding, LostRanges
@@ -22,7 +22,7 @@ from cqueue.spool.disk import Disk
 from cqueue.spool.index import Index
 from cqueue.spool.level import Level
 from cqueue.spool.progress import Progress
-from cqueue.spool.record import SpoolRecord
+from cqueue.spool.record import Scan, SpoolRecord
 from cqueue.spool.segment import Segment
 
 _log = logs.logger(__name__)
@@ -70,13 +70,32 @@ class StoredQueue:
         if not readonly:
             for leftover in self.directory.glob("*.new"):
                 disk.remove(leftover)
-            repairing = {"disk": disk, "index": self.index, "lost": self.lost, "progress": consumed}
-            found = [one for one in found if recovery.repair(one, **repairing)]
+            found = [one for one in found if self._repair(one, disk)]
         self.segments = [one.segment for one in found]
         for finding in recovery.gaps(self.segments, consumed):
             self.lost.add(finding)
         # Behind all that was consumed: else a new message would get an offset that nobody reads any more.
         self.end = max(self.segments[-1].end if self.segments else 0, consumed)
+
+    def _repair(self, found: recovery.Found, disk: Disk) -> bool:
+        """Seal an unsealed segment behind its last record; delete one without any, and return False."""
+        segment, scan = found.segment, found.scan
+        if scan is not None:
+            if torn := recovery.torn_tail(found):
+                _log.warning("spool_tail_cut", path=str(torn.path), why=torn.text)
+            self._report(segment, scan)
+            self.index.put(segment.first, scan.positions)
+        if segment.end == segment.first:
+            disk.remove(segment.path)
+        elif scan is not None:
+            segment.seal(disk)
+        return segment.end > segment.first
+
+    def _report(self, segment: Segment, scan: Scan) -> None:
+        """Keep what is damaged, unless it was consumed."""
+        for finding, data in recovery.damage(segment, scan):
+            if finding.offsets.stop > self.progress.offset:
+                self.lost.add(finding, data)
 
     @property
     def first(self) -> int:
@@ -117,9 +136,7 @@ class StoredQueue:
         if segment.handle < 0:
             segment.positions = scan.positions
             self.index.put(segment.first, scan.positions)
-        for finding, data in recovery.damage(segment, scan):
-            if finding.offsets.stop > self.progress.offset:
-                self.lost.add(finding, data)
+        self._report(segment, scan)
 
     def wait(self, offset: int, timeout_s: float) -> bool:
         """Return whether the offset was appended, after at most `timeout_s`."""
@@ -137,8 +154,14 @@ class StoredQueue:
         if offset > self.end:
             raise BadInput(f"{self.topic}: offset {offset} was never appended; the end is {self.end}")
         with self._committing:
-            if offset > self.progress.offset:
+            if offset <= self.progress.offset:
+                return
+            try:
                 self.progress.commit(offset)
+            except OSError as exc:
+                raise SpoolFailed(
+                    f"{self.topic}: it is unknown whether {offset} is committed: {exc}"
+                ) from exc
 
     def backlog(self) -> Level:
         """Return what is stored and not consumed."""

@@ -35,11 +35,19 @@ class Writer:
         """Begin, with the queues that are there already, whose old segments may go."""
         for queue in queues:
             self._writer_of(queue)
+        self._expire(time.monotonic())
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until everything is stored. The intake is closed by then."""
+        """Wait until everything is stored. The intake is closed by then.
+
+        Raises:
+            SpoolFailed: an fsync failed behind messages that were acknowledged, and no append told it.
+        """
         self._thread.join()
+        for writer in self._queues.values():
+            for doubt in writer.in_doubt:
+                raise SpoolFailed(f"an fsync failed: {doubt} of {writer.queue.topic} may be lost", doubt)
 
     def _run(self) -> None:
         entries: list[Entry] = []
@@ -49,13 +57,12 @@ class Writer:
                 self._round(entries)
             for queue in self._queues.values():
                 queue.seal()
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001  # whatever it was: nobody may wait for ever
             _log.exception("spool_writer_died")
             self._intake.close()
             for entry in [*entries, *self._intake.take(0)]:
                 if not entry.future.done():
                     entry.fail(SpoolFailed(f"the writer of the spool died: {exc!r}", entry.offsets))
-            raise
 
     def _patience_s(self) -> float:
         """How long to wait for entries: until the next sync or expiry."""

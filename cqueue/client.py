@@ -202,7 +202,6 @@ class Client:
         Raises:
             QueueNotFound: there is none of that name.
             Unavailable: Cassandra does not answer; with a spool, only if the queue was never opened with it.
-            SpoolTooOld: what is in the spool cannot be forwarded any more.
         """
         if spool is None:
             self._catalog.entry(name)

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from cqueue.spool import Spool
 TOPIC: Final = "bench"
 TOGETHER: Final = 64
 """Messages of one sync where they are stored together."""
+AHEAD: Final = 64
+"""Appends under way where they do not wait for the disk."""
 ONES: Final = 300
 """Messages that are synced one by one, of a round: each waits for the disk."""
 LOOK_S: Final = 0.0005
@@ -98,12 +101,14 @@ def _runs() -> Iterator[tuple[str, Run]]:
     for name, together in {"each": 1, f"every-{TOGETHER}": TOGETHER}.items():
         yield f"{name} disk", partial(_to_disk, together=together)
         yield f"{name} spool", partial(_to_spool, fsync="always", together=together)
+        if together > 1:
+            yield f"{name} spool-ahead", partial(_to_spool, fsync="always", together=together, ahead=1)
         yield f"{name} sqlite", partial(_to_sqlite, synchronous="FULL", together=together)
         if _has_peer():
             yield f"{name} persist-queue", partial(_to_peer, together=together)
     for name, fsync, synchronous in (("interval", "interval:100ms", "NORMAL"), ("os", "os", "OFF")):
         yield f"{name} disk", partial(_to_disk, together=None)
-        yield f"{name} spool", partial(_to_spool, fsync=fsync, together=TOGETHER)
+        yield f"{name} spool", partial(_to_spool, fsync=fsync, together=TOGETHER, ahead=AHEAD)
         yield f"{name} sqlite", partial(_to_sqlite, synchronous=synchronous, together=TOGETHER)
         if _has_peer():
             yield f"{name} persist-queue", _to_peer_files
@@ -145,18 +150,18 @@ def _to_disk(directory: Path, bodies: list[bytes], together: int | None) -> None
         os.close(file)
 
 
-def _to_spool(directory: Path, bodies: list[bytes], fsync: str, together: int) -> None:
-    """Appends of so many, each waited for; all at the end where an append does not wait for the disk."""
+def _to_spool(directory: Path, bodies: list[bytes], fsync: str, together: int, ahead: int = 0) -> None:
+    """Appends of so many, each waited for when `ahead` others have been brought."""
     with Spool(directory / "spool", fsync=fsync) as target:
         if together == 1:
             for body in bodies:
                 target.append(TOPIC, body).result()
             return
-        pending = []
+        pending = deque[Any]()
         for start in range(0, len(bodies), together):
             pending.append(target.append_many(TOPIC, bodies[start : start + together]))
-            if fsync == "always":
-                pending.pop().result()
+            while len(pending) > ahead:
+                pending.popleft().result()
         for future in pending:
             future.result()
 

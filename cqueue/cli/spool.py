@@ -186,7 +186,7 @@ def forward(
 
     cli: CliContext = ctx.obj
     end_s = None if wait is None else time.monotonic() + wait.total_seconds()
-    with open_client(cli) as client, Spool(path) as spool:
+    with Spool(path) as spool, open_client(cli) as client:
         for one in _chosen(spool, topic):
             _forward(cli, client, spool, one.topic, again=again, end_s=end_s)
 

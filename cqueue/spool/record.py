@@ -85,7 +85,9 @@ def decode(data: bytes, *, first: int, salt: int, count: int) -> tuple[list[Spoo
     while len(found) < count and position + HEAD.size <= len(data):
         checksum, length, offset, stamp = HEAD.unpack_from(data, position)
         stop = position + HEAD.size + length
-        if offset != first or stop > len(data) or extend(salt, data[position + 4 : stop]) != checksum:
+        if offset != first or not stamp & _PRESENT or stop > len(data):
+            break
+        if extend(salt, data[position + 4 : stop]) != checksum:
             break
         found.append(SpoolRecord(offset, data[position + HEAD.size : stop], stamp >> _FLAG_BITS))
         first += 1
@@ -122,9 +124,11 @@ def _run(data: bytes, result: Scan, salt: int) -> int:
     position, expected, size = result.end_position, result.next_offset, len(data)
     unpack, crc, head, take = HEAD.unpack_from, extend, HEAD.size, result.positions.append
     while position + head <= size:
-        checksum, length, offset, _ = unpack(data, position)
+        checksum, length, offset, stamp = unpack(data, position)
         stop = position + head + length
-        if offset != expected or stop > size or crc(salt, data[position + 4 : stop]) != checksum:
+        if offset != expected or not stamp & _PRESENT or stop > size:
+            break
+        if crc(salt, data[position + 4 : stop]) != checksum:
             break
         take(position)
         expected += 1

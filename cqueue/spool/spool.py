@@ -55,11 +55,15 @@ class Spool:
             self._lock = DirectoryLock(root)
         self._intake = Intake(self.options)
         self._writer = Writer(self.options, self._disk, self._intake)
-        self._queues = {
-            key: StoredQueue(_directory(root, key), key, self._disk, readonly=readonly) for key in _keys(root)
-        }
-        if not readonly:
-            self._writer.start(list(self._queues.values()))
+        self._queues: dict[tuple[str, int], StoredQueue] = {}
+        try:
+            for key in _keys(root):
+                self._queue(key)
+            if not readonly:
+                self._writer.start(list(self._queues.values()))
+        except BaseException:
+            self._release()
+            raise
 
     @classmethod
     def open_readonly(cls, path: str | Path) -> Self:
@@ -117,7 +121,7 @@ class Spool:
         topic, queue_id = key
         if not topic or len(quote(topic, safe="")) > 220 or not 0 <= queue_id < 1_000_000:
             raise BadInput("a topic has 1 to 220 characters, and a queue number is 0 to 999,999")
-        return StoredQueue(_directory(self.path, key), key, self._disk, readonly=False)
+        return StoredQueue(_directory(self.path, key), key, self._disk, readonly=self._lock is None)
 
     def pull(self, topic: str, queue_id: int, offset: int, max_count: int) -> list[SpoolRecord]:
         """Return up to `max_count` records from the offset on, in order; lost offsets are left out."""
@@ -187,8 +191,12 @@ class Spool:
         try:
             self._writer.join()
         finally:
-            for queue in self._queues.values():
-                queue.progress.close()
+            self._release()
+
+    def _release(self) -> None:
+        for queue in list(self._queues.values()):
+            queue.progress.close()
+        if self._lock is not None:
             self._lock.release()
 
     def __enter__(self) -> Self:

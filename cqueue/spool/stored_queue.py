@@ -68,8 +68,9 @@ class StoredQueue:
             self.progress.offset = found[0].segment.first
         consumed = self.progress.offset
         if not readonly:
-            for leftover in self.directory.glob("*.new"):
-                disk.remove(leftover)
+            with contextlib.suppress(OSError):  # the next open tries again
+                for leftover in self.directory.glob("*.new"):
+                    disk.remove(leftover)
             found = [one for one in found if self._repair(one, disk)]
         self.segments = [one.segment for one in found]
         for finding in recovery.gaps(self.segments, consumed):
@@ -78,17 +79,24 @@ class StoredQueue:
         self.end = max(self.segments[-1].end if self.segments else 0, consumed)
 
     def _repair(self, found: recovery.Found, disk: Disk) -> bool:
-        """Seal an unsealed segment behind its last record; delete one without any, and return False."""
+        """Seal an unsealed segment behind its last record; delete one without any, and return False.
+
+        A disk that refuses it hinders nobody: the segment is read as it is, and the next open tries again.
+        """
         segment, scan = found.segment, found.scan
         if scan is not None:
             if torn := recovery.torn_tail(found):
                 _log.warning("spool_tail_cut", path=str(torn.path), why=torn.text)
             self._report(segment, scan)
             self.index.put(segment.first, scan.positions)
-        if segment.end == segment.first:
-            disk.remove(segment.path)
-        elif scan is not None:
-            segment.seal(disk)
+        try:
+            if segment.end == segment.first:
+                disk.remove(segment.path)
+            elif scan is not None:
+                segment.seal(disk)
+        except OSError as exc:
+            _log.warning("spool_not_sealed", path=str(segment.path), error=str(exc))
+            segment.release()
         return segment.end > segment.first
 
     def _report(self, segment: Segment, scan: Scan) -> None:
@@ -117,11 +125,15 @@ class StoredQueue:
         return found
 
     def _read(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
-        position = self._position(segment, offset)
-        part = segment.read(offset, position, count) if position else []
-        if part or segment.scanned:
-            return part
-        self._rescan(segment)
+        try:
+            if (part := self._look(segment, offset, count)) or segment.scanned:
+                return part
+            self._rescan(segment)
+            return self._look(segment, offset, count)
+        except FileNotFoundError:  # deleted meanwhile: it was consumed
+            return []
+
+    def _look(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
         position = self._position(segment, offset)
         return segment.read(offset, position, count) if position else []
 

@@ -98,7 +98,10 @@ class Writer:
 
     def _expire(self, now: float) -> None:
         for queue, writer in self._queues.items():
-            writer.expire(time.time_ns() // 1_000_000)
+            try:
+                writer.expire(time.time_ns() // 1_000_000)
+            except (OSError, SpoolFailed) as exc:
+                _log.warning("spool_not_expired", topic=queue.topic, error=str(exc))
             self._intake.settle(queue)
         self._next_expiry = now + EXPIRY_S
 

@@ -142,6 +142,53 @@ def test_a_failed_sync_behind_the_callers_back_is_told_by_the_next_append(tmp_pa
         assert spool.append(TOPIC, b"d").result(10) == 2
 
 
+def test_a_spool_opens_on_a_disk_that_takes_nothing(tmp_path):
+    """What was stored can be read although no file can be sealed or deleted, and later all goes on."""
+    root = tmp_path / "spool"
+    with Spool(root, disk_reserve=0) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        image = shutil.copytree(root, tmp_path / "image")
+    (image / TOPIC / "0" / "left.new").write_bytes(b"")
+    with Spool(image, disk=FaultyDisk(at=0, lasting=True), disk_reserve=0) as spool:
+        assert [one.payload for one in spool.records(TOPIC)] == [b"a"]
+        with pytest.raises(errors.SpoolFull):
+            spool.append(TOPIC, b"b").result(10)
+    with Spool(image, disk_reserve=0) as spool:
+        assert spool.append(TOPIC, b"b").result(10) == 1
+
+
+def test_readers_see_only_what_is_durable(tmp_path):
+    """With `always`, a message is not read before its fsync: else it could be forwarded and then lost."""
+    seen = []
+
+    class Watching(FaultyDisk):
+        def sync(self, handle):
+            seen.append(len(spool.pull(TOPIC, 0, 0, 10)))
+            super().sync(handle)
+
+    with Spool(tmp_path / "spool", disk=Watching(), disk_reserve=0) as spool:
+        for _ in range(3):
+            spool.append(TOPIC, b"a").result(10)
+        assert seen[-3:] == [0, 1, 2]
+
+
+def test_a_file_that_cannot_be_deleted_ends_nothing(tmp_path):
+    """Expiry that fails is logged; appends go on, and the next open deletes the file."""
+    root, disk = tmp_path / "spool", FaultyDisk()
+    with Spool(root, disk_reserve=0) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        spool.commit(TOPIC, 1)
+    disk.at, disk.lasting = 0, True
+    spool = Spool(root, disk=disk, disk_reserve=0)
+    assert disk.calls == ["remove"]
+    disk.lasting = False
+    assert spool.append(TOPIC, b"b").result(10) == 1
+    spool.close()
+    with Spool(root, disk_reserve=0) as spool:
+        assert spool.status()[0].segments == 1
+        assert [one.payload for one in spool.records(TOPIC)] == [b"b"]
+
+
 def wait_for(condition):
     deadline = time.monotonic() + 10
     while not condition():

@@ -3,6 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 from threading import Event
+from unittest import mock
 
 import pytest
 
@@ -107,6 +108,13 @@ def drain(queue, *, ack=True, wait=timedelta(milliseconds=300)):
             if ack:
                 consumer.ack(messages)
     return found
+
+
+def leave(client, spool, body):
+    """Spool a message for the queue, by a producer that ends before it forwards anything."""
+    with mock.patch.object(Forwarder, "start"):
+        client.queue("mail", spool=spool).send(body)
+        client.close()
 
 
 def again(cluster, spool, name="mail"):
@@ -352,17 +360,16 @@ def test_a_close_drains_the_spool(client, cluster, spool, monkeypatch):
 
 def test_what_is_older_than_gc_grace_is_refused(client, cluster, spool):
     """Sent twice it might come twice. It stays, and sends say so; an operator may send it nevertheless."""
-    queue = client.queue("mail", spool=spool)
-    client.store.away = True
-    queue.send(b"old")
+    leave(client, spool, b"old")
     cluster.ahead_s += 86_400
-    client.store.away = False
+    late = cluster.connect()
+    queue = late.queue("mail", spool=spool)
     until(lambda: queue.trouble is not None)
     with pytest.raises(SpoolTooOld, match="message 0 of queue 'mail'"):
         queue.send(b"behind it")
     with pytest.raises(SpoolTooOld):
         queue.send_many([cqueue.Message(b"behind it")])
-    client.close()
+    late.close()
     assert spool.progress(MAIL) == 0
 
     other = cluster.connect()
@@ -374,10 +381,7 @@ def test_what_is_older_than_gc_grace_is_refused(client, cluster, spool):
 
 def test_what_is_sent_nevertheless_is_one_message_within_half_of_gc_grace(client, cluster, spool):
     """An operator's run that broke off is repeated without copies."""
-    queue = client.queue("mail", spool=spool)
-    client.store.away = True
-    queue.send(b"old")
-    client.close()
+    leave(client, spool, b"old")
     cluster.ahead_s += 2 * 86_400
     assert isinstance(again(cluster, spool).error, SpoolTooOld)
     for _ in range(2):
@@ -413,6 +417,20 @@ def test_an_application_enqueues_through_a_spool(client, spool):
     assert client.queue("mail", spool=spool).flush(SOON)
     (message,) = drain(client.queue("mail"))
     assert (message.id, message.task) == (id_, "hello")
+
+
+def test_a_testing_block_uses_no_spool(client, spool):
+    """What a test enqueues stays in its block, and does not reach the spool of the application."""
+    app = cqueue.App(client, spool=spool)
+
+    @app.task(queue="mail", name="hello")
+    def hello(name):
+        return name
+
+    with app.testing() as sandbox:
+        hello.enqueue("you")
+        assert sandbox.enqueued(hello)
+    assert spool.queues() == []
 
 
 # ── logs ──

@@ -17,8 +17,8 @@ from cqueue.spool import Spool
 from tests.spool.faulty import FaultyDisk
 
 TOPIC = "mail"
-# Six fit into a segment.
-PAYLOADS = [(b"%d " % number * 300)[:600] for number in range(16)]
+# Three pairs fit into a segment.
+PAYLOADS = [(b"%d " % number * 300)[:600] for number in range(9)]
 
 
 class Run:
@@ -35,8 +35,8 @@ class Run:
         spool = Spool(root, disk=disk, fsync=fsync, segment_bytes=4096, disk_reserve=0)
         for number, payload in enumerate(PAYLOADS):
             self.append(spool, payload)
-            if number == 10:
-                self.commit(spool, 7)
+            if number == 5:
+                self.commit(spool, 8)
         self.image = shutil.copytree(root, root.with_name("image"), dirs_exist_ok=False)
         try:
             spool.close()
@@ -45,7 +45,8 @@ class Run:
 
     def append(self, spool, payload):
         try:
-            self.told[payload] = spool.append(TOPIC, payload).result(10)
+            # The first half of what is written is a whole record.
+            self.told[payload] = spool.append_many(TOPIC, [payload, payload + b"+"]).result(10).start
         except errors.SpoolFull:
             self.told[payload] = errors.SpoolFull
         except errors.SpoolFailed as exc:
@@ -68,7 +69,7 @@ class Run:
                 assert answer < first or found.get(answer) == payload, f"{payload[:3]!r} was acknowledged"
             if answer is errors.SpoolFull:
                 assert payload not in found.values(), f"{payload[:3]!r} was refused, and is there"
-        assert set(found.values()) <= set(PAYLOADS)
+        assert {payload.rstrip(b"+") for payload in found.values()} <= set(PAYLOADS)
         assert len(set(found.values())) == len(found)
         assert lost <= self.doubted
         assert set(range(self.consumed, first)) <= self.doubted
@@ -109,6 +110,40 @@ def test_a_disk_that_was_full_goes_on_when_it_is_not(tmp_path):
         failed = [payload for payload, answer in run.told.items() if not isinstance(answer, int)]
         assert len(failed) <= 1, (name, at)
         shutil.rmtree(run.image)
+
+
+def test_nothing_is_acknowledged_before_it_is_durable(tmp_path):
+    """The calls stand in the order that makes each step durable before the next one relies on it."""
+    disk = FaultyDisk()
+    created = ["reserve", "write", "sync", "sync_directory"]
+    with Spool(tmp_path, disk=disk, disk_reserve=0) as spool:
+        assert disk.calls == []
+        spool.append(TOPIC, b"a").result(10)
+        # A directory each for the topic and the queue; then the segment; then the message.
+        assert disk.calls == ["sync_directory", "sync_directory", *created, "write", "sync"]
+        disk.calls.clear()
+        spool.append(TOPIC, b"b").result(10)
+        assert disk.calls == ["write", "sync"]
+        disk.calls.clear()
+        spool.commit(TOPIC, 1)
+        spool.commit(TOPIC, 2)
+        assert disk.calls == ["write", "sync", "sync_directory", "write", "sync"]
+        disk.calls.clear()
+    assert disk.calls == ["cut", "write", "sync"]
+
+
+def test_a_commit_whose_sync_failed_leaves_that_file(tmp_path):
+    """What the file holds is unknown then, so the next commit writes another one, whole."""
+    disk = FaultyDisk()
+    with Spool(tmp_path, disk=disk, disk_reserve=0) as spool:
+        spool.append_many(TOPIC, [b"a", b"b", b"c"]).result(10)
+        spool.commit(TOPIC, 1)
+        disk.at = len(disk.calls) + 1
+        with pytest.raises(errors.SpoolFailed, match="unknown whether 2 is committed"):
+            spool.commit(TOPIC, 2)
+        disk.calls.clear()
+        spool.commit(TOPIC, 3)
+        assert disk.calls == ["write", "sync", "sync_directory"]
 
 
 def test_a_failed_sync_is_never_asked_again(tmp_path):

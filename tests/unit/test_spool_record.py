@@ -84,7 +84,7 @@ def test_records_of_another_file_are_none():
 def test_a_copy_of_an_older_record_inside_a_payload_is_none():
     """A message may hold the bytes of the spool itself; a scan over its damaged head does not take them."""
     old = record.encode([b"old"], first=1, now_ms=7, salt=SALT)
-    messages = [b"a", b"old", b"......" + old * 3, b"c"]
+    messages = [b"a", b"old", b"........" + old * 3, b"c"]
     data = bytearray(segment(messages))
     position = found(bytes(data))[1].positions[2]
     data[position] ^= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from datetime import timedelta
 
 import pytest
 
@@ -121,6 +122,8 @@ def test_damage_in_the_middle_is_a_range_and_its_bytes_are_kept(tmp_path):
     data = bytearray(path.read_bytes())
     data[positions[3] : positions[6]] = b"\xff" * (positions[6] - positions[3])
     path.write_bytes(data)
+    with Spool(target, disk_reserve=0) as spool:
+        assert spool.status()[0].lost == [range(3, 6)], "known at the open, before anybody reads"
     for _ in range(2):
         reading = read_back(target)
         assert sorted(reading.records) == [0, 1, 2, 6, 7, 8]
@@ -172,6 +175,18 @@ def test_a_missing_segment_is_a_range(tmp_path):
     reading = read_back(target)
     assert reading.lost == [range(first, end)]
     check(reading, written, synced=200)
+
+
+def test_a_missing_segment_that_was_consumed_is_no_loss(tmp_path):
+    """Nobody misses offsets that were consumed."""
+    target = crashed(tmp_path / "spool", payloads(200))
+    paths = sorted(target.glob("*/*/*.seg"))
+    with Spool(target, disk_reserve=0, retention=timedelta(hours=1)) as spool:
+        spool.commit(TOPIC, int(paths[2].name[:20]))
+    paths[1].unlink()
+    reading = read_back(target)
+    assert reading.lost == []
+    assert max(reading.records) == 199
 
 
 def test_a_wrong_index_is_noticed_and_written_anew(image):
@@ -229,6 +244,20 @@ def test_unknown_progress_gives_everything_again(image):
         assert len(spool.verify()) == 2
     reading = read_back(image)
     assert (list(reading.records.values()), reading.lost) == (payloads(5), [])
+
+
+def test_unknown_progress_begins_with_what_is_there(tmp_path):
+    """Where the first segments are gone already, those that are left come again, and none is called lost."""
+    target = crashed(tmp_path / "spool", payloads(200))
+    with Spool(target, disk_reserve=0) as spool:
+        spool.commit(TOPIC, 150)
+    with Spool(target, disk_reserve=0) as spool:
+        first = spool.status()[0].first
+        assert first > 0
+    (path,) = target.glob("*/*/progress")
+    path.unlink()
+    reading = read_back(target)
+    assert (min(reading.records), max(reading.records), reading.lost) == (first, 199, [])
 
 
 def test_what_a_killed_creation_left_is_removed(image):

@@ -5,13 +5,27 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 from cqueue.errors import ConfigError
 
 _MIB: Final = 1024 * 1024
 _MODE: Final = re.compile(r"always|os|interval:(\d+)ms")
 OnFull = Literal["block", "raise"]
+
+
+class OptionValues(TypedDict, total=False):
+    """The options as keyword arguments; what they mean stands at `SpoolOptions`."""
+
+    fsync: str
+    segment_bytes: int
+    max_bytes: int
+    max_records: int
+    on_full: OnFull
+    block_timeout: timedelta
+    disk_reserve: int
+    retention: timedelta | None
+    expire_unconsumed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

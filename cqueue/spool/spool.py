@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self, Unpack
 from urllib.parse import quote, unquote
 
 from cqueue.errors import BadInput, Closed
@@ -16,13 +16,13 @@ from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake
 from cqueue.spool.level import Level
 from cqueue.spool.lock import DirectoryLock
-from cqueue.spool.options import SpoolOptions
+from cqueue.spool.options import OptionValues, SpoolOptions
 from cqueue.spool.record import HEAD, SpoolRecord
 from cqueue.spool.segment import OVERHEAD
 from cqueue.spool.stored_queue import QueueStatus, StoredQueue
 from cqueue.spool.writer import Writer
 
-_PAGE = 1000
+_PAGE: Final = 1000
 
 
 class Spool:
@@ -43,7 +43,12 @@ class Spool:
     """
 
     def __init__(
-        self, path: str | Path, *, readonly: bool = False, disk: Disk | None = None, **options: Any
+        self,
+        path: str | Path,
+        *,
+        readonly: bool = False,
+        disk: Disk | None = None,
+        **options: Unpack[OptionValues],
     ) -> None:
         self.path = root = Path(path)
         self.options = SpoolOptions(**options)

@@ -6,27 +6,29 @@ import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from cqueue.spool.disk import Disk
+
+FOR_EVER: Final = 1 << 60
 
 
 @dataclass
 class FaultyDisk(Disk):
-    """Fails at call number `at`, and at those after it while `lasting`.
+    """Fails at call number `at` and those behind it, `times` in all.
 
     A write that fails has written half. A sync that fails has dropped what was not synced, as Linux may.
     """
 
-    at: int = 1 << 60
-    lasting: bool = False
+    at: int = FOR_EVER
+    times: int = 1
     error: int = errno.ENOSPC
     calls: list[str] = field(default_factory=list)
     unsynced: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def _fails(self, name: str) -> bool:
         self.calls.append(name)
-        number = len(self.calls) - 1
-        return number == self.at or (self.lasting and number > self.at)
+        return self.at <= len(self.calls) - 1 < self.at + self.times
 
     def _fail(self) -> None:
         raise OSError(self.error, os.strerror(self.error))

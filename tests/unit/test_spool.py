@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from cqueue import errors
 from cqueue.spool import Spool
-from cqueue.spool.options import SpoolOptions
+from cqueue.spool.options import OptionValues, SpoolOptions
 
 TOPIC = "mail"
 MODES = ("always", "interval:1ms", "os")
@@ -278,6 +279,11 @@ def test_status_tells_the_age_and_size_of_the_backlog(root):
         assert spool.status()[0].bytes >= 4096
         spool.commit(TOPIC, 2)
         assert spool.status()[0].oldest_ms is None
+
+
+def test_every_option_can_be_given_by_name():
+    """What type checkers accept is what the options are."""
+    assert OptionValues.__annotations__.keys() == {one.name for one in dataclasses.fields(SpoolOptions)}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from cqueue import errors
 from cqueue.spool import Spool
-from tests.spool.faulty import FaultyDisk
+from tests.spool.faulty import FOR_EVER, FaultyDisk
 
 TOPIC = "mail"
 # Three pairs fit into a segment.
@@ -82,10 +82,10 @@ def calls(tmp_path, fsync):
     return disk.calls
 
 
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from-then-on"])
+@pytest.mark.parametrize("times", [1, 2, FOR_EVER], ids=["once", "twice", "from-then-on"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
 @pytest.mark.parametrize("fsync", ["always", "os"])
-def test_every_call_may_fail(tmp_path, error, lasting, fsync):
+def test_every_call_may_fail(tmp_path, error, times, fsync):
     """Whichever call to the disk fails: acknowledged messages are there, refused ones are not, in two worlds.
 
     The two worlds are the directory as a crash leaves it, and as `close` does.
@@ -94,7 +94,7 @@ def test_every_call_may_fail(tmp_path, error, lasting, fsync):
     assert {"write", "reserve", "sync", "cut", "sync_directory"} <= set(names)
     answers = set()
     for at in range(len(names)):
-        run = Run(tmp_path / "spool", FaultyDisk(at=at, lasting=lasting, error=error), fsync)
+        run = Run(tmp_path / "spool", FaultyDisk(at=at, times=times, error=error), fsync)
         answers |= {answer for answer in run.told.values() if not isinstance(answer, int)}
         run.check(run.image)
         run.check(run.root)
@@ -167,10 +167,10 @@ def test_a_failed_sync_behind_the_callers_back_is_told_by_the_next_append(tmp_pa
     with Spool(tmp_path / "spool", disk=disk, disk_reserve=0, fsync=fsync) as spool:
         spool.append(TOPIC, b"a").result(10)
         wait_for(lambda: disk.calls[-1] == "sync")
-        disk.at, disk.lasting = len(disk.calls) + 1, True
+        disk.at, disk.times = len(disk.calls) + 1, FOR_EVER
         assert spool.append(TOPIC, b"b").result(10) == 1
         wait_for(lambda: len(disk.calls) > disk.at)
-        disk.lasting = False
+        disk.times = 0
         with pytest.raises(errors.SpoolFailed, match="told late") as failure:
             spool.append(TOPIC, b"c").result(10)
         assert failure.value.offsets == range(1, 2)
@@ -184,7 +184,7 @@ def test_a_spool_opens_on_a_disk_that_takes_nothing(tmp_path):
         spool.append(TOPIC, b"a").result(10)
         image = shutil.copytree(root, tmp_path / "image")
     (image / TOPIC / "0" / "left.new").write_bytes(b"")
-    with Spool(image, disk=FaultyDisk(at=0, lasting=True), disk_reserve=0) as spool:
+    with Spool(image, disk=FaultyDisk(at=0, times=FOR_EVER), disk_reserve=0) as spool:
         assert [one.payload for one in spool.records(TOPIC)] == [b"a"]
         with pytest.raises(errors.SpoolFull):
             spool.append(TOPIC, b"b").result(10)
@@ -213,10 +213,10 @@ def test_a_file_that_cannot_be_deleted_ends_nothing(tmp_path):
     with Spool(root, disk_reserve=0) as spool:
         spool.append(TOPIC, b"a").result(10)
         spool.commit(TOPIC, 1)
-    disk.at, disk.lasting = 0, True
+    disk.at, disk.times = 0, FOR_EVER
     spool = Spool(root, disk=disk, disk_reserve=0)
     assert disk.calls == ["remove"]
-    disk.lasting = False
+    disk.times = 0
     assert spool.append(TOPIC, b"b").result(10) == 1
     spool.close()
     with Spool(root, disk_reserve=0) as spool:

@@ -32,7 +32,7 @@ HANGS = -o faulthandler_timeout=500 -o faulthandler_exit_on_timeout=true
 ONCE_MORE = || { test $$? -eq 1 && echo "== Once more, alone: the tests that failed" && \
 	$(1) --last-failed --last-failed-no-failures none; }
 
-.PHONY: test-all test-spark spark-faults performance soak-dispatch faults help setup jars demo test lint unit simulate coverage bench bench-peers clean
+.PHONY: test-all test-spark spark-faults performance soak-dispatch faults spool-crashes help setup jars demo test lint unit simulate coverage bench bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,9 @@ lint: $(STAMP)  ## Style, types, who may import whom.
 	@$(BIN)/mypy --no-error-summary -p cqueue
 	@$(BIN)/mypy --no-error-summary tests/typing
 	@$(BIN)/lint-imports --no-cache > /dev/null || { $(BIN)/lint-imports; exit 1; }
+
+spool-crashes: $(STAMP)  ## Kill a process that writes a spool 1,000 times, and damage 1,000 images of a crash (minutes).
+	@$(BIN)/python -W ignore -m tests.spool.crashes --kills 1000 --images 1000 --seed $(SEED)
 
 unit: $(STAMP)  ## Tests that need no Cassandra.
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cassandra"

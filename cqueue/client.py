@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import cached_property
 from threading import Lock, RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from cqueue.batcher import calls
 from cqueue.bell import Bell
@@ -16,6 +17,7 @@ from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.doorbell import Address, Doorbell
 from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadInput
 from cqueue.group_commit import MAX_LINGER
 from cqueue.log import Log, LogConfig
 from cqueue.log.bells import LogBells
@@ -30,6 +32,7 @@ from cqueue.producer import Producer
 from cqueue.protocol.lease import SuspectGate
 from cqueue.queue import Queue
 from cqueue.settings import Settings, load
+from cqueue.store.late import LateStore
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Operation, Store
 from cqueue.store.quarantine import Quarantine
@@ -38,6 +41,10 @@ from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
 
+    from cqueue.spool import Spool
+    from cqueue.spool.forward_client import Spools
+    from cqueue.spool.forward_log import SpooledLog
+    from cqueue.spool.forward_queue import SpooledQueue
     from cqueue.store.cassandra import CassandraStore
     from cqueue.store.connection import Connection
 
@@ -53,12 +60,15 @@ _shared_stores: dict[str, MemoryStore] = {}
 _shared_mutex = Lock()
 
 
-def connect(url: str | None = None) -> Client:
+def connect(url: str | None = None, *, lazy: bool = False) -> Client:
     """A client for the keyspace that `url` names.
 
     `cassandra://host:port,host2/keyspace?local_dc=…` is a cluster; `memory://name` a store in this
     process, the same for all who name it so; `memory://` a private one. Without a URL: `CQUEUE_URL`,
     then `cqueue.toml`, then a node on this machine.
+
+    lazy: connect at the first call that needs Cassandra, and again at later ones while it is away; the errors
+        below then come from those calls. For a producer with a spool, which starts while Cassandra is away.
 
     Raises:
         ConfigError: the URL or a setting is wrong.
@@ -69,7 +79,7 @@ def connect(url: str | None = None) -> Client:
     settings = load(url)
     if settings.scheme == "memory":
         return Client(_memory_store(settings.keyspace), address=settings.address)
-    return _cassandra_client(settings)
+    return _late_client(settings) if lazy else _cassandra_client(settings)
 
 
 def _memory_store(name: str) -> MemoryStore:
@@ -88,6 +98,16 @@ def _cassandra_client(settings: Settings) -> Client:
         address=settings.address,
         notify=address_of(settings, connection),
     )
+
+
+def _late_client(settings: Settings) -> Client:
+    def opened() -> tuple[Store, Callable[[], None]]:
+        store, connection = open_cassandra(settings)
+        return store, connection.close
+
+    notify = Address(settings.notify_host, settings.notify_port, settings.hosts) if settings.notify else None
+    store = LateStore(opened, settings.request_timeout_s)
+    return Client(store, local_dc=settings.local_dc, address=settings.address, notify=notify)
 
 
 def address_of(settings: Settings, connection: Connection) -> Address | None:
@@ -161,19 +181,35 @@ class Client:
     def __repr__(self) -> str:
         return f"<client of {self._address}>"
 
-    def queue(self, name: str, *, linger: timedelta | None = None) -> Queue:
+    @overload
+    def queue(self, name: str, *, linger: timedelta | None = None, spool: None = None) -> Queue: ...
+
+    @overload
+    def queue(self, name: str, *, spool: Spool) -> SpooledQueue: ...
+
+    @overload
+    def queue(self, name: str, *, spool: Spool | None) -> Queue: ...
+
+    def queue(self, name: str, *, linger: timedelta | None = None, spool: Spool | None = None) -> Queue:
         """Open a queue.
 
         linger: `send`s of several threads with this object go one batch at a time: the first one waits so
             long for others (0 to 1 s), and all that come while Cassandra answers go together. None: two go
             at a time, each at once; what comes while they do goes together, two batches at a time. Either way
             each `send` returns once its message is acknowledged, or fails for its own message.
+        spool: sends return once they are durable there, and a thread of this client forwards them. The queue
+            is altered to have `derived_sends`. One client at a time uses a spool.
 
         Raises:
             QueueNotFound: there is none of that name.
+            Unavailable: Cassandra does not answer; with a spool, only if the queue was never opened with it.
         """
-        self._catalog.entry(name)
-        return self._open(name, linger)
+        if spool is None:
+            self._catalog.entry(name)
+            return self._open(name, linger)
+        if linger is not None:
+            raise BadInput("give linger or a spool, not both: what goes to a spool is stored together anyhow")
+        return self._spools.queue(spool, name, self._open)
 
     def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
         """Create a queue, with a dead-letter queue called `<name>.dead`, and open it.
@@ -208,12 +244,23 @@ class Client:
 
     # ── logs ──
 
-    def log(self, name: str) -> Log:
+    @overload
+    def log(self, name: str, *, spool: None = None) -> Log: ...
+
+    @overload
+    def log(self, name: str, *, spool: Spool) -> SpooledLog: ...
+
+    def log(self, name: str, *, spool: Spool | None = None) -> Log | SpooledLog:
         """Open a log.
+
+        spool: for appending only: records are appended there, and forwarded at least once.
 
         Raises:
             LogNotFound: there is none of that name.
+            Unavailable: Cassandra does not answer; with a spool, only if the log was never opened with it.
         """
+        if spool is not None:
+            return self._spools.log(spool, name)
         self._logs.entry(name)
         return Log(name, self._logs, self._driver, self._log_bells)
 
@@ -316,17 +363,26 @@ class Client:
         """
         self._driver.run(remove(SubscriptionKey(self._logs.entry(log).spec.partition, name)))
 
-    def _open(self, name: str, linger: timedelta | None = None) -> Queue:
+    @cached_property
+    def _spools(self) -> Spools:
+        """Used inside: what is forwarded from spools."""
+        from cqueue.spool.forward_client import Spools  # noqa: PLC0415 - only where there is one
+
+        return Spools(self._catalog, self._logs, self._driver, self._log_bells, self._producer)
+
+    def _producer(self, name: str) -> Producer:
         with self._mutex:
             bell = self._bell(name)
-        producer = Producer(name, self._catalog, self._driver, bell)
+        return Producer(name, self._catalog, self._driver, bell)
+
+    def _open(self, name: str, linger: timedelta | None = None, make: Callable[..., Queue] = Queue) -> Queue:
         if linger is not None:
             check_duration("linger", linger, timedelta(), MAX_LINGER)
-        return Queue(
+        return make(
             name,
             self._catalog,
             self._driver,
-            producer,
+            self._producer(name),
             self._make_consumer,
             sends=self._sends,
             linger=linger,
@@ -365,8 +421,11 @@ class Client:
     def close(self) -> None:
         """Let go of all connections, after sends and acks under way; close consumers before.
 
-        Whatever is called afterwards raises `Closed`.
+        What is in spools is forwarded first, for up to 5 s; the rest stays there. Whatever is called
+        afterwards raises `Closed`.
         """
+        if "_spools" in self.__dict__:
+            self._spools.close()
         self._sends.close()
         self._acks.close()
         if self._doorbell is not None:

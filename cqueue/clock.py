@@ -86,6 +86,10 @@ class ClusterClock:
                 local_us = self._local_us()
         return local_us + self._offset_us
 
+    def guess_us(self) -> int:
+        """The cluster's time as last known, or this machine's if it never was; asks nobody."""
+        return self._wall_us() if self._offset_us is None else self._local_us() + self._offset_us
+
     def _is_stale(self, local_us: int) -> bool:
         return local_us - self._synced_us > STALE_US or self._has_jumped(local_us)
 

@@ -6,16 +6,20 @@ A caller acts on the second level: it says what is known about the effect of the
     ├── NotDone                 nothing was stored; calling again is safe
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
-    │   │   └── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
+    │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
+    │   │   └── SpoolTooOld     what is spooled cannot be forwarded any more without the risk of copies
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
     │   ├── PayloadMismatch     the message's arguments do not fit this version of the task
+    │   ├── SpoolFull           the spool's backlog is at its limit, or its disk is full
+    │   ├── SpoolLocked         another process has the spool open
     │   └── DevError            the embedded Cassandra could not do what was asked
     ├── OutcomeUnknown          it may or may not have happened
     │   ├── SendUnknown         the messages may be stored; `ids` names them
     │   ├── AppendUnknown       the records may be stored; `ids` names them
-    │   └── AckUnknown          the ack may be stored; the messages may come again
+    │   ├── AckUnknown          the ack may be stored; the messages may come again
+    │   └── SpoolFailed         the spool's disk failed; `offsets` may be stored
     ├── OwnershipLost           what the caller held belongs to somebody else now
     │   └── LeaseLost           the visibility timeout passed; the message was given up
     └── BadInput                the arguments are wrong; nothing was sent
@@ -70,6 +74,14 @@ class Refused(NotDone):
     """
 
 
+class SpoolTooOld(Refused):
+    """A message was spooled longer ago than gc_grace, and stays in the spool, with all behind it.
+
+    It may have been sent and acked before, and Cassandra may have forgotten that. Nothing was done. An
+    operator decides: `cqueue spool forward --again`.
+    """
+
+
 class DamagedRow(NotDone):
     """A stored row cannot be read, so nothing was done with it.
 
@@ -87,6 +99,14 @@ class UnknownTask(NotDone):
 
 class PayloadMismatch(NotDone):
     """The message's arguments cannot be read, or do not fit the task's signature; it was not called."""
+
+
+class SpoolFull(NotDone):
+    """The spool's backlog is at its limit, or its disk is full. Nothing was stored."""
+
+
+class SpoolLocked(NotDone):
+    """Another process has the spool open; one process at a time may write to it."""
 
 
 class DevError(NotDone):
@@ -123,6 +143,18 @@ class AppendUnknown(OutcomeUnknown):
 
 class AckUnknown(OutcomeUnknown):
     """The ack may be stored. If it is not, the messages come again when their timeout passes."""
+
+
+class SpoolFailed(OutcomeUnknown):
+    """The spool's disk failed while it stored these offsets. They may be there at the next open.
+
+    Attributes:
+        offsets: the offsets in their queue that are in doubt.
+    """
+
+    def __init__(self, text: str, offsets: range = range(0)) -> None:
+        super().__init__(text)
+        self.offsets = offsets
 
 
 class OwnershipLost(CqueueError):

@@ -34,6 +34,7 @@ from cqueue.queue import Queue
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
+    from cqueue.spool import Spool
     from cqueue.testing.sandbox import Sandbox
 
 P = ParamSpec("P")
@@ -80,6 +81,8 @@ class App:
         retry: the policy of tasks that have none; by default waits of 1 s to 10 min, and as many attempts as
             the queue allows.
         codec: of tasks that name none: `json` or `msgpack`.
+        spool: what is enqueued and sent goes there first, and is forwarded, as with `Client.queue`. The
+            application then starts while Cassandra is away, if its queues were opened with this spool before.
         unknown_task_wait: how long a message waits, without using an attempt, for a version of the
             application that has its task or takes its arguments; 0 to 10 years, by default an hour.
     """
@@ -92,6 +95,7 @@ class App:
         queue: str = DEFAULT_QUEUE,
         retry: Retry = DEFAULT_POLICY,
         codec: str = DEFAULT_CODEC,
+        spool: Spool | None = None,
         unknown_task_wait: timedelta = UNKNOWN_TASK_WAIT,
     ) -> None:
         if target is not None and not isinstance(target, str | Client):
@@ -99,6 +103,7 @@ class App:
         self._url = target if isinstance(target, str) else None
         client = target if isinstance(target, Client) else None
         self._link = _Link(client, is_ours=client is None)
+        self._spool = spool
         self._mutex = Lock()
         self._registry = Registry()
         self._declared: list[Declared] = []
@@ -298,7 +303,7 @@ class App:
             if link.is_closed:
                 raise Closed("the application has been closed; make another App")
             if link.client is None:
-                link.client = clients.connect(self._url)
+                link.client = clients.connect(self._url, lazy=self._spool is not None)
             return link.client
 
     def _queue(self, name: str) -> Queue:
@@ -310,7 +315,7 @@ class App:
     def _opened(self, link: _Link, name: str) -> Queue:
         client = self._connected(link)
         try:
-            return client.queue(name)
+            return client.queue(name, spool=None if link.is_lent else self._spool)
         except QueueNotFound as exc:
             if name not in self._registry.queues():
                 raise

@@ -317,6 +317,30 @@ def log(
 
 
 @app.command()
+def spool(
+    ctx: typer.Context,
+    messages: Annotated[int, typer.Option(min=1, help="How many messages of a round.")] = 100_000,
+    size: Annotated[int, typer.Option(min=0, max=1 << 20, help="Bytes of a message.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; the medians count.")] = 5,
+    directory: Annotated[
+        Path,
+        typer.Option("--dir", metavar="DIR", exists=True, file_okay=False, help="On the disk to measure."),
+    ] = Path("/var/tmp"),  # noqa: S108 - only a parent
+    *,
+    json: Json = False,
+) -> None:
+    """Append to a spool, to SQLite and to persist-queue, at each durability. Needs no Cassandra."""
+    from cqueue.bench import spool as module  # noqa: PLC0415 - as above
+
+    context: CliContext = ctx.obj
+    context.json = context.json or json
+    asked = module.Asked(messages=messages, size=size, rounds=rounds, directory=directory)
+    with _bar(context) as progress:
+        result = module.spool(asked, progress)
+    context.emit(result, lambda: _print(context, result))
+
+
+@app.command()
 def spark(
     ctx: typer.Context,
     messages: Annotated[int, typer.Option(help="How many rows.")] = 200_000,

@@ -42,6 +42,7 @@ ENTRIES: Final = (
     Entry(
         "subscription", "cqueue.cli.subscription", "Look at and move subscriptions to logs; run listeners."
     ),
+    Entry("spool", "cqueue.cli.spool", "Look into a producer's spool, check it, forward what is left."),
     Entry("spark", "cqueue.cli.spark", "Files, reports, archives and streams, by Spark (extra `spark`)."),
     Entry("quarantine", "cqueue.cli.quarantine", "List, show and drop rows that cannot be read."),
     Entry("demo", "cqueue.cli.demo", "Send and consume 10,000 messages, and account for each."),

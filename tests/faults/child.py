@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import cqueue
+from cqueue.spool import Spool
 from cqueue.testing import recording
 from tests.faults import worker
 from tests.faults.stores import Flaky, Journaling, Stopping, open_client
@@ -28,6 +29,9 @@ stop = threading.Event()
 def main(text):
     plan = json.loads(text)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    if plan["role"] == "spool":
+        spool(plan)
+        return
     wraps, counts = [], {}
     if "flaky" in plan:
         wraps.append(partial(Flaky, rate=plan["flaky"], seed=plan["seed"], counts=counts))
@@ -94,6 +98,16 @@ def _send(recorded, bodies, plan):
         time.sleep(0.05)
     kinds = cqueue.CqueueError if plan.get("repeat_unknown") else cqueue.NotDone
     return [bodies[place] for place, error in failed if isinstance(error, kinds)]
+
+
+def spool(plan):
+    """As `produce`, through a spool; it starts whether Cassandra is there or not."""
+    with Spool(plan["spool"]) as files, cqueue.connect(plan["url"], lazy=True) as client:
+        queue = client.queue(plan["queue"], spool=files)
+        with recording(queue, Path(plan["history"])) as recorded:
+            print("ready", flush=True)  # noqa: T201
+            produce(recorded, plan)
+        assert queue.flush(timedelta(minutes=10)), f"{queue.waiting} messages wait: {queue.trouble}"
 
 
 # ── consumers ──

@@ -48,12 +48,12 @@ class Child:
         status = Path(f"/proc/{self.process.pid}/stat").read_text()
         return status.rpartition(")")[2].split()[0] in {"T", "t"}
 
-    def end(self):
+    def end(self, timeout_s=END_S):
         """Ask it to end, and wait. It must not end with an error."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
-        self.join()
+        self.join(timeout_s)
 
     def join(self, timeout_s=END_S):
         """Wait until it ends by itself."""
@@ -102,9 +102,16 @@ class Run:
     def await_empty(self, limit_s=120):
         """Wait until the queue holds nothing."""
         deadline = time.monotonic() + limit_s
-        while self.queue.stats(exact=True).live:
-            assert time.monotonic() < deadline, f"not drained: {self.queue.stats(exact=True)}"
+        while live := self._live():
+            assert time.monotonic() < deadline, f"not drained: {live} messages"
             time.sleep(0.3)
+
+    def _live(self):
+        """How many messages there are; "unknown" as long as this client is not connected again."""
+        try:
+            return self.queue.stats(exact=True).live
+        except cqueue.Unavailable:
+            return "unknown"
 
     def finish(self, *, drain_s=120):
         """End all clients, drain the rest, note what is left, judge."""

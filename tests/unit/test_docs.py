@@ -60,8 +60,8 @@ def test_python_runs_on_cassandra(page, monkeypatch, new_keyspace):
 def _connect_to(monkeypatch, url):
     connect = cqueue.connect
 
-    def connect_there(given=None):
-        return connect(given if given and given.startswith("memory://") else url)
+    def connect_there(given=None, **options):
+        return connect(given if given and given.startswith("memory://") else url, **options)
 
     monkeypatch.setattr(cqueue, "connect", connect_there)
     monkeypatch.setattr(clients, "connect", connect_there)  # an App looks there

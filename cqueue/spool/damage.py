@@ -1,0 +1,61 @@
+"""What was lost or found wrong in a queue's files, and the directory that keeps it for an operator.
+
+A file of `lost/` has the offsets in its name and the damaged bytes as its contents, so listing the directory
+is the report, and deleting a file is how an operator says that it was read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cqueue import logs
+from cqueue.spool.disk import Disk
+
+_log = logs.logger(__name__)
+_NAME: Final = re.compile(r"(\d{20})-(\d{20})")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a file; `offsets` are the messages that it costs."""
+
+    path: Path
+    text: str
+    offsets: range = range(0)
+
+
+class LostRanges:
+    """The directory `lost` of a queue."""
+
+    def __init__(self, directory: Path, disk: Disk, *, readonly: bool) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._readonly = readonly
+
+    def add(self, finding: Finding, damaged: bytes = b"") -> None:
+        """Keep the damaged bytes under the offsets that they cost, and log the range."""
+        if self._readonly:
+            return
+        offsets = finding.offsets
+        path = self._directory / f"{offsets.start:020d}-{offsets.stop:020d}"
+        if path.exists():
+            return
+        _log.error(
+            "spool_lost", path=str(finding.path), first=offsets.start, end=offsets.stop, why=finding.text
+        )
+        try:
+            self._disk.make_directory(self._directory)
+            os.close(self._disk.create(path, damaged))
+        except OSError as exc:
+            _log.warning("spool_lost_not_kept", path=str(path), error=str(exc))
+
+    def ranges(self) -> list[range]:
+        """Return the lost ranges that nobody has deleted yet, in order."""
+        if not self._directory.is_dir():
+            return []
+        names = (_NAME.fullmatch(path.name) for path in sorted(self._directory.iterdir()))
+        return [range(int(match[1]), int(match[2])) for match in names if match]

@@ -1,0 +1,103 @@
+"""What one client forwards from spools: each topic once, however often its queue is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cqueue.catalog import Catalog
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadInput
+from cqueue.log.bells import LogBells
+from cqueue.log.catalog import LogCatalog
+from cqueue.log.log import Log
+from cqueue.producer import Producer
+from cqueue.spool.forward_log import LogTarget, SpooledLog
+from cqueue.spool.forward_message import QueueTarget
+from cqueue.spool.forward_queue import SpooledQueue
+from cqueue.spool.forwarder import Forwarder
+
+if TYPE_CHECKING:
+    from cqueue.spool import Spool
+
+T = TypeVar("T", SpooledQueue, SpooledLog)
+
+
+class Spools:
+    """Queues and logs that are fed from spools. Thread-safe.
+
+    Args:
+        catalog, logs, driver, bells: of the client.
+        producer: makes one for the queue of a name.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        logs: LogCatalog,
+        driver: BlockingDriver,
+        bells: LogBells,
+        producer: Callable[[str], Producer],
+    ) -> None:
+        self._catalog = catalog
+        self._logs = logs
+        self._driver = driver
+        self._bells = bells
+        self._producer = producer
+        self._mutex = Lock()
+        self._open: dict[tuple[int, str], SpooledQueue | SpooledLog] = {}
+
+    def queue(self, spool: Spool, name: str, make: Callable[..., Any]) -> SpooledQueue:
+        """The queue of this name; `make` makes one of a class."""
+
+        def opened() -> SpooledQueue:
+            target = self._queue_target(spool, name)
+            queue: SpooledQueue = make(name, make=partial(SpooledQueue, spool=spool, target=target))
+            return queue
+
+        return self._once((id(spool), f"queue.{name}"), opened)
+
+    def log(self, spool: Spool, name: str) -> SpooledLog:
+        """The log of this name."""
+        return self._once(
+            (id(spool), f"log.{name}"), lambda: SpooledLog(spool, self._log_target(spool, name))
+        )
+
+    def forwarder(self, spool: Spool, topic: str, *, again: bool = False) -> Forwarder:
+        """A forwarder alone, not started, for a spool that nobody appends to.
+
+        Raises:
+            BadInput: the topic is none of a queue or log.
+        """
+        kind, _, name = topic.partition(".")
+        if kind not in {"queue", "log"}:
+            raise BadInput(f"topic {topic!r} of the spool is not that of a queue or a log")
+        target: QueueTarget | LogTarget
+        if kind == "queue":
+            target = self._queue_target(spool, name, again=again)
+        else:
+            target = self._log_target(spool, name)
+        return Forwarder(spool, topic, target.store)
+
+    def _queue_target(self, spool: Spool, name: str, *, again: bool = False) -> QueueTarget:
+        producer = self._producer(name)
+        return QueueTarget(name, self._catalog, self._driver, producer, root=spool.path, again=again)
+
+    def _log_target(self, spool: Spool, name: str) -> LogTarget:
+        log = Log(name, self._logs, self._driver, self._bells)
+        return LogTarget(log, self._logs, self._driver, root=spool.path)
+
+    def _once(self, key: tuple[int, str], make: Callable[[], T]) -> T:
+        with self._mutex:
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = make()
+            return found  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Forward what can be, and end."""
+        with self._mutex:
+            for each in self._open.values():
+                each.close()

@@ -1,0 +1,165 @@
+"""A log whose records are appended to a spool first: `client.log(name, spool=…)`.
+
+Readers of a log pass an id for good within seconds, so no record can be appended under an id of before. A
+record is forwarded at least once; its copies have the same header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import AppendUnknown, CqueueError, OutcomeUnknown
+from cqueue.log.catalog import LogCatalog
+from cqueue.log.log import Log
+from cqueue.log.records import Record, entry_of
+from cqueue.message import check_duration, check_headers
+from cqueue.spool.forward_frame import Frame, new_source
+from cqueue.spool.forward_known import look_up, recall, remember
+from cqueue.spool.forwarder import MAX_WAIT, Forwarder, Stored
+from cqueue.storing import listed
+
+if TYPE_CHECKING:
+    from cqueue.spool import Spool, SpoolRecord
+
+HEADER: Final = "cqueue-spool"
+"""Names one append: copies of a record have the same."""
+
+
+def topic_of(log: str) -> str:
+    """The topic of a log in a spool."""
+    return f"log.{log}"
+
+
+class LogTarget:
+    """A log that is fed from a spool. One thread stores, others prepare records."""
+
+    def __init__(self, log: Log, catalog: LogCatalog, driver: BlockingDriver, *, root: Path) -> None:
+        """Look the log up.
+
+        Raises:
+            LogNotFound: there is none of that name.
+            Unavailable: Cassandra does not answer, and the log was never opened with this spool before.
+        """
+        self.name = log.name
+        self._log = log
+        self._catalog = catalog
+        self._driver = driver
+        self._root = root
+        self._stored: set[int] = set()  # offsets behind one that failed
+        known = recall(root, topic_of(self.name))
+        self.partitions = look_up(
+            f"log {self.name!r}", None if known is None else int(known["partitions"]), self._looked_up, driver
+        )
+
+    def _looked_up(self) -> int:
+        partitions = self._catalog.entry(self.name).spec.partitions
+        remember(self._root, topic_of(self.name), {"partitions": partitions})
+        return partitions
+
+    def spooled(self, record: Record) -> bytes:
+        """What to append to the spool for a record, all limits checked.
+
+        Raises:
+            BadInput: as `Log.append`.
+        """
+        one = entry_of(record, self.partitions)
+        source, at_us = new_source(), self._driver.clock.guess_us()
+        headers = {**(one.headers or {}), HEADER: source.hex()}
+        more = {"topic": record.topic, "headers": check_headers(headers)}
+        for name in ("key", "partition"):
+            if (value := getattr(record, name)) is not None:
+                more[name] = value
+        return Frame(at_us, at_us, 0, source, more, one.body).pack()
+
+    def store(self, records: Sequence[SpoolRecord]) -> Stored:
+        """Append records, but for those that were appended behind one that failed."""
+        self.partitions = self._looked_up()
+        left = [place for place, record in enumerate(records) if record.offset not in self._stored]
+        result = self._log.append_many([_record(records[place].payload) for place in left])
+        failed = {left[place]: error for place, error in result.failed}
+        done = min(failed, default=len(records))
+        self._stored = {
+            record.offset for place, record in enumerate(records) if place > done and place not in failed
+        }
+        return Stored(done, failed.get(done))
+
+
+def _record(payload: bytes) -> Record:
+    frame = Frame.unpack(payload)
+    return Record(body=frame.body, **frame.more)
+
+
+class SpooledLog:
+    """Appends records to a log by way of a spool. Thread-safe.
+
+    They are in the log some time later, each at least once: `log` reads it.
+    """
+
+    def __init__(self, spool: Spool, target: LogTarget) -> None:
+        self.name = target.name
+        self._spool = spool
+        self._target = target
+        self._forwarder = Forwarder(spool, topic_of(self.name), target.store)
+        self._forwarder.start()
+
+    def __repr__(self) -> str:
+        return f"<log {self.name} with a spool>"
+
+    def append(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        partition: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Spool one record (see `Record` for ranges); done once it is on the disk.
+
+        Raises:
+            BadInput: a limit is passed, or the log is gone; nothing was spooled.
+            SpoolFull: the spool takes no more; nothing was spooled.
+            AppendUnknown: the disk has failed, and the record may be in the spool.
+        """
+        self.append_many([Record(topic, body, key, partition, headers)])
+
+    def append_many(self, records: Iterable[Record]) -> None:
+        """Spool up to 10,000 records: all, or none.
+
+        Raises:
+            BadInput, SpoolFull, AppendUnknown: as `append`.
+        """
+        if self._forwarder.refusal is not None:
+            raise self._forwarder.refusal
+        payloads = [self._target.spooled(each) for each in listed(records, Record, "append_many")]
+        if not payloads:
+            return
+        try:
+            self._spool.append_many(self._forwarder.topic, payloads).result()
+        except OutcomeUnknown as exc:
+            raise AppendUnknown(f"it is not known whether the records are in the spool: {exc}") from exc
+
+    @property
+    def waiting(self) -> int:
+        """Records in the spool that are not yet in the log."""
+        return self._forwarder.waiting
+
+    @property
+    def trouble(self) -> CqueueError | None:
+        """Why nothing is forwarded at the moment; None while it is."""
+        return self._forwarder.error
+
+    def flush(self, wait: timedelta) -> bool:
+        """Wait until all that is spooled now is in the log; False if that takes longer than `wait`.
+
+        wait: up to a day.
+        """
+        return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
+
+    def close(self) -> None:
+        """Used inside, by the client: forward what can be, and end. What is left stays in the spool."""
+        self._forwarder.close()

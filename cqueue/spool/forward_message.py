@@ -1,0 +1,213 @@
+"""Messages on their way through the spool: checked and written down at the send, stored by the forwarder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import timedelta
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cqueue import ids
+from cqueue.catalog import Catalog
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import DelayOutOfRange, SpoolTooOld
+from cqueue.letters import due_us as moved_on
+from cqueue.message import Message, MessageId, outgoing, to_datetime
+from cqueue.producer import Producer
+from cqueue.protocol import shards
+from cqueue.protocol.flush import Outgoing
+from cqueue.protocol.spec import QueueSpec
+from cqueue.spool.forward_frame import Frame, new_source
+from cqueue.spool.forward_known import look_up, recall, remember
+from cqueue.spool.forwarder import Stored
+
+if TYPE_CHECKING:
+    from cqueue.spool import SpoolRecord
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_TEXTS: Final = ("codec", "task", "key", "trigger")
+_PREFIX: Final = b"b"  # as `outgoing` marks a source of bytes
+
+
+class Spooled(NamedTuple):
+    """A message that can be appended: its record, and the id that it will have."""
+
+    payload: bytes
+    id: MessageId
+
+
+def topic_of(queue: str) -> str:
+    """The topic of a queue in a spool."""
+    return f"queue.{queue}"
+
+
+class QueueTarget:
+    """A queue that is fed from a spool. Thread-safe.
+
+    Args:
+        name: of the queue.
+        root: of the spool, where what is known of the queue is kept.
+        again: send what is older than gc_grace as well, under a new time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        catalog: Catalog,
+        driver: BlockingDriver,
+        producer: Producer,
+        *,
+        root: Path,
+        again: bool = False,
+    ) -> None:
+        """Look the queue up.
+
+        Raises:
+            QueueNotFound: there is none of that name.
+            Unavailable: Cassandra does not answer, and the queue was never opened with this spool before.
+        """
+        self.name = name
+        self._catalog = catalog
+        self._driver = driver
+        self._producer = producer
+        self._root = root
+        self._again = again
+        self._mutex = Lock()
+        self._last_us = 0
+        self.spec = look_up(f"queue {name!r}", _recalled(root, name), self._looked_up, driver)
+
+    def _looked_up(self) -> QueueSpec:
+        """The queue as it is now, ready for derived ids."""
+        entry = self._catalog.entry(self.name)
+        if not entry.spec.has_open_rows:
+            entry = self._catalog.alter(self.name, {"derived_sends": True})
+        remember(self._root, topic_of(self.name), asdict(entry.spec))
+        return entry.spec
+
+    # ── at the send ──
+
+    def spooled(self, message: Message) -> Spooled:
+        """What to append for a message, all limits checked.
+
+        Raises:
+            BadInput: as `Queue.send`.
+        """
+        spec, at_us = self.spec, self._next_us()
+        one = outgoing(message, at_us)
+        if one.source is None:
+            source, due_us = new_source(), at_us if one.due_us is None else one.due_us
+        else:
+            source, due_us = _own_source(message), one.due_us or 0
+            _check_due(spec, due_us, at_us)
+        frame = Frame(at_us, due_us, one.priority, source, _more(one), one.body)
+        derived = one.source or _PREFIX + source
+        row = shards.open_row(spec, due_us, derived)
+        return Spooled(frame.pack(), MessageId.of(row, one.priority, ids.derived(due_us, derived)))
+
+    def _next_us(self) -> int:
+        """The time of a message: later than that of the one before, so that they stay in order."""
+        now_us = self._driver.clock.guess_us()
+        with self._mutex:
+            self._last_us = max(now_us, self._last_us + 1)
+            return self._last_us
+
+    # ── in the forwarder ──
+
+    def store(self, records: Sequence[SpoolRecord]) -> Stored:
+        """Store records; those that are stored already stay as they are.
+
+        Raises:
+            NotDone, OutcomeUnknown, BadInput: of all of them.
+        """
+        self.spec = spec = self._looked_up()
+        now_us = self._driver.clock.now_us()
+        messages: list[Message] = []
+        places: list[int] = []
+        too_old: SpoolTooOld | None = None
+        for place, record in enumerate(records):
+            frame = Frame.unpack(record.payload)
+            if _is_too_old(spec, frame, now_us):
+                if not self._again:
+                    too_old = _refusal(self.name, record.offset, frame)
+                    records = records[:place]
+                    break
+                frame = _renewed(spec, frame, now_us)
+            message = message_of(frame, now_us)
+            if message is not None:
+                messages.append(message)
+                places.append(place)
+        result = self._producer.send_many(messages)
+        for place, error in result.failed:
+            return Stored(places[place], error)
+        return Stored(len(records), too_old)
+
+
+def message_of(frame: Frame, now_us: int) -> Message | None:
+    """The message of a record, to be sent at `now_us`; None if its time to live is over."""
+    more = dict(frame.more)
+    ttl, ttl_ms = None, more.pop("ttl_ms", None)
+    if ttl_ms is not None:
+        left_us = frame.at_us + ttl_ms * 1000 - now_us
+        if left_us < 1000:
+            return None
+        ttl = timedelta(microseconds=left_us)
+    source: str | bytes = frame.source
+    if more.pop("text", False):
+        source = frame.source.decode()
+    due = to_datetime(0) + frame.due_us * _MICROSECOND
+    return Message(frame.body, due=due, priority=frame.priority, ttl=ttl, source=source, **more)
+
+
+def _more(one: Outgoing) -> dict[str, Any]:
+    """All of a message that it need not have."""
+    found: dict[str, Any] = {name: text for name in _TEXTS if (text := getattr(one, name)) is not None}
+    if one.headers:
+        found["headers"] = one.headers
+    if one.ttl_ms is not None:
+        found["ttl_ms"] = one.ttl_ms
+    if one.source is not None and one.source[:1] != _PREFIX:
+        found["text"] = True
+    return found
+
+
+def _own_source(message: Message) -> bytes:
+    source = message.source
+    return source.encode() if isinstance(source, str) else bytes(source or b"")
+
+
+def _recalled(root: Path, name: str) -> QueueSpec | None:
+    """The queue as an earlier process has found it."""
+    known = recall(root, topic_of(name))
+    if known is None:
+        return None
+    mine = {field.name for field in fields(QueueSpec)}
+    return QueueSpec(**{key: value for key, value in known.items() if key in mine})
+
+
+def _check_due(spec: QueueSpec, due_us: int, at_us: int) -> None:
+    """A due time that a repeat could not rely on any more is refused at once."""
+    if at_us > due_us + spec.gc_grace_us - 2 * spec.settle_us:
+        raise DelayOutOfRange(
+            "due is longer past than the deployment's gc_grace; such an id may be forgotten"
+        )
+
+
+def _is_too_old(spec: QueueSpec, frame: Frame, now_us: int) -> bool:
+    """Whether an earlier try may be forgotten: acked, and its tombstone gone."""
+    return now_us > min(frame.at_us, frame.due_us) + spec.gc_grace_us - 2 * spec.settle_us
+
+
+def _renewed(spec: QueueSpec, frame: Frame, now_us: int) -> Frame:
+    """The record under a new due time, the same for each try within half of gc_grace."""
+    return frame._replace(due_us=moved_on(frame.due_us, now_us, spec.gc_grace_us // 2))
+
+
+def _refusal(queue: str, offset: int, frame: Frame) -> SpoolTooOld:
+    at = to_datetime(frame.at_us // 1000)
+    return SpoolTooOld(
+        f"message {offset} of queue {queue!r} was spooled at {at:%Y-%m-%d %H:%M} UTC, longer ago than "
+        "gc_grace: whether it was sent and acked cannot be told any more. "
+        "`cqueue spool forward --again` sends it nevertheless"
+    )

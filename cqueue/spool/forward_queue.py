@@ -1,0 +1,198 @@
+"""A queue whose sends go to a spool first: `client.queue(name, spool=…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown
+from cqueue.message import Message, MessageId, check_duration
+from cqueue.producer import SendResult
+from cqueue.queue import Queue
+from cqueue.spool.forward_message import QueueTarget, Spooled, topic_of
+from cqueue.spool.forwarder import MAX_WAIT, Forwarder
+from cqueue.storing import Failed, checked, listed
+
+if TYPE_CHECKING:
+    from cqueue.spool import Spool
+
+R = TypeVar("R")
+
+
+class SpooledResult(SendResult):
+    """What became of the entries of one `send_many` to a queue with a spool.
+
+    Attributes:
+        ids: that the messages have, and will have in Cassandra, in the order of the entries.
+        failed: (index, error) of each entry that is not in the spool (`NotDone`, `BadInput`), or may not be
+            (`SendUnknown`). All others are, durably, and are not yet in Cassandra.
+    """
+
+    def __init__(self, ids: list[MessageId | None], failed: Failed) -> None:
+        super().__init__(len(ids), [], failed)
+        self.__dict__["ids"] = ids
+
+    def __repr__(self) -> str:
+        return f"<spooled: messages={self._size} failed={len(self.failed)}>"
+
+
+class SpooledQueue(Queue):
+    """A queue whose sends are durable once they are on this machine's disk; a thread forwards them.
+
+    Everything but sending is as with any other queue, and needs Cassandra. Thread-safe.
+    """
+
+    def __init__(self, *parts: Any, spool: Spool, target: QueueTarget, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        self._spool = spool
+        self._target = target
+        self._forwarder = Forwarder(spool, topic_of(self.name), target.store)
+        self._forwarder.start()
+
+    def __repr__(self) -> str:
+        return f"<queue {self.name} with a spool>"
+
+    # ── send ──
+
+    def send(
+        self,
+        body: bytes,
+        *,
+        delay: timedelta | None = None,
+        due: datetime | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        ttl: timedelta | None = None,
+    ) -> MessageId:
+        """Spool one message; its id once it is on the disk.
+
+        The id is the one that it will have in Cassandra. Its time to live and its delay run from now.
+
+        Raises:
+            BadInput: a limit is passed, or the queue is gone; nothing was spooled.
+            SpoolFull: the spool takes no more; nothing was spooled.
+            SpoolTooOld: what stands before it cannot be forwarded any more; nothing was spooled.
+            SendUnknown: the disk has failed, and the message may be in the spool.
+        """
+        return self.send_async(
+            body, delay=delay, due=due, priority=priority, headers=headers, ttl=ttl
+        ).result()
+
+    def send_async(
+        self,
+        body: bytes,
+        *,
+        delay: timedelta | None = None,
+        due: datetime | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        ttl: timedelta | None = None,
+    ) -> Future[MessageId]:
+        """As `send`; the future gives the id when the message is on the disk, or raises the error.
+
+        Raises:
+            BadInput, SpoolFull, SpoolTooOld: as `send`, at once.
+        """
+        self._check()
+        one = self._target.spooled(Message(body, delay, due, priority, headers, ttl))
+        appended = self._spool.append(self._forwarder.topic, one.payload)
+        return _then(appended, lambda error: _told(one.id, error))
+
+    def send_many(self, messages: Iterable[Message]) -> SpooledResult:
+        """Spool up to 10,000 messages; entries fail one by one, and the result says which."""
+        spooled: SpooledResult = self._append(messages).result()
+        return spooled
+
+    def send_many_async(self, messages: Iterable[Message]) -> Future[SendResult]:
+        """As `send_many`; the future gives its result when all are on the disk."""
+        return self._append(messages)
+
+    def _append(self, messages: Iterable[Message]) -> Future[Any]:
+        self._check()
+        entries = listed(messages, Message, "send_many")
+        good, places, failed = checked(entries, self._target.spooled)
+        done: Future[Any] = Future()
+        if good:
+            try:
+                done = self._spool.append_many(self._forwarder.topic, [one.payload for one in good])
+            except NotDone as exc:
+                done.set_exception(exc)
+        else:
+            done.set_result(None)
+        return _then(done, lambda error: _result(len(entries), places, good, failed, error))
+
+    def _check(self) -> None:
+        """Spool nothing that could not be forwarded."""
+        self._producer.check_open()
+        if self._forwarder.refusal is not None:
+            raise self._forwarder.refusal
+
+    # ── forwarding ──
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the spool that are not yet in Cassandra."""
+        return self._forwarder.waiting
+
+    @property
+    def trouble(self) -> CqueueError | None:
+        """Why nothing is forwarded at the moment; None while it is."""
+        return self._forwarder.error
+
+    def flush(self, wait: timedelta) -> bool:
+        """Wait until all that is spooled now is in Cassandra; False if that takes longer than `wait`.
+
+        wait: up to a day.
+        """
+        return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
+
+    def close(self) -> None:
+        """Used inside, by the client: forward what can be, and end. What is left stays in the spool."""
+        self._forwarder.close()
+
+
+def _then(future: Future[Any], make: Callable[[BaseException | None], R]) -> Future[R]:
+    """A future of what `make` makes when another one has ended, given its error."""
+    made: Future[R] = Future()
+    made.set_running_or_notify_cancel()
+
+    def tell(ended: Future[Any]) -> None:
+        try:
+            made.set_result(make(ended.exception()))
+        except BaseException as exc:  # noqa: BLE001 - who waits has to hear of it
+            made.set_exception(exc)
+
+    future.add_done_callback(tell)
+    return made
+
+
+def _told(id_: MessageId, error: BaseException | None) -> MessageId:
+    if error is not None:
+        raise _of(error, id_)
+    return id_
+
+
+def _of(error: BaseException, id_: MessageId) -> BaseException:
+    """The error of one message: an unknown outcome with its id."""
+    if not isinstance(error, OutcomeUnknown):
+        return error
+    told = SendUnknown(f"it is not known whether the message is in the spool: {error}", [id_])
+    told.__cause__ = error
+    return told
+
+
+def _result(
+    size: int, places: list[int], good: list[Spooled], failed: Failed, error: BaseException | None
+) -> SpooledResult:
+    """What became of all entries, those that were refused at once among them."""
+    ids: list[MessageId | None] = [None] * size
+    for place, one in zip(places, good, strict=True):
+        if error is None:
+            ids[place] = one.id
+        elif isinstance(told := _of(error, one.id), CqueueError):
+            failed.append((place, told))
+        else:
+            raise error
+    return SpooledResult(ids, failed)

@@ -1,0 +1,150 @@
+"""The thread that carries a topic of a spool to Cassandra: pull, store, commit, and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from threading import Condition, Event, Thread
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import tenacity
+
+from cqueue import logs
+from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused
+
+if TYPE_CHECKING:
+    from cqueue.spool import Spool, SpoolRecord
+
+BATCH: Final = 1000
+"""Records stored side by side; as many may be stored again after a crash."""
+WAIT_S: Final = 0.2
+"""How long it sleeps where nothing comes: so long a close may have to wait."""
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 2.0
+"""After a batch that could not be stored: so much later than Cassandra the forwarder is back."""
+CLOSE_S: Final = 5.0
+"""What a close waits for records that are still to be forwarded."""
+MAX_WAIT: Final = timedelta(days=1)
+
+_log = logs.logger("cqueue.spool")
+
+
+class Stored(NamedTuple):
+    """What became of some records: so many of the first are done, and why the next one is not."""
+
+    done: int
+    error: CqueueError | None = None
+
+
+Store = Callable[[Sequence["SpoolRecord"]], Stored]
+
+
+class Forwarder:
+    """Forwards one topic, in order, from its progress on. Thread-safe.
+
+    Args:
+        spool: where records are.
+        topic: of the spool.
+        store: stores records; storing them again must change nothing.
+
+    Attributes:
+        forwarded: records since it was made.
+        error: why it cannot go on at the moment; None while it can.
+    """
+
+    def __init__(self, spool: Spool, topic: str, store: Store) -> None:
+        self.topic = topic
+        self.forwarded = 0
+        self.error: CqueueError | None = None
+        self._spool = spool
+        self._store = store
+        self._stop = Event()
+        self._moved = Condition()
+        self._at = spool.progress(topic)
+        self._thread: Thread | None = None
+        self._retry = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda is_done: not is_done),
+            wait=tenacity.wait_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            + tenacity.wait_random(0, FIRST_PAUSE_S),
+            stop=tenacity.stop_when_event_set(self._stop),
+            sleep=tenacity.sleep_using_event(self._stop),
+            retry_error_callback=lambda _: None,
+        )
+
+    @property
+    def refusal(self) -> CqueueError | None:
+        """Why nothing more should be spooled: it would not be forwarded until an operator does something."""
+        return self.error if isinstance(self.error, Refused | BadInput) else None
+
+    @property
+    def waiting(self) -> int:
+        """Records that are not yet in Cassandra."""
+        return max(0, self._end() - self._at)
+
+    def start(self) -> None:
+        """Begin, on a thread that ends with `close`."""
+        self._thread = Thread(target=self._run, name=f"cqueue-spool-{self.topic}", daemon=True)
+        self._thread.start()
+
+    def drain(self, limit_s: float) -> bool:
+        """Wait until all that is there now is in Cassandra; False if that takes longer."""
+        end = self._end()
+        with self._moved:
+            self._moved.wait_for(lambda: self._at >= end or self._stop.is_set(), limit_s)
+            return self._at >= end
+
+    def close(self, limit_s: float | None = None) -> None:
+        """Forward what can be in so long (None: `CLOSE_S`), and end. The rest stays in the spool."""
+        drained = self.drain(CLOSE_S if limit_s is None else limit_s)
+        self._stop.set()
+        with self._moved:
+            self._moved.notify_all()
+        if self._thread is not None and drained:  # else it may wait for Cassandra, which ends with the client
+            self._thread.join()
+
+    def _end(self) -> int:
+        """The offset behind all that is there; nothing is left to do once the spool is closed."""
+        if not self._spool.is_open:
+            return self._at
+        return next((each.end for each in self._spool.status() if each.topic == self.topic), 0)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                if self._spool.wait(self.topic, 0, self._at, WAIT_S):
+                    self._retry(self._forward)
+        except Closed:  # the spool or the client, in another order than it should be
+            self._stop.set()
+
+    def _forward(self) -> bool:
+        """Forward one batch; whether all of it is done."""
+        try:
+            end = self._end()
+            records = self._spool.pull(self.topic, 0, self._at, BATCH)
+            done, error = self._store(records) if records else Stored(0)
+            if done or not records:  # else all that was there is lost, which the spool has reported
+                self._move(records[done - 1].offset + 1 if done else end, done)
+        except Closed:
+            raise
+        except CqueueError as exc:
+            error = exc
+        except Exception as exc:  # noqa: BLE001 - a disk that fails; the thread must not end unseen
+            _log.exception("spool_forward_failed", topic=self.topic)
+            error = NotDone(f"the spool cannot be forwarded: {exc}")
+        self._note(error)
+        return error is None
+
+    def _move(self, at: int, done: int) -> None:
+        self._spool.commit(self.topic, at)
+        with self._moved:
+            self._at = at
+            self.forwarded += done
+            self._moved.notify_all()
+
+    def _note(self, error: CqueueError | None) -> None:
+        """Log when it begins to fail, and when it goes on."""
+        if error is not None and self.error is None:
+            _log.warning("spool_waits", topic=self.topic, error=str(error))
+        elif error is None and self.error is not None:
+            _log.info("spool_goes_on", topic=self.topic)
+        self.error = error

@@ -1,0 +1,137 @@
+"""Where callers hand their messages to the writer, and wait while there is no room.
+
+There are two limits. Between callers and writer are 16 MiB at most. And the backlog, what is appended and not
+consumed, has a high and a low water mark: once it is full it stays full until a good part is consumed, so
+that callers do not stop and go with every message.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cqueue.errors import BadInput, Closed, CqueueError, SpoolFull
+from cqueue.spool.level import Level
+from cqueue.spool.options import SpoolOptions
+from cqueue.spool.stored_queue import StoredQueue
+
+_HIGH: Final = 0.8
+_LOW: Final = 0.5
+_UNDER_WAY_BYTES: Final = 16 * 1024 * 1024
+"""Messages that callers have brought and the writer has not written: a tenth of a second of work."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """The messages of one call; they are stored together. `offsets` is there once they are written."""
+
+    queue: StoredQueue
+    payloads: list[bytes]
+    size: int
+    future: Future[Any]
+    is_single: bool
+    offsets: range = range(0)
+
+    def done(self) -> None:
+        """Tell the caller where the messages are."""
+        self.future.set_result(self.offsets.start if self.is_single else self.offsets)
+
+    def fail(self, error: CqueueError) -> None:
+        """Tell the caller why they are not there, or that this is unknown."""
+        self.future.set_exception(error)
+
+
+class Intake:
+    """The entries that wait for the writer, and the level of the backlog."""
+
+    def __init__(self, options: SpoolOptions) -> None:
+        self._limit = Level(options.max_bytes, options.max_records)
+        self._raises = options.on_full == "raise"
+        self._block_s = options.block_timeout.total_seconds()
+        self._lock = threading.Lock()
+        self._filled = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._entries: deque[Entry] = deque()
+        self._under_way = Level()
+        self._backlogs: dict[StoredQueue, Level] = {}
+        self._backlog = Level()
+        self._closed = False
+        self.is_full = False
+
+    def admit(self, entry: Entry) -> None:
+        """Hand the entry to the writer; wait for room, or raise `SpoolFull`."""
+        level = Level(entry.size, len(entry.payloads))
+        if level.share(self._limit) > 1:
+            raise BadInput("one call has more than max_bytes or max_records of the spool")
+        # Held for a few additions; the wait for room gives it back.
+        with self._lock:
+            deadline = None
+            while not self._has_room(level):
+                deadline = deadline or time.monotonic() + self._block_s
+                self._wait_for_room(deadline)
+            self._entries.append(entry)
+            self._under_way += level
+            if len(self._entries) == 1:
+                self._filled.notify()
+
+    def _has_room(self, level: Level) -> bool:
+        if self._closed:
+            raise Closed("the spool is closed")
+        used = self.used()
+        if self.is_full and used.share(self._limit) < _LOW:
+            self.is_full = False
+        if used.share(self._limit) >= _HIGH or (used + level).share(self._limit) > 1:
+            self.is_full = True
+        crowded = self._under_way.size and self._under_way.size + level.size > _UNDER_WAY_BYTES
+        return not self.is_full and not crowded
+
+    def _wait_for_room(self, deadline: float) -> None:
+        remaining = deadline - time.monotonic()
+        if (self.is_full and self._raises) or not self._room.wait(max(remaining, 0)):
+            used = self.used()
+            raise SpoolFull(
+                f"the spool has {used.records:,} messages in {used.size:,} bytes that are not consumed, "
+                f"of {self._limit.records:,} and {self._limit.size:,}"
+                if self.is_full
+                else "the disk of the spool is slower than the messages come"
+            )
+
+    def used(self) -> Level:
+        """Return the backlog, with what is under way."""
+        return self._backlog + self._under_way
+
+    def take(self, timeout_s: float | None) -> list[Entry]:
+        """Return all entries that wait, after at most `timeout_s`; none if nothing came."""
+        with self._lock:
+            if not self._entries and not self._closed:
+                self._filled.wait(timeout_s)
+            taken = list(self._entries)
+            self._entries.clear()
+            return taken
+
+    def settle(self, queue: StoredQueue, done: Sequence[Entry] = ()) -> None:
+        """Measure the backlog of a queue anew; the entries that are done are no longer under way."""
+        level = Level(sum(one.size for one in done), sum(len(one.payloads) for one in done))
+        with self._lock:
+            # Measured under the lock, so that no older measure overwrites a newer one.
+            self._backlogs[queue] = queue.backlog()
+            self._backlog = sum(self._backlogs.values(), Level())
+            self._under_way -= level
+            self._room.notify_all()
+
+    def is_drained(self) -> bool:
+        """Whether it is closed and nothing is left to take."""
+        with self._lock:
+            return self._closed and not self._entries
+
+    def close(self) -> None:
+        """Refuse entries from now on; what was admitted can still be taken."""
+        with self._lock:
+            self._closed = True
+            self._filled.notify()
+            self._room.notify_all()

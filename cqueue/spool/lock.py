@@ -1,0 +1,47 @@
+"""One process at a time writes to a spool, and a fork of it does not."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from pathlib import Path
+
+from cqueue.errors import SpoolLocked
+
+
+class DirectoryLock:
+    """A `flock` on a file of the directory. The kernel gives it up when the process ends, however it ends."""
+
+    def __init__(self, root: Path) -> None:
+        path = root / ".lock"
+        self.is_held = False
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            holder = os.read(self._handle, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._handle)
+            raise SpoolLocked(f"process {holder} has the spool {root} open") from exc
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, str(os.getpid()).encode(), 0)
+        self.is_held = True
+        _HELD.add(self)
+
+    def release(self) -> None:
+        """Let another process open the spool."""
+        if self.is_held:
+            self.is_held = False
+            os.close(self._handle)
+
+
+_HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    # The child closes its copy only: the parent goes on holding the lock, and alone.
+    for lock in list(_HELD):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_child)

@@ -1,0 +1,91 @@
+"""How far a queue is consumed, kept in two slots that are written in turn.
+
+A write that is torn damages the slot that it writes; the other one still says what was true before.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from google_crc32c import value
+
+from cqueue.spool.disk import Disk
+
+_SLOT: Final = struct.Struct("<QQI12x")
+_CHECKED: Final = 16
+_DISTANCE: Final = 4096
+"""Slots lie in different pages, so that no sector holds both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """What the file says: the newest valid slot, and the numbers of damaged ones."""
+
+    generation: int
+    offset: int
+    damaged: tuple[int, ...]
+
+
+def read(path: Path) -> Slots:
+    """Read both slots; generation 0 if no slot is valid."""
+    data = path.read_bytes() if path.exists() else b""
+    generation, offset, damaged = 0, 0, []
+    for number in (0, 1):
+        slot = data[number * _DISTANCE :][: _SLOT.size].ljust(_SLOT.size, b"\0")
+        written, consumed, checksum = _SLOT.unpack(slot)
+        # A slot of zeros was never written; the checksum of zeros is not zero.
+        if value(slot[:_CHECKED]) != checksum:
+            damaged += [number] if any(slot) else []
+        elif written > generation:
+            generation, offset = written, consumed
+    return Slots(generation, offset, tuple(damaged))
+
+
+class Progress:
+    """The first offset of a queue that is not consumed; durable when `commit` returns."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._path = path
+        self._disk = disk
+        self._handle = -1
+        slots = read(path)
+        self._generation = slots.generation
+        self.offset = slots.offset
+        self.is_known = slots.generation > 0
+
+    def commit(self, offset: int) -> None:
+        """Write down that everything before the offset is consumed."""
+        generation = self._generation + 1
+        body = _SLOT.pack(generation, offset, 0)[:_CHECKED]
+        slot = _SLOT.pack(generation, offset, value(body))
+        if self._handle < 0:
+            self._create(slot, generation)
+        else:
+            self._overwrite(slot, generation)
+        self._generation, self.offset = generation, offset
+
+    def _create(self, slot: bytes, generation: int) -> None:
+        """Write the file anew: it is missing, of another process, or its last write failed."""
+        data = bytearray(2 * _DISTANCE)
+        start = generation % 2 * _DISTANCE
+        data[start : start + _SLOT.size] = slot
+        self._handle = self._disk.create(self._path, bytes(data))
+
+    def _overwrite(self, slot: bytes, generation: int) -> None:
+        try:
+            self._disk.write(self._handle, slot, generation % 2 * _DISTANCE)
+            self._disk.sync(self._handle)
+        except OSError:
+            # What this file holds is unknown from now on; the next commit writes another one.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1

@@ -1,0 +1,197 @@
+"""A segment: a file that one process fills once, and that is sealed before the next one is used.
+
+What a dead process left open is sealed where its last whole record ends and never appended to again, so no
+record of today can be mistaken for the rest of a torn one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import re
+import struct
+import time
+import uuid
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from google_crc32c import extend, value
+
+from cqueue.spool import record
+from cqueue.spool.disk import Disk
+from cqueue.spool.record import Scan, SpoolRecord
+
+_HEADER: Final = struct.Struct("<8s16sQQI20x")
+_FOOTER: Final = struct.Struct("<8sQQQI4x")
+_CHECKED: Final = 40
+"""Bytes of a header that its checksum covers."""
+FIRST_POSITION: Final = _HEADER.size
+OVERHEAD: Final = _HEADER.size + _FOOTER.size
+_NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.seg")
+_READ_BYTES: Final = 256 * 1024
+"""How much is taken out of the mapped file at once: enough for 2,000 small records."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file and what is known about it. `positions` is empty once it is sealed: the index has them."""
+
+    path: Path
+    first: int
+    salt: int
+    end: int
+    end_position: int
+    newest_ms: int
+    positions: array[int]
+    handle: int = -1
+    capacity: int = 0
+    scanned: bool = False
+    view: mmap.mmap | None = field(default=None, repr=False)
+
+    def offsets(self) -> range:
+        """Return the offsets from the first to the last record."""
+        return range(self.first, self.end)
+
+    def room(self, size: int) -> bool:
+        """Whether records of that many bytes fit."""
+        return self.end_position + size + _FOOTER.size <= self.capacity
+
+    def append(self, disk: Disk, payloads: Sequence[bytes], now_ms: int) -> None:
+        """Write the payloads behind the last record. On an error the segment is as it was."""
+        data = record.encode(payloads, first=self.end, now_ms=now_ms, salt=self.salt)
+        disk.write(self.handle, data, self.end_position)
+        sizes = [record.stored_size(len(payload)) for payload in payloads]
+        self.positions.extend(itertools.accumulate(sizes[:-1], initial=self.end_position))
+        self.end_position += len(data)
+        self.end, self.newest_ms = self.end + len(payloads), now_ms
+
+    def seal(self, disk: Disk) -> None:
+        """Cut the file behind its last record and write the footer. The index has the positions by then."""
+        if self.handle < 0:
+            self.handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        disk.cut(self.handle, self.end_position)
+        body = _FOOTER.pack(b"CQSEALED", self.end, self.end_position, self.newest_ms, 0)[:32]
+        footer = _FOOTER.pack(
+            b"CQSEALED", self.end, self.end_position, self.newest_ms, extend(self.salt, body)
+        )
+        disk.write(self.handle, footer, self.end_position)
+        disk.sync(self.handle)
+        self.release()
+        self.positions = array("I")
+
+    def release(self) -> None:
+        """Close the file, which is only read from now on."""
+        if self.handle >= 0:
+            os.close(self.handle)
+        self.handle = -1
+
+    def read(self, offset: int, position: int, count: int) -> list[SpoolRecord]:
+        """Return up to `count` records from that position on; end at the first that is not whole."""
+        found: list[SpoolRecord] = []
+        size = _READ_BYTES
+        while len(found) < count and offset < self.end:
+            data = self._bytes(position, min(position + size, self.end_position))
+            part, taken = record.decode(data, first=offset, salt=self.salt, count=count - len(found))
+            if not part and position + size >= self.end_position:
+                break
+            # A record may be longer than what was read of it.
+            size = _READ_BYTES if part else size * 4
+            found += part
+            offset += len(part)
+            position += taken
+        return found
+
+    def _bytes(self, start: int, stop: int) -> bytes:
+        view = self.view
+        if view is None:
+            with self.path.open("rb") as file:
+                view = self.view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return view[start:stop]
+
+    def scan(self) -> Scan:
+        """Read the whole file, not through the map, and find what it holds.
+
+        Records that the footer or the writer promises and that are not found at the end are damage, too.
+        """
+        data = self.path.read_bytes()[: self.end_position]
+        found = record.scan(data, first=self.first, salt=self.salt, start=FIRST_POSITION)
+        if found.next_offset < self.end:
+            lost = range(found.next_offset, self.end)
+            found.damage.append(record.Damage(lost, found.end_position, self.end_position))
+            found.positions.extend(bytes(len(lost)))
+            found.end_position = self.end_position
+        return found
+
+
+def create(disk: Disk, directory: Path, first: int, size: int) -> Segment:
+    """Create an empty segment for offsets from `first` on, with its space reserved."""
+    identity = uuid.uuid4()
+    now_ms = time.time_ns() // 1_000_000
+    path = directory / f"{first:020d}-{identity.hex}.seg"
+    handle = disk.create(path, _header(identity, first, now_ms), size=size)
+    return Segment(
+        path=path,
+        first=first,
+        salt=value(identity.bytes),
+        end=first,
+        end_position=FIRST_POSITION,
+        newest_ms=now_ms,
+        positions=array("I"),
+        handle=handle,
+        capacity=size,
+    )
+
+
+def _header(identity: uuid.UUID, first: int, now_ms: int) -> bytes:
+    parts = (b"CQSPOOL1", identity.bytes, first, now_ms)
+    return _HEADER.pack(*parts, value(_HEADER.pack(*parts, 0)[:_CHECKED]))
+
+
+def load(path: Path) -> tuple[Segment, Scan | None]:
+    """Read what the file says about itself: by its footer, or without one by a scan, which is returned.
+
+    Name and header say the same; the name is believed, since a rename is never torn.
+    """
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise ValueError(f"{path.name} is no name of a segment")
+    first, salt = int(match[1]), value(bytes.fromhex(match[2]))
+    footer = _read_footer(path, salt, first)
+    if footer is not None:
+        end, end_position, newest_ms = footer
+        return Segment(path, first, salt, end, end_position, newest_ms, positions=array("I")), None
+    data = path.read_bytes()
+    found = record.scan(data, first=first, salt=salt, start=FIRST_POSITION)
+    last = next((at for at in reversed(found.positions) if at), 0)
+    newest_ms = record.appended_ms(data, last) if last else int(path.stat().st_mtime * 1000)
+    return Segment(
+        path, first, salt, found.next_offset, found.end_position, newest_ms, positions=found.positions
+    ), found
+
+
+def _read_footer(path: Path, salt: int, first: int) -> tuple[int, int, int] | None:
+    with path.open("rb") as file:
+        at = file.seek(0, os.SEEK_END) - _FOOTER.size
+        if at < FIRST_POSITION:
+            return None
+        file.seek(at)
+        data = file.read(_FOOTER.size)
+    magic, end, end_position, newest_ms, checksum = _FOOTER.unpack(data)
+    if magic != b"CQSEALED" or end_position != at or end < first or extend(salt, data[:32]) != checksum:
+        return None
+    return end, end_position, newest_ms
+
+
+def header_is_whole(segment: Segment) -> bool:
+    """Whether the header is undamaged and says what the name says."""
+    with segment.path.open("rb") as file:
+        data = file.read(_HEADER.size)
+    if len(data) < _HEADER.size:
+        return False
+    magic, identity, first, _, checksum = _HEADER.unpack(data)
+    named = (segment.first, segment.salt)
+    return magic == b"CQSPOOL1" and (first, value(identity)) == named and value(data[:_CHECKED]) == checksum

@@ -1,0 +1,223 @@
+"""The spool: a directory on the local disk that takes messages and gives them back in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+from urllib.parse import quote, unquote
+
+from cqueue.errors import BadInput, Closed
+from cqueue.spool.damage import Finding
+from cqueue.spool.disk import Disk
+from cqueue.spool.intake import Entry, Intake
+from cqueue.spool.level import Level
+from cqueue.spool.lock import DirectoryLock
+from cqueue.spool.options import OptionValues, SpoolOptions
+from cqueue.spool.record import HEAD, SpoolRecord
+from cqueue.spool.segment import OVERHEAD
+from cqueue.spool.stored_queue import QueueStatus, StoredQueue
+from cqueue.spool.writer import Writer
+
+_PAGE: Final = 1000
+
+
+class Spool:
+    """A local, durable buffer of messages, in queues of a topic and a number.
+
+        with Spool("/var/spool/app") as spool:
+            offset = spool.append("mail", b"hello").result()
+            for record in spool.records("mail"):
+                ...
+            spool.commit("mail", offset + 1)
+
+    All methods may be called from any thread. One process at a time may open a directory for writing; a
+    process that was forked off cannot use it. The options are those of `SpoolOptions`.
+
+    Raises:
+        SpoolLocked: another process has it open.
+        ConfigError: an option is out of its range.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        readonly: bool = False,
+        disk: Disk | None = None,
+        **options: Unpack[OptionValues],
+    ) -> None:
+        self.path = root = Path(path)
+        self.options = SpoolOptions(**options)
+        self._disk = disk or Disk()
+        self._opening = Lock()
+        self._lock: DirectoryLock | None = None
+        if not readonly:
+            self._disk.make_directory(root.absolute())
+            self._lock = DirectoryLock(root)
+        self._intake = Intake(self.options)
+        self._writer = Writer(self.options, self._disk, self._intake)
+        self._queues: dict[tuple[str, int], StoredQueue] = {}
+        try:
+            for key in _keys(root):
+                self._queue(key)
+            if not readonly:
+                self._writer.start(list(self._queues.values()))
+        except BaseException:
+            self._release()
+            raise
+
+    @classmethod
+    def open_readonly(cls, path: str | Path) -> Self:
+        """Look at a spool that another process may have open: status, verify, pull, records.
+
+        It shows what was stored when it was opened. Nothing is repaired.
+        """
+        return cls(path, readonly=True)
+
+    def append(self, topic: str, payload: bytes, *, queue_id: int = 0) -> Future[int]:
+        """Store a message; the future gives its offset, once it is as durable as `fsync` asks.
+
+        Raises:
+            SpoolFull: nothing was stored: there is no room, and there was none for `block_timeout`.
+            Closed: the spool was closed, or belongs to another process.
+            BadInput: the message is larger than a segment, or no bytes.
+
+        The future raises `SpoolFull`, or `SpoolFailed` if it is unknown whether the message is stored.
+        """
+        return self._submit((topic, queue_id), [payload], is_single=True)
+
+    def append_many(self, topic: str, payloads: Sequence[bytes], *, queue_id: int = 0) -> Future[range]:
+        """Store messages together, with offsets that follow each other; raises like `append`."""
+        return self._submit((topic, queue_id), list(payloads), is_single=False)
+
+    def _submit(self, key: tuple[str, int], payloads: list[bytes], *, is_single: bool) -> Future[Any]:
+        self._check_writable()
+        # Every record has at most 7 bytes of padding.
+        size = sum(map(len, payloads)) + len(payloads) * (HEAD.size + 7)
+        if size > self.options.segment_bytes - OVERHEAD:
+            raise BadInput(f"one call takes {self.options.segment_bytes:,} bytes at most, not {size:,}")
+        if not payloads or not all(type(payload) is bytes for payload in payloads):
+            raise BadInput("payloads are bytes, and at least one")
+        entry = Entry(self._queue(key), payloads, size, Future(), is_single)
+        self._intake.admit(entry)
+        return entry.future
+
+    def _check_writable(self) -> None:
+        if self._lock is None or not self._lock.is_held:
+            raise Closed(
+                f"the spool {self.path} is closed, only open for reading, or was opened by the process "
+                "that this one was forked off"
+            )
+
+    def _queue(self, key: tuple[str, int]) -> StoredQueue:
+        queue = self._queues.get(key)
+        if queue is None:
+            # Held while the queue is looked for on the disk, so that two callers do not make it twice.
+            with self._opening:
+                queue = self._queues.get(key) or self._new_queue(key)
+                self._queues[key] = queue
+        return queue
+
+    def _new_queue(self, key: tuple[str, int]) -> StoredQueue:
+        topic, queue_id = key
+        if not topic or len(quote(topic, safe="")) > 220 or not 0 <= queue_id < 1_000_000:
+            raise BadInput("a topic has 1 to 220 characters, and a queue number is 0 to 999,999")
+        return StoredQueue(_directory(self.path, key), key, self._disk, readonly=self._lock is None)
+
+    def pull(self, topic: str, queue_id: int, offset: int, max_count: int) -> list[SpoolRecord]:
+        """Return up to `max_count` records from the offset on, in order; lost offsets are left out."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.pull(offset, max_count) if queue else []
+
+    def records(self, topic: str, queue_id: int = 0, offset: int | None = None) -> Iterator[SpoolRecord]:
+        """Go through the records that are there, from the offset or from what is not consumed."""
+        at = self.progress(topic, queue_id) if offset is None else offset
+        while page := self.pull(topic, queue_id, at, _PAGE):
+            yield from page
+            at = page[-1].offset + 1
+
+    def wait(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
+        """Return whether a record of that offset or a later one is there, after at most `timeout_s`."""
+        return self._queue((topic, queue_id)).wait(offset, timeout_s)
+
+    def progress(self, topic: str, queue_id: int = 0) -> int:
+        """Return the first offset that is not consumed."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.progress.offset if queue else 0
+
+    def commit(self, topic: str, offset: int, *, queue_id: int = 0) -> None:
+        """Write down that everything before the offset is consumed; durable when it returns.
+
+        An offset that was committed already changes nothing.
+        """
+        self._check_writable()
+        queue = self._queue((topic, queue_id))
+        queue.commit(offset)
+        self._intake.settle(queue)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return topic and number of all queues."""
+        return sorted(self._queues)
+
+    def status(self) -> list[QueueStatus]:
+        """Return where each queue stands."""
+        return [self._queues[key].status() for key in self.queues()]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process may append and commit."""
+        return self._lock is not None and self._lock.is_held
+
+    def is_full(self) -> bool:
+        """Whether appends wait or are refused until more is consumed."""
+        return self._intake.is_full
+
+    def used(self) -> Level:
+        """Return how much is appended and not consumed, in all queues."""
+        return self._intake.used()
+
+    def verify(self) -> list[Finding]:
+        """Read every byte of every queue, and return what is wrong."""
+        return [finding for key in self.queues() for finding in self._queues[key].verify()]
+
+    def close(self) -> None:
+        """Store what was admitted, seal all segments, and let another process open the spool.
+
+        Raises:
+            SpoolFailed: with `fsync="interval:…"` or `"os"`, messages that were acknowledged may be lost.
+        """
+        if self._lock is None or not self._lock.is_held:
+            return
+        self._intake.close()
+        try:
+            self._writer.join()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        for queue in list(self._queues.values()):
+            queue.progress.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _directory(root: Path, key: tuple[str, int]) -> Path:
+    topic = quote(key[0], safe="")
+    return root / (f"%2E{topic[1:]}" if topic.startswith(".") else topic) / str(key[1])
+
+
+def _keys(root: Path) -> list[tuple[str, int]]:
+    paths = root.glob("*/*")
+    return [(unquote(path.parent.name), int(path.name)) for path in paths if path.name.isdigit()]

@@ -1,0 +1,219 @@
+"""One queue of the spool as its readers see it: segments, end, and how far it is consumed.
+
+The writer thread puts segments and end in place; any thread reads and commits. A reader takes the end first
+and the segments after it, so it always sees the segments that reach up to that end.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cqueue import logs
+from cqueue.errors import BadInput, SpoolFailed
+from cqueue.spool import progress, recovery
+from cqueue.spool import segment as segments
+from cqueue.spool.damage import Finding, LostRanges
+from cqueue.spool.disk import Disk
+from cqueue.spool.index import Index
+from cqueue.spool.level import Level
+from cqueue.spool.progress import Progress
+from cqueue.spool.record import Scan, SpoolRecord
+from cqueue.spool.segment import Segment
+
+_log = logs.logger(__name__)
+_LOST: Final = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue of the spool; offsets `first` to `end` are on the disk, from `progress` on not consumed."""
+
+    topic: str
+    queue_id: int
+    first: int
+    progress: int
+    end: int
+    bytes: int
+    segments: int
+    # Ranges of offsets that are damaged or missing, until somebody deletes their files in `lost/`.
+    lost: list[range]
+    # When the oldest message that is not consumed was appended, in ms since 1970; None if there is none.
+    oldest_ms: int | None
+
+
+class StoredQueue:
+    """The files of one queue."""
+
+    def __init__(self, directory: Path, key: tuple[str, int], disk: Disk, *, readonly: bool) -> None:
+        self.directory = directory
+        self.topic, self.queue_id = key
+        self.changed = threading.Condition()
+        self.lost = LostRanges(directory / _LOST, disk, readonly=readonly)
+        self.index = Index(directory / "index", readonly=readonly)
+        self.progress = Progress(directory / "progress", disk)
+        self.segments: list[Segment] = []
+        self.end = 0
+        self._committing = threading.Lock()
+        self._load(disk, readonly=readonly)
+
+    def _load(self, disk: Disk, *, readonly: bool) -> None:
+        found = recovery.examine(self.directory)
+        if found and not self.progress.is_known:
+            # What was consumed is unknown, so everything that is there comes again.
+            self.progress.offset = found[0].segment.first
+        consumed = self.progress.offset
+        if not readonly:
+            with contextlib.suppress(OSError):  # the next open tries again
+                for leftover in self.directory.glob("*.new"):
+                    disk.remove(leftover)
+            found = [one for one in found if self._repair(one, disk)]
+        self.segments = [one.segment for one in found]
+        for finding in recovery.gaps(self.segments, consumed):
+            self.lost.add(finding)
+        # Behind all that was consumed: else a new message would get an offset that nobody reads any more.
+        self.end = max(self.segments[-1].end if self.segments else 0, consumed)
+
+    def _repair(self, found: recovery.Found, disk: Disk) -> bool:
+        """Seal an unsealed segment behind its last record; delete one without any, and return False.
+
+        A disk that refuses it hinders nobody: the segment is read as it is, and the next open tries again.
+        """
+        segment, scan = found.segment, found.scan
+        if scan is not None:
+            if torn := recovery.torn_tail(found):
+                _log.warning("spool_tail_cut", path=str(torn.path), why=torn.text)
+            self._report(segment, scan)
+            self.index.put(segment.first, scan.positions)
+        try:
+            if segment.end == segment.first:
+                disk.remove(segment.path)
+            elif scan is not None:
+                segment.seal(disk)
+        except OSError as exc:
+            _log.warning("spool_not_sealed", path=str(segment.path), error=str(exc))
+            segment.release()
+        return segment.end > segment.first
+
+    def _report(self, segment: Segment, scan: Scan) -> None:
+        """Keep what is damaged, unless it was consumed."""
+        for finding, data in recovery.damage(segment, scan):
+            if finding.offsets.stop > self.progress.offset:
+                self.lost.add(finding, data)
+
+    @property
+    def first(self) -> int:
+        """The first offset that is still on the disk."""
+        return self.segments[0].first if self.segments else self.end
+
+    def pull(self, offset: int, max_count: int) -> list[SpoolRecord]:
+        """Return up to `max_count` records from the offset on; lost offsets are left out."""
+        end, found = self.end, list[SpoolRecord]()
+        held = self.segments
+        at = max(bisect.bisect_right(held, offset, key=lambda one: one.first) - 1, 0)
+        for segment in held[at:]:
+            offset = max(offset, segment.first)
+            stop = min(segment.end, end)
+            while offset < stop and len(found) < max_count:
+                part = self._read(segment, offset, min(max_count - len(found), stop - offset))
+                found += part
+                offset = part[-1].offset + 1 if part else offset + 1
+        return found
+
+    def _read(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
+        try:
+            if (part := self._look(segment, offset, count)) or segment.scanned:
+                return part
+            self._rescan(segment)
+            return self._look(segment, offset, count)
+        except FileNotFoundError:  # deleted meanwhile: it was consumed
+            return []
+
+    def _look(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
+        position = self._position(segment, offset)
+        return segment.read(offset, position, count) if position else []
+
+    def _position(self, segment: Segment, offset: int) -> int:
+        positions = segment.positions
+        return positions[offset - segment.first] if positions else self.index.get(offset)
+
+    def _rescan(self, segment: Segment) -> None:
+        """The index is wrong, or the segment is damaged: find out which, once."""
+        scan = segment.scan()
+        segment.scanned = True
+        if segment.handle < 0:
+            segment.positions = scan.positions
+            self.index.put(segment.first, scan.positions)
+        self._report(segment, scan)
+
+    def wait(self, offset: int, timeout_s: float) -> bool:
+        """Return whether the offset was appended, after at most `timeout_s`."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self.end > offset, timeout_s)
+
+    def publish(self, end: int) -> None:
+        """Let readers see everything before `end`."""
+        with self.changed:
+            self.end = end
+            self.changed.notify_all()
+
+    def commit(self, offset: int) -> None:
+        """Write down that everything before the offset is consumed; never goes back."""
+        if offset > self.end:
+            raise BadInput(f"{self.topic}: offset {offset} was never appended; the end is {self.end}")
+        with self._committing:
+            if offset <= self.progress.offset:
+                return
+            try:
+                self.progress.commit(offset)
+            except OSError as exc:
+                raise SpoolFailed(
+                    f"{self.topic}: it is unknown whether {offset} is committed: {exc}"
+                ) from exc
+
+    def backlog(self) -> Level:
+        """Return what is stored and not consumed."""
+        consumed, held = self.progress.offset, self.segments
+        size = 0
+        for segment in held:
+            if segment.end > consumed:
+                inside = consumed > segment.first and self._position(segment, consumed)
+                size += segment.end_position - (inside or segments.FIRST_POSITION)
+        return Level(size, max(held[-1].end - consumed, 0) if held else 0)
+
+    def status(self) -> QueueStatus:
+        """Return where the queue stands."""
+        consumed = self.progress.offset
+        oldest = self.pull(consumed, 1)
+        size = 0
+        for segment in self.segments:
+            with contextlib.suppress(FileNotFoundError):
+                size += segment.path.stat().st_blocks * 512
+        return QueueStatus(
+            topic=self.topic,
+            queue_id=self.queue_id,
+            first=self.first,
+            progress=consumed,
+            end=self.end,
+            bytes=size,
+            segments=len(self.segments),
+            lost=self.lost.ranges(),
+            oldest_ms=oldest[0].appended_ms if oldest else None,
+        )
+
+    def verify(self) -> list[Finding]:
+        """Read every byte, and return what is wrong."""
+        held = self.segments
+        findings = recovery.gaps(held, self.progress.offset)
+        for segment in held:
+            with contextlib.suppress(FileNotFoundError):
+                if not segments.header_is_whole(segment):
+                    findings.append(Finding(segment.path, "the header is damaged; the name says the same"))
+                findings += [finding for finding, _ in recovery.damage(segment, segment.scan())]
+        path = self.directory / "progress"
+        findings += [Finding(path, f"slot {slot} is damaged") for slot in progress.read(path).damaged]
+        return findings

@@ -1,0 +1,22 @@
+"""`cqueue bench spool` measures every way at every durability, and leaves nothing on the disk."""
+
+import json
+
+from cqueue.cli.main import main
+
+DURABILITIES = ("each", "every-64", "interval", "os")
+
+
+def test_each_durability_is_measured_beside_the_disk(tmp_path, capsys):
+    """Rates above zero of disk, spool and SQLite; persist-queue is measured, or said to be missing."""
+    args = ["bench", "spool", "--messages", "2000", "--rounds", "1", "--dir", str(tmp_path), "--json"]
+    assert main(args) == 0
+    result = json.loads(capsys.readouterr().out)
+    for name in DURABILITIES:
+        rates = result[f"{name}_per_s"]
+        assert {"disk", "spool", "sqlite"} <= rates.keys()
+        assert ("persist-queue" in rates) != ("missing" in result)
+        assert all(rate > 0 for rate in rates.values())
+    assert result["recovered_per_s"] > 0
+    assert result["stall_ms"].keys() == {"idle", "flushing"}
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,119 @@
+"""`cqueue spool`: what waits, whether the files are whole, and forwarding what a producer left."""
+
+import json
+from datetime import timedelta
+from unittest import mock
+
+import pytest
+
+import cqueue
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.main import main
+from cqueue.spool import Spool
+
+SOON = timedelta(seconds=10)
+
+
+@pytest.fixture
+def client(request):
+    with cqueue.connect(f"memory://cli-spool-{abs(hash(request.node.nodeid))}") as client:
+        client.create_queue("mail")
+        yield client
+
+
+@pytest.fixture
+def url(client):
+    return client._address
+
+
+@pytest.fixture
+def path(client, tmp_path):
+    """A spool that its producer left with three messages for `mail`."""
+    with (
+        Spool(tmp_path / "spool", segment_bytes=1 << 20) as spool,
+        mock.patch("cqueue.spool.forwarder.Forwarder.start"),
+    ):
+        queue = client.queue("mail", spool=spool)
+        queue.send(b"first", headers={"a": "b"})
+        queue.send_many([cqueue.Message(b"second"), cqueue.Message(b"\xff", priority=2)])
+    return str(tmp_path / "spool")
+
+
+def run(*args, expect=ExitCode.DONE):
+    assert main(args) == expect
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_status_shows_what_waits_also_beside_the_producer(path, capsys):
+    """By topic; a producer that has the spool open does not matter."""
+    with Spool(path):
+        run("spool", "status", path, "--json")
+    ((one,),) = lines(capsys)
+    assert (one["topic"], one["waiting"], one["lost"]) == ("queue.mail", 3, [])
+    assert one["oldest"]
+    run("spool", "status", path)
+    out = capsys.readouterr().out
+    assert "queue.mail" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_dump_prints_messages(path, capsys):
+    """What waits, as text or base64; nothing is changed by it."""
+    run("spool", "dump", path, "--json")
+    first, second, third = lines(capsys)
+    assert (first["offset"], first["body"], first["headers"]) == (0, "first", {"a": "b"})
+    assert (second["body"], second["encoding"]) == ("second", "utf-8")
+    assert (third["priority"], third["encoding"]) == (2, "base64")
+    run("spool", "dump", path, "--limit", "1")
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_verify_fails_for_a_damaged_file(path, tmp_path, capsys):
+    """Exit code 0 for a sound spool, 1 for one in which a byte was changed."""
+    run("spool", "verify", path)
+    data = next(
+        each for each in (tmp_path / "spool").rglob("*") if each.is_file() and b"second" in each.read_bytes()
+    )
+    data.write_bytes(data.read_bytes().replace(b"second", b"secont"))
+    capsys.readouterr()
+    run("spool", "verify", path, expect=ExitCode.CHECK_FAILED)
+    assert "Lost: 1 to 1" in capsys.readouterr().out
+
+
+def test_forward_sends_what_was_left_and_nothing_twice(client, url, path, capsys):
+    """A second run finds nothing to do."""
+    for count in (3, 0):
+        run("--url", url, "spool", "forward", path, "--json")
+        assert lines(capsys) == [{"topic": "queue.mail", "forwarded": count}]
+    assert [message.body for message in client.queue("mail").peek()] == [b"first", b"second", b"\xff"]
+
+
+def test_forward_leaves_a_spool_alone_that_a_producer_has(url, path, capsys):
+    """Not done, exit code 3: it forwards itself."""
+    with Spool(path):
+        run("--url", url, "spool", "forward", path, expect=ExitCode.NOT_DONE)
+    assert "has the spool" in capsys.readouterr().err
+
+
+def test_forward_gives_up_when_its_time_is_over(url, path, capsys):
+    """What is left is said, and stays."""
+    with mock.patch("cqueue.spool.forward_message.QueueTarget.store", side_effect=cqueue.Unavailable("away")):
+        run("--url", url, "spool", "forward", path, "--wait", "0.3s", expect=ExitCode.NOT_DONE)
+    assert "3 records of queue.mail are still in the spool: away" in " ".join(capsys.readouterr().err.split())
+    run("spool", "status", path, "--json")
+    assert lines(capsys)[0][0]["waiting"] == 3
+
+
+def test_forward_says_that_the_queue_is_gone(client, url, path):
+    """At once, as bad input; the spool keeps what it has."""
+    client.delete_queue("mail")
+    run("--url", url, "spool", "forward", path, expect=ExitCode.USAGE)
+    run("spool", "verify", path)
+
+
+def test_a_topic_that_is_not_there_is_refused(path, capsys):
+    run("spool", "dump", path, "--topic", "queue.male", expect=ExitCode.USAGE)
+    assert "queue.male" in capsys.readouterr().err

@@ -1,0 +1,286 @@
+"""A disk that is full or fails, at every single call: an error, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from cqueue import errors
+from cqueue.spool import Spool
+from tests.spool.faulty import FOR_EVER, FaultyDisk
+
+TOPIC = "mail"
+# Three pairs fit into a segment.
+PAYLOADS = [(b"%d " % number * 300)[:600] for number in range(9)]
+
+
+class Run:
+    """A producer's day with a disk that fails: what each append was told, and what is found afterwards."""
+
+    def __init__(self, root, disk, fsync="always"):
+        self.told = {}
+        self.doubted = set()
+        self.consumed = 0
+        self.root = root
+        shutil.rmtree(root, ignore_errors=True)
+        # The directory was there before, so that only what happens to messages fails.
+        root.mkdir()
+        spool = Spool(root, disk=disk, fsync=fsync, segment_bytes=4096, disk_reserve=0)
+        for number, payload in enumerate(PAYLOADS):
+            self.append(spool, payload)
+            if number == 5:
+                self.commit(spool, 8)
+        self.image = shutil.copytree(root, root.with_name("image"), dirs_exist_ok=False)
+        try:
+            spool.close()
+        except errors.SpoolFailed as exc:
+            self.doubted |= set(exc.offsets)
+
+    def append(self, spool, payload):
+        try:
+            # The first half of what is written is a whole record.
+            self.told[payload] = spool.append_many(TOPIC, [payload, payload + b"+"]).result(10).start
+        except errors.SpoolFull:
+            self.told[payload] = errors.SpoolFull
+        except errors.SpoolFailed as exc:
+            self.told[payload] = errors.SpoolFailed
+            self.doubted |= set(exc.offsets)
+
+    def commit(self, spool, offset):
+        # A commit that fails may have been written: then these messages do not come again.
+        self.consumed = offset
+        with contextlib.suppress(errors.SpoolFailed, errors.BadInput):
+            spool.commit(TOPIC, offset)
+
+    def check(self, root):
+        with Spool(root, segment_bytes=4096, disk_reserve=0) as spool:
+            found = {one.offset: one.payload for one in spool.records(TOPIC, 0, 0)}
+            first = spool.status()[0].first if spool.status() else 0
+            lost = {offset for status in spool.status() for span in status.lost for offset in span}
+        for payload, answer in self.told.items():
+            if isinstance(answer, int) and answer not in self.doubted:
+                assert answer < first or found.get(answer) == payload, f"{payload[:3]!r} was acknowledged"
+            if answer is errors.SpoolFull:
+                assert payload not in found.values(), f"{payload[:3]!r} was refused, and is there"
+        assert {payload.rstrip(b"+") for payload in found.values()} <= set(PAYLOADS)
+        assert len(set(found.values())) == len(found)
+        assert lost <= self.doubted
+        assert set(range(self.consumed, first)) <= self.doubted
+
+
+def calls(tmp_path, fsync):
+    disk = FaultyDisk()
+    Run(tmp_path / "spool", disk, fsync)
+    shutil.rmtree(tmp_path / "image")
+    return disk.calls
+
+
+@pytest.mark.parametrize("times", [1, 2, FOR_EVER], ids=["once", "twice", "from-then-on"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+@pytest.mark.parametrize("fsync", ["always", "os"])
+def test_every_call_may_fail(tmp_path, error, times, fsync):
+    """Whichever call to the disk fails: acknowledged messages are there, refused ones are not, in two worlds.
+
+    The two worlds are the directory as a crash leaves it, and as `close` does.
+    """
+    names = calls(tmp_path, fsync)
+    assert {"write", "reserve", "sync", "cut", "sync_directory"} <= set(names)
+    answers = set()
+    for at in range(len(names)):
+        run = Run(tmp_path / "spool", FaultyDisk(at=at, times=times, error=error), fsync)
+        answers |= {answer for answer in run.told.values() if not isinstance(answer, int)}
+        run.check(run.image)
+        run.check(run.root)
+        shutil.rmtree(run.image)
+    assert answers == {errors.SpoolFull, errors.SpoolFailed}
+
+
+def test_a_disk_that_was_full_goes_on_when_it_is_not(tmp_path):
+    """After a failure the next append is stored: neither a full disk nor a failed fsync ends the spool."""
+    names = calls(tmp_path, "always")
+    for at, name in enumerate(names):
+        run = Run(tmp_path / "spool", FaultyDisk(at=at), "always")
+        failed = [payload for payload, answer in run.told.items() if not isinstance(answer, int)]
+        assert len(failed) <= 1, (name, at)
+        shutil.rmtree(run.image)
+
+
+def test_nothing_is_acknowledged_before_it_is_durable(tmp_path):
+    """The calls stand in the order that makes each step durable before the next one relies on it."""
+    disk = FaultyDisk()
+    created = ["reserve", "write", "sync", "sync_directory"]
+    with Spool(tmp_path, disk=disk, disk_reserve=0) as spool:
+        assert disk.calls == []
+        spool.append(TOPIC, b"a").result(10)
+        # A directory each for the topic and the queue; then the segment; then the message.
+        assert disk.calls == ["sync_directory", "sync_directory", *created, "write", "sync"]
+        disk.calls.clear()
+        spool.append(TOPIC, b"b").result(10)
+        assert disk.calls == ["write", "sync"]
+        disk.calls.clear()
+        spool.commit(TOPIC, 1)
+        spool.commit(TOPIC, 2)
+        assert disk.calls == ["write", "sync", "sync_directory", "write", "sync"]
+        disk.calls.clear()
+    assert disk.calls == ["cut", "write", "sync"]
+
+
+def test_a_commit_whose_sync_failed_leaves_that_file(tmp_path):
+    """What the file holds is unknown then, so the next commit writes another one, whole."""
+    disk = FaultyDisk()
+    with Spool(tmp_path, disk=disk, disk_reserve=0) as spool:
+        spool.append_many(TOPIC, [b"a", b"b", b"c"]).result(10)
+        spool.commit(TOPIC, 1)
+        disk.at = len(disk.calls) + 1
+        with pytest.raises(errors.SpoolFailed, match="unknown whether 2 is committed"):
+            spool.commit(TOPIC, 2)
+        disk.calls.clear()
+        spool.commit(TOPIC, 3)
+        assert disk.calls == ["write", "sync", "sync_directory"]
+
+
+def test_a_failed_sync_is_never_asked_again(tmp_path):
+    """A segment whose fsync failed gets no second one that might succeed: the next append has a new file."""
+    disk = FaultyDisk()
+    with Spool(tmp_path / "spool", disk=disk, disk_reserve=0, segment_bytes=4096) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        disk.at = len(disk.calls) + 1
+        with pytest.raises(errors.SpoolFailed, match="fsync failed") as failure:
+            spool.append(TOPIC, b"b").result(10)
+        assert failure.value.offsets == range(1, 2)
+        before = spool.status()[0].segments
+        assert spool.append(TOPIC, b"c").result(10) == 2
+        assert spool.status()[0].segments == before + 1
+
+
+@pytest.mark.parametrize("fsync", ["interval:1ms"])
+def test_a_failed_sync_behind_the_callers_back_is_told_by_the_next_append(tmp_path, fsync):
+    """Messages that were acknowledged before their fsync failed are named, once, as in doubt."""
+    disk = FaultyDisk(error=errno.EIO)
+    with Spool(tmp_path / "spool", disk=disk, disk_reserve=0, fsync=fsync) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        wait_for(lambda: disk.calls[-1] == "sync")
+        disk.at, disk.times = len(disk.calls) + 1, FOR_EVER
+        assert spool.append(TOPIC, b"b").result(10) == 1
+        wait_for(lambda: len(disk.calls) > disk.at)
+        disk.times = 0
+        with pytest.raises(errors.SpoolFailed, match="told late") as failure:
+            spool.append(TOPIC, b"c").result(10)
+        assert failure.value.offsets == range(1, 2)
+        assert spool.append(TOPIC, b"d").result(10) == 2
+
+
+def test_a_spool_opens_on_a_disk_that_takes_nothing(tmp_path):
+    """What was stored can be read although no file can be sealed or deleted, and later all goes on."""
+    root = tmp_path / "spool"
+    with Spool(root, disk_reserve=0) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        image = shutil.copytree(root, tmp_path / "image")
+    (image / TOPIC / "0" / "left.new").write_bytes(b"")
+    with Spool(image, disk=FaultyDisk(at=0, times=FOR_EVER), disk_reserve=0) as spool:
+        assert [one.payload for one in spool.records(TOPIC)] == [b"a"]
+        with pytest.raises(errors.SpoolFull):
+            spool.append(TOPIC, b"b").result(10)
+    with Spool(image, disk_reserve=0) as spool:
+        assert spool.append(TOPIC, b"b").result(10) == 1
+
+
+def test_readers_see_only_what_is_durable(tmp_path):
+    """With `always`, a message is not read before its fsync: else it could be forwarded and then lost."""
+    seen = []
+
+    class Watching(FaultyDisk):
+        def sync(self, handle):
+            seen.append(len(spool.pull(TOPIC, 0, 0, 10)))
+            super().sync(handle)
+
+    with Spool(tmp_path / "spool", disk=Watching(), disk_reserve=0) as spool:
+        for _ in range(3):
+            spool.append(TOPIC, b"a").result(10)
+        assert seen[-3:] == [0, 1, 2]
+
+
+def test_a_file_that_cannot_be_deleted_ends_nothing(tmp_path):
+    """Expiry that fails is logged; appends go on, and the next open deletes the file."""
+    root, disk = tmp_path / "spool", FaultyDisk()
+    with Spool(root, disk_reserve=0) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        spool.commit(TOPIC, 1)
+    disk.at, disk.times = 0, FOR_EVER
+    spool = Spool(root, disk=disk, disk_reserve=0)
+    assert disk.calls == ["remove"]
+    disk.times = 0
+    assert spool.append(TOPIC, b"b").result(10) == 1
+    spool.close()
+    with Spool(root, disk_reserve=0) as spool:
+        assert spool.status()[0].segments == 1
+        assert [one.payload for one in spool.records(TOPIC)] == [b"b"]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_writer_that_dies_answers_everybody(tmp_path):
+    """An error that nobody foresaw leaves no future without an answer and no caller waiting."""
+
+    class Broken(FaultyDisk):
+        def write(self, handle, data, position):
+            if position:
+                raise RuntimeError("unforeseen")
+            super().write(handle, data, position)
+
+    spool = Spool(tmp_path / "spool", disk=Broken(), disk_reserve=0)
+    with pytest.raises(errors.SpoolFailed, match="unforeseen"):
+        spool.append(TOPIC, b"a").result(10)
+    spool.close()
+    with pytest.raises(errors.Closed):
+        spool.append(TOPIC, b"b")
+
+
+@pytest.fixture
+def little_disk(tmp_path):
+    """A file system of one MiB."""
+    mount = tmp_path / "little"
+    mount.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], check=False, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("only root may mount a small file system")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def fill_up(spool, stored):
+    for number in itertools.count():
+        payload = b"%d" % number * 100
+        stored[spool.append(TOPIC, payload).result(10)] = payload
+
+
+def test_a_disk_that_is_really_full(little_disk):
+    """On a file system without space appends are refused, what was acknowledged is read, and room helps."""
+    root = little_disk / "spool"
+    stored = {}
+    with Spool(root, segment_bytes=65536, disk_reserve=0) as spool:
+        with pytest.raises(errors.SpoolFull, match="cannot create a segment"):
+            fill_up(spool, stored)
+        assert len(stored) > 1000
+        assert {one.offset: one.payload for one in spool.records(TOPIC)} == stored
+    with Spool(root, segment_bytes=65536, disk_reserve=0) as spool:
+        assert {one.offset: one.payload for one in spool.records(TOPIC)} == stored
+        spool.commit(TOPIC, len(stored))
+    with Spool(root, segment_bytes=65536, disk_reserve=0) as spool:
+        assert spool.append(TOPIC, b"room again").result(10) == len(stored)

@@ -1,0 +1,137 @@
+"""How a spool slows its callers down: water marks with hysteresis, waiting or refusing."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import wait
+from datetime import timedelta
+
+import pytest
+
+from cqueue import errors
+from cqueue.spool import Spool
+
+TOPIC = "mail"
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def spool(**options):
+        options = {"disk_reserve": 0, "segment_bytes": 65536, **options}
+        made.append(Spool(tmp_path / "spool", **options))
+        return made[-1]
+
+    yield spool
+    for one in made:
+        one.close()
+
+
+def fill(spool, count):
+    wait([spool.append(TOPIC, b"x") for _ in range(count)], timeout=10)
+
+
+def test_a_full_spool_refuses_until_half_is_consumed(make):
+    """At 80 % of the records appends are refused; one consumed message does not help, the half does."""
+    spool = make(max_records=100, on_full="raise")
+    fill(spool, 80)
+    for consumed in (0, 1, 30):
+        spool.commit(TOPIC, consumed)
+        assert spool.is_full() or consumed == 0
+        with pytest.raises(errors.SpoolFull, match=r"messages in .* bytes that are not consumed"):
+            spool.append(TOPIC, b"x")
+    spool.commit(TOPIC, 31)
+    assert spool.append(TOPIC, b"x").result(10) == 80
+    assert not spool.is_full()
+
+
+def test_bytes_count_as_well(make):
+    """The limit of bytes holds although there are few records."""
+    spool = make(max_bytes=10_000, on_full="raise")
+    spool.append(TOPIC, b"x" * 9000).result(10)
+    with pytest.raises(errors.SpoolFull):
+        spool.append(TOPIC, b"x")
+    spool.commit(TOPIC, 1)
+    spool.append(TOPIC, b"x").result(10)
+
+
+def test_a_message_larger_than_the_rest_waits_for_room_and_others_pass(make):
+    """The limit itself is never passed."""
+    spool = make(max_bytes=10_000, on_full="raise")
+    spool.append(TOPIC, b"x" * 4000).result(10)
+    with pytest.raises(errors.SpoolFull):
+        spool.append(TOPIC, b"x" * 8000)
+    spool.append(TOPIC, b"x" * 10).result(10)
+    with pytest.raises(errors.BadInput, match="max_bytes"):
+        spool.append(TOPIC, b"x" * 11_000)
+
+
+def test_a_caller_waits_until_there_is_room(make):
+    """With `block` an append goes on when enough is consumed."""
+    spool = make(max_records=10)
+    fill(spool, 8)
+    done = []
+    thread = threading.Thread(target=lambda: done.append(spool.append(TOPIC, b"late").result(10)))
+    thread.start()
+    assert not spool.wait(TOPIC, 0, 8, 0.05)
+    spool.commit(TOPIC, 8)
+    thread.join(10)
+    assert done == [8]
+
+
+def test_a_caller_waits_no_longer_than_it_was_told(make):
+    """After `block_timeout` nothing was stored, and the caller knows."""
+    spool = make(max_records=10, block_timeout=timedelta(milliseconds=20))
+    fill(spool, 8)
+    with pytest.raises(errors.SpoolFull):
+        spool.append(TOPIC, b"x")
+    assert spool.status()[0].end == 8
+
+
+def test_close_ends_the_waiting(make):
+    """A caller that waits for room is told that the spool was closed."""
+    spool = make(max_records=10)
+    fill(spool, 8)
+    errors_seen = []
+
+    def late():
+        try:
+            spool.append(TOPIC, b"x")
+        except errors.Closed as exc:
+            errors_seen.append(exc)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    spool.close()
+    thread.join(10)
+    assert len(errors_seen) == 1
+
+
+def test_the_backlog_is_known_after_an_open(make):
+    """What an earlier process left counts, less what was consumed of it."""
+    spool = make(max_records=100, on_full="raise")
+    fill(spool, 80)
+    spool.commit(TOPIC, 20)
+    spool.close()
+    spool = make(max_records=70, on_full="raise")
+    with pytest.raises(errors.SpoolFull, match="60 messages"):
+        spool.append(TOPIC, b"x")
+
+
+def test_the_level_is_exact_over_segments(make):
+    """Bytes are counted from the first record that is not consumed, whichever segment has it."""
+    spool = make(segment_bytes=4096)
+    fill(spool, 1000)
+    for consumed in (0, 1, 127, 128, 500, 999, 1000):
+        spool.commit(TOPIC, consumed)
+        used = spool.used()
+        assert (used.records, used.size) == (1000 - consumed, (1000 - consumed) * 32)
+
+
+def test_the_disk_reserve_is_kept(make):
+    """No segment is created that would leave less than the reserve free."""
+    spool = make(disk_reserve=1 << 60)
+    with pytest.raises(errors.SpoolFull, match="disk_reserve keeps"):
+        spool.append(TOPIC, b"x").result(10)
+    assert spool.used().records == 0

@@ -1,0 +1,552 @@
+"""Sending through a spool: what is spooled arrives once, in order, whatever ends or fails in between."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from threading import Event
+from unittest import mock
+
+import pytest
+
+import cqueue
+from cqueue.client import Client
+from cqueue.clock import ClusterClock
+from cqueue.drive.blocking import BlockingDriver
+from cqueue.errors import BadInput, HeadersTooLarge, SpoolTooOld, Unavailable
+from cqueue.spool import Spool
+from cqueue.spool.forward_frame import Frame
+from cqueue.spool.forward_message import topic_of
+from cqueue.spool.forwarder import Forwarder, Stored
+from cqueue.store.late import LateStore
+from cqueue.store.log_operations import AppendRecords
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import InsertMessages
+from tests.faults.stores import Wrapper
+
+SOON = timedelta(seconds=10)
+NOT_YET = timedelta(milliseconds=50)
+MAIL = topic_of("mail")
+
+
+class Away(Wrapper):
+    """A store that is away whenever a test says so, or does what `fate` does with an operation."""
+
+    def __init__(self, store, cluster):
+        super().__init__(store)
+        self.cluster = cluster
+        self.away = False
+        self.fate = lambda _: None
+
+    def execute(self, operation):
+        (result,) = self.together((operation,))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def together(self, operations):
+        if self.away:
+            return [Unavailable("away")] * len(operations)
+        return [self.fate(each) or self.store.together((each,))[0] for each in operations]
+
+    def sample_time_us(self):
+        if self.away:
+            raise Unavailable("away")
+        ahead_us = int(self.cluster.ahead_s * 1e6)
+        return [(time_us + ahead_us, trip_us) for time_us, trip_us in self.store.sample_time_us()]
+
+
+class Cluster:
+    """A store in memory, and clients of it that may find it away; a clock that a test moves."""
+
+    def __init__(self):
+        self.memory = MemoryStore()
+        self.ahead_s = 0.0
+        self.clients = []
+
+    def connect(self, *, away=False):
+        store = Away(self.memory, self)
+        store.away = away
+        clock = ClusterClock(
+            store.sample_time_us,
+            local_us=lambda: time.monotonic_ns() // 1000 + int(self.ahead_s * 1e6),
+            wall_us=lambda: time.time_ns() // 1000 + int(self.ahead_s * 1e6),
+        )
+        driver = BlockingDriver(store, clock, deadline_s=1.0)
+        client = Client(store, on_close=lambda: None, driver=driver)
+        client.store = store
+        self.clients.append(client)
+        return client
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    made = Cluster()
+    monkeypatch.setattr("cqueue.spool.forwarder.CLOSE_S", 0.2)
+    yield made
+    for client in made.clients:
+        client.close()
+
+
+@pytest.fixture
+def spool(tmp_path):
+    with Spool(tmp_path / "spool", segment_bytes=1 << 22) as spool:
+        yield spool
+
+
+@pytest.fixture
+def client(cluster):
+    client = cluster.connect()
+    client.create_queue("mail")
+    return client
+
+
+def drain(queue, *, ack=True, wait=timedelta(milliseconds=300)):
+    """All that can be received now."""
+    found = []
+    with queue.consumer() as consumer:
+        while messages := consumer.receive(100, wait=wait):
+            found += messages
+            if ack:
+                consumer.ack(messages)
+    return found
+
+
+def leave(client, spool, body):
+    """Spool a message for the queue, by a producer that ends before it forwards anything."""
+    with mock.patch.object(Forwarder, "start"):
+        client.queue("mail", spool=spool).send(body)
+        client.close()
+
+
+def again(cluster, spool, name="mail"):
+    """Forward the whole spool once more, with another client, as if nothing had been committed."""
+    target = cluster.connect()._spools._queue_target(spool, name)
+    return target.store(list(spool.records(topic_of(name), offset=0)))
+
+
+# ── what is sent ──
+
+
+def test_what_is_spooled_arrives_whole(client, spool):
+    """Each part of a message, under the id that `send` gave."""
+    queue = client.queue("mail", spool=spool)
+    first = queue.send(b"plain")
+    full = cqueue.Message(
+        b"full", priority=3, headers={"a": "ä"}, ttl=SOON, task="t", key="k", codec="json", trigger="x"
+    )
+    result = queue.send_many([full])
+    assert result.failed == []
+    assert queue.flush(SOON)
+    plain, other = drain(queue)
+    assert (plain.id, plain.body) == (first, b"plain")
+    assert [other.id] == result.ids
+    assert (other.body, other.priority, other.headers) == (b"full", 3, {"a": "ä"})
+    assert (other.task, other.key, other.codec) == ("t", "k", "json")
+    assert queue.waiting == 0
+
+
+def test_messages_come_in_the_order_of_their_sends(client, spool):
+    """One by one and in batches, over several batches of the forwarder."""
+    queue = client.queue("mail", spool=spool)
+    for start in range(0, 2000, 100):
+        queue.send(b"%d" % start)
+        queue.send_many([cqueue.Message(b"%d" % place) for place in range(start + 1, start + 100)])
+    assert queue.flush(SOON)
+    assert [message.body for message in drain(queue)] == [b"%d" % place for place in range(2000)]
+
+
+def test_a_delay_runs_from_the_send(client, cluster, spool):
+    """However long the message waits in the spool."""
+    queue = client.queue("mail", spool=spool)
+    client.store.away = True
+    queue.send(b"later", delay=timedelta(seconds=30))
+    cluster.ahead_s += 40
+    client.store.away = False
+    assert queue.flush(SOON)
+    assert [message.body for message in drain(queue)] == [b"later"]
+
+
+def test_a_message_whose_time_to_live_is_over_is_not_forwarded(client, cluster, spool):
+    """It is left out, and what stands behind it goes on."""
+    queue = client.queue("mail", spool=spool)
+    client.store.away = True
+    queue.send(b"short", ttl=timedelta(seconds=1))
+    queue.send(b"long", ttl=timedelta(hours=1))
+    cluster.ahead_s += 5
+    client.store.away = False
+    assert queue.flush(SOON)
+    assert [message.body for message in drain(queue)] == [b"long"]
+
+
+def test_an_application_s_own_source_stays(client, spool):
+    """The same source and due time are one message, through the spool or not."""
+    queue = client.queue("mail", spool=spool)
+    for source in ("text", b"bytes"):
+        message = cqueue.Message(b"x", source=source, due=queue.now)
+        (spooled,) = queue.send_many([message, message]).ids[:1]
+        assert client.queue("mail").send_many([message]).ids == [spooled]
+    assert queue.flush(SOON)
+    assert len(drain(queue)) == 2
+
+
+def test_send_async_tells_when_the_message_is_durable(client, spool):
+    """The future gives the id; with several under way each gets its own."""
+    queue = client.queue("mail", spool=spool)
+    ids = [future.result(5) for future in [queue.send_async(b"%d" % place) for place in range(50)]]
+    assert queue.send_many_async([cqueue.Message(b"50")]).result(5).failed == []
+    assert queue.flush(SOON)
+    found = drain(queue)
+    assert [message.id for message in found][:50] == ids
+    assert len(found) == 51
+
+
+# ── what is refused ──
+
+
+def test_bad_input_is_refused_before_it_is_spooled(client, spool):
+    """Alone it raises; among others it fails alone. Nothing of it reaches the disk."""
+    queue = client.queue("mail", spool=spool)
+    with pytest.raises(cqueue.BodyTooLarge):
+        queue.send(bytes((1 << 20) + 1))
+    with pytest.raises(BadInput):
+        queue.send("text")
+    with pytest.raises(cqueue.BatchTooLarge):
+        queue.send_many([cqueue.Message(b"")] * 10_001)
+    old = datetime.now(UTC) - timedelta(days=2)
+    bad = [cqueue.Message(b"", priority=10), cqueue.Message(b"", source="s", due=old), "no message"]
+    result = queue.send_many([bad[0], cqueue.Message(b"good"), *bad[1:]])
+    assert [place for place, _ in result.failed] == [0, 2, 3]
+    assert [one.end for one in spool.status()] == [1]
+
+
+def test_a_queue_that_does_not_exist_is_refused_at_once(client, spool):
+    """Before anything is spooled for it."""
+    with pytest.raises(cqueue.QueueNotFound):
+        client.queue("male", spool=spool)
+    assert spool.queues() == []
+
+
+def test_after_the_queue_is_gone_sends_are_refused(client, spool):
+    """The forwarder finds out; what waits stays in the spool, and arrives if the queue is made again."""
+    queue = client.queue("mail", spool=spool)
+    client.delete_queue("mail")
+    queue.send(b"waits")
+    until(lambda: queue.trouble is not None)
+    with pytest.raises(cqueue.QueueNotFound):
+        queue.send(b"refused")
+    client.create_queue("mail")
+    assert queue.flush(SOON)
+    assert [message.body for message in drain(queue)] == [b"waits"]
+
+
+def test_linger_and_a_spool_exclude_each_other(client, spool):
+    with pytest.raises(BadInput):
+        client.queue("mail", spool=spool, linger=timedelta())
+
+
+# ── once, although forwarded twice ──
+
+
+@pytest.mark.parametrize("settled", ["acked", "held", "waiting", "none"])
+def test_a_spool_that_is_forwarded_twice_delivers_once(client, cluster, spool, settled):
+    """Whatever has become of the messages in between: a second try revives and repeats none."""
+    queue = client.queue("mail", spool=spool)
+    ids = {queue.send(b"%d" % place) for place in range(10)}
+    assert queue.flush(SOON)
+    with queue.consumer() as consumer:
+        held = consumer.receive(10, wait=SOON) if settled != "none" else []
+        if settled == "acked":
+            consumer.ack(held)
+        if settled == "waiting":
+            for message in held:
+                message.nack(timedelta(seconds=1))
+        assert again(cluster, spool) == Stored(10)
+        more = consumer.receive(100, wait=timedelta(milliseconds=500))
+        if settled in {"acked", "held"}:
+            assert more == []
+        if settled == "none":
+            assert {message.id for message in more} == ids
+        consumer.ack(held if settled == "held" else more)
+    rest = drain(queue, wait=timedelta(seconds=2)) if settled == "waiting" else []
+    if settled == "waiting":
+        assert {message.id for message in [*more, *rest]} == ids
+        assert len(more) + len(rest) == 10
+    assert client.queue("mail").stats(exact=True).live == 0
+
+
+def test_a_batch_that_is_cut_in_the_middle_is_sent_again(client, spool):
+    """Some rows are stored and others not; what failed is tried again, and nothing comes twice."""
+    queue = client.queue("mail", spool=spool)
+    failed = []
+
+    def fate(operation):
+        if isinstance(operation, InsertMessages) and len(failed) < 3:
+            failed.append(operation)
+            client.store.store.together((operation,))  # stored, but nobody is told
+            return cqueue.OutcomeUnknown("no answer")
+        return None
+
+    client.store.fate = fate
+    ids = [queue.send(b"%d" % place) for place in range(20)]
+    assert queue.flush(SOON)
+    assert len(failed) == 3
+    assert [message.id for message in drain(queue)] == ids
+
+
+# ── Cassandra is away ──
+
+
+def test_sends_go_on_while_cassandra_is_away(client, spool):
+    """They are durable at once, and arrive when it is back, in order."""
+    queue = client.queue("mail", spool=spool)
+    client.store.away = True
+    bodies = [b"%d" % place for place in range(100)]
+    for body in bodies:
+        queue.send(body)
+    assert not queue.flush(NOT_YET)
+    until(lambda: isinstance(queue.trouble, cqueue.NotDone))
+    assert queue.waiting == 100
+    client.store.away = False
+    assert queue.flush(SOON)
+    assert queue.trouble is None
+    assert [message.body for message in drain(queue)] == bodies
+
+
+def test_a_producer_starts_while_cassandra_is_away(client, cluster, tmp_path):
+    """If its queue was opened with the spool before: ids are the same as if Cassandra had answered."""
+    with Spool(tmp_path / "spool") as spool:
+        client.queue("mail", spool=spool)
+        client.close()
+    late = cluster.connect(away=True)
+    with Spool(tmp_path / "spool") as spool:
+        queue = late.queue("mail", spool=spool)
+        id_ = queue.send(b"early")
+        late.store.away = False
+        assert queue.flush(SOON)
+        assert [message.id for message in drain(queue)] == [id_]
+
+
+def test_a_spool_that_knows_nothing_yet_needs_cassandra_once(cluster, spool):
+    """What queue that is, and whether it exists, nobody could tell; nothing is spooled."""
+    with pytest.raises(Unavailable, match="never opened with this spool"):
+        cluster.connect(away=True).queue("mail", spool=spool)
+
+
+def test_what_a_dead_producer_left_is_forwarded_by_the_next(client, cluster, tmp_path):
+    """What was durable when it ended; a close while Cassandra is away does not wait for it."""
+    client.store.away = True
+    with Spool(tmp_path / "spool") as spool:
+        client.store.away = False
+        queue = client.queue("mail", spool=spool)
+        client.store.away = True
+        queue.send(b"left")
+        client.close()
+    with Spool(tmp_path / "spool") as spool:
+        queue = cluster.connect().queue("mail", spool=spool)
+        assert queue.flush(SOON)
+        assert [message.body for message in drain(queue)] == [b"left"]
+
+
+def test_a_close_drains_the_spool(client, cluster, spool, monkeypatch):
+    """What is spooled when the client is closed is in Cassandra afterwards."""
+    monkeypatch.setattr("cqueue.spool.forwarder.CLOSE_S", 10.0)
+    queue = client.queue("mail", spool=spool)
+    queue.send_many([cqueue.Message(b"%d" % place) for place in range(3000)])
+    client.close()
+    assert cluster.connect().queue("mail").stats(exact=True).live == 3000
+
+
+# ── too old ──
+
+
+def test_what_is_older_than_gc_grace_is_refused(client, cluster, spool):
+    """Sent twice it might come twice. It stays, and sends say so; an operator may send it nevertheless."""
+    leave(client, spool, b"old")
+    cluster.ahead_s += 86_400
+    late = cluster.connect()
+    queue = late.queue("mail", spool=spool)
+    until(lambda: queue.trouble is not None)
+    with pytest.raises(SpoolTooOld, match="message 0 of queue 'mail'"):
+        queue.send(b"behind it")
+    with pytest.raises(SpoolTooOld):
+        queue.send_many([cqueue.Message(b"behind it")])
+    late.close()
+    assert spool.progress(MAIL) == 0
+
+    other = cluster.connect()
+    forwarder = other._spools.forwarder(spool, MAIL, again=True)
+    forwarder.start()
+    assert forwarder.drain(10)
+    assert [message.body for message in drain(other.queue("mail"))] == [b"old"]
+
+
+def test_what_is_sent_nevertheless_is_one_message_within_half_of_gc_grace(client, cluster, spool):
+    """An operator's run that broke off is repeated without copies."""
+    leave(client, spool, b"old")
+    cluster.ahead_s += 2 * 86_400
+    assert isinstance(again(cluster, spool).error, SpoolTooOld)
+    for _ in range(2):
+        target = cluster.connect()._spools._queue_target(spool, "mail", again=True)
+        assert target.store(list(spool.records(MAIL, offset=0))) == Stored(1)
+        cluster.ahead_s += 60
+    assert len(drain(cluster.connect().queue("mail"))) == 1
+
+
+# ── applications ──
+
+
+def test_an_application_enqueues_through_a_spool(client, spool):
+    """Tasks, and whatever else it sends; its hooks see the ids."""
+    seen = []
+
+    class Hook(cqueue.Middleware):
+        def after_send(self, queue, message, message_id):
+            seen.append(message_id)
+
+    app = cqueue.App(client, spool=spool, middleware=[Hook()])
+
+    @app.task(queue="mail", name="hello")
+    def hello(name):
+        return name
+
+    client.store.away = False
+    client.queue("mail", spool=spool)
+    client.store.away = True
+    id_ = hello.enqueue("you")
+    assert seen == [id_]
+    client.store.away = False
+    assert client.queue("mail", spool=spool).flush(SOON)
+    (message,) = drain(client.queue("mail"))
+    assert (message.id, message.task) == (id_, "hello")
+
+
+def test_a_testing_block_uses_no_spool(client, spool):
+    """What a test enqueues stays in its block, and does not reach the spool of the application."""
+    app = cqueue.App(client, spool=spool)
+
+    @app.task(queue="mail", name="hello")
+    def hello(name):
+        return name
+
+    with app.testing() as sandbox:
+        hello.enqueue("you")
+        assert sandbox.enqueued(hello)
+    assert spool.queues() == []
+
+
+# ── logs ──
+
+
+def test_records_reach_a_log(client, spool):
+    """With topic, key and headers; a header names the append."""
+    client.create_log("events")
+    log = client.log("events", spool=spool)
+    log.append("t", b"first", key="k", headers={"a": "b"})
+    log.append_many([cqueue.Record("t", b"%d" % place) for place in range(10)])
+    assert log.flush(SOON)
+    records = read(client, 11)
+    (first,) = [record for record in records if record.body == b"first"]
+    assert (first.topic, first.key, first.headers["a"]) == ("t", "k", "b")
+    assert len({record.headers["cqueue-spool"] for record in records}) == 11
+
+
+def test_a_record_that_failed_alone_is_appended_alone(client, spool):
+    """Those behind it that are in the log already are not appended again."""
+    client.create_log("events")
+    log = client.log("events", spool=spool)
+    failed = []
+
+    def fate(operation):
+        if isinstance(operation, AppendRecords) and not failed:
+            failed.append(operation)
+            return cqueue.Refused("not this one")
+        return None
+
+    client.store.away = True
+    log.append_many([cqueue.Record("t", b"%d" % place, partition=place % 4) for place in range(8)])
+    client.store.fate = fate
+    client.store.away = False
+    assert log.flush(SOON)
+    assert failed
+    assert sorted(record.body for record in read(client, 8)) == [b"%d" % place for place in range(8)]
+
+
+def test_records_are_checked_before_they_are_spooled(client, spool):
+    """Also that their headers have room for the one that is added."""
+    client.create_log("events")
+    log = client.log("events", spool=spool)
+    with pytest.raises(BadInput):
+        log.append_many([cqueue.Record("t", b""), cqueue.Record("", b"")])
+    with pytest.raises(HeadersTooLarge):
+        log.append("t", b"", headers={str(place): "" for place in range(64)})
+    assert spool.queues() == [] or spool.status()[0].end == 0
+
+
+# ── parts ──
+
+
+def test_a_forwarder_passes_what_is_lost(spool):
+    """A record that the spool lost is passed over; the forwarder does not wait for it for ever."""
+    for place in range(3):
+        spool.append("queue.x", b"%d" % place).result()
+    pull, lost, seen = spool.pull, {2}, []
+    spool.pull = lambda *asked: [record for record in pull(*asked) if record.offset not in lost]
+
+    def store(records):
+        seen.extend(records)
+        return Stored(len(records))
+
+    forwarder = Forwarder(spool, "queue.x", store)
+    forwarder.start()
+    assert forwarder.drain(5)
+    forwarder.close()
+    assert [record.offset for record in seen] == [0, 1]
+    assert spool.progress("queue.x") == 3
+
+
+def test_a_record_of_a_newer_version_stops_the_forwarder(client, spool):
+    """It is not dropped and not guessed at: an older version waits until somebody upgrades it."""
+    queue = client.queue("mail", spool=spool)
+    spool.append(MAIL, b"\xff" + Frame(0, 0, 0, b"s", {}, b"").pack()[1:]).result()
+    until(lambda: queue.trouble is not None)
+    assert "upgrade cqueue" in str(queue.trouble)
+    assert spool.progress(MAIL) == 0
+
+
+def test_a_late_store_connects_when_it_can():
+    """The first call connects; while that fails nobody tries again for a second; a close ends it."""
+    now, tries, memory = [0.0], [], MemoryStore()
+    closed = Event()
+
+    def connect():
+        tries.append(now[0])
+        if len(tries) < 2:
+            raise Unavailable("no node answers")
+        return memory, closed.set
+
+    store = LateStore(connect, 1.0, clock=lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            store.sample_time_us()
+    assert store.together((1, 2))[1].args == ("no node answers",)
+    now[0] = 1.5
+    assert store.sample_time_us()
+    assert tries == [0.0, 1.5]
+    assert store.quarantine is memory.quarantine
+    store.close()
+    assert closed.is_set()
+
+
+def until(condition, limit_s=10.0):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.005)
+
+
+def read(client, count):
+    found = []
+    deadline = time.monotonic() + 10
+    while len(found) < count and time.monotonic() < deadline:
+        with client.log("events").scan() as scanner:
+            found = list(scanner)
+    return found

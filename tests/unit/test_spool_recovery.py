@@ -1,0 +1,282 @@
+"""What an open makes of a directory after a crash or damage: nothing lost in silence, nothing invented."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from datetime import timedelta
+
+import pytest
+
+from cqueue.spool import Spool, segment
+from tests.spool.images import TOPIC, check, crashed, only_segment, payloads, read_back
+
+
+@pytest.fixture
+def image(tmp_path):
+    """A spool whose process was killed with five messages in an open segment."""
+    return crashed(tmp_path / "spool", payloads(5))
+
+
+def small_image(tmp_path):
+    """The same with three, for what is tried at every bit."""
+    return crashed(tmp_path / "spool", payloads(3))
+
+
+def copy(image, name="copy"):
+    target = image.with_name(name)
+    shutil.rmtree(target, ignore_errors=True)
+    return shutil.copytree(image, target)
+
+
+def sealed(image):
+    """Return the same spool, closed in order."""
+    target = copy(image, "sealed")
+    Spool(target, disk_reserve=0, segment_bytes=4096).close()
+    return target
+
+
+def test_a_killed_process_loses_nothing(image):
+    """What was acknowledged is read after the process is gone, and the next offset follows."""
+    reading = read_back(image)
+    assert list(reading.records.values()) == payloads(5)
+    assert (reading.lost, reading.end) == ([], 5)
+    with Spool(image, disk_reserve=0) as spool:
+        assert spool.append(TOPIC, b"next").result(10) == 5
+
+
+def test_an_open_file_cut_at_every_byte_gives_every_whole_record(image):
+    """However short the file is, the records before the cut are read, and nothing else."""
+    written = payloads(5)
+    found, scan = segment.load(only_segment(image))
+    stops = [*scan.positions[1:], found.end_position]
+    padding = [-len(payload) % 8 for payload in written]
+    for length in range(found.end_position + 1):
+        target = copy(image)
+        with only_segment(target).open("r+b") as file:
+            file.truncate(length)
+        reading = read_back(target)
+        whole = sum(length >= stop - pad for stop, pad in zip(stops, padding, strict=True))
+        assert list(reading.records.values()) == written[:whole]
+        check(reading, written, synced=whole)
+
+
+def test_a_sealed_file_cut_at_every_byte_reports_what_is_gone(image):
+    """Where a later segment follows, every offset that was cut off is reported."""
+    written = payloads(6)
+    start = sealed(image)
+    with Spool(start, disk_reserve=0, segment_bytes=4096) as spool:
+        spool.append(TOPIC, written[5]).result(10)
+    path = min(start.glob("*/*/*.seg"))
+    for length in range(path.stat().st_size):
+        target = copy(start)
+        with min(target.glob("*/*/*.seg")).open("r+b") as file:
+            file.truncate(length)
+        check(read_back(target), written, synced=6)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_every_flipped_bit_is_harmless_or_reported(tmp_path, is_sealed):
+    """Whichever bit of the file flips, messages are as they were or reported as lost.
+
+    In an open file, the last record is an exception: it looks like a torn write, and is cut.
+    """
+    written, image = payloads(3), small_image(tmp_path)
+    start = sealed(image) if is_sealed else image
+    path = only_segment(start)
+    data = path.read_bytes()
+    used = len(data.rstrip(b"\0"))
+    for bit in range(used * 8):
+        target = copy(start)
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (target / path.relative_to(start)).write_bytes(damaged)
+        check(read_back(target), written, synced=3 if is_sealed else 2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_unsynced_pages_that_were_not_written_cost_no_synced_message(tmp_path, seed):
+    """A power cut leaves any of the unsynced pages unwritten: all before the sync is read all the same."""
+    random.seed(seed)
+    written = payloads(300)
+    target = crashed(tmp_path / "spool", written, segment_bytes=65536)
+    path = only_segment(target)
+    synced = random.randrange(300)
+    _, scan = segment.load(path)
+    data = bytearray(path.read_bytes())
+    for start in range(scan.positions[synced], scan.end_position, 512):
+        if random.random() < 0.3:
+            data[start : start + 512] = bytes(512)
+    path.write_bytes(data)
+    reading = read_back(target)
+    check(reading, written, synced=synced)
+    assert all(offset in reading.records for offset in range(synced))
+
+
+def test_damage_in_the_middle_is_a_range_and_its_bytes_are_kept(tmp_path):
+    """Three damaged messages are one range in the status and in a file's name, until the file is deleted."""
+    written = payloads(9)
+    target = crashed(tmp_path / "spool", written)
+    path = only_segment(target)
+    positions = segment.load(path)[1].positions
+    data = bytearray(path.read_bytes())
+    data[positions[3] : positions[6]] = b"\xff" * (positions[6] - positions[3])
+    path.write_bytes(data)
+    with Spool(target, disk_reserve=0) as spool:
+        assert spool.status()[0].lost == [range(3, 6)], "known at the open, before anybody reads"
+    for _ in range(2):
+        reading = read_back(target)
+        assert sorted(reading.records) == [0, 1, 2, 6, 7, 8]
+        assert reading.lost == [range(3, 6)]
+    (kept,) = target.glob("*/*/lost/*")
+    assert kept.read_bytes() == b"\xff" * (positions[6] - positions[3])
+    kept.unlink()
+    with Spool(target, disk_reserve=0) as spool:
+        spool.commit(TOPIC, 6)
+    assert read_back(target).lost == []
+
+
+def test_damage_in_a_sealed_segment_shows_when_it_is_read_and_when_it_is_verified(image):
+    """Nobody has to scan sealed segments at an open: a reader finds the damage, goes on, and reports it."""
+    target = sealed(image)
+    path = only_segment(target)
+    data = bytearray(path.read_bytes())
+    data[segment.FIRST_POSITION + 25] ^= 1
+    path.write_bytes(data)
+    with Spool.open_readonly(target) as spool:
+        (finding,) = spool.verify()
+        assert finding.offsets == range(1)
+    reading = read_back(target)
+    assert (sorted(reading.records), reading.lost) == ([1, 2, 3, 4], [range(1)])
+
+
+def test_consumed_messages_that_are_damaged_are_not_reported_as_lost(image):
+    """Nobody needs a message that was consumed; only `verify` says that its bytes are bad."""
+    with Spool(image, disk_reserve=0) as spool:
+        spool.commit(TOPIC, 2)
+    path = only_segment(image)
+    data = bytearray(path.read_bytes())
+    data[segment.FIRST_POSITION + 25] ^= 1
+    path.write_bytes(data)
+    with Spool(image, disk_reserve=0) as spool:
+        assert [one.offset for one in spool.pull(TOPIC, 0, 0, 10)] == [1, 2, 3, 4]
+        assert spool.status()[0].lost == []
+        assert len(spool.verify()) == 1
+
+
+def test_a_missing_segment_is_a_range(tmp_path):
+    """A file that somebody deleted is reported as the offsets that it had."""
+    written = payloads(200)
+    target = crashed(tmp_path / "spool", written)
+    paths = sorted(target.glob("*/*/*.seg"))
+    assert len(paths) > 2
+    first, end = (int(path.name[:20]) for path in paths[1:3])
+    paths[1].unlink()
+    reading = read_back(target)
+    assert reading.lost == [range(first, end)]
+    check(reading, written, synced=200)
+
+
+def test_a_missing_segment_that_was_consumed_is_no_loss(tmp_path):
+    """Nobody misses offsets that were consumed."""
+    target = crashed(tmp_path / "spool", payloads(200))
+    paths = sorted(target.glob("*/*/*.seg"))
+    with Spool(target, disk_reserve=0, retention=timedelta(hours=1)) as spool:
+        spool.commit(TOPIC, int(paths[2].name[:20]))
+    paths[1].unlink()
+    reading = read_back(target)
+    assert reading.lost == []
+    assert max(reading.records) == 199
+
+
+def test_a_wrong_index_is_noticed_and_written_anew(image):
+    """The index is never believed: garbage in it, or none at all, costs a scan and no message."""
+    target = sealed(image)
+    (path,) = target.glob("*/*/index")
+    right = path.read_bytes()
+    for wrong in (b"", b"short", right[:16] + bytes(20), right[:16] + b"\1\2\3\4" * 5, b"x" * 36):
+        path.write_bytes(wrong)
+        reading = read_back(target)
+        assert list(reading.records.values()) == payloads(5)
+        assert reading.lost == []
+        assert path.read_bytes() == right
+    path.unlink()
+    assert list(read_back(target).records.values()) == payloads(5)
+
+
+def test_offsets_begin_behind_all_that_was_consumed(image):
+    """A machine that lost its unsynced end does not give a new message an offset that is consumed already."""
+    with Spool(image, disk_reserve=0) as spool:
+        spool.commit(TOPIC, 5)
+    path = only_segment(image)
+    path.write_bytes(path.read_bytes()[: segment.FIRST_POSITION + 8])
+    with Spool(image, disk_reserve=0) as spool:
+        assert spool.status()[0].lost == []
+        assert spool.append(TOPIC, b"new").result(10) == 5
+    reading = read_back(image)
+    assert reading.records == {5: b"new"}
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_every_torn_commit_leaves_the_one_before(image, slot):
+    """However little of a slot was written, progress is what it was before or after, never another."""
+    with Spool(image, disk_reserve=0) as spool:
+        for offset in range(1, 4 + slot):
+            spool.commit(TOPIC, offset)
+    (path,) = image.glob("*/*/progress")
+    after = path.read_bytes()
+    newest = 3 + slot
+    at = newest % 2 * 4096
+    for length in range(32):
+        torn = after[:at] + after[at : at + length] + b"\xa5" * (32 - length) + after[at + 32 :]
+        path.write_bytes(torn)
+        with Spool.open_readonly(image) as spool:
+            assert spool.progress(TOPIC) in {newest - 1, newest}
+
+
+def test_unknown_progress_gives_everything_again(image):
+    """Without a valid slot messages come again; none is left out, and none is called lost."""
+    with Spool(image, disk_reserve=0) as spool:
+        spool.commit(TOPIC, 3)
+    (path,) = image.glob("*/*/progress")
+    path.write_bytes(b"\xff" * 8192)
+    with Spool.open_readonly(image) as spool:
+        assert len(spool.verify()) == 2
+    reading = read_back(image)
+    assert (list(reading.records.values()), reading.lost) == (payloads(5), [])
+
+
+def test_unknown_progress_begins_with_what_is_there(tmp_path):
+    """Where the first segments are gone already, those that are left come again, and none is called lost."""
+    target = crashed(tmp_path / "spool", payloads(200))
+    with Spool(target, disk_reserve=0) as spool:
+        spool.commit(TOPIC, 150)
+    with Spool(target, disk_reserve=0) as spool:
+        first = spool.status()[0].first
+        assert first > 0
+    (path,) = target.glob("*/*/progress")
+    path.unlink()
+    reading = read_back(target)
+    assert (min(reading.records), max(reading.records), reading.lost) == (first, 199, [])
+
+
+def test_what_a_killed_creation_left_is_removed(image):
+    """Temporary files and segments without a record go at the next open, and cost no offset."""
+    queue = only_segment(image).parent
+    (queue / "00000000000000000005-aa.seg.new").write_bytes(b"half")
+    (queue / f"{5:020d}-{'ab' * 16}.seg").write_bytes(bytes(4096))
+    reading = read_back(image)
+    assert (reading.end, reading.lost) == (5, [])
+    assert len(list(queue.glob("*.seg"))) == 1
+    assert not list(queue.glob("*.new"))
+
+
+def test_recovery_may_be_cut_off_and_begin_again(image):
+    """Every state in which a killed recovery leaves the file is recovered like the first."""
+    written = payloads(5)
+    path = only_segment(image)
+    end_position = segment.load(path)[0].end_position
+    done = only_segment(sealed(image)).read_bytes()
+    for length in range(end_position, len(done) + 1):
+        path.write_bytes(done[:length])
+        check(read_back(image), written, synced=5)

@@ -73,7 +73,7 @@ class Poll:
     def distrust(self) -> None:
         """What was read until now may be deleted again: nothing that was read ahead is claimed."""
         for view in self.registry.views.values():
-            view.ahead = None
+            view.known.ahead = None
 
     # ── a round ──
 
@@ -160,10 +160,10 @@ class Poll:
             stay = stay and not list_.is_last_turn(view)
             claimed = yield from claim(view, spec, self.gate, want, stay=stay)
         except (NotDone, OutcomeUnknown):
-            view.sizes.doubt(view.priorities)
+            view.reading.sizes.doubt(view.priorities)
             raise
         finally:
-            list_.hold(view if view.locked else None)
+            list_.hold(view if view.known.locked else None)
         claimed.reason = work.reason
         if claimed.contended and work.reason is Reason.HINT:
             self._contended.append(view)
@@ -207,6 +207,7 @@ class Poll:
         if work is None:
             return Claim()
         self.gate = self._own_gate
+        work.view.known.ahead = None  # the next round tells whether that was deleted again
         try:
             return (yield from self._claim(work, spec, want, stay=False))
         except (NotDone, OutcomeUnknown):

@@ -63,8 +63,7 @@ class Registry:
         """Know of a wide row; new priorities end its rest."""
         view = self.views.get(wide_row)
         if view is None:
-            view = self.views[wide_row] = view_of(spec, wide_row, priorities)
-            view.sizes = self._sizes
+            view = self.views[wide_row] = view_of(spec, wide_row, priorities, self._sizes)
         elif not priorities <= view.priorities:
             view.priorities |= priorities
             view.rest_until_us = view.seen_us = 0

@@ -230,11 +230,7 @@ def _sweep_end(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> in
         return at.cursor
     if seen < at.boundary and now_us - view.reading.swept_us.get(at.priority, 0) < SWEEP_GAP_US:
         return at.cursor
-    known = view.reading.budget.known_end(at.priority, at.cursor, last)
-    if known is not None:
-        return known
-    start_us = max(ids.time_us(at.cursor), view.wide_row.time_shard * 1000)
-    return min(last, max(at.cursor, ids.lowest_at(start_us + view.reading.budget.pace_us)))
+    return view.reading.budget.piece_end(at.priority, at.cursor, last)
 
 
 class LookBack(NamedTuple):
@@ -330,7 +326,7 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
     floor = _floor(draft, priority)
     limit = _rows_at_once(view, priority, draft.left)
     while floor < present and draft.left > 0:
-        upto = min(present, ids.highest_at(ids.time_us(floor) + view.reading.budget.pace_us))
+        upto = view.reading.budget.piece_end(priority, floor, present)
         found = yield from ReadSlice(view.wide_row, priority, floor, upto, limit)
         view.reading.budget.crossed(found.tombstones)
         last, whole = _take_slice(draft, priority, found.rows, whole=len(found.rows) < limit)

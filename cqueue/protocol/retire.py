@@ -113,9 +113,7 @@ def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found,
         pieces: list[Piece] = []
         while len(pieces) < SIDE_BY_SIDE and after < end:
             pace_us = view.reading.budget.pace_us if view.open or after < at.boundary else longest_us
-            upto = view.reading.budget.known_end(priority, after, end)
-            if upto is None:
-                upto = min(end, ids.lowest_at(ids.time_us(after) + 1 + pace_us) - 1)
+            upto = view.reading.budget.piece_end(priority, after, end, pace_us)
             pieces.append(Piece(priority, after, upto))
             after = upto
         reads += len(pieces)

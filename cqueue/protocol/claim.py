@@ -102,7 +102,7 @@ def _claim(
 def _nothing(draft: Draft) -> Claim:
     """A claim that has nothing to write."""
     draft.view.reading.floors.by_priority.update(draft.learned.floors)
-    return Claim(passed_over=draft.passed_over)
+    return Claim()
 
 
 def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
@@ -151,7 +151,7 @@ def _remember(draft: Draft) -> None:
         lease for lease in view.finished if (lease.slot.priority, lease.slot.number) not in changes
     ]
     view.retired = draft.retire
-    view.seen_us = 0 if draft.more or draft.passed_over else view.known.read_us
+    view.seen_us = 0 if draft.more else view.known.read_us
     view.reading.floors.by_priority.update(draft.learned.floors)
     for took in draft.learned.took:
         view.reading.budget.took(*took)

@@ -56,7 +56,6 @@ class Claim:
     dead: list[Taken] = field(default_factory=list)
     expired: list[Taken] = field(default_factory=list)
     more: bool = False  # whether there is more to take where these came from
-    passed_over: bool = False  # whether there is a suspect that was not taken
     contended: bool = False  # somebody else has the wide row at the moment
     reason: Reason | None = None  # why the consumer looked there
 
@@ -208,7 +207,6 @@ class Draft:
     grants: list[Grant] = field(default_factory=list)
     learned: Learned = field(default_factory=Learned)
     more: bool = False
-    passed_over: bool = False  # a suspect may be taken later
     reserved: bool = False  # the right to take a suspect, with the gate
     retire: bool = False
 
@@ -279,7 +277,7 @@ class Draft:
 
     def claim(self, gate: SuspectGate, fence: int) -> Claim:
         """What is ours now that the mutation is applied."""
-        claim = Claim(more=self.more and bool(self.grants), passed_over=self.passed_over)
+        claim = Claim(more=self.more and bool(self.grants))
         lists = {
             Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
         }  # fmt: skip

@@ -169,7 +169,7 @@ class Poll:
             self._contended.append(view)
         if claimed.more:
             list_.add(view, Reason.LEFT)
-        if claimed.passed_over and self._claims_ahead:
+        if self._claims_ahead and has_suspect(view, spec, (yield from Now())):
             list_.add(view, Reason.SUSPECT)
         return claimed
 

@@ -47,8 +47,6 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
         elif _looks_for_suspect(draft) and (draft.reserved or gate.reserve(draft.now_us // 1000)):
             draft.reserved = True  # reserved until the claim is over, for the first one that lives
             yield from take_suspect(draft, slot)
-        else:
-            draft.passed_over = True
 
 
 def _looks_for_suspect(draft: Draft) -> bool:

@@ -88,11 +88,11 @@ class HeadDraft:
 
     def _finished(self, leases: Iterable[Lease]) -> dict[tuple[int, int], Lease]:
         """Slots of ours whose messages are all acked, unless somebody else has changed them since."""
-        mine = {(lease.slot.priority, lease.slot.number): lease for lease in leases}
         return {
             key: lease
-            for key, lease in mine.items()
-            if key in self.slots and self.slots[key].rev == lease.slot.rev
+            for lease in leases
+            if (key := (lease.slot.priority, lease.slot.number)) in self.slots
+            and self.slots[key].rev == lease.slot.rev
         }
 
     def left_with(self, lock: LockRow) -> Head:

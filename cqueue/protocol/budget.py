@@ -113,6 +113,17 @@ class TombstoneBudget:
         self.cautious = False  # a pass has failed: take short pieces where nothing is expected as well
         self._taken: dict[int, _Taken] = {}  # by priority
 
+    def piece_end(self, priority: int, after: int, last: int, pace_us: int | None = None) -> int:
+        """Up to where, at most `last`, the next read goes that begins behind `after`.
+
+        pace_us: how far it goes where nobody knows, if that is not as far as the last reads suggest.
+        """
+        known = self.known_end(priority, after, last)
+        if known is not None:
+            return known
+        start_us = max(ids.time_us(after), self._begin_us)
+        return min(last, ids.highest_at(start_us + (pace_us or self.pace_us)))
+
     # ── where nobody knows ──
 
     def restart(self) -> None:

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.protocol import policy, sanity
@@ -25,7 +24,6 @@ from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
     CursorRow,
     Head,
-    IdSlice,
     LockRow,
     LockState,
     MessageRow,
@@ -58,13 +56,12 @@ class Claim:
     dead: list[Taken] = field(default_factory=list)
     expired: list[Taken] = field(default_factory=list)
     more: bool = False  # whether there is more to take where these came from
-    passed_over: bool = False  # whether there is a suspect that was not taken
     contended: bool = False  # somebody else has the wide row at the moment
     reason: Reason | None = None  # why the consumer looked there
 
 
 @dataclass(slots=True)
-class _Grant:
+class Grant:
     """Messages that will be ours under one slot, once the mutation is known to be applied."""
 
     slot: SlotRow
@@ -72,72 +69,51 @@ class _Grant:
     suspect: bool
 
 
-class Known(NamedTuple):
-    """What was read of one priority, as its cursor stood: a slice, and below it up to `upto`.
+class HeadDraft:
+    """The head of a wide row: as it was read, and what the mutation changes in it."""
 
-    looked: a look-back is among the pieces.
-    """
-
-    at: CursorRow
-    slice: Ahead
-    upto: int
-    pieces: list[IdSlice]
-    looked: bool
-
-
-class Draft:
-    """A claim on one wide row: what was read, and the mutation that grows out of it."""
-
-    def __init__(
-        self, spec: QueueSpec, view: RowView, head: Head, now_us: int, owner: bytes, *, want: int, stay: bool
-    ) -> None:
-        self.spec = spec
-        self.view = view
-        self.now_us = now_us
-        self.now_ms = now_us // 1000
-        self.asked = self.left = want
-        self.more = False
-        self.passed_over = False  # a suspect may be taken later
-        self.retire = False
-        self.beside: Known | None = None  # what was read beside the head
-        self.sliced: set[int] = set()  # priorities whose slice was read to its end
-        self.stay = stay
-        self.next: Ahead | None = None  # where the next claim goes on, with what was read of it already
-        self.suspect = False  # one was reserved with the gate
+    def __init__(self, head: Head, view: RowView, owner: bytes, now_us: int) -> None:
         self.owner = owner
+        self.now_us = now_us
         self.cursors = dict(head.cursors)
         self.moved: dict[int, CursorRow] = {}
-        self.floors: dict[int, int] = {}
-        self.took: list[tuple[int, int, list[int]]] = []  # priority, old boundary, what lay behind it
-        self.grants: list[_Grant] = []
         self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
         self.changes: dict[tuple[int, int], SlotChange] = {}
-        self.finished = self._finished()
-        self.changed: list[Lease] = []  # finished, but not as the slot is known: to be looked at again
+        self.finished = self._finished(view.finished)
         self.listed: dict[int, set[int]] = {}
         self.skip_listed(head)
         for at in () if view.open else head.cursors.values():
             if is_lost(at, now_us):
                 self._place(restarted(at, now_us))
 
-    def _finished(self) -> dict[tuple[int, int], Lease]:
+    def _finished(self, leases: Iterable[Lease]) -> dict[tuple[int, int], Lease]:
         """Slots of ours whose messages are all acked, unless somebody else has changed them since."""
-        mine: dict[tuple[int, int], Lease] = {}
-        for lease in self.view.finished:
-            key = (lease.slot.priority, lease.slot.number)
-            if lease.is_slot(self.slots.get(key)):
-                mine[key] = lease
-        return mine
+        return {
+            key: lease
+            for lease in leases
+            if lease.is_slot(self.slots.get(key := (lease.slot.priority, lease.slot.number)))
+        }
+
+    def left_with(self, lock: LockRow) -> Head:
+        """The head as the mutation leaves it, with a tally of the lock that makes the sum 0.
+
+        Holders that change slots meanwhile leave the sum of those as it is.
+        """
+        cursors, slots = {**self.cursors, **self.moved}, policy.slots_after(self.slots, self.changes)
+        tally = wrapped(-tallies(cursors.values(), slots.values()))
+        return Head(lock._replace(tally=tally), cursors, tuple(slots.values()))
+
+    # ── what slots list ──
 
     def skip_listed(self, head: Head) -> None:
         """What any slot lists, expired or not, may not be claimed from the messages."""
         for slot in head.slots:
-            if policy.is_skipped(slot, self.now_ms):
+            if policy.is_skipped(slot, self.now_us // 1000):
                 self.listed.setdefault(slot.priority, set()).update(slot.ids)
 
     def unlisted(self, priority: int, ids_: Iterable[int]) -> list[int]:
         """Those ids that no slot lists."""
-        listed = self.listed.get(priority, set())
+        listed = self.listed.get(priority, ())
         return [id_ for id_ in ids_ if id_ not in listed]
 
     def without_listed(self, ahead: Ahead) -> Ahead:
@@ -149,54 +125,22 @@ class Draft:
         """Slots that hold messages, our finished ones left out."""
         return [slot for key, slot in self.slots.items() if slot.in_use and key not in self.finished]
 
-    @property
-    def listable(self) -> int:
-        """How many messages may be taken over from slots: as many as a slot lists."""
-        return min(self.left, MOST_LISTED - (self.asked - self.left))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to write: nothing to take, no slot to change, no cursor to move."""
-        return not (self.grants or self.changes or self.finished or self.moved or self.retire)
-
     # ── slots ──
 
-    def grant(
-        self,
-        priority: int,
-        rows: Sequence[MessageRow],
-        attempt: int,
-        *,
-        within: SlotRow | None = None,
-        died_at_ms: int | None = None,
-        suspect: bool = False,
-    ) -> None:
-        """List `rows` in a slot of ours: in place of the slot `within`, else in a free one, or several."""
-        if within is None and len(rows) > MOST_LISTED:
-            for some in _portions(rows):
-                self.grant(priority, some, attempt, died_at_ms=died_at_ms, suspect=suspect)
-            return
-        number = within.number if within else self._free_number(priority)
-        slot = SlotRow(
-            priority=priority,
-            number=number,
-            state=SlotState.CLAIMED,
-            ids=tuple([row.id for row in rows]),
-            due_ms=self.now_ms + self.spec.visibility_ms,
-            attempt=attempt,
-            owner=self.owner,
-            rev=0,  # set when it is written
-            died_at_ms=died_at_ms,
-        )
-        slot = self._overwrite(slot)
-        self.listed.setdefault(priority, set()).update(slot.ids)
-        self.grants.append(_Grant(slot, rows, suspect))
-        self.left -= len(rows)
+    def list_in(self, slot: SlotRow) -> SlotRow:
+        """Write a slot that lists messages; as it will be."""
+        self.listed.setdefault(slot.priority, set()).update(slot.ids)
+        return self._overwrite(slot)
 
     def keep(self, slot: SlotRow, ids_: Sequence[int]) -> None:
         """Let `slot` list only `ids_` from now on; with none left it is free."""
         rest = policy.still_listed(ids_)
         self._overwrite(slot._replace(ids=rest) if rest else freed(slot))
+
+    def free_finished(self, most: int | None) -> None:
+        """Free so many of our finished slots."""
+        for key in list(self.finished)[:most]:
+            self._overwrite(freed(self.slots[key]))
 
     def _overwrite(self, row: SlotRow) -> SlotRow:
         key = (row.priority, row.number)
@@ -208,7 +152,7 @@ class Draft:
         self.finished.pop(key, None)
         return row
 
-    def _free_number(self, priority: int) -> int:
+    def free_number(self, priority: int) -> int:
         """A slot to overwrite: one of ours that is finished, a free one, or else a new one."""
         numbers = {key[1] for key in (*self.slots, *self.changes) if key[0] == priority}
         for number in sorted(numbers):
@@ -238,7 +182,75 @@ class Draft:
         tally = wrapped((stored.tally if stored else 0) + share(self.owner))
         self.moved[at.priority] = at._replace(tally=tally)
 
-    # ── the mutation ──
+
+@dataclass(slots=True)
+class Learned:
+    """What a claim's reads of messages have shown, for the claims after it."""
+
+    next: Ahead | None = None  # where the next claim goes on, with what was read of it already
+    floors: dict[int, int] = field(default_factory=dict)  # of an open wide row
+    took: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    """Priority, old boundary, what lay behind it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A claim on one wide row: what it is to take, and what it has taken so far."""
+
+    spec: QueueSpec
+    view: RowView
+    now_us: int
+    head: HeadDraft
+    want: int
+    stay: bool
+    grants: list[Grant] = field(default_factory=list)
+    learned: Learned = field(default_factory=Learned)
+    more: bool = False
+    reserved: bool = False  # the right to take a suspect, with the gate
+    retire: bool = False
+
+    @property
+    def left(self) -> int:
+        """How many more it takes; a suspect comes alone."""
+        if any(grant.suspect for grant in self.grants):
+            return 0
+        return self.want - sum([len(grant.rows) for grant in self.grants])
+
+    @property
+    def listable(self) -> int:
+        """How many messages may be taken over from slots: as many as a slot lists."""
+        return min(self.left, MOST_LISTED - (self.want - self.left))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write: nothing to take, no slot to change, no cursor to move."""
+        head = self.head
+        return not (self.grants or head.changes or head.finished or head.moved or self.retire)
+
+    def grant(
+        self,
+        priority: int,
+        rows: Sequence[MessageRow],
+        attempt: int,
+        *,
+        within: SlotRow | None = None,
+        died_at_ms: int | None = None,
+        suspect: bool = False,
+    ) -> None:
+        """List `rows` in a slot of ours: in place of the slot `within`, else in a free one, or several."""
+        for some in [rows] if within else _portions(rows):
+            slot = SlotRow(
+                priority=priority,
+                number=within.number if within else self.head.free_number(priority),
+                state=SlotState.CLAIMED,
+                ids=tuple([row.id for row in some]),
+                due_ms=self.now_us // 1000 + self.spec.visibility_ms,
+                attempt=attempt,
+                owner=self.head.owner,
+                rev=0,  # set when it is written
+                died_at_ms=died_at_ms,
+            )
+            self.grants.append(Grant(self.head.list_in(slot), some, suspect))
 
     @property
     def renews(self) -> bool:
@@ -247,31 +259,24 @@ class Draft:
 
     def mutation(self) -> Mutate:
         """Everything in one conditional batch: slots, cursors, and the lock released or renewed."""
-        for key in list(self.finished)[: FREED_AT_ONCE if self.grants else None]:
-            self._overwrite(freed(self.slots[key]))
-        renew = self.renews
-        fence = sanity.next_fence(self.view.fence, self.now_us)
-        until_ms = self.now_ms + min(self.spec.lease_ms, STAY_MS) if renew else 0
-        state = LockState.RETIRED if self.retire else LockState.LOCKED if renew else LockState.FREE
+        head, known = self.head, self.view.known
+        head.free_finished(FREED_AT_ONCE if self.grants else None)
+        until_ms = self.now_us // 1000 + min(self.spec.lease_ms, STAY_MS) if self.renews else 0
+        state = LockState.RETIRED if self.retire else LockState.LOCKED if until_ms else LockState.FREE
+        lock = LockRow(state, head.owner, until_ms, sanity.next_fence(known.fence, self.now_us))
+        if self.retire:  # nothing else is left
+            return Mutate(self.view.wide_row, lock=lock, expect_fence=known.fence, retire=True)
         return Mutate(
             self.view.wide_row,
-            lock=LockRow(state, self.owner, until_ms, fence, self._lock_tally()),
-            expect_fence=self.view.fence,
-            cursors=() if self.view.open or self.retire else tuple(self.moved.values()),
-            slots=() if self.retire else tuple(self.changes.values()),
-            retire=self.retire,
+            lock=head.left_with(lock).lock,
+            expect_fence=known.fence,
+            cursors=tuple(head.moved.values()),
+            slots=tuple(head.changes.values()),
         )
-
-    def _lock_tally(self) -> int:
-        """What makes the sum 0. Holders that change slots meanwhile leave the sum of those as it is."""
-        if self.retire:
-            return 0  # nothing else is left
-        slots = policy.slots_after(self.slots, self.changes)
-        return wrapped(-tallies({**self.cursors, **self.moved}.values(), slots.values()))
 
     def claim(self, gate: SuspectGate, fence: int) -> Claim:
         """What is ours now that the mutation is applied."""
-        claim = Claim(more=self.more and bool(self.grants), passed_over=self.passed_over)
+        claim = Claim(more=self.more and bool(self.grants))
         lists = {
             Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
         }  # fmt: skip
@@ -284,7 +289,7 @@ class Draft:
                 claim.taken += [Taken(row, lease) for row in grant.rows]
                 continue
             for row in grant.rows:
-                expired = row.expires is not None and row.expires <= self.now_ms
+                expired = row.expires is not None and row.expires <= self.now_us // 1000
                 goes = disposition(self.spec, expired=expired, dying=dying)
                 lists[goes].append(Taken(row, lease))
         return claim

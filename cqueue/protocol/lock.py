@@ -47,47 +47,49 @@ def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
     lock is taken first, so that they do not read in vain; and where there is no fence yet: a claim that was
     made up before the wide row was dropped must not find things as it left them when it is sent at last.
     """
-    if view.head is None:
+    known = view.known
+    if known.head is None:
         now_us = yield from Now()
-        view.saw((yield from ReadHead(view.wide_row)), now_us)
-    head, now_us = view.head or Head(), (yield from Now())
+        known.saw((yield from ReadHead(view.wide_row)), now_us)
+    head, now_us = known.head or Head(), (yield from Now())
     if is_retired(head.lock, view.end_us, now_us):
         view.retired = True
     if view.retired:
         return False
     if is_held(head.lock, spec, now_us):
-        view.head = None  # it will be another one when the lock is free
+        known.head = None  # it will be another one when the lock is free
         return False
-    if policy.locks_first(head, has_rival=not view.expects_no_rival(now_us)):
+    if policy.locks_first(head, has_rival=not known.expects_no_rival(now_us)):
         return (yield from acquire(view, spec))
-    view.fence = fence_of(head)
+    known.fence = fence_of(head)
     return True
 
 
 def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
     """Lock the wide row, whose lock is free or has run out as far as is known. True: it is ours."""
-    head, now_us = view.head or Head(), (yield from Now())
-    stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
-    view.head = view.ahead = None
-    owner, fence = (yield from new_owner()), sanity.next_fence(stored, now_us)
-    lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence, tally)
-    if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
-        return False
-    # The rest of the head was read before, and perhaps in part: no claim goes by it unread.
-    view.head, view.whole_us, view.fence, view.locked = replace(head, lock=lock), 0, fence, True
-    return True
+    owner, now_us = (yield from new_owner()), (yield from Now())
+    lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, 0)
+    return (yield from _write(view, lock, now_us))
 
 
 def unlock(view: RowView) -> Proto[None]:
     """Give back a lock that is held between claims. Best effort: its lease ends by itself."""
-    head, expect = view.head, view.fence
-    if not view.locked or head is None or head.lock is None:
-        return
-    view.head, view.fence, view.locked, view.ahead = None, None, False, None
-    now_us = yield from Now()
-    lock = LockRow(LockState.FREE, b"", 0, sanity.next_fence(expect, now_us), head.lock.tally)
-    if (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=expect))):
-        view.fence, view.head, view.whole_us = lock.fence, replace(head, lock=lock), 0
+    if view.known.locked:
+        now_us = yield from Now()
+        yield from _write(view, LockRow(LockState.FREE, b"", 0, 0), now_us)
+
+
+def _write(view: RowView, lock: LockRow, now_us: int) -> Proto[bool]:
+    """Write this lock, with the next fence; whether it stands."""
+    head = view.known.head or Head()
+    stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
+    lock = lock._replace(fence=sanity.next_fence(stored, now_us), tally=tally)
+    view.known.forget()
+    if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
+        return False
+    # The rest of the head was read before, and perhaps in part: no claim goes by it unread.
+    view.known.wrote(replace(head, lock=lock), whole=False)
+    return True
 
 
 def read_whole(

@@ -76,7 +76,7 @@ class Poll:
     def distrust(self) -> None:
         """What was read until now may be deleted again: nothing that was read ahead is claimed."""
         for view in self.registry.views.values():
-            view.ahead = None
+            view.known.ahead = None
 
     # ── a round ──
 
@@ -167,16 +167,16 @@ class Poll:
             stay = stay and not list_.is_last_turn(view)
             claimed = yield from claim(view, spec, self.gate, want, stay=stay)
         except (NotDone, OutcomeUnknown):
-            view.sizes.doubt(view.priorities)
+            view.reading.sizes.doubt(view.priorities)
             raise
         finally:
-            list_.hold(view if view.locked else None)
+            list_.hold(view if view.known.locked else None)
         claimed.reason = work.reason
         if claimed.contended and work.reason is Reason.HINT:
             self._contended.append(view)
         if claimed.more:
             list_.add(view, Reason.LEFT)
-        if claimed.passed_over and self._claims_ahead:
+        if self._claims_ahead and has_suspect(view, spec, (yield from Now())):
             list_.add(view, Reason.SUSPECT)
         return claimed
 
@@ -214,6 +214,7 @@ class Poll:
         if work is None:
             return Claim()
         self.gate = self._own_gate
+        work.view.known.ahead = None  # the next round tells whether that was deleted again
         try:
             return (yield from self._claim(work, spec, want, stay=False))
         except (NotDone, OutcomeUnknown):

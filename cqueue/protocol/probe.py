@@ -52,7 +52,7 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
     ask: list[RowView] = []
     for index, (view, head) in enumerate(zip(views, heads, strict=True)):
         if isinstance(head, Head):
-            view.saw(head, now_us)
+            view.known.saw(head, now_us)
             if is_retired(head.lock, view.end_us, now_us):
                 view.retired = True
                 yield from finish_retirement(view, spec)
@@ -64,12 +64,12 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
 
 def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
     """Whether cursors and slots alone say that there is something to do."""
-    head = view.head or Head()
+    head = view.known.head or Head()
     used = [slot for slot in head.slots if slot.in_use]
     if any(can_take(slot, spec, gate, now_us) for slot in used):
         return True
     if view.open:
-        return now_us >= view.floors.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
+        return now_us >= view.reading.floors.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
     if any(is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
         return True
     return not used and now_us >= view.retire_at_us(spec)
@@ -77,7 +77,7 @@ def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int
 
 def has_suspect(view: RowView, spec: QueueSpec, now_us: int) -> bool:
     """Whether the head, as last read, shows what its holder has let expire, and that is to be tried again."""
-    head = view.head or Head()
+    head = view.known.head or Head()
     ripe = [slot for slot in head.slots if is_ripe(slot, spec, now_us)]
     return any(of_slot(slot, spec) is Disposition.ALONE for slot in ripe)
 
@@ -104,7 +104,7 @@ def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[lis
     found: list[RowView] = []
     for view, read, answer in zip(asked, reads, answers, strict=True):
         if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, read, answer):
-            view.looked_us.clear()  # the claim has to look back again, to take what was found there
+            view.reading.looked_us.clear()  # the claim has to look back again, to take what was found there
             found.append(view)
     for view in views:
         if view not in found:
@@ -116,14 +116,14 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
     """Where to look for messages of a priority, with as many ids as are enough to know."""
     row, present = view.wide_row, ids.highest_at(now_us)
     if view.open:
-        since = max(view.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
+        since = max(view.reading.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
         return [ReadIds(row, priority, since, present, PROBE_IDS)]
-    at = (view.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
-    above = len(listed_above((view.head or Head()).slots, at))
+    at = (view.known.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
+    above = len(listed_above((view.known.head or Head()).slots, at))
     looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
     back = look_back(view, spec, at, now_us)
     if back is not None:
-        view.looked_us[priority] = now_us
+        view.reading.looked_us[priority] = now_us
         looks.append(ReadIds(row, priority, back.after, back.upto, PROBE_IDS))
     return looks
 
@@ -133,7 +133,7 @@ def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
 
     What lies behind as many as were asked for is not known.
     """
-    head = view.head or Head()
+    head = view.known.head or Head()
     listed = {
         id_
         for slot in head.slots
@@ -147,12 +147,12 @@ def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
     """A row that is over cannot get new messages: look again when a timeout is due, or soon anyway."""
     if now_us < view.end_us + spec.settle_us + spec.skew_us:
         return 0
-    used = [slot for slot in (view.head or Head()).slots if slot.in_use]
+    used = [slot for slot in (view.known.head or Head()).slots if slot.in_use]
     if any(is_ripe(slot, spec, now_us) for slot in used):
         return 0  # a suspect that waits for another one: it may be taken any moment
     wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]
     if view.open:
-        wake_us.append(view.floors.pass_at_us)
+        wake_us.append(view.reading.floors.pass_at_us)
     return min((at for at in wake_us if at > now_us), default=now_us + MAX_REST_US)
 
 

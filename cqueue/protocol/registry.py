@@ -49,22 +49,15 @@ class Registry:
             self._kinds.append(open_)
 
     def due(self, now_us: int) -> list[RowView]:
-        """Views that may have work now, oldest time shard first; time shards not begun are left out."""
-        return sorted(
-            (
-                view
-                for view in self.views.values()
-                if now_us >= view.rest_until_us and now_us >= view.wide_row.time_shard * 1000
-            ),
-            key=lambda view: view.wide_row.time_shard,
-        )
+        """Views that may have work now; time shards that have not begun are left out."""
+        begun = [view for view in self.views.values() if now_us >= view.wide_row.time_shard * 1000]
+        return [view for view in begun if now_us >= view.rest_until_us]
 
     def add(self, spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:
         """Know of a wide row; new priorities end its rest."""
         view = self.views.get(wide_row)
         if view is None:
-            view = self.views[wide_row] = view_of(spec, wide_row, priorities)
-            view.sizes = self._sizes
+            view = self.views[wide_row] = view_of(spec, wide_row, priorities, self._sizes)
         elif not priorities <= view.priorities:
             view.priorities |= priorities
             view.rest_until_us = view.seen_us = 0

@@ -50,12 +50,12 @@ def may_retire(draft: Draft) -> bool:
     """Whether a pass is worth it: the row is over since W + ε, no slot in use, no sweep open."""
     if draft.now_us < draft.view.retire_at_us(draft.spec) or draft.grants:
         return False
-    if any(change.row.ids for change in draft.changes.values()):
+    if any(change.row.ids for change in draft.head.changes.values()):
         return False
-    idle = {key for key, change in draft.changes.items() if not change.row.ids}
-    if any((slot.priority, slot.number) not in idle for slot in draft.in_use()):
+    idle = {key for key, change in draft.head.changes.items() if not change.row.ids}
+    if any((slot.priority, slot.number) not in idle for slot in draft.head.in_use()):
         return False
-    return all(draft.cursor(p).cursor >= draft.cursor(p).boundary for p in draft.view.priorities)
+    return all(draft.head.cursor(p).cursor >= draft.head.cursor(p).boundary for p in draft.view.priorities)
 
 
 def try_retire(draft: Draft) -> Proto[None]:
@@ -68,8 +68,8 @@ def try_retire(draft: Draft) -> Proto[None]:
     view = draft.view
     if not may_retire(draft):
         return
-    if not view.passed.upto:
-        view.budget.restart()
+    if not view.reading.passed.upto:
+        view.reading.budget.restart()
     found = yield from _pass_others(draft)
     left = READS_AT_ONCE
     for priority in sorted(view.priorities):
@@ -77,12 +77,12 @@ def try_retire(draft: Draft) -> Proto[None]:
             found, reads = yield from _pass_priority(draft, priority, left)
             left -= reads
     if found:
-        view.passed.restart()
+        view.reading.passed.restart()
         yield from _take_strays(draft, found)
-    elif all(view.passed.upto.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
-        draft.retire = not view.passed.quarantine
-        if view.passed.quarantine:
-            view.passed.restart()
+    elif all(view.reading.passed.upto.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
+        draft.retire = not view.reading.passed.quarantine
+        if view.reading.passed.quarantine:
+            view.reading.passed.restart()
             view.rest_until_us = draft.now_us + QUARANTINE_REST_US
 
 
@@ -93,10 +93,10 @@ def _end(draft: Draft) -> int:
 def _pass_others(draft: Draft) -> Proto[Found]:
     """Live ids of the priorities that nobody uses: each in one read, as nothing lies there."""
     view = draft.view
-    others = [p for p in PRIORITIES if p not in view.priorities and p not in view.passed.upto]
+    others = [p for p in PRIORITIES if p not in view.priorities and p not in view.reading.passed.upto]
     found, _ = yield from _pass_over(draft, [Piece(priority, ids.START, _end(draft)) for priority in others])
     if not found:
-        view.passed.upto.update(dict.fromkeys(others, _end(draft)))
+        view.reading.passed.upto.update(dict.fromkeys(others, _end(draft)))
     return found
 
 
@@ -106,30 +106,28 @@ def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found,
     Below the boundary lie tombstones, so that pieces are cut by what is known of them. Above it nobody took
     much: pieces grow there, until they cross tombstones after all (of a purge).
     """
-    view, at, end, reads = draft.view, draft.cursor(priority), _end(draft), 0
-    after = view.passed.upto.get(priority, ids.lowest_at(view.wide_row.time_shard * 1000) - 1)
-    longest_us = view.budget.pace_us
+    view, at, end, reads = draft.view, draft.head.cursor(priority), _end(draft), 0
+    after = view.reading.passed.upto.get(priority, ids.lowest_at(view.wide_row.time_shard * 1000) - 1)
+    longest_us = view.reading.budget.pace_us
     while after < end and reads < most:
         pieces: list[Piece] = []
         while len(pieces) < SIDE_BY_SIDE and after < end:
-            pace_us = view.budget.pace_us if view.open or after < at.boundary else longest_us
-            upto = view.budget.known_end(priority, after, end)
-            if upto is None:
-                upto = min(end, ids.lowest_at(ids.time_us(after) + 1 + pace_us) - 1)
+            pace_us = view.reading.budget.pace_us if view.open or after < at.boundary else longest_us
+            upto = view.reading.budget.piece_end(priority, after, end, pace_us)
             pieces.append(Piece(priority, after, upto))
             after = upto
         reads += len(pieces)
         try:
             found, crossed = yield from _pass_over(draft, pieces)
         except NotDone:
-            view.budget.failed()
+            view.reading.budget.failed()
             raise
         if found:
             return found, reads
-        view.passed.upto[priority] = after
-        view.budget.crossed(crossed)
-        is_clear = crossed <= GENTLE_TOMBSTONES and not view.budget.cautious
-        longest_us = longest_us * GROWTH if is_clear else view.budget.pace_us
+        view.reading.passed.upto[priority] = after
+        view.reading.budget.crossed(crossed)
+        is_clear = crossed <= GENTLE_TOMBSTONES and not view.reading.budget.cautious
+        longest_us = longest_us * GROWTH if is_clear else view.reading.budget.pace_us
     return {}, reads
 
 
@@ -151,7 +149,7 @@ def _not_in_quarantine(draft: Draft, piece: Piece, answer: IdSlice) -> Proto[lis
     aside = _set_aside(draft, piece.priority)
     while True:
         some = [i for i in answer.ids if i not in aside and not ids.is_any_of_row(i, answer.damaged)]
-        draft.view.passed.quarantine |= len(some) < len(answer.ids)
+        draft.view.reading.passed.quarantine |= len(some) < len(answer.ids)
         if some or len(answer.ids) < PASS_IDS:
             return some
         rest = piece._replace(after=answer.ids[-1])
@@ -166,7 +164,7 @@ def _take_strays(draft: Draft, found: Found) -> Proto[None]:
     view, damaged = draft.view, tuple[int, ...]()
     for priority, strays in found.items():
         view.priorities.add(priority)
-        wanted = draft.unlisted(priority, sorted(strays))[: max(0, draft.left)]
+        wanted = draft.head.unlisted(priority, sorted(strays))[: max(0, draft.left)]
         if wanted:
             read = ReadSlice(view.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
             rows, _, damaged = yield from read
@@ -184,7 +182,7 @@ def _take_strays(draft: Draft, found: Found) -> Proto[None]:
 
 def _set_aside(draft: Draft, priority: int) -> set[int]:
     """What slots in quarantine list."""
-    slots = [slot for slot in draft.slots.values() if slot.state is SlotState.QUARANTINED]
+    slots = [slot for slot in draft.head.slots.values() if slot.state is SlotState.QUARANTINED]
     return {id_ for slot in slots if slot.priority == priority for id_ in slot.ids}
 
 

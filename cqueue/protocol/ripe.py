@@ -34,7 +34,7 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
 
     A slot whose messages are all dead is freed, and keeps nothing else waiting.
     """
-    ripe = [slot for slot in draft.in_use() if is_ripe(slot, draft.spec, draft.now_us)]
+    ripe = [slot for slot in draft.head.in_use() if is_ripe(slot, draft.spec, draft.now_us)]
     for slot in sorted(ripe, key=lambda slot: slot.due_ms):
         if draft.listable <= 0:
             draft.more = True
@@ -44,16 +44,14 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
             yield from _take_dead(draft, slot)
         elif goes is Disposition.DELIVER:
             yield from _take_waiting(draft, slot)
-        elif _looks_for_suspect(draft) and (draft.suspect or gate.reserve(draft.now_ms)):
-            draft.suspect = True  # reserved until the claim is over, for the first one that lives
+        elif _looks_for_suspect(draft) and (draft.reserved or gate.reserve(draft.now_us // 1000)):
+            draft.reserved = True  # reserved until the claim is over, for the first one that lives
             yield from take_suspect(draft, slot)
-        else:
-            draft.passed_over = True
 
 
 def _looks_for_suspect(draft: Draft) -> bool:
     """Whether a claim looks for a suspect that lives: it has taken nothing, and freed few slots."""
-    return not draft.grants and len(draft.changes) < FREED_AT_ONCE
+    return not draft.grants and len(draft.head.changes) < FREED_AT_ONCE
 
 
 def alone_before(slot: SlotRow, spec: QueueSpec) -> int:
@@ -69,7 +67,7 @@ def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
     if rows:
         draft.grant(slot.priority, rows, slot.attempt + 1, within=None if rest else slot)
     if rest or not rows:
-        draft.keep(slot, rest)
+        draft.head.keep(slot, rest)
         draft.more = draft.more or bool(rest)
 
 
@@ -77,15 +75,14 @@ def take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
     """Take the first live message alone; those before it in order are dead, the others stay listed."""
     rows = yield from ReadMessages(draft.view.wide_row, slot.priority, slot.ids, limit=1)
     if not rows:
-        draft.keep(slot, ())
+        draft.head.keep(slot, ())
         return
-    draft.left = 0
     draft.more = True
     rest = [id_ for id_ in slot.ids if id_ > rows[0].id]
     had = alone_before(slot, draft.spec)
     draft.grant(slot.priority, rows, had + 1, within=None if rest else slot, suspect=True)
     if rest:
-        draft.keep(slot._replace(attempt=had), rest)
+        draft.head.keep(slot._replace(attempt=had), rest)
 
 
 def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
@@ -96,13 +93,13 @@ def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
     """
     chunk, rest = slot.ids[:BURIED_AT_ONCE], slot.ids[BURIED_AT_ONCE:]
     rows = yield from ReadMessages(draft.view.wide_row, slot.priority, chunk)
-    died_at_ms = kept_time_of_death(slot, draft.spec, draft.now_ms)
+    died_at_ms = kept_time_of_death(slot, draft.spec, draft.now_us // 1000)
     for index, row in enumerate(rows):
         last = index == len(rows) - 1 and not rest
         within = slot if last else None
         draft.grant(slot.priority, [row], slot.attempt, within=within, died_at_ms=died_at_ms)
     if rest or not rows:
-        draft.keep(slot, rest)
+        draft.head.keep(slot, rest)
 
 
 def kept_time_of_death(slot: SlotRow, spec: QueueSpec, now_ms: int) -> int:

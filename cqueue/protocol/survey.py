@@ -111,22 +111,21 @@ class Walk:
         self._pace_us = max(SHORTEST_PIECE_US, min(self._longest_us, wanted_us))
 
 
-def wide_rows(spec: QueueSpec) -> Proto[list[tuple[WideRow, frozenset[int]]]]:
-    """All registered wide rows with their priorities, oldest first."""
-    epochs = yield from _epochs(spec)
-    return (yield from _rows_of(spec, epochs))
+Registered = tuple[WideRow, frozenset[int]]
+"""A wide row with its priorities."""
 
 
-def first_wide_rows(spec: QueueSpec, most: int) -> Proto[tuple[list[tuple[WideRow, frozenset[int]]], bool]]:
+def wide_rows(spec: QueueSpec) -> Proto[list[Registered]]:
+    """All registered wide rows, oldest first."""
+    return (yield from first_wide_rows(spec, None))[0]
+
+
+def first_wide_rows(spec: QueueSpec, most: int | None) -> Proto[tuple[list[Registered], bool]]:
     """As `wide_rows`, but only those of the `most` oldest epochs; and whether these are all."""
     epochs = yield from _epochs(spec)
-    rows = yield from _rows_of(spec, epochs[:most])
-    return rows, len(epochs) <= most
-
-
-def _rows_of(spec: QueueSpec, epochs: Sequence[int]) -> Proto[list[tuple[WideRow, frozenset[int]]]]:
-    found = yield from _registered(spec, epochs)
-    return sorted((WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for _, row in found)
+    found = yield from _registered(spec, epochs[:most])
+    rows = [(WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for _, row in found]
+    return sorted(rows), len(epochs) <= (most or len(epochs))
 
 
 def _epochs(spec: QueueSpec) -> Proto[list[int]]:

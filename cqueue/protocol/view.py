@@ -109,53 +109,79 @@ class Floors:
         self._gap_us = min(LONGEST_PASS_GAP_US, self._gap_us * 2)
 
 
+@dataclass(slots=True)
+class KnownHead:
+    """The head of a wide row as we know it, and what was read by it: good while its fence stands."""
+
+    head: Head | None = None  # as last read, or left by our last claim
+    fence: int | None = None  # of the head that we go by: while it stands, nobody has claimed since
+    locked: bool = False  # and we keep the lock
+    ahead: Ahead | None = None  # read before it is asked for
+    read_us: int = 0  # when it was read last
+    whole: bool = False  # a claim has read it, and saw it whole
+    rival_us: int = 0  # when somebody else claimed here, as far as we have seen
+
+    def saw(self, head: Head, now_us: int) -> None:
+        """A head was read. A fence that is not the one that we know says when somebody else claimed."""
+        if fence_of(head) != self.fence:
+            self.rival_us = max(self.rival_us, fence_of(head) or 0)
+            self.fence, self.ahead, self.locked = None, None, False
+        self.head, self.read_us, self.whole = head, now_us, False
+
+    def forget(self) -> None:
+        """It is about to change, or is somebody else's: the next claim reads it."""
+        self.head, self.fence, self.locked, self.ahead = None, None, False, None
+
+    def wrote(self, head: Head, *, whole: bool) -> None:
+        """A mutation of ours stands, and has left this head. whole: no part of it is older than the rest."""
+        self.head, self.fence, self.whole = head, fence_of(head), whole
+        self.locked = head.lock is not None and bool(head.lock.until_ms)
+
+    def is_remembered(self, now_us: int) -> bool:
+        """Whether the head need not be read: it is as our last claim left it, and was read a moment ago.
+
+        Where others claim too it would often turn out to be another one by now, unless we keep the lock.
+        """
+        return self.whole and now_us - self.read_us < REMEMBERED_US and self.expects_no_rival(now_us)
+
+    def expects_no_rival(self, now_us: int) -> bool:
+        """Whether nobody else is likely to claim here: nobody has done so for a while."""
+        return self.locked or now_us - self.rival_us >= RIVALS_US
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one consumer knows of the messages of a wide row: how to read them, and where it has."""
+
+    budget: TombstoneBudget
+    sizes: Sizes = field(default_factory=Sizes)  # a registry's views share them
+    looked_us: dict[int, int] = field(default_factory=dict)  # by priority: when the last look-back was made
+    swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last came to its end
+    passed: Passed = field(default_factory=Passed)
+    floors: Floors = field(default_factory=Floors)  # of an open wide row
+
+
 @dataclass(slots=True, eq=False)
 class RowView:
-    """One wide row in a consumer's memory."""
+    """One wide row in a consumer's memory: which it is, what is known of it, and when to look there again."""
 
     wide_row: WideRow
     end_us: int
     priorities: set[int]
-    fence: int | None = None  # of the head that we know: while it stands, nobody has claimed since
-    locked: bool = False  # and we keep the lock
-    foreign: bool = False  # another worker looks at it first
-    head: Head | None = None  # as last read, or left by our last claim
-    ahead: Ahead | None = None  # good for as long as our fence stands
-    head_us: int = 0  # when it was read last
-    whole_us: int = 0  # when a claim read it, and saw it whole; 0: it may be another one by now
-    rival_us: int = 0  # when somebody else claimed here, as far as we have seen
-    probed_us: int = 0  # when a search looked for work here
-    seen_us: int = 0  # when a claim of ours read the head that left nothing behind
-    retired: bool = False
-    rest_until_us: int = 0  # nothing to do before
+    reading: Reading
+    known: KnownHead = field(default_factory=KnownHead)
     finished: list[Lease] = field(default_factory=list)  # all acked: slots to be freed
     claims: int = 0
-    looked_us: dict[int, int] = field(default_factory=dict)  # by priority: when the last look-back was made
-    swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last came to its end
-    sizes: Sizes = field(default_factory=Sizes)  # a registry's views share them
-    passed: Passed = field(default_factory=Passed)
-    floors: Floors = field(default_factory=Floors)  # of an open wide row
-    budget: TombstoneBudget = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Nothing is known of tombstones."""
-        self.budget = TombstoneBudget(self.wide_row.time_shard * 1000, self.end_us)
+    foreign: bool = False  # another worker looks at it first
+    retired: bool = False
+    probed_us: int = 0  # when a search looked for work here
+    seen_us: int = 0  # when a claim of ours read the head that left nothing behind
+    rest_until_us: int = 0  # nothing to do before
 
     @property
     def open(self) -> bool:
         """Whether this is an open wide row."""
         return policy.has_no_cursor(self.wide_row)
-
-    def remembers_head(self, now_us: int) -> bool:
-        """Whether the head need not be read: it is as our last claim left it, and was read a moment ago.
-
-        Where others claim too it would often turn out to be another one by now, unless we keep the lock.
-        """
-        return now_us - self.whole_us < REMEMBERED_US and self.expects_no_rival(now_us)
-
-    def expects_no_rival(self, now_us: int) -> bool:
-        """Whether nobody else is likely to claim here: nobody has done so for a while."""
-        return self.locked or now_us - self.rival_us >= RIVALS_US
 
     def is_current(self, now_us: int) -> bool:
         """Whether the boundary that we know is likely to be where it is now, or not far away.
@@ -163,18 +189,11 @@ class RowView:
         Else a read from there might cross all that others have taken, and acked, since then: of what our
         last claim left there, or what was sent since.
         """
-        unseen_us = now_us - self.head_us
-        if self.locked or unseen_us < CURRENT_US:
+        unseen_us = now_us - self.known.read_us
+        if self.known.locked or unseen_us < CURRENT_US:
             return True
-        alone = not self.foreign and self.expects_no_rival(now_us)
+        alone = not self.foreign and self.known.expects_no_rival(now_us)
         return bool(self.seen_us) and unseen_us < UNSEEN_US and alone
-
-    def saw(self, head: Head, now_us: int) -> None:
-        """A head was read. A fence that is not the one that we know says when somebody else claimed."""
-        if fence_of(head) != self.fence:
-            self.rival_us = max(self.rival_us, fence_of(head) or 0)
-            self.fence, self.ahead, self.locked = None, None, False
-        self.head, self.head_us, self.whole_us = head, now_us, 0
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """From when on the wide row may be retired: nothing acknowledged can land in it any more.
@@ -186,6 +205,10 @@ class RowView:
         return policy.nothing_lands_from_us(spec, self.end_us, open_=self.open)
 
 
-def view_of(spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:
+def view_of(
+    spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int], sizes: Sizes | None = None
+) -> RowView:
     """A fresh view."""
-    return RowView(wide_row, shards.end_us(spec, wide_row), set(priorities))
+    end_us = shards.end_us(spec, wide_row)
+    reading = Reading(TombstoneBudget(wide_row.time_shard * 1000, end_us), sizes or Sizes())
+    return RowView(wide_row, end_us, set(priorities), reading)

@@ -56,10 +56,10 @@ class WorkList:
         return bool(self._suspects)
 
     def add(self, view: RowView, reason: Reason) -> None:
-        """Put a wide row at the end; one that waits already keeps its place."""
+        """Put a wide row at the end; one that waits already keeps its place, and a hint is its reason now."""
         if reason is Reason.SUSPECT:
             self._suspects[view.wide_row] = view
-        elif view not in self:
+        elif view not in self or (reason is Reason.HINT and view is not self.held):
             self._waiting[view.wide_row] = Work(view, reason)
 
     def hold(self, view: RowView | None) -> None:

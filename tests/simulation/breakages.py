@@ -188,7 +188,7 @@ def suspects_together() -> Any:
         if rows:
             d.grant(slot.priority, rows, slot.attempt + 1, within=slot, suspect=True)
         else:
-            d.keep(slot, ())
+            d.head.keep(slot, ())
 
     return replaced("suspect taken", take)
 
@@ -275,7 +275,7 @@ def messages_before_head() -> Any:
         return Known(Slice(rows, 0) if type(op) is ReadSlice else IdSlice([row.id for row in rows], 0))
 
     return _all_of(
-        replaced("head read", head), replaced("messages taken", lambda draft: _asking(take(draft), read))
+        replaced("head read", head), replaced("messages taken", lambda *claim: _asking(take(*claim), read))
     )
 
 

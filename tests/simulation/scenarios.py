@@ -294,8 +294,8 @@ def what_is_claimed_is_not_kept_ahead() -> None:
     stray: list[int] = []
 
     def land(operation: object) -> None:
-        """Behind the slice, which has been read, and before the pass."""
-        if type(operation) is ReadIds and not stray:
+        """Behind the slice, which has been read, and before the pass comes to this priority."""
+        if type(operation) is ReadIds and operation.priority and not stray:
             stray.extend(table.put(NOON_US + 50_000))
 
     (taken,) = table.claim(view, hook=land).taken

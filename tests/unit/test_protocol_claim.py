@@ -170,7 +170,7 @@ def test_where_more_was_left_a_boundary_is_soon_out_of_date(two_rows):
     table, first, _ = two_rows
     put(table, 2)
     assert table.run(claim(first, table.spec, SuspectGate(), 1, stay=False)).more
-    assert not first.locked
+    assert not first.known.locked
     table.pass_time(CURRENT_US)
     assert first_read(table, first)[:1] == [ReadHead]
 
@@ -249,7 +249,7 @@ def test_a_large_claim_takes_several_slots():
     """Each lists what whoever takes it over can read at once; messages of one row stay together."""
     table = Table()
     view = table.view()
-    view.sizes.saw(0, 64, 100)
+    view.reading.sizes.saw(0, 64, 100)
     sizes = [300, 250, 250, 250, 7]  # the first ones are sent one by one
     sent = put(table, sizes[0])
     for number, size in enumerate(sizes[1:]):
@@ -271,7 +271,7 @@ def test_what_is_taken_over_is_read_a_thousand_at_a_time():
     """What was deleted is a tombstone in such a read."""
     table = Table()
     view = table.view()
-    view.sizes.saw(0, 64, 100)
+    view.reading.sizes.saw(0, 64, 100)
     sent = put(table, 2500)
     table.pass_time(2000)
     taken = table.claim(view, want=4000).taken
@@ -333,7 +333,7 @@ def test_what_was_read_ahead_is_not_read_again():
         found += ids_of(table.claim(view, want=5))
     assert found == some[:40]
     assert slices(table) == before
-    assert view.ahead.rows[0].id == some[40]
+    assert view.known.ahead.rows[0].id == some[40]
 
 
 def test_what_was_read_ahead_long_ago_is_read_again():
@@ -503,8 +503,8 @@ def test_a_long_pass_goes_on_in_the_next_claim():
     drained(table, table.view())
     view = table.view()
     table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
-    view.budget.cautious = True  # above the boundary as well
-    view.budget.saw(500, 500, 3 * SECOND_US // 10)
+    view.reading.budget.cautious = True  # above the boundary as well
+    view.reading.budget.saw(500, 500, 3 * SECOND_US // 10)
     claims = 0
     while not view.retired:
         before = len(id_reads(table))
@@ -512,6 +512,49 @@ def test_a_long_pass_goes_on_in_the_next_claim():
         assert len(id_reads(table)) - before <= READS_AT_ONCE + 20
         claims += 1
     assert claims > 5
+
+
+def test_one_consumer_at_a_time_passes_over_a_wide_row():
+    """Others find its lock taken, and read nothing of it."""
+    table = Table()
+    mine, theirs = table.view(), table.view()
+    put(table)
+    table.run(ack.free(table.run(ack.ack(table.claim(mine).taken))))
+    table.run(unlock(mine))
+    table.pass_time(table.end_us - table.time_us + SETTLE_US + SKEW_US)
+    met: list[ReadIds] = []
+
+    def meet(operation) -> None:
+        if type(operation) is ReadIds and operation.priority == 9 and not met:
+            met.append(operation)
+            before = len(id_reads(table))
+            assert table.claim(theirs).contended
+            assert table.poll(theirs).taken == []
+            assert id_reads(table)[before:] == []
+
+    table.claim(mine, hook=meet)
+    assert met
+    assert mine.retired
+
+
+@pytest.mark.usefixtures("slices_of_five")
+def test_a_slice_of_listed_messages_only_leaves_nothing_when_what_is_behind_it_was_read():
+    """No lock is kept, and no claim is made, for what is not there."""
+    table = Table()
+    view = table.view()
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    strays: list[int] = []
+
+    def land(operation) -> None:
+        if type(operation) is ReadIds and not strays:
+            strays.extend(table.put(*(NOON_US + number for number in range(5))))
+
+    assert ids_of(table.claim(view, hook=land)) == strays
+    (last,) = table.put(NOON_US + 1000)
+    claimed = table.claim(view)
+    assert ids_of(claimed) == [last]
+    assert not claimed.more
+    assert not table.head().lock.until_ms
 
 
 def test_damaged_tallies_stop_nobody_and_are_mended():
@@ -729,7 +772,7 @@ def test_a_slice_that_failed_makes_the_next_one_smaller():
     table.pass_time(1000)
     assert len(table.receive(poll)) == 10
     view = poll.registry.views[table.row]
-    supposed = view.sizes.means[0]
+    supposed = view.reading.sizes.means[0]
 
     def fail(operation):
         if isinstance(operation, ReadSlice):
@@ -738,7 +781,7 @@ def test_a_slice_that_failed_makes_the_next_one_smaller():
     table.pass_time(AHEAD_US)
     with pytest.raises(NotDone):
         table.receive(poll, hook=fail)
-    assert view.sizes.means[0] > supposed
+    assert view.reading.sizes.means[0] > supposed
 
 
 def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
@@ -789,6 +832,6 @@ def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
     table.store.execute = torn_then_failing
     with pytest.raises(NotDone):
         table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))
-    assert view.locked
+    assert view.known.locked
     new = put(table)
     assert ids_of(table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))) == new

@@ -4,9 +4,10 @@ import pytest
 
 from cqueue.catalog import ACTIVE
 from cqueue.errors import NotDone
-from cqueue.protocol import shards
+from cqueue.protocol import ack, shards
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.lock import acquire, make_ready, unlock
 from cqueue.protocol.poll import (
     ENOUGH_FOUND,
     OTHERS_EVERY_US,
@@ -19,14 +20,16 @@ from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import TURNS, Reason
 from cqueue.store.operations import (
     CreateQueue,
+    DeleteMessages,
     Mutate,
+    Pause,
     QueueRow,
     ReadHead,
     ReadIds,
     ReadShards,
     WideRow,
 )
-from tests.simulation.hand import NOON_US, Table
+from tests.simulation.hand import NOON_US, SETTLE_US, SKEW_US, Table
 
 
 def started(table: Table) -> Poll:
@@ -312,3 +315,59 @@ def test_a_look_for_a_suspect_that_fails_keeps_no_lock():
     assert lock is not None
     assert not lock.until_ms
     assert poll.work.held is None
+
+
+def test_a_late_hint_does_not_retire_a_wide_row_again():
+    """It costs neither a read nor a Paxos round."""
+    table = Table()
+    poll = started(table)
+    row = put(table, 0)
+    (taken,) = table.claim().taken
+    table.run(ack.free(table.run(ack.ack([taken]))))
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    assert took(table, poll) == 0
+    assert poll.registry.views[row].retired
+    before = len(table.log)
+    table.run(poll.begin(table.spec, [hint(row)]))
+    assert table.run(poll.next_claim(table.spec, 10)) is None
+    assert [
+        op for op in table.log[before:] if type(op) is Mutate or getattr(op, "wide_row", None) == row
+    ] == []
+
+
+def test_a_hint_counts_where_a_search_has_found_the_wide_row_before():
+    """Somebody else has it for a moment: it is looked at again within that moment, not a search later."""
+    table = Table()
+    poll = started(table)
+    row = put(table, 0)
+    table.run(poll.begin(table.spec))
+    poll.work.add(poll.registry.add(table.spec, row, frozenset({0})), Reason.FOUND)
+    assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
+    put(table, 0)
+    poll.work.add(poll.registry.views[row], Reason.FOUND)
+    rival = table.view(row)
+    table.run(make_ready(rival, table.spec))
+    table.run(acquire(rival, table.spec))
+
+    def let_go(operation) -> None:
+        if type(operation) is Pause:
+            table.run(unlock(rival))
+
+    table.run(poll.begin(table.spec, [hint(row)]))
+    claimed = table.run(poll.next_claim(table.spec, 10), let_go)
+    assert len(claimed.taken) == 1
+    assert claimed.reason is Reason.HINT
+
+
+def test_a_look_for_a_suspect_gives_nothing_that_was_purged():
+    """It stands between two rounds, and goes by nothing that was read ahead."""
+    table = Table()
+    poll = started(table)
+    row = put(table, 0)
+    some = [id_ for _ in range(30) for id_ in table.put(table.time_us, row=row)]
+    table.pass_time(1000)
+    table.run(poll.begin(table.spec))
+    assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 10
+    poll.work.add(poll.registry.views[row], Reason.SUSPECT)
+    table.store.execute(DeleteMessages(row, 0, tuple(some)))
+    assert table.run(poll.claim_suspect(table.spec, 10)).taken == []

@@ -148,6 +148,7 @@ def test_the_example_runs(cli, cli_url, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["shop.py", "3"])
     runpy.run_path(str(examples / "shop.py"), run_name="__main__")
     monkeypatch.setattr(sys, "path", [str(examples), *sys.path])
+    monkeypatch.delitem(sys.modules, "shop", raising=False)  # that of a page that ran before
     said = cli("dispatch", "shop:app", "--drain", "--log", "json")
     sys.modules.pop("shop", None)
     assert said.code == 0, said.err

@@ -3,8 +3,8 @@
 Python can raise an exception in another thread, but only "at its next bytecode", whatever that is by then.
 So there is one right to interrupt a run, taken either by who interrupts or by the worker when the
 handler has returned; a list's `pop` decides, because it needs no lock in which the worker could be hit.
-If the worker comes too late, it waits until the exception has been raised, and takes back what has not
-arrived.
+If the worker comes too late, it waits until the exception is under way, and lets it arrive where it is
+caught.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from typing import Any, Final
 
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exc.argtypes = (ctypes.c_ulong, ctypes.py_object)
-_clear_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
-    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
-)
 _SPIN_S: Final = 0.0005
 _TAKEN: Final[list[bool]] = []
 """The right to interrupt what does not run: nobody has it."""
@@ -77,5 +74,19 @@ class Interruptible:
         except IndexError:
             while not self._fired:
                 time.sleep(_SPIN_S)
-            _clear_async_exc(self._thread, None)  # it was swallowed, or has not arrived
+            _catch_what_is_under_way()
         self._right = _TAKEN  # so that a list lives no longer than its run
+
+
+def _catch_what_is_under_way() -> None:
+    """Have an exception arrive on this thread, in place of one that is still under way, if any is.
+
+    To take that one back instead (`PyThreadState_SetAsyncExc` with NULL) would leave the interpreter looking
+    for it at every call for ever; where a debugger, profiler or coverage traces, Python 3.11 then hangs.
+    """
+    try:
+        _set_async_exc(threading.get_ident(), Interrupted)
+        while True:
+            time.sleep(0)
+    except Interrupted:
+        return

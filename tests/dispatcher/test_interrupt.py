@@ -1,6 +1,8 @@
 """Interrupting a handler: it alone is hit, and never the worker around it."""
 
 import random
+import subprocess
+import sys
 import threading
 import time
 
@@ -102,3 +104,25 @@ def test_no_interrupt_ever_leaves_the_call():
     assert not escaped
     assert inside
     assert runs > 100
+
+
+RACES = """
+import sys, threading
+from cqueue.dispatcher.interrupt import Interrupted, Interruptible
+
+for _ in range(3000):
+    run = Interruptible()
+    thread = threading.Thread(target=run.interrupt)
+    try:
+        run.call(thread.start)
+    except Interrupted:
+        pass
+    thread.join()
+sys.setprofile(lambda *_: None)
+(lambda: None)()
+"""
+
+
+def test_the_interpreter_looks_for_no_interrupt_that_was_taken_back():
+    """Under Python 3.11 a tracer would wait for it for ever; everywhere each call would be slower."""
+    subprocess.run([sys.executable, "-c", RACES], check=True, timeout=60)

@@ -210,10 +210,19 @@ class StoredQueue:
         held = self.segments
         findings = recovery.gaps(held, self.progress.offset)
         for segment in held:
-            with contextlib.suppress(FileNotFoundError):
-                if not segments.header_is_whole(segment):
-                    findings.append(Finding(segment.path, "the header is damaged; the name says the same"))
-                findings += [finding for finding, _ in recovery.damage(segment, segment.scan())]
+            findings += _wrong_with(segment)
         path = self.directory / "progress"
         findings += [Finding(path, f"slot {slot} is damaged") for slot in progress.read(path).damaged]
         return findings
+
+
+def _wrong_with(segment: Segment) -> list[Finding]:
+    """Read a whole segment, and return what is wrong with it; nothing if it was consumed and deleted."""
+    try:
+        is_whole, scan = segments.header_is_whole(segment), segment.scan()
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        return [Finding(segment.path, f"the disk cannot read it: {exc}", segment.offsets())]
+    header = [] if is_whole else [Finding(segment.path, "the header is damaged; the name says the same")]
+    return header + [finding for finding, _ in recovery.damage(segment, scan)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from datetime import timedelta
@@ -280,3 +281,18 @@ def test_recovery_may_be_cut_off_and_begin_again(image):
     for length in range(end_position, len(done) + 1):
         path.write_bytes(done[:length])
         check(read_back(image), written, synced=5)
+
+
+def test_a_file_that_the_disk_cannot_read_is_a_finding(image, monkeypatch):
+    """With the offsets that it has, and the other files are looked at all the same."""
+
+    def unreadable(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    target = sealed(image)
+    with Spool.open_readonly(target) as spool:
+        monkeypatch.setattr(segment.Segment, "scan", unreadable)
+        (finding,) = spool.verify()
+    assert finding.path == only_segment(target)
+    assert finding.offsets == range(5)
+    assert "Input/output error" in finding.text

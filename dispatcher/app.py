@@ -83,6 +83,7 @@ class App:
         codec: of tasks that name none: `json` or `msgpack`.
         spool: what is enqueued and sent goes there first, and is forwarded, as with `Client.queue`. The
             application then starts while Cassandra is away, if its queues were opened with this spool before.
+            A function that opens one is called at the first enqueue, and `close` closes what it opened.
         unknown_task_wait: how long a message waits, without using an attempt, for a version of the
             application that has its task or takes its arguments; 0 to 10 years, by default an hour.
     """
@@ -95,7 +96,7 @@ class App:
         queue: str = DEFAULT_QUEUE,
         retry: Retry = DEFAULT_POLICY,
         codec: str = DEFAULT_CODEC,
-        spool: Spool | None = None,
+        spool: Spool | Callable[[], Spool] | None = None,
         unknown_task_wait: timedelta = UNKNOWN_TASK_WAIT,
     ) -> None:
         if target is not None and not isinstance(target, str | Client):
@@ -104,6 +105,7 @@ class App:
         client = target if isinstance(target, Client) else None
         self._link = _Link(client, is_ours=client is None)
         self._spool = spool
+        self._opened_spool: Spool | None = None  # by us
         self._mutex = Lock()
         self._registry = Registry()
         self._declared: list[Declared] = []
@@ -315,7 +317,7 @@ class App:
     def _opened(self, link: _Link, name: str) -> Queue:
         client = self._connected(link)
         try:
-            return client.queue(name, spool=None if link.is_lent else self._spool)
+            return client.queue(name, spool=None if link.is_lent else self._spool_to_use())
         except QueueNotFound as exc:
             if name not in self._registry.queues():
                 raise
@@ -326,6 +328,17 @@ class App:
                 ) from exc
             self.setup()  # the task was defined in the testing block
             return client.queue(name)
+
+    def _spool_to_use(self) -> Spool | None:
+        with self._mutex:
+            if callable(self._spool):
+                self._spool = self._opened_spool = self._spool()
+            return self._spool
+
+    def send_directly(self) -> None:
+        """Use no spool from now on: `cqueue dispatch` calls it, whose processes cannot all have one open."""
+        with self._mutex:
+            self._spool = None
 
     def close(self) -> None:
         """Close the client if this application has connected it. Stop dispatchers before.
@@ -340,6 +353,8 @@ class App:
             link.queues = {}
         if link.client is not None and link.is_ours:
             link.client.close()
+        if self._opened_spool is not None:
+            self._opened_spool.close()
 
     def __enter__(self) -> Self:
         return self

@@ -53,6 +53,7 @@ def _launch_app(app: App, settings: Settings, hooks: Sequence[Middleware]) -> La
             raise QueueNotFound(f"No task of {settings.target} has the queue {name!r}.{suggest(name, known)}")
     if not known:
         raise TargetError(f"{settings.target} has no tasks; are the modules that define them imported?")
+    app.send_directly()
     dispatcher = app.dispatcher(settings.queues or None, middleware=hooks, **settings.options)
     return Launched(dispatcher, app.close)
 

@@ -5,8 +5,9 @@ wrong at each step: docs/explanation/spool.md.
 """
 
 from cqueue.spool.damage import Finding
+from cqueue.spool.metrics import SpoolCollector
 from cqueue.spool.record import SpoolRecord
 from cqueue.spool.spool import Spool
 from cqueue.spool.stored_queue import QueueStatus
 
-__all__ = ["Finding", "QueueStatus", "Spool", "SpoolRecord"]
+__all__ = ["Finding", "QueueStatus", "Spool", "SpoolCollector", "SpoolRecord"]

@@ -53,6 +53,18 @@ APP = """
         seen.append(message.body)
         began.release()
 
+    def handing_on():
+        from cqueue.spool import Spool
+
+        other = cqueue.App(URL, spool=lambda: Spool("daemon-spool"))
+        other.task(queue="mail", name="send")(send)
+
+        @other.task(queue="slow", name="slow")
+        def slow(to):
+            other.tasks["send"].enqueue(to)
+
+        return other
+
     def make():
         return app
 
@@ -255,6 +267,14 @@ def test_a_function_that_makes_an_application_runs(shop, run):
     shop.app.tasks["send"].enqueue("a")
     assert run("daemon_shop:make", drain=True).code == 0
     assert shop.seen == ["a"]
+
+
+def test_what_handlers_enqueue_waits_in_no_spool(shop, run, tmp_path):
+    """It goes to Cassandra at once: the processes of a daemon could not all have the spool open."""
+    shop.app.tasks["slow"].enqueue("a")
+    assert run("daemon_shop:handing_on", drain=True).code == 0
+    assert shop.seen == ["a"]
+    assert not (tmp_path / "daemon-spool").exists()
 
 
 @pytest.mark.parametrize(

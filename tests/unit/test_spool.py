@@ -11,9 +11,10 @@ from concurrent.futures import wait
 from datetime import timedelta
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from cqueue import errors
-from cqueue.spool import Spool
+from cqueue.spool import Spool, SpoolCollector
 from cqueue.spool.options import OptionValues, SpoolOptions
 
 TOPIC = "mail"
@@ -305,3 +306,27 @@ def test_options_out_of_range_are_refused(options):
     """A spool that could not keep its word is not made."""
     with pytest.raises(errors.ConfigError):
         SpoolOptions(**options)
+
+
+def test_what_it_holds_is_shown_to_prometheus(tmp_path):
+    """Of each queue what waits, its age, its bytes and what was lost; and whether it is full."""
+    registry = CollectorRegistry()
+    with Spool(
+        tmp_path / "spool", disk_reserve=0, segment_bytes=4096, max_records=5, on_full="raise"
+    ) as spool:
+        registry.register(SpoolCollector(spool))
+
+        def shown(name, **labels):
+            return registry.get_sample_value(f"cqueue_spool_{name}", labels)
+
+        mail = {"topic": "mail", "queue_id": "7"}
+        spool.append_many("mail", [b"x"] * 4, queue_id=7).result(10)
+        spool.commit("mail", 1, queue_id=7)
+        assert (shown("waiting", **mail), shown("lost", **mail), shown("full")) == (3, 0, 0)
+        assert shown("bytes", **mail) >= 4096
+        assert 0 <= shown("oldest_age_seconds", **mail) < 60
+        with pytest.raises(errors.SpoolFull):
+            spool.append_many("mail", [b"x"] * 3, queue_id=7)
+        assert shown("full") == 1
+        spool.commit("mail", 4, queue_id=7)
+        assert (shown("waiting", **mail), shown("oldest_age_seconds", **mail)) == (0, 0)

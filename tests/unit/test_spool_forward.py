@@ -419,6 +419,30 @@ def test_an_application_enqueues_through_a_spool(client, spool):
     assert (message.id, message.task) == (id_, "hello")
 
 
+def test_a_spool_that_a_function_opens_is_the_applications(client, tmp_path):
+    """Opened at the first enqueue, closed with the application; and never where dispatchers run."""
+    opened = []
+
+    def spool():
+        opened.append(Spool(tmp_path / "lazy", disk_reserve=0))
+        return opened[-1]
+
+    client.store.away = False
+    app, other = cqueue.App(client, spool=spool), cqueue.App(client, spool=spool)
+    hello = app.task(queue="mail", name="hello")(print)
+    assert not opened
+    hello.enqueue("you")
+    hello.enqueue("me")
+    assert [each.is_open for each in opened] == [True]
+    client.queue("mail", spool=opened[0]).flush(SOON)
+    app.close()
+    assert not opened[0].is_open
+    other.send_directly()
+    other.task(queue="mail", name="hello")(print).enqueue("them")
+    assert len(opened) == 1
+    assert len(drain(client.queue("mail"))) == 3
+
+
 def test_a_testing_block_uses_no_spool(client, spool):
     """What a test enqueues stays in its block, and does not reach the spool of the application."""
     app = cqueue.App(client, spool=spool)

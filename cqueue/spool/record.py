@@ -6,9 +6,10 @@ a record; it never trusts a length to lead it to the next one once a record was 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -59,9 +60,11 @@ class Scan:
         return self.first + len(self.positions)
 
 
-def stored_size(length: int) -> int:
-    """Return how many bytes a payload of that length takes in a segment."""
-    return (HEAD.size + length + 7) & -8
+def positions(payloads: Sequence[bytes], start: int) -> Iterable[int]:
+    """Return where the record of each payload begins, if the first one is at `start`."""
+    beyond = HEAD.size + 7  # and rounded down: padded to a multiple of 8 bytes
+    sizes = [(len(payload) + beyond) & -8 for payload in payloads[:-1]]
+    return itertools.accumulate(sizes, initial=start)
 
 
 def encode(payloads: Iterable[bytes], *, first: int, now_ms: int, salt: int) -> bytes:

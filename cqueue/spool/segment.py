@@ -6,7 +6,6 @@ record of today can be mistaken for the rest of a torn one.
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 import re
@@ -64,8 +63,7 @@ class Segment:
         """Write the payloads behind the last record. On an error the segment is as it was."""
         data = record.encode(payloads, first=self.end, now_ms=now_ms, salt=self.salt)
         disk.write(self.handle, data, self.end_position)
-        sizes = [record.stored_size(len(payload)) for payload in payloads]
-        self.positions.extend(itertools.accumulate(sizes[:-1], initial=self.end_position))
+        self.positions.extend(record.positions(payloads, self.end_position))
         self.end_position += len(data)
         self.end, self.newest_ms = self.end + len(payloads), now_ms
 

@@ -96,12 +96,12 @@ class Spool:
 
     def _submit(self, key: tuple[str, int], payloads: list[bytes], *, is_single: bool) -> Future[Any]:
         self._check_writable()
+        if set(map(type, payloads)) != {bytes}:
+            raise BadInput("payloads are bytes, and at least one")
         # Every record has at most 7 bytes of padding.
         size = sum(map(len, payloads)) + len(payloads) * (HEAD.size + 7)
         if size > self.options.segment_bytes - OVERHEAD:
             raise BadInput(f"one call takes {self.options.segment_bytes:,} bytes at most, not {size:,}")
-        if not payloads or not all(type(payload) is bytes for payload in payloads):
-            raise BadInput("payloads are bytes, and at least one")
         entry = Entry(self._queue(key), payloads, size, Future(), is_single)
         self._intake.admit(entry)
         return entry.future

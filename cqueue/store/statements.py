@@ -212,6 +212,7 @@ LISTEN = _write(
 )
 # All of them, in a few bytes each: one for each process that waits.
 READ_DIGESTS = _read("SELECT listener, digest FROM {keyspace}.listeners WHERE fleet = 'cqueue'")
+# Those whose digests have changed.
 READ_LISTENERS = _read(
     "SELECT listener, address, port, key, names FROM {keyspace}.listeners "
     "WHERE fleet = 'cqueue' AND listener IN ?"  # as ListenerRow

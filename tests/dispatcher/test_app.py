@@ -33,7 +33,8 @@ def connections(monkeypatch):
     """URLs that were connected to; each is a store in memory."""
     urls = []
 
-    def connect(url):
+    def connect(url, *, lazy):
+        assert not lazy
         urls.append(url)
         return cqueue.Client(clients._memory_store(""))
 

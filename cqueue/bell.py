@@ -10,6 +10,7 @@ from threading import Lock
 
 from cqueue.doorbell import Doorbell, HintCounts, Target
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.poll import Share
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
 
@@ -18,12 +19,14 @@ class Sleeper:
     """One consumer's side: what it was told since it last looked, and how it waits to be told.
 
     wake: called as well, on the telling thread, for a caller that waits for many consumers at once.
+    share: which wide rows this consumer looks at first; None for all.
     """
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
         self._rung = Lock()  # no `Event`: a Ctrl-C could leave that locked, and senders would wait for it
         self._rung.acquire()
         self.wake = wake
+        self.share: Share | None = None
         self.told: deque[Hint] = deque(maxlen=1000)
         self.waiting = False
 
@@ -100,11 +103,11 @@ class Bell:
         self._tell(hint)
 
     def _tell(self, hint: Hint) -> None:
-        """Tell a consumer that waits; if none does, one that polls on being woken, or else the first."""
+        """Tell one consumer."""
         with self._mutex:
             if not self._sleepers:
                 return
-            chosen = self._chosen()
+            chosen = self._chosen(hint.wide_row)
             chosen.told.append(hint)
             chosen.rouse()
         if chosen.wake is not None:
@@ -120,10 +123,16 @@ class Bell:
                     target, flags = target_of(sleeper.told.popleft(), here=False)
                     self._doorbell.ring(target._replace(passed=True), flags)
 
-    def _chosen(self) -> Sleeper:
-        return next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(
-            (sleeper for sleeper in self._sleepers if sleeper.wake is not None), self._sleepers[0]
-        )
+    def _chosen(self, wide_row: WideRow) -> Sleeper:
+        """Choose a consumer that waits; else, of those that poll on being woken, one that looks there first.
+
+        Consumers of one dispatcher divide the wide rows: each claims while another one claims elsewhere.
+        """
+        for sleeper in self._sleepers:
+            if sleeper.waiting:
+                return sleeper
+        polling = [sleeper for sleeper in self._sleepers if sleeper.wake is not None] or self._sleepers
+        return next((one for one in polling if one.share and one.share(wide_row)), polling[0])
 
     @property
     def has_doorbell(self) -> bool:

@@ -50,9 +50,6 @@ class Consumer:
     """Receives from one queue; a context manager.
 
     One thread receives at a time; ack, nack and the like may come from any thread.
-
-    share: which wide rows this consumer looks at at each poll, where a fleet of workers divides them;
-        None for all.
     """
 
     def __init__(
@@ -72,7 +69,6 @@ class Consumer:
         self._driver = driver
         self._settler = Settler(name, catalog, driver, executor=executor)
         self._receiver = Receiver(catalog, driver, bell, settler=self._settler, gate=gate, wake=wake)
-        self.share: Share | None = None
         self._intervals = intervals
         self._pause_s = intervals.shortest
         self._left_at_s: float | None = None
@@ -100,6 +96,15 @@ class Consumer:
     def last(self) -> Found:
         """Used inside: how the last messages were found."""
         return self._receiver.last
+
+    @property
+    def share(self) -> Share | None:
+        """Used inside: the wide rows that this consumer looks at first; None for all."""
+        return self._receiver.sleeper.share
+
+    @share.setter
+    def share(self, share: Share | None) -> None:
+        self._receiver.sleeper.share = share
 
     # ── receive ──
 
@@ -169,7 +174,7 @@ class Consumer:
         if self._closed:
             raise Closed(f"the consumer of {self.name!r} has been closed")
         with self._driver.limited():
-            return self._receiver.look(want, self.share, stay=self._away_s < STAY_IF_BACK_S, ahead=ahead)
+            return self._receiver.look(want, stay=self._away_s < STAY_IF_BACK_S, ahead=ahead)
 
     def _returned(self) -> None:
         """Learn how long messages are handled before the next receive: a slow one keeps no lock meanwhile."""

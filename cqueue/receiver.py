@@ -17,7 +17,7 @@ from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
-from cqueue.protocol.poll import Poll, Share
+from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
 from cqueue.received import ReceivedMessage
@@ -63,13 +63,11 @@ class Receiver:
         """Whether the queue gives nothing."""
         return self._entry().row.state == PAUSED
 
-    def look(
-        self, want: int, share: Share | None, *, stay: bool, ahead: bool = False
-    ) -> list[ReceivedMessage]:
+    def look(self, want: int, *, stay: bool, ahead: bool = False) -> list[ReceivedMessage]:
         """One look at everything that may have work, until something is found.
 
-        share: which wide rows to look at each time; None for all. stay: keep the lock of a wide row that has
-        more. ahead: what is found is handled later, so it takes no suspects.
+        stay: keep the lock of a wide row that has more. ahead: what is found is handled later, so it takes no
+        suspects.
         """
         entry = self._entry()
         poll, run = self._polling(entry), self._driver.run
@@ -78,7 +76,7 @@ class Receiver:
             run(poll.let_go())
             return []
         self.last = self.last._replace(told=False)
-        run(poll.begin(entry.spec, self._hints(poll), share))
+        run(poll.begin(entry.spec, self._hints(poll), self.sleeper.share))
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             if messages := self._accept(claimed, entry.spec):
                 self.last = Found(told=claimed.reason is Reason.HINT, more=poll.has_work)

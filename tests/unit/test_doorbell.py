@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from hashlib import blake2b
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 
 import cqueue
 from cqueue import rendezvous
-from cqueue.bell import hint_of, target_of
+from cqueue.bell import Bell, hint_of, target_of
 from cqueue.client import Client, address_of
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.members import share_of
@@ -923,3 +924,24 @@ def test_a_listener_whose_thread_cannot_be_started_leaves_no_socket(monkeypatch)
     with pytest.raises(RuntimeError):
         Listener(LOCAL, lambda _: None, HintCounts())
     assert [each.fileno() for each in made] == [-1]
+
+
+def test_of_several_consumers_the_one_that_looks_there_first_is_told():
+    bell, woken = Bell(), []
+    for number in range(3):
+        sleeper = bell.join(partial(woken.append, number))
+        sleeper.share = lambda wide_row, number=number: wide_row.shard % 3 == number
+
+    for shard in (1, 2, 4, 0):
+        bell.ring(Hint(WideRow("q", 1, shard), frozenset({5})))
+
+    assert woken == [1, 2, 1, 0]
+
+
+def test_a_wide_row_that_no_consumer_looks_at_first_is_told_to_one_of_them():
+    bell, woken = Bell(), []
+    bell.join(partial(woken.append, "told")).share = lambda _wide_row: False
+
+    bell.ring(Hint(WideRow("q", 1, 1), frozenset({5})))
+
+    assert woken == ["told"]

@@ -97,7 +97,7 @@ def main() -> int:
     """Check the given files, or all."""
     found = list(places([Path(name) for name in sys.argv[1:]] or tracked()))
     for place in found:
-        print(place)
+        sys.stdout.write(f"{place}\n")
     return bool(found)
 
 

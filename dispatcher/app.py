@@ -352,9 +352,7 @@ class App:
             return self._spool
 
     def send_directly(self) -> None:
-        """Use no spool from now on. `cqueue dispatch` calls this method: its processes cannot all open one
-        spool.
-        """
+        """Use no spool from now on: the processes of `cqueue dispatch` cannot all open one spool."""
         with self._mutex:
             self._spool = None
 

@@ -33,13 +33,12 @@ HORIZON = timedelta(days=3640)
 _SECOND = timedelta(seconds=1)
 """Resolution of cron expressions, and of the search for a change of offset."""
 _FAR = timedelta(hours=48)
-"""Longest stretch (48 h) searched at once for a change of offset. It exceeds every step back that local time
-ever made, and no zone changes twice in 48 h.
+"""Longest stretch searched at once for a change of offset, 48 h.
+
+It exceeds every step back that local time ever made, and no zone changes twice in 48 h.
 """
 _RANDOM = re.compile(r"(?<![A-Za-z])[HR](?![A-Za-z])", re.IGNORECASE)
-"""Matches the fields H and R, which croniter fills in at random, so that each process would compute other
-times.
-"""
+"""Matches the fields H and R: croniter fills them in at random, so each process would compute other times."""
 
 
 # ── Expressions and zones ──
@@ -93,7 +92,7 @@ def check_zone(name: str) -> ZoneInfo:
 
 
 def next_instant(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Return the first instant later than `after` at which the expression fires, in UTC; None: not within 10
+    """Return the first instant later than `after` at which the expression fires, in UTC; None: not in 10
     years.
 
     Args:
@@ -129,8 +128,8 @@ def _next_daily(expression: str, zone: ZoneInfo, after: datetime) -> datetime | 
 
 
 def _next_matching(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Find the next matching instant, one stretch of equal offset after the other: in a stretch wall time
-    runs as time does.
+    """Find the next matching instant, stretch by stretch of equal offset, in which wall time runs as time
+    does.
     """
     while True:
         offset = _offset(after + _SECOND, zone)
@@ -148,9 +147,7 @@ def _next_matching(expression: str, zone: ZoneInfo, after: datetime) -> datetime
 
 
 def first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return the first instant at which clocks show this wall time; for a wall time in a gap, the first
-    instant after the gap.
-    """
+    """Return the first instant at which clocks show this wall time, or else the first after its gap."""
     early = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if _wall(early, zone) == wall:
         return early

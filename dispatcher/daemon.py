@@ -181,9 +181,7 @@ class Daemon:
             self._log.error(logs.DaemonEvent.NOT_CONNECTED, error=str(error))
 
     def _start(self, found: Any) -> Launched:
-        """Start the dispatcher, and first tell the parent: a first message that kills this process finds it
-        counted as up.
-        """
+        """Start the dispatcher; the parent hears first, because the first message may kill this process."""
         from cqueue.dispatcher import launch  # noqa: PLC0415 - the health server answers while this imports
 
         hooks = [Meter(self._metrics), *self._hooks]
@@ -327,9 +325,7 @@ OBEYED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextlib.contextmanager
 def signals_to(inbox: Inbox) -> Iterator[None]:
-    """Put signals into the inbox during the block. A signal that is ignored, as under nohup, stays
-    ignored.
-    """
+    """Put signals into the inbox during the block; an ignored signal, as under nohup, stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -383,9 +379,7 @@ def child(fd: int, memory: int) -> int:
 
 
 def leave(code: int) -> None:
-    """End the process, although handlers may still run: threads that nobody can end must not delay the
-    exit.
-    """
+    """End the process, although handlers may still run: threads that nobody can end delay no exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

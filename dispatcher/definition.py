@@ -130,8 +130,7 @@ ACTIVE, PAUSED, DONE = "active", "paused", "done"
 
 @dataclass(frozen=True, slots=True)
 class FiringId:
-    """One firing of one schedule, as its message carries it in `trigger`. Times are ms since 1970, 0 for
-    none.
+    """One firing of one schedule, as its message carries it in `trigger`. Times: ms since 1970, 0 for none.
 
     Attributes:
         key: key of the schedule.
@@ -159,8 +158,8 @@ class FiringId:
 
     @classmethod
     def parse(cls, text: str | None) -> FiringId | None:
-        """Return the firing of a message's `trigger`; None if the message is no firing, whatever its sender
-        wrote there.
+        """Return the firing in a message's `trigger`; None if the message is no firing, whatever stands
+        there.
         """
         if text is None or not text.startswith('{"schedule"'):
             return None
@@ -188,9 +187,7 @@ def next_firing(row: ScheduleRow) -> FiringId | None:
 
 
 def waiting_for(next_ms: int | None, row: ScheduleRow) -> ScheduleRow:
-    """Return the row as it waits for the firing of that time (ms since 1970); None for the time makes it
-    done.
-    """
+    """Return the row as it waits for the firing of that time (ms since 1970); no time makes it done."""
     return row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
 
 

@@ -106,9 +106,7 @@ class Delivery(Interruptible):
         return None if limit is None else limit.total_seconds()
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether the handler's time limit has passed, and the handler has not been interrupted
-        yet.
-        """
+        """Return whether the handler's time limit has passed, and nobody has interrupted it yet."""
         return self.told_s is None and self.limit_s is not None and now_s - self.begun_s >= self.limit_s
 
     def end(self, why: str, now_s: float) -> bool:

@@ -28,12 +28,9 @@ if TYPE_CHECKING:
 FIRST_PAUSE: Final = timedelta(seconds=1)
 """Shortest snooze, 1 s: a deployment under way often finishes within seconds."""
 LONGEST_PAUSE: Final = timedelta(minutes=1)
-"""Longest snooze, 1 min: a message that has waited long is rarely tried, and still runs within a minute of
-the deployment.
-"""
+"""Longest snooze, 1 min: few deliveries for a long wait, and at most a minute after the deployment."""
 REMEMBERED: Final = 1000
-"""Most tasks and schedules (1,000) that are logged once each; their names come from messages, so there may be
-any number.
+"""Tasks and schedules (1,000) that are logged once each: their names come from messages, without a limit.
 
 Beyond this limit the wait is measured from when the message is due or was sent. No known name makes room for
 a new one: all of them come again and again, and each would count as new again.
@@ -53,17 +50,13 @@ def is_too_new(message: ReceivedMessage, error: BaseException, binding: Binding 
 
 
 def waiting_schedule(message: ReceivedMessage, binding: Binding | None) -> str | None:
-    """Return the key of the schedule that waits for this firing of an unknown task; None if no schedule
-    waits.
-    """
+    """Return the key of the schedule that waits for this firing of an unknown task, or None."""
     firing_id = None if binding is not None else FiringId.parse(message.trigger)
     return None if firing_id is None or firing_id.is_manual else firing_id.key
 
 
 def pause_for(wait: timedelta, waited: timedelta) -> Snooze | None:
-    """Return the snooze for a message that may wait `wait` and has waited `waited`; None if its time is
-    over.
-    """
+    """Return the snooze of a message that has waited `waited` of its `wait`; None if its time is over."""
     if waited >= wait:
         return None
     return Snooze(min(wait - waited, max(FIRST_PAUSE, min(waited, LONGEST_PAUSE))))
@@ -100,9 +93,7 @@ class UnknownTasks:
         return pause_for(wait, max(timedelta(), now - max(since, message.due, message.sent_at)))
 
     def _met(self, delivery: Delivery, error: BaseException, schedule: str | None, now: datetime) -> datetime:
-        """Return when the task was first met; log the first time. Beyond REMEMBERED: when the message was
-        sent.
-        """
+        """Return when the task was first met, and log it then; beyond REMEMBERED, when it was sent."""
         subject = (delivery.poller.name, delivery.name, schedule or "")
         with self._mutex:
             known = self._since.get(subject)

@@ -33,8 +33,7 @@ DEFAULT_GRACE: Final = timedelta(seconds=30)
 
 
 class Dispatcher:
-    """Receives from queues, runs a handler for each message, and settles the message by what the handler
-    returns.
+    """Receives from queues, runs a handler for each message, and settles the message by the handler's answer.
 
     Args:
         queues: one queue or several, each once.
@@ -128,8 +127,7 @@ class Dispatcher:
         return self._stopped.wait(seconds)
 
     def drain(self, timeout: timedelta | None = None) -> bool:
-        """Wait until no queue has anything due, and everything is settled; return False if `timeout` passes
-        first.
+        """Wait until no queue has anything due, and all is settled; return False if `timeout` passes first.
 
         The dispatcher goes on receiving; call `stop` afterwards. `drain` does not wait for messages that are
         due later, or that other processes hold.

@@ -28,9 +28,7 @@ from cqueue.doorbell import HintCounts
 from cqueue.doorbell.counts import added
 
 INTERRUPT_S: Final = 1.0
-"""Seconds to wait for interrupted handlers at the end of the grace: long enough for a `finally`, short for a
-stop.
-"""
+"""Seconds to wait for interrupted handlers at the end of the grace: long enough for a `finally`."""
 AFTERWARDS_S: Final = 2.0
 """Seconds for which a stop whose grace is over goes on storing settlements: several round trips to Cassandra.
 """
@@ -104,9 +102,7 @@ class Engine:
         )
 
     def make_pollers(self, sources: Sequence[Source]) -> list[Poller]:
-        """Return a poller for each queue; where there are fewer queues than consumers, several for a
-        queue.
-        """
+        """Return a poller for each queue, or several where there are fewer queues than consumers."""
         each = max(1, self.options.consumers // len(sources))
         rest = self.resolver.rest if isinstance(self.resolver, ByTask) else None
         kinds = {rest.is_async} if rest is not None else set()
@@ -175,9 +171,7 @@ class Engine:
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """Threads that live as long as the engine runs. Worker threads are not among them: they may be
-        replaced.
-        """
+        """Threads that live as long as the engine runs; worker threads may be replaced, and are left out."""
         return [self.lease_extender.thread, self.schedule_monitor.thread, *self.fetchers.threads]
 
     # ── called by the parts ──
@@ -222,9 +216,7 @@ class Engine:
         telemetry.say(Event.STOPPED, unsettled=0 if settled else self.settlement_writer.pending)
 
     def _interrupt(self) -> None:
-        """Interrupt running handlers; give back the messages of those that do not end, because the process is
-        about to end.
-        """
+        """Interrupt running handlers, and give back the messages of those that do not end in time."""
         self.loop.interrupt_all()
         until_s = time.monotonic() + INTERRUPT_S
         while time.monotonic() < until_s:

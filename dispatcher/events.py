@@ -100,9 +100,7 @@ class Events:
         self._on_event = on_event
 
     def say(self, event: Event, *, error: BaseException | None = None, **fields: Any) -> None:
-        """Log one event. The traceback of `error` is logged if the event is final, or tracebacks are asked
-        for.
-        """
+        """Log one event; with the traceback of `error` if the event is final, or tracebacks are asked for."""
         trace: dict[str, Any] = {}
         if error is not None:
             fields["error"] = describe(error)
@@ -181,8 +179,8 @@ class Trouble:
     def failed(
         self, subject: str, error: BaseException, *, event: Event | None = None, **fields: Any
     ) -> None:
-        """Note a failure of the subject; an error of another kind is logged at once. `event` replaces the
-        usual one.
+        """Note a failure of the subject; another kind of error is logged at once. `event` replaces the usual
+        one.
         """
         now_s = self._clock()
         known = self._failing.setdefault(subject, Failing(now_s, error))
@@ -210,9 +208,7 @@ class Trouble:
 
     @property
     def stuck(self) -> dict[str, str]:
-        """Subjects that have failed several times over some seconds, without a success, with the last
-        error.
-        """
+        """Subjects that have failed several times over some seconds without a success, with the error."""
         before_s = self._clock() - STUCK_S
         return {
             subject: describe(one.error)

@@ -27,9 +27,7 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.store.control import ScheduleRow
 
 AGAIN: Final = timedelta(seconds=2)
-"""Pause before a firing is tried again, without using an attempt, if Cassandra does not tell the schedule's
-row.
-"""
+"""Pause before a firing is tried again, without using an attempt, if its schedule cannot be read."""
 MUCH_LATER: Final = timedelta(seconds=30)
 """The same pause if an operator has to mend something first, such as a missing grant."""
 
@@ -82,9 +80,7 @@ def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) 
 
 
 def _drop(store: ScheduleStore, row: ScheduleRow | None) -> Cancel:
-    """Drop an obsolete firing. The process that moved the row may have died before it sent the next one, so
-    send that.
-    """
+    """Drop an obsolete firing; send the next one, in case the process that moved the row has died."""
     if row is None:
         return Cancel("its schedule is gone")
     store.send_next(row)
@@ -141,9 +137,7 @@ def _move(store: ScheduleStore, wanted: ScheduleRow) -> None:
 
 
 def _reason_to_drop(store: ScheduleStore, message: ReceivedMessage) -> Cancel | None:
-    """Return why a firing whose task is unknown here is obsolete; None: it waits for its task, or is no
-    firing.
-    """
+    """Return why a firing of an unknown task is obsolete; None: it waits for its task, or is no firing."""
     firing_id = FiringId.parse(message.trigger)
     if firing_id is None or firing_id.is_manual or store.queue.endswith(DEAD_SUFFIX):
         return None
@@ -183,9 +177,7 @@ class FiringHooks:
         self._stores: Mapping[str, ScheduleStore] = {store.queue: store for store in stores}
 
     def before(self, message: ReceivedMessage, context: Context) -> Cancel | Snooze | None:
-        """Put the firing into the context. A returned action replaces the handler, and `after` is not
-        called.
-        """
+        """Put the firing into the context. A returned action replaces the handler and `after`."""
         started = begin(self._stores[context.queue], message)
         if not isinstance(started, StartedFiring):
             return started

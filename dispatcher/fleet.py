@@ -1,5 +1,4 @@
-"""The parent of `--processes N` and of `--watch`: supervises the children, and answers probes and scrapes for
-them.
+"""The parent of `--processes N` and `--watch`: supervises the children, and answers probes and scrapes.
 
 The parent knows no queue, so it needs no connection, and it stays up whatever its children do. It finds
 changed code by looking once a second. That costs less than a dependency would, and works on file systems

@@ -54,8 +54,8 @@ class ByTask:
 
 
 def known_tasks(resolver: Resolver) -> tuple[str | None, ...] | None:
-    """Return the tasks that a resolver has, with None for messages that name no task; None: it takes any, or
-    does not say.
+    """Return the resolver's tasks, with None for messages that name no task. None: it takes any, or does not
+    say.
     """
     if isinstance(resolver, ByTask) and resolver.rest is not None:
         return None
@@ -82,8 +82,7 @@ def resolver_of(handler: Any) -> Resolver:
 
 
 def bind(handler: Any, name: str | None = None) -> Binding:
-    """Return a function, coroutine function, callable object, or class as a `Binding` with the default
-    policy.
+    """Return a function, coroutine function, callable object, or class as a `Binding` with default policy.
 
     Raises:
         ConfigError: the object is none of these, or a generator function.
@@ -100,9 +99,7 @@ def bind(handler: Any, name: str | None = None) -> Binding:
 
 
 def _bind_class(cls: Any, name: str) -> Binding:
-    """Bind a class: each message gets a new instance, and its `handle`, or else the instance itself, is
-    called.
-    """
+    """Bind a class: each message gets a new instance, and its `handle` or `__call__` is called."""
     method = getattr(cls, "handle", None) or cls.__dict__.get("__call__") or _inherited_call(cls)
     if method is None:
         raise ConfigError(

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.lanes import Poller
 
 STARTED_WITHIN: Final = 0.25
-"""Fraction of the visibility timeout within which waiting messages should be started. A quarter, because at
-half time the lease extender gives them back.
+"""Fraction of the visibility timeout within which waiting messages should be started.
+
+A quarter, because the lease extender gives them back at half time.
 """
 WEIGHT: Final = 0.05
 """Weight of a new run in the moving average of run times: the average follows the last 20 runs or so."""
@@ -33,12 +34,12 @@ UNKNOWN_BACKLOG: Final = 2
 
 
 class RunQueue:
-    """Messages that wait for one kind of runner, threads or the event loop, and those that run. Not
-    thread-safe.
+    """Messages that wait for threads or for the event loop, and those that run there. Not thread-safe.
 
     Args:
         size: handlers that can run at the same time.
         most: messages that may wait, however quick handlers are.
+        clock: monotonic seconds.
     """
 
     def __init__(self, size: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -248,8 +249,7 @@ class Backlog:
         return len(self.threads.running) + len(self.coroutines.running)
 
     def room(self, poller: Poller, batch: int, coming: int = 0) -> int:
-        """Return how many more messages of a queue may be received; all queues with waiting messages share
-        alike.
+        """Return how many more messages of a queue may be received; queues with waiting messages share alike.
 
         0 if the room is too small to be worth a receive; `room_freed` is called later.
 

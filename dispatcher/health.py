@@ -1,5 +1,4 @@
-"""Answers an orchestrator's questions: must this process be restarted, does it handle messages, what are its
-metrics?
+"""Answers probes: must this process be restarted, does it handle messages, and what are its metrics?
 
 `/livez` fails only for what a restart can cure: threads that have died, or that have not moved for a minute.
 An outage of Cassandra is no such thing: restarting every worker would only add to its load when it comes
@@ -106,8 +105,7 @@ def _named(stuck: Mapping[str, str]) -> str:
 
 
 def together(parts: Mapping[str, Health]) -> Health:
-    """Return the health of several processes: ready if one is, because messages of all queues are handled
-    then.
+    """Return the health of several processes: ready if one is, because it handles messages of all queues.
 
     Alive in any case: the parent replaces a child that is not.
     """
@@ -123,8 +121,7 @@ def together(parts: Mapping[str, Health]) -> Health:
 def serving(
     address: tuple[str, int] | None, health: Callable[[], Health], metrics: Callable[[], bytes]
 ) -> Iterator[int | None]:
-    """Serve probes and metrics on a port during the block, on threads that share nothing with the
-    dispatcher's.
+    """Serve probes and metrics during the block, on threads that share nothing with the dispatcher's.
 
     Args:
         address: host and port; port 0 takes any free one. None: no server.

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 
 FAILURES: Final = (Exception, SystemExit, asyncio.CancelledError)
-"""Exceptions that count as failures of the task, as on a worker. Any other, such as KeyboardInterrupt, ends
-the test.
-"""
+"""Exceptions that fail the task, as on a worker. Any other, such as KeyboardInterrupt, ends the test."""
 
 
 class Place(NamedTuple):
@@ -55,9 +53,7 @@ class Ran(NamedTuple):
 
 
 class Coroutines:
-    """Runs coroutines one after another on an event loop of its own, also for a caller inside another
-    loop.
-    """
+    """Runs coroutines one after another on its own event loop, also for a caller inside another loop."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # not the thread's own loop
@@ -139,9 +135,7 @@ class Inline:
             poller.consumer.close()
 
     def run_only(self, queue: str, id_: MessageId) -> Ran | None:
-        """Run this message, and no other that is due in the same row; None if the message cannot be
-        received.
-        """
+        """Run this message, and no other that is due in its row; None if it cannot be received."""
         wide_row, priority, _ = id_.locate()
         poller = self._poller(queue)
         others: list[ReceivedMessage] = []

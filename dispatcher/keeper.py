@@ -34,9 +34,7 @@ RETRY_MS = 1000
 
 
 def is_halfway(batch: LeasedBatch, visibility_ms: int, now_ms: int) -> bool:
-    """Return whether half of a batch's timeout has passed, and no extension is under way or has just
-    failed.
-    """
+    """Return whether half of a batch's timeout has passed, and an extension may be tried now."""
     return not batch.busy and now_ms >= max(batch.again_ms, batch.lease.due_ms - visibility_ms // 2)
 
 

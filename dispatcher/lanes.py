@@ -29,9 +29,7 @@ FAILED_S: Final = 0.2
 LONGEST_FAILED_S: Final = 5.0
 """Longest pause after failed polls, in seconds: the queue recovers soon after Cassandra does."""
 QUIET_S: Final = 0.3
-"""Seconds of empty polls after which nothing is due: longer than another consumer keeps a lock between two
-claims.
-"""
+"""Seconds of empty polls after which nothing is due: longer than any lock is kept between two claims."""
 HANGS_S: Final = 0.5
 """Seconds after which a poll under way is no longer counted on to bring messages."""
 RECHECK_S: Final = 0.1
@@ -224,9 +222,7 @@ class PollSchedule:
             self._changed.notify()
 
     def next(self) -> Poller | None:
-        """Wait for the next due poller, and return it with the size of its poll; None once the schedule is
-        closed.
-        """
+        """Wait for the next due poller, and return it with the size of its poll; None once closed."""
         with self._changed:
             while not self._closed:
                 if (poller := self._next_due()) is not None:
@@ -263,9 +259,7 @@ class PollSchedule:
         return now_s - min(begun_s, default=now_s)
 
     def is_quiet(self) -> bool:
-        """Return whether nothing has been due since the dispatcher was busy; polls queues that can tell at
-        once.
-        """
+        """Return whether nothing has been due since the dispatcher was busy; wakes pollers that can tell."""
         loud = [poller for poller in self.pollers if not poller.state.is_quiet(self.busy_s)]
         if self.clock() - self.busy_s >= QUIET_S:
             for poller in loud:

@@ -59,9 +59,7 @@ def _launch_app(app: App, settings: DaemonSettings, hooks: Sequence[Middleware])
 
 
 def _launch_dispatcher(dispatcher: Dispatcher, settings: DaemonSettings) -> Launched:
-    """Take a dispatcher as it was made: handlers are neither timed nor recorded, but its counters are
-    shown.
-    """
+    """Take a dispatcher as it was made: handlers are not timed or recorded, but counters are shown."""
     if settings.queues or settings.options:
         raise ConfigError(f"{settings.target} is a dispatcher, which has its queues and options already.")
     return Launched(dispatcher, lambda: None)

@@ -35,9 +35,7 @@ from cqueue.store.quarantine import Damage
 TRIES: Final = 20
 """Conditional changes of one row by one caller before it gives up: enough for any realistic contention."""
 LATE_MS: Final = 500
-"""Ms of lateness beyond which a firing is due now instead of at its time: well below W, the span for which
-consumers look back.
-"""
+"""Ms of lateness beyond which a firing is due now: well below W, the span for which consumers look back."""
 
 
 class ScheduleStore:
@@ -101,9 +99,7 @@ class ScheduleStore:
         return self._apply(CreateSchedule(row), row.key, lambda stored: _is_of(stored, row.generation))
 
     def change(self, row: ScheduleRow) -> ScheduleRow | None:
-        """Replace the row of the same version; return the row as stored, or None if the stored row had
-        changed.
-        """
+        """Replace the row of the same version; return the row as stored, or None if it had changed."""
         wanted = row._replace(version=decode.next_version(row.version))
         applied = self._apply(ChangeSchedule(row, row.version), row.key, lambda stored: stored == wanted)
         return wanted if applied else None
@@ -154,9 +150,7 @@ class ScheduleStore:
             self._producer.send(_message(row, firing_id, due_ms(row)))
 
     def go_on(self, row: ScheduleRow) -> ScheduleRow | None:
-        """Store a row that waits for another firing, and send that firing; return None if the row had
-        changed.
-        """
+        """Store a row that waits for another firing, and send that firing; None if the row had changed."""
         moved = self.change(self.dated(row))
         if moved is not None:
             self.send_next(moved)
@@ -182,9 +176,7 @@ class ScheduleStore:
             outgoing(_message(row, firing_id, due_ms(row)), self.now_us())
 
     def is_live(self, row: ScheduleRow) -> bool:
-        """Return whether the message of the firing that the row waits for is stored where it was, or would
-        be, sent.
-        """
+        """Return whether the message of the firing that the row waits for is stored."""
         firing_id = next_firing(row)
         if firing_id is None:
             return False

@@ -16,9 +16,7 @@ from cqueue.dispatcher.running import Runner
 T = TypeVar("T")
 
 BLOCKED_S: Final = 5.0
-"""Seconds without a turn of the loop after which it counts as blocked: no well-behaved coroutine takes as
-long.
-"""
+"""Seconds without a turn of the loop after which it counts as blocked: no proper coroutine takes as long."""
 
 
 class EventLoop:

@@ -121,17 +121,13 @@ def told(tasks: Iterable[str | None] | None) -> tuple[str | None, ...] | None:
 
 
 def is_orphan(task: str | None, queue: str, workers: Iterable[Worker]) -> bool:
-    """Return whether no worker of the queue knows the task, although there are workers and all say what they
-    know.
-    """
+    """Return whether the queue has workers, all say which tasks they know, and none knows this one."""
     serving = [each for each in workers if each.polls(queue)]
     return bool(serving) and all(each.tasks is not None and task not in each.tasks for each in serving)
 
 
 def parse(row: WorkerRow) -> Worker:
-    """Return the worker of a row. A value that is missing, or has the form of another version, is left
-    empty.
-    """
+    """Return the worker of a row; a value that is missing, or of another version's form, is left empty."""
     try:
         info = json.loads(row.info)
     except ValueError:
@@ -236,9 +232,7 @@ class Membership:
             self._log.info(logs.DaemonEvent.HEARTBEAT_FAILED, error=str(exc))
 
     def beat(self) -> None:
-        """Send a heartbeat, and read the other workers; after a failure everything stays until the next
-        beat.
-        """
+        """Send a heartbeat, and read the other workers; after a failure everything stays as it was."""
         try:
             me = replace(self._describe(), seen=self._now_s())
             self._ask(Heartbeat(me.row(), TTL_S))

@@ -38,9 +38,7 @@ LARGEST: Final = frozenset({
     "cqueue_lag_seconds", "cqueue_build_info", "cqueue_quarantined_rows", "process_start_time_seconds",
     "cqueue_queue_depth", "cqueue_queue_oldest_age_seconds", "cqueue_queue_in_flight", "cqueue_queue_dead",
 })  # fmt: skip
-"""Metrics of which several processes report the same thing: the largest value counts. All others are added
-up.
-"""
+"""Metrics that several processes report of the same thing: the largest counts. All others are added up."""
 
 Values = Mapping[Any, float]
 """Values by a tuple of label values."""
@@ -154,9 +152,7 @@ class Meter(Middleware):
         self._began: dict[int, float] = {}
 
     def before_run(self, message: ReceivedMessage, context: Context) -> None:
-        """Note how late the run starts. A retry is left out, because it was due later than its message
-        says.
-        """
+        """Note how late the run starts; not of a retry, whose due time the message does not tell."""
         if message.attempt == 1:
             late_s = max(0.0, (context.now - message.due).total_seconds())
             self._metrics.starting.labels(context.queue).observe(late_s)

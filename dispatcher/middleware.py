@@ -32,14 +32,10 @@ class Middleware:
     def after_run(
         self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
     ) -> None:
-        """Called when the handler has returned `answer` (an action or any other value), or failed with
-        `error`.
-        """
+        """Called when the handler has returned `answer` (an action or other value), or raised `error`."""
 
     def before_ack(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Called before these messages are acked together. An exception is logged; they are acked all the
-        same.
-        """
+        """Called before these messages are acked together. An exception is logged, and stops nothing."""
 
     def after_ack(self, messages: Sequence[ReceivedMessage]) -> None:
         """Called when the acks are stored."""
@@ -49,9 +45,7 @@ Hook = Callable[..., Any]
 
 
 def hooks(middleware: Sequence[Middleware], name: str) -> list[Hook]:
-    """Return the hooks of that name, in the order of their calls; hooks that were not overridden are left
-    out.
-    """
+    """Return the hooks of that name in the order of their calls, without those not overridden."""
     base = getattr(Middleware, name)
     found = [getattr(one, name) for one in middleware if getattr(type(one), name, None) is not base]
     return found[::-1] if name.startswith("after_") else found

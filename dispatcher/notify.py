@@ -80,7 +80,5 @@ class Notifier:
 
 
 def _decoded(address: str) -> str | bytes:
-    """Return the address for the socket: `@name` is an abstract socket, whose name begins with a zero
-    byte.
-    """
+    """Return the address for the socket: `@name` is an abstract one, which begins with a zero byte."""
     return b"\0" + address[1:].encode() if address.startswith("@") else address

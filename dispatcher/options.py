@@ -18,9 +18,7 @@ from cqueue.message import MAX_RECEIVE
 SECOND: Final = timedelta(seconds=1)
 MS: Final = timedelta(milliseconds=1)
 IDLE_POLL_S: Final = 0.02
-"""Seconds that each queue adds to the default `max_poll_interval`: at most 50 polls a second of all idle
-queues.
-"""
+"""Seconds that each queue adds to the default `max_poll_interval`: all idle queues get 50 polls a second."""
 
 _NUMBERS: Final = (
     ("batch_size", 1, MAX_RECEIVE),
@@ -92,8 +90,8 @@ class Options:
             )
 
     def longest_poll_s(self, queues: int, default: timedelta = SECOND) -> float:
-        """Return the longest pause between two polls of an idle queue, in seconds. `default`: the pause of a
-        single queue.
+        """Return the longest pause between two polls of an idle queue, in seconds; `default`: of a single
+        queue.
         """
         if self.max_poll_interval is not None:
             return self.max_poll_interval.total_seconds()

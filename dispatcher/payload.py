@@ -153,9 +153,7 @@ def _argument(name: str, value: Any, codec: Codec) -> Any:
 
 
 def _tagged(value: Any, codec: Codec, above: Above) -> Any:
-    """Return the value as the codec can write it. Only exact types: a subclass would come back as its
-    base.
-    """
+    """Return the value as the codec can write it. Exact types: a subclass would come back as its base."""
     kind = type(value)
     if kind in codec.plain:
         return value

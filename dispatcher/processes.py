@@ -33,8 +33,7 @@ from cqueue.dispatcher.health import Health
 FIRST_PAUSE_S: Final = 0.1
 """Seconds before a child that died is replaced; doubled with each further death."""
 LONGEST_PAUSE_S: Final = 30.0
-"""Longest pause between two starts of a child that did not come up, in seconds: a broken application costs
-little.
+"""Longest pause, in seconds, between two starts of a child that did not come up: failed starts cost little.
 """
 LONGEST_RUNNING_PAUSE_S: Final = 1.0
 """Longest pause, in seconds, after the death of a child that had come up: it has shown that it can work."""
@@ -51,9 +50,7 @@ SETTLED_AFTER_S: Final = 30.0
 TICK_S: Final = 1.0
 """Seconds between two reports of a child, and between two checks of the parent."""
 LAST_WORDS_S: Final = 1.0
-"""Seconds to wait for the last reports of a child that has ended: a process that it forked may hold the
-socket.
-"""
+"""Seconds to wait for the last reports of a dead child: a process that it forked may hold the socket."""
 MOST_TOLD: Final = 20
 """Messages that the log line about a dead child names."""
 JUMP_S: Final = 5.0
@@ -422,8 +419,6 @@ class ChildProcess:
 
 
 def _spawn(module: str, *keep: int) -> subprocess.Popen[bytes]:
-    """Start a child that inherits these file descriptors. -P: no file of the working directory hides a
-    library module.
-    """
+    """Start a child with these file descriptors. -P: no file of the current folder hides a module."""
     args = [sys.executable, "-P", "-m", module, *map(str, keep)]
     return subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=keep)

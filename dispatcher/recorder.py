@@ -27,9 +27,7 @@ _EMPTY: Final = b"\0\0"
 
 
 def shared_file() -> int:
-    """Open a new file for one child, in memory where the system can, and return its number. The caller closes
-    it.
-    """
+    """Open a new file for one child, in memory where the system can; the caller closes its number."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("cqueue-running")
     else:  # pragma: no cover - not on Linux

@@ -36,7 +36,7 @@ def _module_name(module: str) -> str:
 
 
 def place_of(file: Path) -> tuple[Path, str]:
-    """Return the folder where a module's name begins, and that name, whichever folder the file is loaded
+    """Return the folder where a module's name begins, and that name: the same wherever the file is loaded
     from.
 
     The name begins at the outermost package. A folder without an `__init__.py` is no package.

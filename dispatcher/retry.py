@@ -22,17 +22,14 @@ from tenacity.wait import wait_random_exponential
 from cqueue.dispatcher.verdicts import LONGEST_DELAY, Action, Dead, Retry, Snooze
 
 DEFAULT_WAIT: Final = wait_random_exponential(multiplier=1, min=1, max=600)
-"""1 s to 10 min: at random between 1 s and a limit that doubles, so that messages that failed together
-spread.
+"""1 s to 10 min: random below a limit that doubles, so that messages that failed together spread.
 
 `wait_exponential_jitter` would hardly spread them: it adds one second at most, however long the wait.
 """
 DEFAULT_POLICY: Final = Retry(wait=DEFAULT_WAIT)
 """Policy of tasks and handlers that have none."""
 UNKNOWN_TASK_WAIT: Final = timedelta(hours=1)
-"""How long a message waits, by default, for a version of the application that can run it: a deployment takes
-less.
-"""
+"""How long a message waits, by default, for a version that can run it: longer than a deployment takes."""
 MAX_WORDS = 500
 """Characters of an error's own text in a reason: a dead letter and a log line carry it."""
 
@@ -80,9 +77,7 @@ def decide(policy: Retry, failure: Failure, error: BaseException) -> Action:
 
 
 def answered(policy: Retry, answer: Retry, failure: Failure) -> Retry | Dead:
-    """Decide about a message whose handler returned `Retry(...)`: as `decide`, but the answer outranks the
-    policy.
-    """
+    """Decide about a message whose handler returned `Retry(...)`; the answer outranks the policy."""
     own = answer if answer.delay is not None or answer.wait is not None else policy
     limit = attempt_limit(failure.max_attempts, policy.max_attempts, answer.max_attempts)
     return _again(own, replace(failure, max_attempts=limit))
@@ -104,9 +99,7 @@ def rule_for(policy: Retry, error: BaseException) -> Action:
 
 
 def attempt_limit(*limits: int | None) -> int:
-    """Return the smallest of several limits of attempts. 0 and None mean no limit, and so does the
-    result 0.
-    """
+    """Return the smallest of several limits of attempts. 0 and None mean no limit, as does the result 0."""
     smallest = 0
     for limit in limits:  # a generator would cost more, and this runs for every message
         if limit and (not smallest or limit < smallest):
@@ -169,9 +162,7 @@ def _bounded_s(seconds: Any) -> float:
 
 
 def _stops(policy: Retry, state: RetryCallState) -> bool:
-    """Return whether the policy's stop ends the attempts; one that fails ends nothing, as the queue limits
-    attempts anyway.
-    """
+    """Return whether the policy's stop ends the attempts; a failing stop leaves that to the queue."""
     try:
         return policy.stop is not None and bool(policy.stop(state))
     except Exception:  # noqa: BLE001 - as above

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.firing import FiringHooks
 
 NEVER_DIES: Final = timedelta(minutes=10)
-"""When a message that cannot die (a dead letter, or its dead-letter queue is gone) is due again: an operator
-needs time.
+"""When a message that cannot die (a dead letter, or without a dead-letter queue) is due again.
+
+10 min: an operator has to act, and a more frequent delivery would only use up handlers.
 """
 _TRACE: Final = "\nTraceback (most recent call last)"
 """Where the traceback begins in the text of an error."""
@@ -109,9 +110,7 @@ class Runner:
     # ── before ──
 
     def begin(self, delivery: Delivery) -> Callable[[], Any] | None:
-        """Prepare a run: its context, its schedule, its hooks. Return the call of the handler; None: do not
-        call it.
-        """
+        """Prepare a run: context, schedule and hooks. Return the handler's call, or None to call nothing."""
         context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
         if delivery.is_lost:
             context.lost.set()
@@ -236,7 +235,7 @@ class Runner:
 
 
 def _error_of(delivery: Delivery) -> BaseException | None:
-    """Return the error of a run, also of a run that was interrupted, or whose answer shows that nothing was
+    """Return the error of a run, also of an interrupted run, or of an answer that shows that nothing was
     done.
     """
     if isinstance(delivery.error, Interrupted) and delivery.told:

@@ -1,5 +1,4 @@
-"""The schedules of a queue, as people and applications use them: added, read and changed while everything
-runs.
+"""The schedules of a queue, for people and applications: added, read and changed while everything runs.
 
 A schedule is its row, and every change is conditional on the row's version, so that two processes that change
 one schedule at the same time do so one after the other. A change that breaks the chain of firings begins a
@@ -178,9 +177,7 @@ class Schedules:
         raise _contended(new.key)
 
     def _send(self, row: ScheduleRow) -> None:
-        """Send the firing; if that fails, the schedule stands, and a dispatcher's monitor sends it when it is
-        due.
-        """
+        """Send the firing; if that fails, a dispatcher's monitor sends it when it is due."""
         try:
             self.store.send_next(row)
         except (NotDone, OutcomeUnknown) as exc:

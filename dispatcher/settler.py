@@ -106,9 +106,7 @@ class SettlementWriter:
     # ── on the threads of the batchers ──
 
     def send(self, deliveries: Sequence[Delivery]) -> list[Exception | None]:
-        """Settle deliveries, like ones together. Return for each the error that makes a repeat necessary, or
-        None.
-        """
+        """Settle deliveries, like ones together; return for each the error to repeat it for, or None."""
         groups: dict[Hashable, list[Delivery]] = {}
         for delivery in deliveries:
             groups.setdefault(self._likeness(delivery), []).append(delivery)
@@ -203,9 +201,7 @@ class SettlementWriter:
         return False
 
     def _refused(self, alike: list[Delivery]) -> None:
-        """Deliver messages whose settlement the queue never accepts again much later: neither lost nor tried
-        for ever.
-        """
+        """Deliver messages whose settlement is never accepted again much later, so that none is lost."""
         later = Settlement(Verb.NACK, "retried", NEVER_DIES)
         for delivery in alike:
             if delivery.settlement.verb is Verb.DEAD:
@@ -219,8 +215,7 @@ def _by_queue(deliveries: Sequence[Delivery]) -> Counter[str]:
 
 
 def _is_never_accepted(error: CqueueError) -> bool:
-    """Return whether the queue will never take this settlement, for example because it has no dead-letter
-    queue.
+    """Return whether the queue will never take this settlement: it has no dead-letter queue, for example.
 
     SchemaMismatch is bad input as well as not done, and an operator can mend it.
     """

@@ -143,8 +143,7 @@ class Task(Generic[P, R]):
     # ── Enqueueing ──
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
-        """Have a dispatcher call the function with these arguments; return the message's id once it is
-        stored.
+        """Have a dispatcher call the function with these arguments; return the stored message's id.
 
         Raises:
             BadArguments: the function does not take them, or one cannot be encoded; nothing was sent.
@@ -184,8 +183,7 @@ class Task(Generic[P, R]):
         return self._outbox.send_many(self.queue, calls)
 
     def options(self, **options: Unpack[SendOptions]) -> Task[P, R]:
-        """Return this task with other options for its messages; see `Message`. The task itself does not
-        change.
+        """Return this task with other options for its messages; see `Message`. The task itself stays.
 
         Options that are not given stay as an earlier `options` has set them; delay and due replace each
         other.
@@ -211,9 +209,7 @@ class Task(Generic[P, R]):
 
     @cached_property
     def binding(self) -> Binding:
-        """The call for a dispatcher. Arguments are decoded inside the call, so that a decoding error fails
-        the run.
-        """
+        """The call for a dispatcher; it decodes the arguments, so that a decoding error fails the run."""
         # Arguments of another version of the code are no failure of the task, so they are retried
         rules: dict[type[BaseException], Action] = {PayloadMismatch: DEFAULT_POLICY, **self.retry.rules}
         return Binding(
@@ -264,9 +260,7 @@ class Task(Generic[P, R]):
 
 
 def _unexpected(parameters: Iterable[inspect.Parameter], kwargs: Iterable[str]) -> str | None:
-    """Return what is wrong with the first argument whose name the function does not take; None: it takes all
-    names.
-    """
+    """Return what is wrong with the first argument of an unknown name; None if no name is unknown."""
     kinds = {each.name: each.kind for each in parameters}
     if inspect.Parameter.VAR_KEYWORD in kinds.values():
         return None

@@ -261,9 +261,7 @@ class Timetable:
         return found
 
     def latest(self, first_ms: int, now_ms: int) -> int:
-        """Return the last time from `first_ms`, which is a time, up to now; `first_ms` if it is yet to
-        come.
-        """
+        """Return the last time from `first_ms` (itself a time) up to now; `first_ms` if it is yet to come."""
         if not self._has_time(first_ms, now_ms):
             return first_ms
         span_ms = 1000

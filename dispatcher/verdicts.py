@@ -90,9 +90,7 @@ Answer = Action | bool | None
 
 
 def misuse(value: Any) -> str:
-    """Return what is wrong with a returned value that shows that the handler did no work; empty for all other
-    values.
-    """
+    """Return why a returned value shows that the handler did no work; empty for all other values."""
     if isinstance(value, type) and issubclass(value, Retry | Snooze | Cancel | Dead):
         return f"the class {value.__name__}; return an object: {value.__name__}(…)"
     if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):

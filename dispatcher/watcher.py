@@ -20,9 +20,7 @@ from cqueue.logs import DISPATCHER, describe, logger
 from cqueue.store.control import ScheduleRow
 
 INTERVAL_S: Final = 30.0
-"""Seconds between two checks, ±25 % so that dispatchers spread: a read a queue, and a late start of half a
-minute.
-"""
+"""Seconds between two checks, ±25 % to spread dispatchers: one read a queue, and half a minute's delay."""
 MARGIN_MS: Final = 10_000
 """Ms of lateness of a firing before its schedule counts as stopped: more than a usual delivery takes."""
 
@@ -55,9 +53,7 @@ def is_overdue(store: ScheduleStore, row: ScheduleRow) -> bool:
 
 
 def _restart(store: ScheduleStore, key: str) -> bool:
-    """Restart a schedule if it has stopped. On a paused or slow queue the firing still exists, and nothing is
-    done.
-    """
+    """Restart a schedule if it has stopped; on a paused or slow queue its firing still exists."""
     row = store.read(key)
     if row is None or not is_overdue(store, row) or store.is_live(row):
         return False

@@ -12,9 +12,7 @@ from cqueue.dispatcher.handover import Backlog
 from cqueue.dispatcher.running import Runner, left_to_timeout
 
 STUCK_S: Final = 3.0
-"""Seconds after an interrupt for which a handler may go on before its thread is replaced: it cannot be
-interrupted.
-"""
+"""Seconds after an interrupt for which a handler may go on before its thread is replaced."""
 
 
 class WorkerThreads:
@@ -63,9 +61,7 @@ class WorkerThreads:
         return [delivery for delivery in self._backlog.threads.running.copy().values() if delivery.is_called]
 
     def watch(self, now_s: float) -> None:
-        """Interrupt handlers whose time limit has passed, and replace the threads of those that do not
-        end.
-        """
+        """Interrupt handlers whose time limit has passed, and replace threads whose handlers do not end."""
         for delivery in self.called():
             if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
                 self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK)

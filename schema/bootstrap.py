@@ -21,9 +21,7 @@ from cqueue.settings import Settings
 from cqueue.store.connection import Connection
 
 _VISIBLE_S: Final = 5.0
-"""Seconds for which a step is repeated while a new keyspace is not visible everywhere: several rounds of
-gossip.
-"""
+"""Seconds for which a step is repeated while a new keyspace is not visible: several rounds of gossip."""
 _VISIBLE_POLL_S: Final = 0.1
 """Seconds between two such attempts."""
 _DEFINITIONS: Final = ("CREATE", "ALTER", "DROP")

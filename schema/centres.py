@@ -94,8 +94,7 @@ def read_centre(connection: Connection, settings: Settings, *, wide: bool = Fals
 
 
 def newest_centre(connection: Connection, settings: Settings) -> Centre:
-    """Return the same as `read_centre`, but as a majority of each data centre knows it, if all of them
-    answer.
+    """Return the home as a majority of each data centre knows it, or as the local one if not all answer.
 
     A client needs this answer at connect: its own data centre may not know of a switch yet.
     """

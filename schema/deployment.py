@@ -170,9 +170,7 @@ def _check_row(keyspace: str, row: Any) -> None:
 
 
 def _check_migrations(session: Session, keyspace: str) -> None:
-    """Check that all `pre` migrations are applied; `post` ones may be outstanding while old and new code run
-    together.
-    """
+    """Check that all `pre` migrations are applied; `post` ones may wait while old code still runs."""
     applied = {row.number for row in _read(session, SELECT_MIGRATIONS.format(keyspace=keyspace))}
     missing = [
         m.name

@@ -13,13 +13,9 @@ from cqueue.settings import CONSISTENCY_OF, SerialConsistency
 HINT_WINDOW_S: Final = 3 * 3600
 """Seconds for which Cassandra keeps the writes that a node has missed, by default."""
 DEFAULT_GC_GRACE_S: Final = 86_400
-"""Seconds for which deletions are kept: one day leaves time to repair a node before deleted messages come
-back.
-"""
+"""Seconds for which deletions are kept: a day, in which a node must be repaired or replaced."""
 DEFAULT_SETTLE_MS: Final = 2_000
-"""Ms within which an acknowledged send becomes readable (W); senders enforce it, and nodes rarely need as
-long.
-"""
+"""Ms within which an acknowledged send becomes readable (W); senders enforce it, nodes rarely need it."""
 DEFAULT_SKEW_MS: Final = 500
 """Ms by which two corrected clocks may disagree (ε): ample with NTP."""
 MAX_GC_GRACE_S: Final = 365 * 86_400
@@ -95,8 +91,7 @@ def parse_replication(text: str) -> dict[str, int]:
 
 
 def parse_compaction(text: str) -> dict[str, str]:
-    """Return the compaction map of `ucs`, `lcs`, `stcs`, or of a JSON object such as `{"class":
-    "UnifiedCompactionStrategy", …}`.
+    """Return the compaction map of `ucs`, `lcs`, `stcs`, or of a JSON object with the class.
 
     Raises:
         ConfigError: the text is none of them.

@@ -48,9 +48,7 @@ class ManualClock(ClusterClock):
         self.move_to(self._us + round(seconds * _SECOND_US))
 
     def after(self, duration: timedelta) -> int:
-        """Return the time after `duration`, rounded up to a whole step; the µs below a ms stay, as due times
-        keep them.
-        """
+        """Return the time after `duration`, rounded up to a whole step; the µs below a ms stay."""
         ms = (self._us + duration // timedelta(microseconds=1)) // 1000
         return -(-ms // STEP_MS) * STEP_MS * 1000 + self._us % 1000
 

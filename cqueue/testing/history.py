@@ -131,8 +131,9 @@ def _lost(everything: list[Call], sent: list[Sent], claims: list[Claim]) -> Iter
 
 
 def _may_have_happened(call: Call) -> bool:
-    """Return whether the call may have done something: a refusal is certain for one message, but of several
-    the first may be done.
+    """Return whether the call may have done something.
+
+    The refusal of one message is certain; of several messages the first may be done.
     """
     return call.outcome != FAIL or (call.operation == "dead" and len(call.asked) > 1)
 
@@ -215,9 +216,7 @@ def _overlap(earlier: Claim, later: Claim) -> str:
 
 
 def _copies(sent: list[Sent], by_id: dict[str, list[Claim]]) -> Iterable[Duplicate]:
-    """Yield further messages of one body under other ids. A copy that nothing allows is reported as
-    unexpected.
-    """
+    """Yield further messages of one body under other ids, unless they are reported as unexpected."""
     by_key: dict[str, list[Claim]] = defaultdict(list)
     for claims in by_id.values():
         first = min(claims, key=lambda claim: claim.at_ns)

@@ -157,7 +157,7 @@ class Recorder:
         answer: Callable[[Any], tuple[str, list[dict[str, Any]], dict[str, Any]]],
         note: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run a call between its two lines. `answer`: return the outcome, notes on messages and remarks of a
+        """Run a call between its two lines. `answer`: return outcome, notes on messages and remarks of a
         result.
         """
         number = next(self._numbers)

@@ -111,8 +111,7 @@ class Sandbox:
         return to_datetime(self._clock.now_us() // 1000)
 
     def enqueued(self, task: AnyTask | None = None, /, **subset: Any) -> list[Job]:
-        """Return messages that wait to be run, delayed messages and retries included, in the order of due
-        times.
+        """Return messages that wait to be run, with delayed messages and retries, in the order of due times.
 
         The next firing of a schedule is left out until its first attempt.
 
@@ -129,9 +128,7 @@ class Sandbox:
         return sorted(found, key=lambda job: job.due)
 
     def dead(self, task: AnyTask | None = None, /, **subset: Any) -> list[DeadJob]:
-        """Return the dead letters, in the order in which their messages were due; arguments as for
-        `enqueued`.
-        """
+        """Return the dead letters in the order of their due times; arguments as for `enqueued`."""
         _check_subset(task, subset)
         letters = [
             self._dead_job(queue, one) for queue in self._names() for one in self._queued(queue + DEAD_SUFFIX)
@@ -285,9 +282,7 @@ class Sandbox:
             self._turn.release()
 
     def _due(self) -> Iterator[Ran]:
-        """Run what is due now, and what it enqueues, until nothing is due, or the messages left cannot be
-        received.
-        """
+        """Run what is due now, and what it enqueues, until nothing is due or can be received."""
         given = True
         before: list[int] = []
         while (due := self._due_now()) and (given or before != [one.row.id for _, one in due]):

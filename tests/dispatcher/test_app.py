@@ -109,9 +109,7 @@ def test_anything_else_is_no_target():
 
 
 def test_setup_makes_missing_queues_with_enough_attempts(app):
-    """A new queue allows as many attempts as any task may use, and no fewer than the default; existing queues
-    stay.
-    """
+    """A new queue allows what its most patient task may use, and no less than the default; others stay."""
     app.client.create_queue("old", cqueue.QueueConfig(max_attempts=7, shards=2))
     policies = {
         ("mail", "a"): cqueue.Retry(max_attempts=20),

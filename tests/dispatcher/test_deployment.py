@@ -1,6 +1,4 @@
-"""Messages that this version of an application cannot run wait for one that can, and are not buried
-meanwhile.
-"""
+"""Messages that this version of an application cannot run wait for one that can, and are not buried."""
 
 from __future__ import annotations
 

@@ -287,9 +287,7 @@ def test_a_resolver_that_fails_costs_no_message(work, raises):
 
 
 def test_a_handler_five_times_longer_than_the_timeout_runs_once(work, clock, dispatch):
-    """The lease is extended as long as the handler runs, and so are the leases of the batch's other
-    messages.
-    """
+    """The lease is extended as long as the handler runs, and so are those of its batch."""
     gate = Gate()
     work.send_many([cqueue.Message(b"%d" % i) for i in range(3)])
     dispatcher = dispatch(work, gate)
@@ -308,9 +306,7 @@ def test_a_handler_five_times_longer_than_the_timeout_runs_once(work, clock, dis
 
 
 def test_what_waits_half_its_timeout_is_given_back_without_using_an_attempt(work, clock, dispatch):
-    """Waiting messages are given back, so that an idle process elsewhere can start them; running ones
-    stay.
-    """
+    """An idle process elsewhere can then start the message; running ones stay."""
     gate = Gate()
     work.send_many([cqueue.Message(b"%d" % i) for i in range(4)])
     dispatcher = dispatch(work, gate, threads=2, consumers=1)
@@ -409,9 +405,7 @@ def _refuse():
     [(_fail_once, lambda: None), (_fail_once_later, lambda: None), (lambda *_: None, _refuse)],
 )
 def test_a_failed_message_is_let_go_of_once_it_is_given_back(work, dispatch, handler, first):
-    """The traceback of an error leads to frames that refer to the error; the message is freed all the
-    same.
-    """
+    """The traceback of an error leads to frames that refer to the error; the message is freed even so."""
     weak = Weak(first)
     dispatcher = dispatch(work, handler, middleware=[weak], threads=1, consumers=1)
     for _ in range(20):
@@ -754,9 +748,7 @@ def test_an_unreadable_message_does_not_stop_the_feeder(troubled, work, dispatch
 
 
 def test_a_full_queue_keeps_no_other_waiting(shop, work, dispatch):
-    """A full queue gets what the others leave; a single message of another queue is handled among the
-    first.
-    """
+    """A full queue gets what the others leave; one message elsewhere is handled among the first."""
     small = shop.create_queue("small")
     order, gate = [], threading.Event()
 

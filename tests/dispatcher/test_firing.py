@@ -56,9 +56,7 @@ class DiesAt:
 
 
 def run_with_a_death(trigger, number, *, after):
-    """Let one worker die at its n-th write while another goes on; return the world, and whether there was an
-    n-th write.
-    """
+    """Let one worker die at its n-th write while another goes on; return the world, and whether it died."""
     world = World()
     fault = DiesAt(number, after=after)
     first = world.process(fault)

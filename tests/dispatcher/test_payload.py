@@ -72,9 +72,7 @@ def same(one, other):
 @names
 @given(args=st.lists(_values, max_size=3), kwargs=st.dictionaries(_keys, _values, max_size=3))
 def test_arguments_come_back_as_they_were(name, args, kwargs):
-    """Values of every supported type come back, in every nesting, under every key, also keys that look like a
-    tag.
-    """
+    """Values of every type come back, in every nesting, under every key, also keys that look like a tag."""
     given_ = Arguments(tuple(args), kwargs)
     got = decode(encode(given_, codec(name)), name)
     assert same(got.args, given_.args)

@@ -416,9 +416,7 @@ def test_a_task_that_exits_has_failed(error):
 
 
 def test_a_task_of_a_newer_version_waits_for_it(t):
-    """The message waits an hour without using an attempt, as in a dispatcher; then it fails like any
-    other.
-    """
+    """The message waits an hour without using an attempt, as in a dispatcher; then it fails."""
     app.send("mail", cqueue.Message(b"{}", task="newer", codec="json"))
     (job,) = t.enqueued()
     runs = [run for run in t.advance(HOUR - SECOND) if run.task == "newer"]

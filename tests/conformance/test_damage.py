@@ -282,7 +282,7 @@ BROKEN_SCHEDULES = {
 
 @pytest.mark.parametrize("columns", BROKEN_SCHEDULES.values(), ids=BROKEN_SCHEDULES.keys())
 def test_a_damaged_schedule_fails_alone(client, cql, name, columns):
-    """The list and the watcher go on with the others; it is replaced, or removed, as it stands."""
+    """The list and the schedule monitor go on with the others; it is replaced, or removed, as it stands."""
     queue = client.create_queue(name)
     for key in ("damaged", "other"):
         queue.schedules.add(key, Repeating(HOUR))

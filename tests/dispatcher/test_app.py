@@ -442,7 +442,7 @@ def test_a_task_that_returns_a_value_has_done_its_work(app, t):
     assert app.client.queue("default").stats(exact=True).live == 0
 
 
-def test_a_verdict_without_its_brackets_does_not_pass_for_a_value(app, t):
+def test_an_action_without_its_brackets_does_not_pass_for_a_value(app, t):
     """`return Retry` is a slip, and the message is still there."""
 
     @app.task

@@ -92,7 +92,7 @@ def test_a_message_of_an_unknown_task_waits_an_hour_without_an_attempt_then_it_d
     assert "'resize'" in letter.headers["cqueue-dead-reason"]
 
 
-def test_whoever_is_deployed_later_and_knows_the_task_runs_it_as_a_first_attempt(letters, work, clock, old):
+def test_a_later_version_that_knows_the_task_runs_it_as_a_first_attempt(letters, work, clock, old):
     """A deployment in the wrong order costs nothing."""
     work.send_many([cqueue.Message(b"x", task="resize")])
     settled(old, snoozed=1)
@@ -239,7 +239,7 @@ def test_a_schedule_of_an_unknown_task_fires_nothing_and_stays_as_it_is(letters,
     for number in range(2, 6):
         clock.advance(3600)
         settled(old, snoozed=number)
-        assert restart_stalled(orphan.store) == []  # the watcher lets it wait
+        assert restart_stalled(orphan.store) == []  # the schedule monitor lets it wait
     assert orphan.store.read("nightly") == before
     assert letters() == []
     (fields,) = lines.of("schedule_unfired")

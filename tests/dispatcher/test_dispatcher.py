@@ -729,7 +729,7 @@ def test_one_wide_row_that_cannot_be_reached_delays_no_other(troubled, work, dis
     until(lambda: dispatcher.stats().total.acked == 12)
 
 
-def test_an_unreadable_message_does_not_stop_the_feeder(troubled, work, dispatch):
+def test_an_unreadable_message_does_not_stop_the_fetcher(troubled, work, dispatch):
     """A receive that fails is tried again, and the message comes."""
     work.send(b"x")
     fails = []

@@ -98,7 +98,7 @@ def test_a_full_batch_is_followed_by_another_at_once(poll_schedule):
     assert next_of(poll_schedule) is poller
 
 
-def test_a_lane_that_knows_of_more_to_do_is_polled_at_once(poll_schedule, clock):
+def test_a_poller_that_knows_of_more_to_do_is_polled_at_once(poll_schedule, clock):
     poller = enter(poll_schedule, "q")
     assert next_of(poll_schedule) is poller
     poll_schedule.found(poller, 1)
@@ -115,7 +115,7 @@ def looked_at(poller):
     return {shard for shard in range(4) if share is None or share(WideRow("q", 0, shard))}
 
 
-def test_lanes_of_one_queue_look_at_wide_rows_of_their_own(poll_schedule):
+def test_pollers_of_one_queue_look_at_wide_rows_of_their_own(poll_schedule):
     """Together at all of them, or at all that other processes leave to this one."""
     assert looked_at(enter(poll_schedule, "q")) == {0, 1, 2, 3}
     pollers = [enter(poll_schedule, "q", number=number, of=3) for number in range(3)]
@@ -128,7 +128,7 @@ def test_lanes_of_one_queue_look_at_wide_rows_of_their_own(poll_schedule):
     assert [looked_at(poller) for poller in pollers] == [{0, 3}, {1}, {2}]
 
 
-def test_a_ring_makes_a_queue_due(poll_schedule, clock):
+def test_a_wake_makes_a_queue_due(poll_schedule, clock):
     """A waiting queue is polled at once, or right after the poll under way."""
     poller = enter(poll_schedule, "q")
     for _ in range(12):
@@ -155,7 +155,7 @@ def three(poll_schedule, clock):
     return pollers
 
 
-def test_of_the_lanes_of_an_idle_queue_one_polls_for_all(poll_schedule, clock, three):
+def test_of_the_pollers_of_an_idle_queue_one_polls_for_all(poll_schedule, clock, three):
     """One poller polls all rows, so nothing waits longer, and an idle queue costs a third."""
     assert [looked_at(poller) for poller in three] == [{0, 1, 2, 3}, {1}, {2}]
     polls = 0
@@ -166,7 +166,7 @@ def test_of_the_lanes_of_an_idle_queue_one_polls_for_all(poll_schedule, clock, t
 
 
 @pytest.mark.parametrize("how", ["a full batch", "more", "a ring while it is polled"])
-def test_lanes_that_rest_poll_again_once_there_is_more_than_one_can_do(poll_schedule, clock, three, how):
+def test_pollers_that_rest_poll_again_once_there_is_more_than_one_can_do(poll_schedule, clock, three, how):
     clock.now += 1.1
     poller = next_of(poll_schedule)
     assert (poller, next_of(poll_schedule)) == (three[0], None)
@@ -181,7 +181,7 @@ def test_lanes_that_rest_poll_again_once_there_is_more_than_one_can_do(poll_sche
     assert [looked_at(poller) for poller in three] == [{0, 3}, {1}, {2}]
 
 
-def test_what_one_lane_can_do_rouses_no_other(poll_schedule, clock, three):
+def test_what_one_poller_can_do_wakes_no_other(poll_schedule, clock, three):
     """A trickle costs the polls of one consumer, be it that there may always be more."""
     for _ in range(5):
         three[0].consumer.wake()
@@ -211,7 +211,7 @@ def test_a_queue_that_has_no_room_has_others_told(poll_schedule, clock, rooms):
     assert len(passed) == 2
 
 
-def test_a_lane_without_room_waits_until_it_is_fed(poll_schedule, rooms):
+def test_a_poller_without_room_waits_until_room_is_freed(poll_schedule, rooms):
     """Other queues are polled meanwhile."""
     enter(poll_schedule, "full")
     enter(poll_schedule, "other")
@@ -224,7 +224,7 @@ def test_a_lane_without_room_waits_until_it_is_fed(poll_schedule, rooms):
     assert (poller.name, poller.state.want) == ("full", 7)
 
 
-def test_failures_are_followed_by_longer_pauses_that_no_ring_ends(poll_schedule, clock):
+def test_failures_are_followed_by_longer_pauses_that_no_wake_ends(poll_schedule, clock):
     """A cluster that is down is not asked more because somebody sends."""
     poller = enter(poll_schedule, "q")
     pauses = []

@@ -151,7 +151,7 @@ def test_a_nack_whose_lease_is_lost_is_dropped(writer, poller, work, clock):
 
 
 def test_an_ack_whose_lease_is_lost_is_sent(writer, poller, work, clock):
-    """The work is done, whoever holds the message by now."""
+    """The work is done, so the ack is right even after the lease was lost."""
     (delivery,) = deliveries(poller, work, 1)
     clock.advance(10)
     with work.consumer() as other:

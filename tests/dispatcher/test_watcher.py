@@ -1,4 +1,4 @@
-"""The watcher: a schedule whose firing is gone goes on; one whose firing only waits is left alone."""
+"""The schedule monitor: a schedule whose firing is gone goes on; one whose firing waits is left alone."""
 
 import threading
 from datetime import timedelta
@@ -115,7 +115,7 @@ def test_after_an_outage_longer_than_gc_grace_the_firing_is_sent_under_another_i
     assert process.live() == 1
 
 
-def test_one_queue_that_cannot_be_read_stops_no_watcher(process, world, caplog):
+def test_one_queue_that_cannot_be_read_stops_no_monitor(process, world, caplog):
     """The monitor logs the queue, and checks the others."""
 
     class Broken:
@@ -133,8 +133,8 @@ def test_one_queue_that_cannot_be_read_stops_no_watcher(process, world, caplog):
     process.schedules.add("k", EVERY_TEN)
     process.queue.purge()
     world.advance(21)
-    watcher = ScheduleMonitor([Broken(), Wrong(), process.schedules.store])
-    watcher.check_all()
+    monitor = ScheduleMonitor([Broken(), Wrong(), process.schedules.store])
+    monitor.check_all()
     assert process.live() == 1
     said = caplog.text
     assert "no replica" in said
@@ -144,8 +144,8 @@ def test_one_queue_that_cannot_be_read_stops_no_watcher(process, world, caplog):
 
 def test_the_thread_looks_again_and_again(process):
     looks = threading.Semaphore(0)
-    watcher = ScheduleMonitor([process.schedules.store], interval_s=0.001)
-    watcher.check_all = looks.release
-    watcher.start()
+    monitor = ScheduleMonitor([process.schedules.store], interval_s=0.001)
+    monitor.check_all = looks.release
+    monitor.start()
     assert all(looks.acquire(timeout=10) for _ in range(3))
-    watcher.close()
+    monitor.close()

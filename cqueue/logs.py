@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import structlog
 
+DISPATCHER: Final = "cqueue.dispatcher"
+"""The logger of dispatchers, schedules and tasks."""
 TRACEBACKS: Final = "cqueue.tracebacks"
 """Where this logger's level is DEBUG, every failure is logged with its traceback; else only what is final."""
 _HERE: Final = str(Path(__file__).parent) + os.sep
@@ -28,6 +30,12 @@ def logger(name: str) -> Any:
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one line: its class, and up to 300 characters of the first line of its text."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 
 
 def trace(error: BaseException, *, is_final: bool) -> dict[str, Any]:

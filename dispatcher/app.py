@@ -1,7 +1,7 @@
-"""An application: its tasks, its middleware, and the client that it connects when it first needs one.
+"""An application: its tasks, its middleware, and the client that it connects at first need.
 
-Modules are imported by command lines, tests and workers that fork, so neither making an `App` nor defining a
-task may open a connection.
+Command lines, tests and workers that fork import the module of an application. So neither making an `App` nor
+defining a task opens a connection.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Binding
-from cqueue.dispatcher.middleware import Middleware, Outbox
+from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.outbox import Outbox
 from cqueue.dispatcher.payload import DEFAULT_CODEC
 from cqueue.dispatcher.periodic import Declared, PeriodicTask, declare, trigger_of
-from cqueue.dispatcher.registry import Registry, task_name
+from cqueue.dispatcher.registry import TaskRegistry, task_name
 from cqueue.dispatcher.retry import DEFAULT_POLICY, UNKNOWN_TASK_WAIT, attempts_wanted
 from cqueue.dispatcher.tasks import CronOptions, PeriodicOptions, Task, TaskOptions
 from cqueue.dispatcher.triggers import Trigger
@@ -41,17 +42,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_QUEUE = "default"
+"""Queue of tasks that name none, in an application that names none."""
 
 
 @dataclass(slots=True)
 class _Link:
-    """What an application sends through.
+    """The client that an application sends through, and the queues opened with it.
 
     Attributes:
-        client: None until it is connected.
-        is_ours: the application closes the client.
-        is_lent: by a test, for a while; queues of tasks that are missing are made.
-        queues: those that have been sent to.
+        client: None until the client is connected.
+        is_ours: the application has connected the client, and closes it.
+        is_lent: a test has lent the client for a while; missing queues of tasks are created.
+        is_closed: the application has been closed.
+        queues: the queues that have been sent to, by name.
     """
 
     client: Client | None
@@ -62,7 +65,8 @@ class _Link:
 
 
 class App:
-    """Tasks of one application. Thread-safe; a context manager that closes what it has connected.
+    """The tasks of one application. Thread-safe; a context manager that closes what the application has
+    connected.
 
     ```python
     app = cqueue.App("cassandra://db1,db2/shop?local_dc=dc1")
@@ -74,18 +78,21 @@ class App:
     ```
 
     Args:
-        target: a URL as `connect` takes it, or None for `CQUEUE_URL` or `cqueue.toml`, connected when it is
-            first needed; or a `Client`, which stays the caller's to close.
+        target: a URL as `connect` takes it, or None for `CQUEUE_URL` or `cqueue.toml`; the application
+            connects at first need. Or a `Client`, which the caller closes.
         middleware: hooks around every enqueue and every run, in this order.
-        queue: of tasks that name none.
-        retry: the policy of tasks that have none; by default waits of 1 s to 10 min, and as many attempts as
-            the queue allows.
-        codec: of tasks that name none: `json` or `msgpack`.
-        spool: what is enqueued and sent goes there first, and is forwarded, as with `Client.queue`. The
-            application then starts while Cassandra is away, if its queues were opened with this spool before.
-            A function that opens one is called at the first enqueue, and `close` closes what it opened.
+        queue: queue of tasks that name none.
+        retry: policy of tasks that have none. By default waits of 1 s to 10 min, and as many attempts as the
+            queue allows.
+        codec: codec of tasks that name none: `json` or `msgpack`.
+        spool: messages go to this spool first, and the spool forwards them, as with `Client.queue`. The
+            application can then start while Cassandra is away, if its queues were opened with this spool
+            before. A function is called at the first enqueue, and `close` closes the spool that it returned.
         unknown_task_wait: how long a message waits, without using an attempt, for a version of the
             application that has its task or takes its arguments; 0 to 10 years, by default an hour.
+
+    Raises:
+        BadInput: `target` is neither a URL nor a `Client`, or `unknown_task_wait` is out of range.
     """
 
     def __init__(
@@ -105,9 +112,9 @@ class App:
         client = target if isinstance(target, Client) else None
         self._link = _Link(client, is_ours=client is None)
         self._spool = spool
-        self._opened_spool: Spool | None = None  # by us
+        self._opened_spool: Spool | None = None  # `close` closes it
         self._mutex = Lock()
-        self._registry = Registry()
+        self._registry = TaskRegistry()
         self._declared: list[Declared] = []
         self._outbox = Outbox(self._queue, middleware)
         self._defaults: dict[str, Any] = {"queue": queue, "retry": retry, "codec": codec}
@@ -131,12 +138,12 @@ class App:
 
         Args:
             function: the function.
-            options: `queue` of its messages; `name` in the messages, by default `module:qualname`, so give
-                one to what may move; `retry`, what follows a failure; `timeout`, its longest run, 1 ms to 10
-                years; `codec`, how arguments are written, `json` or `msgpack`.
+            options: `queue` of the task's messages; `name` in the messages, by default `module:qualname`, so
+                give a name to a function that may move; `retry`, the policy after a failure; `timeout`, the
+                longest run, 1 ms to 10 years; `codec` of the arguments, `json` or `msgpack`.
 
         Raises:
-            ConfigError: there is a task of that name, or a value is wrong.
+            ConfigError: another task has the name, or a value is wrong.
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
@@ -151,20 +158,20 @@ class App:
     ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
         """Make a function a task that a schedule calls: `@app.periodic("*/5 * * * *", timezone=…)`.
 
-        The function takes nothing, or `fired_at`: the time that is fired, in UTC. `setup`, and so every
-        start of a dispatcher, makes the schedule, or replaces one that says something else; one whose
-        decorator is gone is logged, and stays until somebody removes it.
+        The function takes no parameter, or `fired_at`: the time that is fired, in UTC. `setup`, which every
+        start of a dispatcher calls, creates the schedule, or replaces one that differs. A schedule whose
+        decorator is gone is logged, and stays until an operator removes it.
 
         Args:
             when: a cron expression; or a trigger, which has the first five options in itself.
-            options: `timezone`, a name of the tz database, by default UTC; `misfire`, of missed times fire
-                the "latest" (by default), "all", or none ("skip"); `grace`, fire nothing that is later than
-                this; `jitter`, fire up to so much later, differently for each firing; `auto_commit`, send
-                the next firing before this one runs; `key` of the schedule, by default the task's name; and
-                those of `task`: `queue`, `name`, `retry`, `timeout` and `codec`.
+            options: `timezone`, a name of the tz database, by default UTC; `misfire`, which missed times
+                fire: the "latest" (by default), "all", or none ("skip"); `grace`, the greatest lateness that
+                still fires; `jitter`, the greatest random delay of a firing; `auto_commit`, send the next
+                firing before this one runs; `key` of the schedule, by default the task's name; and the
+                options of `task`: `queue`, `name`, `retry`, `timeout` and `codec`.
 
         Raises:
-            ConfigError: there is a task of that name, the function takes more, or a value is wrong.
+            ConfigError: another task has the name, the function takes other parameters, or a value is wrong.
         """
         given: dict[str, Any] = {**options}
         key = given.pop("key", None)
@@ -180,7 +187,7 @@ class App:
         return decorate
 
     def _completed(self, function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        """What the decorator says, and for the rest what the application says."""
+        """Return a task's options: from the decorator, and what it leaves out from the application."""
         given = {name: value for name, value in options.items() if value is not None}
         if "name" not in given:
             given["name"] = task_name(function)
@@ -192,10 +199,10 @@ class App:
         return MappingProxyType(self._registry)
 
     def resolve(self, message: ReceivedMessage) -> Binding:
-        """What to call for a message.
+        """Return the binding of the task that a message names.
 
         Raises:
-            UnknownTask: there is no task of its name; another version of the application may have it.
+            UnknownTask: the application has no task of that name; another version may have it.
         """
         return self._registry.named(message.task).binding
 
@@ -206,18 +213,22 @@ class App:
         return self._outbox.send(queue, message)
 
     def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
-        """Store up to 10,000, through the middleware; as `Queue.send_many`."""
+        """Store up to 10,000 messages, through the middleware; as `Queue.send_many`."""
         return self._outbox.send_many(queue, messages)
 
     # ── Running ──
 
     def setup(self) -> list[Queue]:
-        """Create the queues of the tasks where they are missing, with as many attempts as the tasks may use.
+        """Create the missing queues of the tasks, then create or change the schedules of periodic tasks.
 
-        Then the schedules of periodic tasks, where they are missing or say something else.
+        A new queue allows as many attempts as its tasks may use.
+
+        Returns:
+            The queues of the tasks, opened.
 
         Raises:
-            ConfigError: a queue that exists allows fewer; the text says how to alter it.
+            ConfigError: an existing queue allows fewer attempts than a task may use; the text says how to
+                alter the queue.
         """
         queues = provision(self.client, self._registry.queues())
         declare(queues, self._declared)
@@ -226,16 +237,16 @@ class App:
     def dispatcher(
         self, queues: Iterable[str] | None = None, *, middleware: Sequence[Middleware] = (), **options: Any
     ) -> Dispatcher:
-        """A dispatcher for the tasks, not started; the queues have been set up.
+        """Set up the queues, and return a dispatcher for the tasks, not started.
 
         Args:
-            queues: names of those to receive from; by default all that tasks have.
-            middleware: more of it, after that of the application.
+            queues: names of the queues to receive from; by default all queues of tasks.
+            middleware: hooks that run after those of the application.
             options: as `Dispatcher` takes them.
 
         Raises:
             ConfigError: as `setup`; or an option is wrong, or there are no queues.
-            QueueNotFound: one that no task has does not exist.
+            QueueNotFound: `queues` names a queue of no task, and the queue does not exist.
         """
         from cqueue.dispatcher.dispatcher import Dispatcher  # noqa: PLC0415 - enqueueing needs no threads
 
@@ -248,7 +259,7 @@ class App:
     # ── Testing ──
 
     def testing(self, *, now: datetime | None = None) -> Sandbox:
-        """A block in which the application works in memory, with a clock that a test moves by hand.
+        """Return a block in which the application works in memory, with a clock that the test moves.
 
         ```python
         with app.testing() as t:
@@ -257,26 +268,31 @@ class App:
             t.drain()
         ```
 
-        Whatever the program enqueues inside goes to a store of the block's own; nothing connects to
-        Cassandra. After the block the application is as it was. See `cqueue.testing.Sandbox`.
+        Messages that the program enqueues inside go to a store of the block's own; nothing connects to
+        Cassandra. After the block the application is as before. See `cqueue.testing.Sandbox`.
 
         Args:
-            now: the time at which the block's clock begins, with a time zone; by default this second.
+            now: the time at which the block's clock begins, with a time zone; by default the current second.
 
         Raises:
-            BadInput: `now` has no time zone; or, as the block begins, the application is in one already.
+            BadInput: `now` has no time zone; or, as the block begins, the application is in another testing
+                block.
         """
         from cqueue.testing.sandbox import Sandbox  # noqa: PLC0415 - only tests need it
 
         return Sandbox(self, now=now)
 
     def schedule_of(self, task: Task[..., Any]) -> str | None:
-        """The key of the schedule that `periodic` has declared for a task; None if there is none."""
+        """Return the key of the schedule that `periodic` has declared for a task; None if there is none."""
         return next((each.key for each in self._declared if each.task.name == task.name), None)
 
     @contextmanager
     def using(self, client: Client) -> Iterator[None]:
-        """Used inside: send and run through another client until the block ends."""
+        """Send and run through another client until the block ends. Used inside the library.
+
+        Raises:
+            BadInput: the application is in such a block already.
+        """
         with self._mutex:
             own = self._link
             if own.is_lent:
@@ -309,7 +325,7 @@ class App:
             return link.client
 
     def _queue(self, name: str) -> Queue:
-        """The queue of this name, opened at the first use."""
+        """Return the queue of this name, opened at the first use."""
         link = self._link
         found = link.queues.get(name)
         return found or link.queues.setdefault(name, self._opened(link, name))
@@ -336,14 +352,15 @@ class App:
             return self._spool
 
     def send_directly(self) -> None:
-        """Use no spool from now on: `cqueue dispatch` calls it, whose processes cannot all have one open."""
+        """Use no spool from now on: the processes of `cqueue dispatch` cannot all open one spool."""
         with self._mutex:
             self._spool = None
 
     def close(self) -> None:
         """Close the client if this application has connected it. Stop dispatchers before.
 
-        In a testing block it does nothing: what the program enqueues there is run after it has ended.
+        In a testing block `close` does nothing: the block runs the program's messages after the program has
+        ended.
         """
         with self._mutex:
             link = self._link
@@ -369,10 +386,11 @@ Tasks = Sequence[Task[..., Any]]
 
 
 def provision(client: Client, tasks_by_queue: Mapping[str, Tasks]) -> list[Queue]:
-    """Create missing queues, and check the others; all of them, opened.
+    """Create missing queues, check the others, and return all of them, opened.
 
     Raises:
-        ConfigError: a queue allows fewer attempts than a task of it may use; the text says how to alter it.
+        ConfigError: a queue allows fewer attempts than one of its tasks may use; the text says how to alter
+            the queue.
     """
     queues = [_opened(client, name, tasks) for name, tasks in tasks_by_queue.items()]
     complaints = [_complaint(queue, tasks_by_queue[queue.name]) for queue in queues]
@@ -392,7 +410,7 @@ def _opened(client: Client, name: str, tasks: Tasks) -> Queue:
 
 
 def _config(tasks: Tasks) -> QueueConfig:
-    """As many attempts as the most patient of its tasks wants, and no fewer than by default."""
+    """Return a configuration with as many attempts as any task wants, and no fewer than the default."""
     default = QueueConfig()
     wanted = max((attempts_wanted(task.retry) for task in tasks), default=0)
     return default.altered({"max_attempts": max(default.max_attempts, wanted)})

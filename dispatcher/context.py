@@ -1,7 +1,7 @@
 """What a handler is told beside its message, and how a task asks for it.
 
-A task finds its context in a variable of the thread or coroutine, and not in a parameter: type checkers would
-have to take such a parameter out of the signature for those who enqueue, and can only guess it.
+A task finds its context in a context variable, not in a parameter. Type checkers would have to remove such a
+parameter from the signature that callers of `enqueue` see, and they cannot do that reliably.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cqueue.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """Which firing of which schedule a message is.
+    """The firing of a schedule that a message stands for.
 
     Attributes:
-        key: the schedule's.
-        fired_at: the time that is fired, in UTC; a delivery may come later.
-        execution_count: which firing it is, from 1.
-        previous: the one before, or None.
-        next_trigger: the one after, or None if this is the last.
-        manual: asked for by `run_now`: it is none of the schedule's own times.
+        key: key of the schedule.
+        fired_at: the time that is fired, in UTC; the delivery may come later.
+        execution_count: number of the firing, from 1.
+        previous: time of the firing before, in UTC, or None.
+        next_trigger: time of the firing after, in UTC, or None if this firing is the last.
+        manual: `run_now` asked for the firing; its time is none of the schedule's own.
     """
 
     key: str
@@ -45,16 +45,17 @@ class Context:
     """One run of a handler.
 
     Attributes:
-        queue: the queue's name.
-        task: the task's name, or that of the handler.
-        attempt: from 1.
-        max_attempts: the last attempt's number; 0 if there is none.
+        queue: name of the queue.
+        task: name of the task, or of the handler.
+        attempt: number of the attempt, from 1.
+        max_attempts: number of the last attempt; 0 means no limit.
         deadline: when the task's own timeout passes (UTC), or None.
-        lost: set when the message belongs to somebody else; stop, the result is of no use.
+        lost: set when the lease is lost and another consumer may have the message; stop, the result is of no
+            use.
         stopping: set when the dispatcher stops; a long handler may return `Snooze` then.
-        firing: for a message of a schedule.
+        firing: the firing, for a message of a schedule; else None.
         log: a structlog logger that carries queue, task, message id and attempt.
-        now: the cluster's time (UTC), by which messages are due; in a testing block the block's.
+        now: the cluster's time (UTC), by which messages are due; in a testing block the block's time.
     """
 
     queue: str
@@ -69,7 +70,7 @@ class Context:
 
     @property
     def now(self) -> datetime:
-        """The cluster's time, in UTC; this machine's for a context that no dispatcher has made."""
+        """The cluster's time, in UTC; this machine's time in a context that no dispatcher has made."""
         return datetime.now(UTC)
 
     def __repr__(self) -> str:
@@ -78,12 +79,13 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What to call for a message, and how.
+    """The function that handles a message, and how to call it.
 
     Attributes:
-        name: in logs and metrics.
+        name: name in logs and metrics.
         call: the handler; a coroutine function if `is_async`.
-        retry: its policy.
+        retry: retry policy of the handler.
+        is_async: `call` returns a coroutine.
         timeout: longest run, or None.
     """
 
@@ -94,20 +96,20 @@ class Binding:
     timeout: timedelta | None = None
 
 
-_running: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")
+_current_run: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")
 
 
 def current_context() -> Context:
-    """The context of the run that calls this: attempt, `stopping`, `lost`, the firing of a schedule.
+    """Return the context of the current run: attempt, `stopping`, `lost`, the firing of a schedule.
 
     Raises:
-        BadInput: no task of the dispatcher runs on this thread or in this coroutine.
+        BadInput: no dispatcher runs a task on this thread or in this coroutine.
     """
     return _current()[1]
 
 
 def current_message() -> ReceivedMessage:
-    """The message of the run that calls this: its id, headers and fence. Leave settling to the dispatcher.
+    """Return the message of the current run: its id, headers and fence. Leave settling to the dispatcher.
 
     Raises:
         BadInput: as `current_context`.
@@ -117,7 +119,7 @@ def current_message() -> ReceivedMessage:
 
 def _current() -> tuple[ReceivedMessage, Context]:
     try:
-        return _running.get()
+        return _current_run.get()
     except LookupError as exc:
         raise BadInput(
             "no task is run by a dispatcher here; threads that a task starts have no context of their own"
@@ -125,10 +127,10 @@ def _current() -> tuple[ReceivedMessage, Context]:
 
 
 @contextmanager
-def running(message: ReceivedMessage, context: Context) -> Iterator[None]:
-    """Let what is called inside find the two."""
-    token = _running.set((message, context))
+def run_context(message: ReceivedMessage, context: Context) -> Iterator[None]:
+    """Let `current_message` and `current_context` find these two inside the block."""
+    token = _current_run.set((message, context))
     try:
         yield
     finally:
-        _running.reset(token)
+        _current_run.reset(token)

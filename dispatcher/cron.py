@@ -1,10 +1,10 @@
-"""When a cron expression fires in a time zone, above all in the hours that clocks skip or repeat.
+"""When a cron expression fires in a time zone, including the hours that clocks skip or repeat.
 
-croniter is asked about wall time only, where every day has 24 hours; which instants a wall time stands for is
-decided here, as Vixie cron does. An expression whose minutes and hours are fixed means "once a day, at that
-time": in a gap it fires at the first instant after it, in a fold the first time only. One with `*` or a step
-in them means "every so often": it fires at each instant that matches, twice in a fold, never in a gap.
-croniter's own arithmetic with time zones fires a fixed time twice in a fold; a test shows it.
+croniter is asked about wall time only, where every day has 24 hours. This module maps wall times to instants,
+as Vixie cron does. An expression with fixed minutes and hours means "once a day, at that time": in a gap it
+fires at the first instant after the gap, and in a fold only the first time. An expression with `*` or a step
+in minutes or hours means "every n minutes": it fires at each matching instant, twice in a fold and never in a
+gap. croniter's own arithmetic with time zones fires a fixed time twice in a fold; a test shows it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,29 @@ ALIASES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+"""Expression of each `@name`, as in Vixie cron."""
 HORIZON = timedelta(days=3640)
-"""A time further ahead than this counts as none: no message may be sent for it."""
+"""Days ahead beyond which no time is reported: a message may be delayed by 10 years at most."""
 
 _SECOND = timedelta(seconds=1)
+"""Resolution of cron expressions, and of the search for a change of offset."""
 _FAR = timedelta(hours=48)
-"""Longer than any step that local time ever took back; no zone changes twice in so short a time."""
+"""Longest stretch searched at once for a change of offset, 48 h.
+
+It exceeds every step back that local time ever made, and no zone changes twice in 48 h.
+"""
 _RANDOM = re.compile(r"(?<![A-Za-z])[HR](?![A-Za-z])", re.IGNORECASE)
+"""Matches the fields H and R: croniter fills them in at random, so each process would compute other times."""
 
 
 # ── Expressions and zones ──
 
 
 def check_expression(expression: str) -> str:
-    """The expression in its usual form: 5 fields, or 6 with the seconds first.
+    """Return the expression in normal form: 5 fields, or 6 with seconds first.
 
     Raises:
-        ConfigError: it is none, and what is wrong with it.
+        ConfigError: the expression is not valid; the text says why.
     """
     if not isinstance(expression, str):
         raise ConfigError(f"a cron expression is {expression!r}; it takes text such as '*/5 * * * *'")
@@ -69,10 +75,10 @@ def _check_with_croniter(usual: str) -> None:
 
 
 def check_zone(name: str) -> ZoneInfo:
-    """The time zone of that name in the tz database, such as `Europe/Berlin`.
+    """Return the time zone of that name in the tz database, such as `Europe/Berlin`.
 
     Raises:
-        ConfigError: there is none; the message suggests the nearest.
+        ConfigError: there is no such zone; the text suggests the nearest name.
     """
     try:
         return ZoneInfo(name)
@@ -86,9 +92,13 @@ def check_zone(name: str) -> ZoneInfo:
 
 
 def next_instant(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """The first instant later than `after` (aware) at which it fires, in UTC; None: not within 10 years.
+    """Return the first instant later than `after` at which the expression fires, in UTC; None: not in 10
+    years.
 
-    expression: as `check_expression` gives it.
+    Args:
+        expression: as `check_expression` returns it.
+        zone: the zone whose clocks the expression means.
+        after: an aware time.
     """
     after = after.astimezone(UTC).replace(microsecond=0)
     find = _next_matching if is_wildcard(expression) else _next_daily
@@ -98,13 +108,16 @@ def next_instant(expression: str, zone: ZoneInfo, after: datetime) -> datetime |
 
 @lru_cache(maxsize=1024)
 def is_wildcard(expression: str) -> bool:
-    """Whether it means "every so often": `*` or a step in the minutes or hours."""
+    """Return whether the expression means "every n minutes": `*` or a step in its minutes or hours."""
     minute, hour = expression.split()[-5:-3]
     return any(sign in field for field in (minute, hour) for sign in "*/")
 
 
 def _next_daily(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Each wall time once. Instants never go back as wall times go forward, so the first one later is it."""
+    """Find the next instant of an expression that fires each wall time once.
+
+    Instants never go back as wall times go forward, so the first instant later than `after` is the next one.
+    """
     wall = _next_wall(expression, _wall(after, zone))
     while wall is not None:
         instant = first_instant(wall, zone)
@@ -115,7 +128,9 @@ def _next_daily(expression: str, zone: ZoneInfo, after: datetime) -> datetime | 
 
 
 def _next_matching(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Through stretches of one offset, in which wall time runs as time does."""
+    """Find the next matching instant, stretch by stretch of equal offset, in which wall time runs as time
+    does.
+    """
     while True:
         offset = _offset(after + _SECOND, zone)
         wall = _next_wall(expression, (after + offset).replace(tzinfo=None))
@@ -127,12 +142,12 @@ def _next_matching(expression: str, zone: ZoneInfo, after: datetime) -> datetime
             after = _change(zone, after + _SECOND, end) - _SECOND
         elif end == instant:
             return instant
-        else:  # what matches later is no wall time that the clocks have shown already
+        else:  # later matches lie beyond any wall time that a change can repeat
             after = max(end, instant - _FAR)
 
 
 def first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """The first instant at which clocks show this wall time, or else the first after the gap it lies in."""
+    """Return the first instant at which clocks show this wall time, or else the first after its gap."""
     early = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if _wall(early, zone) == wall:
         return early
@@ -160,7 +175,7 @@ def _offset(instant: datetime, zone: ZoneInfo) -> timedelta:
 
 
 def _change(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
-    """The first instant with another offset than `low`, where there is one change up to `high`."""
+    """Return the first instant with another offset than `low`, given one change between `low` and `high`."""
     offset = _offset(low, zone)
     while high - low > _SECOND:
         middle = (low + (high - low) / 2).replace(microsecond=0)

@@ -1,7 +1,7 @@
-"""A process that runs a dispatcher for months: its start, its signals, its end, and what it says of itself.
+"""A process that runs a dispatcher for months: its start, its signals, its end, and its reports.
 
-The main thread does nothing but take news, from signals, from a parent, from helper threads, and act on
-them one by one; so nothing here is done in a signal handler, and nothing twice.
+The main thread only takes events (from signals, a parent, helper threads) and acts on them one by one. So no
+signal handler does any work, and nothing is done twice.
 
 `python -m cqueue.dispatcher.daemon FD` is a child of `cqueue dispatch --processes N`.
 """
@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING, Any, Final
 from cqueue import cores, garbage
 from cqueue._version import __version__
 from cqueue.dispatcher import health, logs, members, target
-from cqueue.dispatcher.events import describe
 from cqueue.dispatcher.health import Health
-from cqueue.dispatcher.members import Members, Worker
+from cqueue.dispatcher.members import Membership, Worker
 from cqueue.dispatcher.metrics import Meter, Metrics, exposition
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.notify import Notifier
 from cqueue.dispatcher.processes import TICK_S, Exit, Signalled, received
-from cqueue.dispatcher.recorder import Recorder
+from cqueue.dispatcher.recorder import RunRecorder
 from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.logs import describe
 from cqueue.rendezvous import own_name
 
 if TYPE_CHECKING:
@@ -44,23 +44,28 @@ if TYPE_CHECKING:
     from cqueue.protocol.poll import Share
 
 FIRST_RETRY_S: Final = 0.5
+"""Seconds before the second attempt to connect at the start; doubled each time."""
 LONGEST_RETRY_S: Final = 10.0
-"""Between two attempts to connect at the start."""
+"""Longest pause between two attempts to connect at the start, in seconds: soon after Cassandra is back."""
 BUG: Final = 70
+"""Exit code after an error of this library or the application: EX_SOFTWARE of sysexits.h."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a process is to do.
+class DaemonSettings:
+    """What a process runs, and how.
 
     Attributes:
-        target: `module:name`.
-        app_dir: the folder that it is looked for in; empty: the current one.
-        queues: of an application all if empty; for a handler function at least one.
-        options: of the dispatcher: threads, consumers, batch_size.
-        grace_s: how long running handlers are waited for at the end.
+        target: `module:name` of an application, dispatcher, factory or handler.
+        queues: names of queues; empty means all queues of an application. A handler function needs at least
+            one.
+        options: options of the dispatcher: threads, consumers, batch_size.
+        grace_s: seconds that running handlers get at the end.
         drain: end when nothing is due.
-        core: keep to one core, the how-manieth of those that may be used; None: use all.
+        core: index of the CPU core to run on, among those that the process may use; None uses all.
+        log: format of log lines, console or json.
+        verbose: log more; see `logs.configure`.
+        app_dir: folder to load `target` from; empty means the current folder.
     """
 
     target: str
@@ -74,7 +79,7 @@ class Settings:
     app_dir: str = ""
 
 
-# ── News of this process, besides signals ──
+# ── Events of this process, besides signals ──
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +89,12 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """It is to stop: the parent says so or has gone, or nothing is due any more."""
+    """The process is to stop: the parent orders it or has gone, or nothing is due any more."""
 
     why: str
 
 
-News = Signalled | Stopped | Ordered
+Notice = Signalled | Stopped | Ordered
 Inbox = queue.SimpleQueue[Any]
 Tell = Callable[[dict[str, Any]], None]
 
@@ -98,17 +103,17 @@ class Daemon:
     """Runs one dispatcher in this process.
 
     Args:
-        settings: what to do.
-        inbox: news of signals and of the parent.
-        notifier: to systemd.
-        tell: to a parent, once a second.
-        health_address: where to answer probes; None for nowhere.
+        settings: what to run.
+        inbox: events of signals and of the parent.
+        notifier: tells systemd.
+        tell: send a report to the parent; called once a second.
+        health_address: host and port for probes; None: no server.
         hooks: middleware beside the application's.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DaemonSettings,
         inbox: Inbox,
         *,
         notifier: Notifier | None = None,
@@ -125,20 +130,20 @@ class Daemon:
         self._log = logs.logger()
         self._started_s = time.time()
         self._stopping = False
-        self._hindrance = ""  # what an operator has to mend before it can start
+        self._obstacle = ""  # what an operator must mend before the start can succeed
         self._metrics = Metrics(settings.target)
         self._dispatcher: Dispatcher | None = None  # once it runs
 
-    # ── the whole life ──
+    # ── start to end ──
 
     def run(self) -> int:
-        """From the start to the end; the exit code.
+        """Run from the start to the end; return the exit code.
 
         Raises:
             TargetError, ConfigError, QueueNotFound, SchemaMismatch: there is nothing that could be run.
         """
         if self._settings.core is not None:
-            cores.keep_to_one(self._settings.core)  # before there are threads that do the work
+            cores.keep_to_one(self._settings.core)  # before threads start, which inherit the core
         with health.serving(self._address, self.health, self.exposition):
             launched = self._launch()
             if launched is None:
@@ -149,9 +154,9 @@ class Daemon:
             return code
 
     def _launch(self) -> Launched | None:
-        """The dispatcher, started; None if a signal came first. An outage at the start is waited out."""
+        """Start the dispatcher, waiting for an outage to end; return None if a signal came first."""
         self._log.info(
-            logs.Event.STARTING, target=self._settings.target, version=__version__, pid=os.getpid()
+            logs.DaemonEvent.STARTING, target=self._settings.target, version=__version__, pid=os.getpid()
         )
         app_dir = self._settings.app_dir
         found = target.load(self._settings.target, Path(app_dir) if app_dir else None)
@@ -168,21 +173,21 @@ class Daemon:
             pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
     def _tell_of(self, error: CqueueError, again_in_s: float) -> None:
-        """Log why it cannot start; what lasts until an operator mends it, once."""
-        before, self._hindrance = self._hindrance, describe(error) if isinstance(error, LASTING) else ""
-        if not self._hindrance:
-            self._log.warning(logs.Event.NOT_CONNECTED, error=str(error), again_in_s=again_in_s)
-        elif self._hindrance != before:
-            self._log.error(logs.Event.NOT_CONNECTED, error=str(error))
+        """Log why the start failed; a cause that lasts until an operator mends it is logged once."""
+        before, self._obstacle = self._obstacle, describe(error) if isinstance(error, LASTING) else ""
+        if not self._obstacle:
+            self._log.warning(logs.DaemonEvent.NOT_CONNECTED, error=str(error), again_in_s=again_in_s)
+        elif self._obstacle != before:
+            self._log.error(logs.DaemonEvent.NOT_CONNECTED, error=str(error))
 
     def _start(self, found: Any) -> Launched:
-        """The parent is told before: the first message may kill this process, which has come up then."""
+        """Start the dispatcher; the parent hears first, because the first message may kill this process."""
         from cqueue.dispatcher import launch  # noqa: PLC0415 - the health server answers while this imports
 
         hooks = [Meter(self._metrics), *self._hooks]
         launched = launch.launch(found, self._settings, hooks)
         self._report(launched=True)
-        garbage.settle()  # all that it needs is imported
+        garbage.settle()  # all imports are done
         launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None
         launched.dispatcher.start()
         return launched
@@ -191,79 +196,79 @@ class Daemon:
         engine = dispatcher.engine
         self._metrics.watch(dispatcher.stats, engine.quarantined, lambda: engine.depths.latest)
         self._dispatcher = dispatcher
-        members = Members(
-            dispatcher.lanes[0].consumer.driver.ask,
+        members = Membership(
+            dispatcher.pollers[0].consumer.driver.ask,
             lambda: self._described(dispatcher),
             lambda name, share: _give_share(dispatcher, name, share),
-            now_s=lambda: dispatcher.lanes[0].now_ms() / 1000,
+            now_s=lambda: dispatcher.pollers[0].now_ms() / 1000,
         )
         members.start()
         self._notifier.ready()
         self._report()
-        self._log.info(logs.Event.READY, worker=own_name(), queues=list(_queues(dispatcher)))
+        self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=list(_queues(dispatcher)))
         self._after(dispatcher.join, Stopped())
         if self._settings.drain:
             self._after(dispatcher.drain, Ordered("drained"))
         return self._until_stopped(dispatcher, members)
 
-    def _after(self, wait: Callable[[], bool], news: News) -> None:
-        """Put news into the inbox after what the main thread must not wait for."""
+    def _after(self, wait: Callable[[], bool], notice: Notice) -> None:
+        """Put an event into the inbox once `wait` has returned true, on a thread."""
 
         def tell() -> None:
             if wait():
-                self._inbox.put(news)
+                self._inbox.put(notice)
 
         threading.Thread(target=tell, name="cqueue-waiting", daemon=True).start()
 
-    # ── news ──
+    # ── events ──
 
-    def _until_stopped(self, dispatcher: Dispatcher, members: Members) -> int:
+    def _until_stopped(self, dispatcher: Dispatcher, members: Membership) -> int:
         interrupted = 0
-        while not isinstance(news := self._next(math.inf), Stopped):
-            if self._stopping and isinstance(news, Signalled):
-                self._log.warning(logs.Event.LEFT, signal=news.why)
-                return 128 + news.number
-            if news is not None and not self._stopping:
+        while not isinstance(notice := self._next(math.inf), Stopped):
+            if self._stopping and isinstance(notice, Signalled):
+                self._log.warning(logs.DaemonEvent.LEFT, signal=notice.why)
+                return 128 + notice.number
+            if notice is not None and not self._stopping:
                 interrupted = dispatcher.stats().total.interrupted
-                self._stop(dispatcher, news.why)
+                self._stop(dispatcher, notice.why)
                 members.hurry()
         members.stop()
         self._report()
         total = dispatcher.stats().total
         if abandoned := total.interrupted - interrupted:
-            self._log.warning(logs.Event.GRACE_PASSED, handlers=abandoned)
+            self._log.warning(logs.DaemonEvent.GRACE_PASSED, handlers=abandoned)
             return Exit.GRACE_PASSED
-        self._log.info(logs.Event.STOPPED, **_counted(total))
+        self._log.info(logs.DaemonEvent.STOPPED, **_counted(total))
         return Exit.DRAINED
 
-    def _next(self, seconds: float) -> News | None:
-        """The next news, if it comes within so many seconds; until then this says how it is."""
+    def _next(self, seconds: float) -> Notice | None:
+        """Return the next event within `seconds`, or None; report once a second meanwhile."""
         until_s, tick_s = time.monotonic() + seconds, min(TICK_S, self._notifier.alive_every_s or TICK_S)
         while (left_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                news: News = self._inbox.get(timeout=min(tick_s, left_s))
-                return news
+                notice: Notice = self._inbox.get(timeout=min(tick_s, left_s))
+                return notice
             self._tick()
         return None
 
     def _stop(self, dispatcher: Dispatcher, why: str) -> None:
-        """What was not started is given back at once, in the dispatcher's own thread."""
+        """Begin the stop; the dispatcher's own thread gives back at once what was not started."""
         self._stopping = True
         self._notifier.stopping()
         dispatcher.stop(timedelta(seconds=self._settings.grace_s), wait=False)
-        self._log.info(logs.Event.STOPPING, why=why, grace_s=self._settings.grace_s)
+        self._log.info(logs.DaemonEvent.STOPPING, why=why, grace_s=self._settings.grace_s)
 
-    # ── what it says of itself ──
+    # ── reports ──
 
     def health(self) -> Health:
-        """How it is, for probes, systemd, and the parent."""
+        """Return the health, for probes, systemd and the parent."""
         if self._dispatcher is not None:
             return health.of(self._dispatcher)
-        reason = f"starting: {self._hindrance}" if self._hindrance else "starting"
+        reason = f"starting: {self._obstacle}" if self._obstacle else "starting"
         return Health(alive=True, ready=False, reason=reason)
 
     def exposition(self) -> bytes:
-        """The text for Prometheus."""
+        """Return the text for Prometheus."""
         return exposition(self._metrics.families())
 
     def _tick(self) -> None:
@@ -271,7 +276,7 @@ class Daemon:
         if now.alive:
             self._notifier.alive()
         else:
-            self._log.error(logs.Event.STALLED, reason=now.reason)
+            self._log.error(logs.DaemonEvent.STALLED, reason=now.reason)
         self._notifier.status(now.reason)
         self._report(now)
 
@@ -299,13 +304,13 @@ class Daemon:
 
 
 def _queues(dispatcher: Dispatcher) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(lane.name for lane in dispatcher.lanes))
+    return tuple(dict.fromkeys(poller.name for poller in dispatcher.pollers))
 
 
 def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:
-    for lane in dispatcher.lanes:
-        if lane.name == name:
-            lane.divide(share)
+    for poller in dispatcher.pollers:
+        if poller.name == name:
+            poller.divide(share)
 
 
 def _counted(counts: Any) -> dict[str, int]:
@@ -315,11 +320,12 @@ def _counted(counts: Any) -> dict[str, int]:
 # ── Signals ──
 
 OBEYED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that stop the process."""
 
 
 @contextlib.contextmanager
 def signals_to(inbox: Inbox) -> Iterator[None]:
-    """Put signals into the inbox while this lasts. One that is ignored, as under nohup, stays so."""
+    """Put signals into the inbox during the block; an ignored signal, as under nohup, stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -336,16 +342,16 @@ def signals_to(inbox: Inbox) -> Iterator[None]:
 
 
 def child(fd: int, memory: int) -> int:
-    """The life of a child process; its exit code.
+    """Run a child process; return its exit code.
 
     Args:
-        fd: the number of its end of the connection to its parent.
-        memory: the number of the file where it writes down what runs.
+        fd: number of its end of the connection to the parent.
+        memory: number of the file where it records what runs.
     """
     inbox: Inbox = queue.SimpleQueue()
-    os.set_inheritable(fd, False)  # no process of a handler keeps it open
+    os.set_inheritable(fd, False)  # no process that a handler starts keeps it open
     parent = Connection(fd)
-    settings = Settings(**parent.recv())
+    settings = DaemonSettings(**parent.recv())
 
     def obey() -> None:
         for order in received(parent):
@@ -353,27 +359,27 @@ def child(fd: int, memory: int) -> int:
         inbox.put(Ordered("the parent has gone"))
 
     def tell(report: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the parent has gone: this is told to stop
+        with contextlib.suppress(OSError):  # the parent has gone, and `obey` orders a stop
             parent.send(report)
 
     logs.configure(logs.Format(settings.log), verbose=settings.verbose)
-    # What a terminal or systemd sends to all is the parent's to obey; SIGTERM may be meant for this one.
+    # The parent obeys what a terminal or systemd sends to all; SIGTERM may be meant for this child.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
     threading.Thread(target=obey, name="cqueue-parent", daemon=True).start()
     try:
-        return Daemon(settings, inbox, tell=tell, hooks=[Recorder(memory)]).run()
+        return Daemon(settings, inbox, tell=tell, hooks=[RunRecorder(memory)]).run()
     except CqueueError as exc:
         tell({"failed": str(exc)})
         return Exit.USAGE
-    except Exception:  # noqa: BLE001 - the place where all errors of a child end
+    except Exception:  # noqa: BLE001 - the parent is told of every error
         tell({"failed": traceback.format_exc()})
         return BUG
 
 
 def leave(code: int) -> None:
-    """End the process though handlers may still be running: threads that nobody can end hold up no exit."""
+    """End the process, although handlers may still run: threads that nobody can end delay no exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,7 +1,8 @@
-"""What a schedule is to do, as it stands in its row, and what a firing's message is worth beside that row.
+"""The stored definition of a schedule, and how a firing's message relates to the schedule's row.
 
-The row is the authority. A message may come late, twice, or after its schedule was changed; by generation,
-number and time it is either the firing that the row waits for, a repeat of one that has been, or over.
+The row is the authority. A message may come late, twice, or after its schedule was changed. Generation,
+number and time tell whether the message is the firing that the row waits for, a repeat of an earlier firing,
+or obsolete.
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ from cqueue.store.control import ScheduleRow
 from cqueue.store.decode import LAST_MS
 
 MAX_BODY = 64 << 10
-"""Bytes. It is part of a row that every firing changes."""
+"""Bytes of a scheduled message's body; 64 KiB, because every firing rewrites the row that holds the body."""
 MAX_KEY = 200
+"""Characters of a schedule's key; short enough for a log line."""
 _TEXTS = ("task", "codec", "message_key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """When to fire, and the message to fire.
+class ScheduleDefinition:
+    """When a schedule fires, and the message that it sends.
 
-    start_ms: when the schedule was made; times without a date of their own count from it. due_ms: when the
-    next firing is due, where its time had passed already as the schedule moved on to it; else 0.
+    Attributes:
+        trigger: when the schedule fires.
+        start_ms: when the schedule was made, in ms since 1970; triggers without a date count from it.
+        body: body of the messages, at most 64 KiB.
+        task, codec, message_key, headers, priority: of the messages, as in `Message`.
+        due_ms: when the next firing is due, in ms since 1970, if its own time had passed when the row moved
+            to it; else 0.
     """
 
     trigger: Trigger
@@ -44,7 +51,12 @@ class Definition:
     due_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Check what the message's own checks do not."""
+        """Check what `Message` does not check itself.
+
+        Raises:
+            BadInput: the trigger or the body has a wrong type.
+            BodyTooLarge: the body exceeds 64 KiB.
+        """
         if not isinstance(self.trigger, Trigger):
             raise BadInput(f"a trigger is RunOnce, Repeating or Cron, not {type(self.trigger).__name__}")
         if not isinstance(self.body, bytes):
@@ -56,15 +68,15 @@ class Definition:
 
     @property
     def timetable(self) -> Timetable:
-        """Its times."""
+        """The times at which the schedule fires."""
         return Timetable(self.trigger, self.start_ms)
 
-    def is_same_as(self, other: Definition) -> bool:
-        """Whether both say the same, whenever they were made."""
+    def is_same_as(self, other: ScheduleDefinition) -> bool:
+        """Return whether both definitions fire the same message at the same times, whenever each was made."""
         return self._values() == other._values()
 
     def to_json(self) -> str:
-        """As stored in the row."""
+        """Return the text that the row stores."""
         due = {"due": self.due_ms} if self.due_ms else {}
         return json.dumps({"start": self.start_ms, **due, **self._values()}, sort_keys=True)
 
@@ -77,11 +89,11 @@ class Definition:
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
-    def from_json(cls, text: str) -> Definition:
-        """What `to_json` wrote.
+    def from_json(cls, text: str) -> ScheduleDefinition:
+        """Read a text that `to_json` wrote.
 
         Raises:
-            ConfigError: it is of a newer version, or was not written by this library.
+            ConfigError: a newer version wrote the text, or not this library.
         """
         try:
             values = json.loads(text)
@@ -90,7 +102,7 @@ class Definition:
             start_ms, due_ms = _moment_ms(values.pop("start")), _moment_ms(values.pop("due", 0))
             return cls(start_ms=start_ms, due_ms=due_ms, **values)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            # Without the text, which has the messages' body: this is logged
+            # The message leaves the text out: it holds the messages' body, and errors are logged
             raise ConfigError(
                 f"this version of cqueue cannot read the schedule's definition: {type(exc).__name__}: {exc}"
             ) from exc
@@ -103,10 +115,10 @@ def _moment_ms(value: Any) -> int:
 
 
 def check_key(key: str) -> str:
-    """The key of a schedule, if it is one.
+    """Return the key of a schedule, if it is valid.
 
     Raises:
-        BadInput: not 1 to 200 printable characters.
+        BadInput: the key is not 1 to 200 printable characters.
     """
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or not key.isprintable():
         raise BadInput(f"{key!r} is not a key of a schedule: use 1 to {MAX_KEY} printable characters")
@@ -117,11 +129,15 @@ ACTIVE, PAUSED, DONE = "active", "paused", "done"
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class FiringId:
     """One firing of one schedule, as its message carries it in `trigger`. Times: ms since 1970, 0 for none.
 
-    generation: of the row when it was sent; 0 for one asked for by `run_now`. number: which firing of the
-    schedule it is, from 1. previous_ms: the time fired before.
+    Attributes:
+        key: key of the schedule.
+        generation: generation of the row when the message was sent; 0 for a firing that `run_now` asked for.
+        number: number of the firing, from 1.
+        time_ms: the time that is fired.
+        previous_ms: the time fired before.
     """
 
     key: str
@@ -132,17 +148,19 @@ class Ticket:
 
     @property
     def is_manual(self) -> bool:
-        """Whether it was asked for by `run_now`."""
+        """Whether `run_now` asked for the firing."""
         return self.generation == 0
 
     def to_json(self) -> str:
-        """As the message carries it."""
+        """Return the text that the message carries."""
         values = [self.generation, self.number, self.time_ms, self.previous_ms]
         return json.dumps({"schedule": self.key, "firing": values}, ensure_ascii=False)
 
     @classmethod
-    def parse(cls, text: str | None) -> Ticket | None:
-        """The ticket, or None for a message that is no firing, whatever its sender wrote there."""
+    def parse(cls, text: str | None) -> FiringId | None:
+        """Return the firing in a message's `trigger`; None if the message is no firing, whatever stands
+        there.
+        """
         if text is None or not text.startswith('{"schedule"'):
             return None
         try:
@@ -153,32 +171,34 @@ class Ticket:
             return None
 
 
-class Standing(Enum):
-    """What a firing's message is worth."""
+class FiringState(Enum):
+    """How a firing's message relates to the row of its schedule."""
 
-    CURRENT = "current"  # the one that the row waits for
-    REPEAT = "repeat"  # of one that has moved the row on: a retry, or its holder died
-    OVER = "over"  # passed over, paused, replaced, removed
+    CURRENT = "current"  # the row waits for this firing
+    REPEAT = "repeat"  # the firing has moved the row on before: a retry, or its consumer died
+    OVER = "over"  # the schedule has skipped the firing, or was paused, replaced or removed
 
 
-def next_ticket(row: ScheduleRow) -> Ticket | None:
-    """The ticket of the firing that the row waits for; None if it waits for none."""
+def next_firing(row: ScheduleRow) -> FiringId | None:
+    """Return the firing that the row waits for; None if it waits for none."""
     if row.state != ACTIVE or not row.next_at:
         return None
-    return Ticket(row.key, row.generation, row.fired + 1, row.next_at, row.previous)
+    return FiringId(row.key, row.generation, row.fired + 1, row.next_at, row.previous)
 
 
 def waiting_for(next_ms: int | None, row: ScheduleRow) -> ScheduleRow:
-    """The row, when it waits for the firing of that time; it is done if there is none."""
+    """Return the row as it waits for the firing of that time (ms since 1970); no time makes it done."""
     return row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
 
 
-def standing(ticket: Ticket, row: ScheduleRow | None) -> Standing:
-    """What a message with this ticket is worth beside the row."""
-    if row is None or ticket.generation != row.generation:
-        return Standing.OVER
-    if ticket.number > row.fired:
-        waited_for = ticket.time_ms == row.next_at and row.state == ACTIVE and ticket.number == row.fired + 1
-        return Standing.CURRENT if waited_for else Standing.OVER
-    ahead = ticket.number == row.fired and ticket.time_ms > row.previous  # one that was passed over
-    return Standing.OVER if ahead else Standing.REPEAT
+def firing_state(firing_id: FiringId, row: ScheduleRow | None) -> FiringState:
+    """Return how the message of a firing relates to the row; None for a row that is gone."""
+    if row is None or firing_id.generation != row.generation:
+        return FiringState.OVER
+    if firing_id.number > row.fired:
+        waited_for = (
+            firing_id.time_ms == row.next_at and row.state == ACTIVE and firing_id.number == row.fired + 1
+        )
+        return FiringState.CURRENT if waited_for else FiringState.OVER
+    ahead = firing_id.number == row.fired and firing_id.time_ms > row.previous  # the schedule skipped it
+    return FiringState.OVER if ahead else FiringState.REPEAT

@@ -1,4 +1,4 @@
-"""A message on its way through the dispatcher, and the timeout that it is held by."""
+"""A message on its way through the dispatcher, and the lease that it shares with others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cqueue.dispatcher.interrupt import Interruptible
 if TYPE_CHECKING:
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.context import Binding, Context
-    from cqueue.dispatcher.lanes import Lane
-    from cqueue.dispatcher.verdicts import Verdict
+    from cqueue.dispatcher.lanes import Poller
+    from cqueue.dispatcher.verdicts import Action
     from cqueue.protocol.lease import Lease
 
 
 class Verb(StrEnum):
-    """What is told to the queue about a message."""
+    """The call that settles a message."""
 
     ACK = "ack"
     NACK = "nack"
@@ -29,14 +29,15 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What was decided about a message.
+    """The decision about a message.
 
     Attributes:
-        verb: what to tell the queue.
-        outcome: what it is counted as: succeeded, cancelled, left, retried, snoozed, dead, released.
-        delay: until the next delivery, for NACK and SNOOZE.
-        reason: in logs, and in the dead letter.
-        traceback: for the dead letter.
+        verb: the call that settles the message.
+        outcome: counter and event: succeeded, cancelled, left, retried, snoozed, dead, released or
+            interrupted.
+        delay: time until the next delivery, for NACK and SNOOZE.
+        reason: text for logs, and for the dead letter.
+        traceback: text for the dead letter.
     """
 
     verb: Verb
@@ -47,112 +48,115 @@ class Settlement:
 
 
 TIME_LIMIT = "time limit"
+"""Reason to interrupt a handler: it ran longer than its timeout."""
 STOP = "stop"
+"""Reason to interrupt a handler: the dispatcher stops, and the grace is over."""
 
 UNDECIDED = Settlement(Verb.NACK, "undecided")
-"""Of what waits to be started, or runs."""
+"""State of a delivery that waits to be started, or runs."""
 SUCCEEDED = Settlement(Verb.ACK, "succeeded")
+"""The handler did its work. One shared object, because nearly every message gets it."""
 RELEASED = Settlement(Verb.SNOOZE, "released")
-"""Not started: due again at once, and no attempt is used."""
+"""The handler was not started: the message is due again at once, and no attempt is used."""
 INTERRUPTED = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
-"""Ended at a stop: due again at once, and the attempt counts."""
+"""A stop ended the handler: the message is due again at once, and the attempt counts."""
 
 
 class Delivery(Interruptible):
     """One delivery of one message, and the one run of its handler.
 
-    Each field is written by whoever has the delivery at that moment. There is one for every message, so
-    what is the same for nearly all of them stands here in the class.
+    Only the thread that has the delivery at the moment writes its fields. There is one object for every
+    message, so values that nearly all deliveries share are class attributes.
     """
 
-    hold: Hold | None = None
+    batch: LeasedBatch | None = None
     binding: Binding | None = None
     is_async = False
     suspect = False
 
     settlement = UNDECIDED
-    is_left = False  # to its timeout, which is not extended for it
-    due_s = 0.0  # when a message that is nacked or snoozed is to come again, by the settler's clock
+    is_left = False  # the message is left to its timeout; the lease is not extended for it
+    due_s = 0.0  # when a nacked or snoozed message is due again, by the settlement writer's clock
 
-    # Of its run:
+    # The run:
     context: Context | None = None
-    is_firing = False  # of a schedule
-    early: Verdict | None = None  # its schedule's, instead of the handler's
-    begun_s = math.inf
-    answer: Any = None  # of the handler
-    error: BaseException | None = None  # the handler's, or why it is not called
-    is_lost = False
-    told_s: float | None = None  # when its handler was interrupted, and
-    told = ""  # why
-    is_abandoned = False  # its handler cannot be ended, and is not waited for any more
+    is_firing = False  # the message may be a firing of a schedule
+    override: Action | None = None  # the schedule's action, in place of the handler's
+    begun_s = math.inf  # when the handler was called, monotonic
+    answer: Any = None  # what the handler returned
+    error: BaseException | None = None  # what the handler raised, or why no handler is called
+    is_lost = False  # another consumer may have the message
+    told_s: float | None = None  # when the handler was interrupted
+    told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
+    is_abandoned = False  # the handler cannot be ended, and nobody waits for it any more
 
-    def __init__(self, message: ReceivedMessage, lane: Lane) -> None:
+    def __init__(self, message: ReceivedMessage, poller: Poller) -> None:
         self.message = message
-        self.lane = lane
+        self.poller = poller
 
     @property
     def name(self) -> str:
-        """Of the task or handler."""
+        """Name of the task or handler."""
         return self.binding.name if self.binding is not None else self.message.task or "unknown"
 
     @property
     def limit_s(self) -> float | None:
-        """How long its handler may run."""
+        """Longest run of the handler, in seconds; None: no limit."""
         limit = self.binding.timeout if self.binding is not None else None
         return None if limit is None else limit.total_seconds()
 
     def is_over(self, now_s: float) -> bool:
-        """Whether its handler's time limit has passed, and the handler was not told."""
+        """Return whether the handler's time limit has passed, and nobody has interrupted it yet."""
         return self.told_s is None and self.limit_s is not None and now_s - self.begun_s >= self.limit_s
 
     def end(self, why: str, now_s: float) -> bool:
-        """Interrupt its handler; False if that does not run (any more), or was told before."""
-        self.told = self.told or why  # before: the worker asks at once
+        """Interrupt the handler; return False if it does not run, or was interrupted before."""
+        self.told = self.told or why  # written first: the worker may read it at once
         if not self.interrupt():
             return False
         self.told_s = now_s
         return True
 
     def lose(self) -> None:
-        """It belongs to somebody else: tell the handler, if one is running."""
-        self.is_lost = True  # before: who makes the context looks afterwards
-        if (context := self.context) is not None:  # its worker may be letting go of it
+        """Mark the message as lost to another consumer, and tell the handler if one is running."""
+        self.is_lost = True  # written first: `Runner.begin` makes the context, then reads this
+        if (context := self.context) is not None:  # its worker may clear the field at any moment
             context.lost.set()
 
     def let_go(self) -> None:
-        """Of its run, which is over; an error's traceback leads back to the message."""
+        """Drop the finished run's objects; an error's traceback would keep the message alive."""
         self.context = self.answer = self.error = None
 
 
-class Hold:
-    """Deliveries that share a timeout, because one claim gave them."""
+class LeasedBatch:
+    """The deliveries of one claim, which share one lease."""
 
-    __slots__ = ("again_ms", "busy", "deliveries", "lane", "lease")
+    __slots__ = ("again_ms", "busy", "deliveries", "lease", "poller")
 
-    def __init__(self, lane: Lane, lease: Lease, deliveries: list[Delivery]) -> None:
-        self.lane = lane
+    def __init__(self, poller: Poller, lease: Lease, deliveries: list[Delivery]) -> None:
+        self.poller = poller
         self.lease = lease
         self.deliveries = deliveries
         for delivery in deliveries:
-            delivery.hold = self
-        self.busy = False  # an extension is under way
-        self.again_ms = 0  # after one that failed: not before
+            delivery.batch = self
+        self.busy = False  # a thread is extending the lease
+        self.again_ms = 0  # no further extension before this cluster time
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is ours any more."""
+        """Whether this process holds nothing of the lease any more."""
         return not self.lease.is_held
 
     def forget(self) -> None:
-        """Let go of what is done with, and its bodies: one that runs for hours would keep all of them."""
+        """Drop settled deliveries: one that runs for hours would keep the bodies of the whole batch."""
         if len(self.deliveries) > 1:
             self.deliveries = [one for one in self.deliveries if one.message.is_held]
 
     def end(self) -> None:
-        """Let go of all of it."""
+        """Drop all deliveries."""
         self.deliveries = []
 
     @property
     def undecided(self) -> list[Delivery]:
-        """Those that wait to be started, or run."""
+        """Deliveries that wait to be started, or run."""
         return [one for one in self.deliveries if one.settlement is UNDECIDED]

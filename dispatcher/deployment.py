@@ -1,11 +1,11 @@
 """Messages that this version of the application cannot run wait for a version that can.
 
-Where those who enqueue are deployed before those who run, a message names a task, or has arguments, that the
-dispatchers do not know yet. Retries would use up its attempts within seconds and bury it. So it is snoozed,
-which uses none, for an hour by default; then it fails as any other.
+If producers are deployed before dispatchers, a message names a task, or has arguments, that the dispatchers
+do not know yet. Retries would use up its attempts within seconds and bury the message. So it is snoozed,
+which uses no attempt, for an hour by default; then it fails like any other.
 
-A firing of a schedule waits for as long as its schedule waits for it: buried, it would only be followed by
-the next one. Nothing is written to the schedule, because the other workers may know its task.
+A firing waits for as long as its schedule waits for it: after a burial only the next firing would follow.
+Nothing is written to the schedule, because other workers may know its task.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from cqueue.dispatcher.definition import Ticket
+from cqueue.dispatcher.definition import FiringId
 from cqueue.dispatcher.events import Event, Events
 from cqueue.dispatcher.retry import DEFAULT_POLICY
 from cqueue.dispatcher.verdicts import Snooze
@@ -26,18 +26,22 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.delivery import Delivery
 
 FIRST_PAUSE: Final = timedelta(seconds=1)
+"""Shortest snooze, 1 s: a deployment under way often finishes within seconds."""
 LONGEST_PAUSE: Final = timedelta(minutes=1)
-"""Between two looks whether the task is known by now; what has waited long is looked at rarely."""
+"""Longest snooze, 1 min: few deliveries for a long wait, and at most a minute after the deployment."""
 REMEMBERED: Final = 1000
-"""Tasks and schedules that are told once each; their names come from messages, so there may be any number.
+"""Tasks and schedules (1,000) that are logged once each: their names come from messages, without a limit.
 
-What comes beyond them is not remembered: its wait is measured from when the message is due or was sent. None
-of those that are known makes room for it, because all are met again and again, and each would be new again.
+Beyond this limit the wait is measured from when the message is due or was sent. No known name makes room for
+a new one: all of them come again and again, and each would count as new again.
 """
 
 
 def is_too_new(message: ReceivedMessage, error: BaseException, binding: Binding | None) -> bool:
-    """Whether another version of the application may know what to do, and the task has no rule of its own."""
+    """Return whether another version of the application may run the message.
+
+    False if the task has a rule of its own for arguments that it does not take.
+    """
     if binding is not None:
         rule = binding.retry.rules.get(PayloadMismatch)
         return isinstance(error, PayloadMismatch) and rule is DEFAULT_POLICY
@@ -46,24 +50,25 @@ def is_too_new(message: ReceivedMessage, error: BaseException, binding: Binding 
 
 
 def waiting_schedule(message: ReceivedMessage, binding: Binding | None) -> str | None:
-    """The schedule that waits for this firing of an unknown task; None: nothing waits for the message."""
-    ticket = None if binding is not None else Ticket.parse(message.trigger)
-    return None if ticket is None or ticket.is_manual else ticket.key
+    """Return the key of the schedule that waits for this firing of an unknown task, or None."""
+    firing_id = None if binding is not None else FiringId.parse(message.trigger)
+    return None if firing_id is None or firing_id.is_manual else firing_id.key
 
 
 def pause_for(wait: timedelta, waited: timedelta) -> Snooze | None:
-    """How long to snooze a message that has waited so long already; None: as long as it may."""
+    """Return the snooze of a message that has waited `waited` of its `wait`; None if its time is over."""
     if waited >= wait:
         return None
     return Snooze(min(wait - waited, max(FIRST_PAUSE, min(waited, LONGEST_PAUSE))))
 
 
-class Waiting:
-    """What waits for another version, as this process has met it.
+class UnknownTasks:
+    """The unknown tasks that this process has met, and how long their messages are snoozed.
 
     Args:
         wait: how long a message waits: from when it is due, or from when this process first met its task if
-            that is later, so that a backlog from a time without dispatchers has its time as well.
+            that is later. So the backlog of a time without dispatchers gets the whole wait too.
+        events: where each unknown task is logged once.
     """
 
     _is_full = False
@@ -74,22 +79,22 @@ class Waiting:
         self._since: dict[tuple[str, str, str], datetime] = {}
         self._mutex = Lock()
 
-    def verdict(self, delivery: Delivery, error: BaseException) -> Snooze | None:
-        """How long the message is to be snoozed; None: its failure is one like any other."""
+    def snooze_for(self, delivery: Delivery, error: BaseException) -> Snooze | None:
+        """Return the snooze of a message; None if its failure counts like any other."""
         if not is_too_new(delivery.message, error, delivery.binding):
             return None
         schedule = waiting_schedule(delivery.message, delivery.binding)
         wait = self._wait if schedule is None else timedelta.max
         if not wait:
             return None
-        now = delivery.lane.queue.now
+        now = delivery.poller.queue.now
         since = self._met(delivery, error, schedule, now)
         message = delivery.message
         return pause_for(wait, max(timedelta(), now - max(since, message.due, message.sent_at)))
 
     def _met(self, delivery: Delivery, error: BaseException, schedule: str | None, now: datetime) -> datetime:
-        """When this was met first; it is told then, and not again. Beyond REMEMBERED: when it was sent."""
-        subject = (delivery.lane.name, delivery.name, schedule or "")
+        """Return when the task was first met, and log it then; beyond REMEMBERED, when it was sent."""
+        subject = (delivery.poller.name, delivery.name, schedule or "")
         with self._mutex:
             known = self._since.get(subject)
             if known is not None:

@@ -1,7 +1,7 @@
-"""The dispatcher as programs use it: checks what it is given, and starts and stops its engine.
+"""The dispatcher as programs use it: checks its arguments, and starts and stops its engine.
 
-A thread of its own, the conductor, does the stopping, so that `stop` may be called from anywhere and more
-than once: a second call with less grace shortens the first one's.
+A thread of its own does the stopping. So `stop` may be called from anywhere, also from a signal handler, and
+more than once: a second call with less grace shortens the first one's.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ from typing import Any, Final, Self
 from cqueue.dispatcher.engine import LOOK_S, Engine
 from cqueue.dispatcher.events import Event, OnEvent
 from cqueue.dispatcher.handlers import known_tasks
-from cqueue.dispatcher.lanes import Lane, Source, queue_of
+from cqueue.dispatcher.lanes import Poller, Source, queue_of
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
-from cqueue.dispatcher.tally import Account, Stats
+from cqueue.dispatcher.tally import Stats, Telemetry
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
 
 LONGEST_WAIT: Final = timedelta(days=365)
+"""Longest grace and timeout, 365 days: far beyond use, and well within what the platform's waits accept."""
 DEFAULT_GRACE: Final = timedelta(seconds=30)
+"""Time that running handlers get at a stop, 30 s: the default patience of Kubernetes before it kills."""
 
 
 class Dispatcher:
-    """Receives from queues, runs a handler for each message, and settles it by what the handler says.
+    """Receives from queues, runs a handler for each message, and settles the message by the handler's answer.
 
     Args:
-        queues: one or several, each once.
-        handler: a function or coroutine function `(message, context)`; a class whose instances have
-            `handle` or `__call__`, made anew for each message; a mapping of task names to these (None: for
-            messages that name no task); or an object with `resolve(message) -> Binding`.
+        queues: one queue or several, each once.
+        handler: a function or coroutine function `(message, context)`; a class whose instances have `handle`
+            or `__call__`, made anew for each message; a mapping of task names to these (None: for messages
+            that name no task); or an object with `resolve(message) -> Binding`.
         middleware: hooks around running and acking.
-        on_event: called with each log event's name and fields, on whatever thread; to return at once.
+        on_event: called with each log event's name and fields, on any thread; it must return at once.
         options: the fields of `Options`: batch_size, consumers, threads, coroutines, poll_interval,
             max_poll_interval, ack_interval, ack_batch, backlog, unknown_task_wait.
 
     Raises:
-        ConfigError: something is out of its range or does not fit; nothing has been started.
+        ConfigError: an argument is out of range or of the wrong kind; nothing has been started.
 
     Example:
         with Dispatcher(queue, lambda message, context: print(message.body)) as dispatcher:
@@ -62,17 +64,17 @@ class Dispatcher:
     ) -> None:
         self._sources = _checked(queues)
         self.options = _options(options)
-        account = Account(on_event)
+        telemetry = Telemetry(on_event)
         self.engine = Engine(
-            self._sources, handler, middleware=middleware, options=self.options, account=account
+            self._sources, handler, middleware=middleware, options=self.options, telemetry=telemetry
         )
         self.tasks = known_tasks(self.engine.resolver)
         self._state = "new"
         self._mutex = threading.Lock()
         self._stopped = threading.Event()
-        self._wishes: SimpleQueue[float] = SimpleQueue()  # seconds of grace; its `put` suits signal handlers
+        self._graces: SimpleQueue[float] = SimpleQueue()  # seconds of grace; `put` is safe in signal handlers
         self._deadline_s = 0.0  # the end of the grace
-        self._conductor = threading.Thread(target=self._conduct, name="cqueue-conductor", daemon=True)
+        self._stopper = threading.Thread(target=self._run_stop, name="cqueue-stopper", daemon=True)
 
     def __repr__(self) -> str:
         names = ", ".join(queue_of(source).name for source in self._sources)
@@ -86,40 +88,49 @@ class Dispatcher:
         Raises:
             QueueNotFound: one of the queues does not exist (any more).
             NotDone: Cassandra did not answer.
-            Closed: it has been stopped; make a new one.
+            Closed: the dispatcher has been started before; make a new one.
         """
         with self._mutex:
             if self._state != "new":
                 raise Closed(f"the dispatcher is {self._state}; make a new one")
-            lanes = self.engine.make_lanes(self._sources)
+            pollers = self.engine.make_pollers(self._sources)
             self._state = "running"
-        self.engine.start(lanes)
-        self._conductor.start()
+        self.engine.start(pollers)
+        self._stopper.start()
 
     def stop(self, grace: timedelta = DEFAULT_GRACE, *, wait: bool = True) -> None:
-        """Stop receiving, let running handlers end for up to `grace` (0 to 365 days), settle, and let go.
+        """Stop receiving, let running handlers finish for up to `grace` (0 to 365 days), settle, and release.
 
-        What was not started is given back, without using an attempt. Handlers that run when the grace is over
-        are interrupted, and their messages given back; that attempt counts. Called again, the shorter
-        grace counts. Without `wait` it returns at once, and may be called by a signal or a handler.
+        Messages that were not started are given back, without using an attempt. Handlers that still run when
+        the grace is over are interrupted, and their messages given back; that attempt counts. If `stop` is
+        called again, the shorter grace counts.
+
+        Args:
+            grace: how long running handlers may go on.
+            wait: return when the dispatcher has stopped; False returns at once, and is safe in signal
+                handlers and handlers.
+
+        Raises:
+            BadInput: `grace` is out of range.
         """
         grace_s = check_duration("grace", grace, timedelta(), LONGEST_WAIT)
         if self._state == "new":
             self._state = "stopped"
             self._stopped.set()
-        self._wishes.put(grace_s)
+        self._graces.put(grace_s)
         if wait:
             self._stopped.wait()
 
     def join(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it has stopped; False if it has not within `timeout`."""
+        """Wait until the dispatcher has stopped; return False if `timeout` (0 to 365 days) passes first."""
         seconds = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_WAIT)
         return self._stopped.wait(seconds)
 
     def drain(self, timeout: timedelta | None = None) -> bool:
-        """Wait until no queue has anything due, and everything is settled; False if not within `timeout`.
+        """Wait until no queue has anything due, and all is settled; return False if `timeout` passes first.
 
-        It goes on receiving; `stop` it then. What is due later, or held by others, is not waited for.
+        The dispatcher goes on receiving; call `stop` afterwards. `drain` does not wait for messages that are
+        due later, or that other processes hold.
         """
         seconds = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_WAIT)
         deadline_s = None if seconds is None else time.monotonic() + seconds
@@ -148,46 +159,46 @@ class Dispatcher:
         return self._state
 
     def stats(self) -> Stats:
-        """What it has done, and what it is doing."""
+        """Return counters since the start, and the current load."""
         return self.engine.stats(self._state)
 
     def dead_threads(self) -> tuple[str, ...]:
-        """Names of threads that have ended though they live as long as it runs."""
-        vital = (self._conductor, *self.engine.threads)
+        """Return the names of threads that have ended, though they live as long as the dispatcher runs."""
+        vital = (self._stopper, *self.engine.threads)
         return tuple(thread.name for thread in vital if not thread.is_alive())
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
-        """Used inside: its consumers, for those who tell them which wide rows to look at."""
-        return self.engine.roster.lanes
+    def pollers(self) -> tuple[Poller, ...]:
+        """Used inside the library: the pollers, to tell each consumer which wide rows are its share."""
+        return self.engine.poll_schedule.pollers
 
-    # ── the conductor ──
+    # ── the stopping thread ──
 
-    def _conduct(self) -> None:
-        grace_s = self._wishes.get()  # waits; so before the clock is read
+    def _run_stop(self) -> None:
+        grace_s = self._graces.get()  # blocks, so the clock is read afterwards
         self._deadline_s = time.monotonic() + grace_s
         self._state = "stopping"
         try:
             self.engine.wind_down(self._left_s)
-        except Exception as exc:  # noqa: BLE001 - whoever waits for the stop must not wait for ever
-            self.engine.runner.account.say(Event.BROKEN, error=exc)
+        except Exception as exc:  # noqa: BLE001 - callers of `stop` must not wait for ever
+            self.engine.runner.telemetry.say(Event.BROKEN, error=exc)
         self._state = "stopped"
         self._stopped.set()
 
     def _left_s(self) -> float:
-        """Seconds of the grace that are left, by the latest wish."""
+        """Return the seconds of grace that are left, by the shortest grace asked for."""
         with suppress(Empty):
             while True:
-                wish_s = time.monotonic() + self._wishes.get_nowait()
-                self._deadline_s = min(self._deadline_s, wish_s)
+                deadline_s = time.monotonic() + self._graces.get_nowait()
+                self._deadline_s = min(self._deadline_s, deadline_s)
         return self._deadline_s - time.monotonic()
 
 
 def _checked(queues: Source | Iterable[Source]) -> list[Source]:
-    """The queues, if they are some, each once.
+    """Return the queues as a list.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: an entry is no queue, a queue is given twice, or there is none.
     """
     sources = list(queues) if isinstance(queues, Iterable) else [queues]
     for source in sources:

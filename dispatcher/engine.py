@@ -10,30 +10,32 @@ from typing import Any, Final
 
 from cqueue.dispatcher.delivery import INTERRUPTED
 from cqueue.dispatcher.events import Event
-from cqueue.dispatcher.feeder import Feeders
-from cqueue.dispatcher.firing import ScheduleStep
+from cqueue.dispatcher.feeder import Fetchers
+from cqueue.dispatcher.firing import FiringHooks
 from cqueue.dispatcher.handlers import ByTask, resolver_of
-from cqueue.dispatcher.handover import Handover, Line
-from cqueue.dispatcher.keeper import Keeper
-from cqueue.dispatcher.lanes import Lane, Roster, Source, queue_of
-from cqueue.dispatcher.loop import Loop
+from cqueue.dispatcher.handover import Backlog, RunQueue
+from cqueue.dispatcher.keeper import LeaseExtender
+from cqueue.dispatcher.lanes import Poller, PollSchedule, Source, queue_of
+from cqueue.dispatcher.loop import EventLoop
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.options import Options
 from cqueue.dispatcher.running import Runner
-from cqueue.dispatcher.settler import Settler
-from cqueue.dispatcher.tally import Account, Depths, Stats, total
-from cqueue.dispatcher.watcher import Watcher
-from cqueue.dispatcher.workers import Crew
+from cqueue.dispatcher.settler import SettlementWriter
+from cqueue.dispatcher.tally import Depths, Stats, Telemetry, total
+from cqueue.dispatcher.watcher import ScheduleMonitor
+from cqueue.dispatcher.workers import WorkerThreads
 from cqueue.doorbell import HintCounts
 from cqueue.doorbell.counts import added
 
 INTERRUPT_S: Final = 1.0
-"""How long handlers that were interrupted at the end of the grace are waited for."""
+"""Seconds to wait for interrupted handlers at the end of the grace: long enough for a `finally`."""
 AFTERWARDS_S: Final = 2.0
-"""How long a stop whose grace is over goes on storing what was decided."""
+"""Seconds for which a stop whose grace is over goes on storing settlements: several round trips to Cassandra.
+"""
 UNSETTLED: Final = 10_000
-"""Settlements not yet stored (or four backlogs of them, if that is more), before no more is received."""
+"""Settlements not yet stored (or four backlogs, if that is more) beyond which nothing more is received."""
 LOOK_S: Final = 0.02
+"""Seconds between two checks while a stop or a drain waits; a caller does not notice 20 ms."""
 
 
 class Engine:
@@ -42,7 +44,7 @@ class Engine:
     Args:
         sources: the queues, each once.
         handler, middleware, options: as `Dispatcher` takes them.
-        account: told what happens.
+        telemetry: counters and log events.
     """
 
     def __init__(
@@ -52,93 +54,100 @@ class Engine:
         *,
         middleware: Sequence[Middleware],
         options: Options,
-        account: Account,
+        telemetry: Telemetry,
     ) -> None:
         self.options = options
         self.resolver = resolver_of(handler)
-        ledgers = [queue_of(source).schedules.ledger for source in sources]
-        self.settler = Settler(options, middleware, account)
+        stores = [queue_of(source).schedules.store for source in sources]
+        self.settlement_writer = SettlementWriter(options, middleware, telemetry)
         self.runner = Runner(
-            account,
+            telemetry,
             middleware,
-            ScheduleStep(ledgers),
-            self.settler.settle,
+            FiringHooks(stores),
+            self.settlement_writer.settle,
             unknown_task_wait=options.unknown_task_wait,
         )
-        self.roster = Roster(
+        self.poll_schedule = PollSchedule(
             self._room,
             options.poll_interval.total_seconds(),
             options.longest_poll_s(len(sources), queue_of(sources[0]).default_max_poll),
         )
-        self.handover = Handover(
-            Line(options.threads, options.backlog),
-            Line(options.coroutines, options.backlog),
-            call_loop=lambda: self.loop.call(),  # noqa: PLW0108 - made below
-            feed=self.roster.feed,
+        self.backlog = Backlog(
+            RunQueue(options.threads, options.backlog),
+            RunQueue(options.coroutines, options.backlog),
+            wake_loop=lambda: self.loop.wake(),  # noqa: PLW0108 - made below
+            room_freed=self.poll_schedule.room_freed,
         )
-        self.crew = Crew(self.handover, self.runner)
-        self.loop = Loop(self.handover, self.runner)
-        self.keeper = Keeper(self.handover, self.runner, self._watch)
-        self.feeders = Feeders(self.roster, self.handover, self.runner, self.resolver, hold=self.keeper.keep)
+        self.worker_threads = WorkerThreads(self.backlog, self.runner)
+        self.loop = EventLoop(self.backlog, self.runner)
+        self.lease_extender = LeaseExtender(self.backlog, self.runner, self._watch)
+        self.fetchers = Fetchers(
+            self.poll_schedule, self.backlog, self.runner, self.resolver, batch=self.lease_extender.keep
+        )
         self.depths = Depths(map(queue_of, sources))
-        self.watcher = Watcher(ledgers, beside=self.depths.look)
+        self.schedule_monitor = ScheduleMonitor(stores, beside=self.depths.refresh)
 
-    def start(self, lanes: Sequence[Lane]) -> None:
-        """Start all threads, to receive by these lanes."""
+    def start(self, pollers: Sequence[Poller]) -> None:
+        """Start all threads, to receive with these pollers."""
         self.mark_busy()
-        self.crew.start()
+        self.worker_threads.start()
         self.loop.start()
-        self.keeper.start()
-        self.watcher.start()
-        for lane in lanes:
-            self.roster.enter(lane)
-        self.feeders.start(self.options.consumers)
-        self.runner.account.say(
-            Event.STARTED, queues=len({lane.name for lane in lanes}), threads=self.options.threads
+        self.lease_extender.start()
+        self.schedule_monitor.start()
+        for poller in pollers:
+            self.poll_schedule.add(poller)
+        self.fetchers.start(self.options.consumers)
+        self.runner.telemetry.say(
+            Event.STARTED, queues=len({poller.name for poller in pollers}), threads=self.options.threads
         )
 
-    def make_lanes(self, sources: Sequence[Source]) -> list[Lane]:
-        """A lane for each queue; where there are fewer queues than consumers, more of them."""
+    def make_pollers(self, sources: Sequence[Source]) -> list[Poller]:
+        """Return a poller for each queue, or several where there are fewer queues than consumers."""
         each = max(1, self.options.consumers // len(sources))
         rest = self.resolver.rest if isinstance(self.resolver, ByTask) else None
         kinds = {rest.is_async} if rest is not None else set()
-        lanes: list[Lane] = []
+        pollers: list[Poller] = []
         try:
             for source in sources:
                 of = min(each, queue_of(source).config.shards)
                 for number in range(of):
-                    lanes.append(lane := Lane(source, self.roster, self.options, number=number, of=of))
-                    lane.kinds |= kinds
-                    lane.learn()
+                    pollers.append(
+                        poller := Poller(source, self.poll_schedule, self.options, number=number, of=of)
+                    )
+                    poller.kinds |= kinds
+                    poller.learn()
         except BaseException:
-            for lane in lanes:
-                lane.consumer.close()
+            for poller in pollers:
+                poller.consumer.close()
             raise
-        return lanes
+        return pollers
 
     # ── looking ──
 
     def mark_busy(self) -> None:
-        """What was sent until now is to be looked for before `is_drained`."""
-        self.roster.busy_s = time.monotonic()
+        """Make `is_drained` wait for polls that see everything sent before this call."""
+        self.poll_schedule.busy_s = time.monotonic()
 
     def is_drained(self) -> bool:
-        """Whether nothing is due in any queue, and all is settled; what can say so is polled at once."""
-        if self.handover.waiting or self.handover.running or self.settler.pending:
+        """Return whether nothing is due in any queue, and everything is settled.
+
+        Pollers that can tell are polled at once.
+        """
+        if self.backlog.waiting or self.backlog.running or self.settlement_writer.pending:
             self.mark_busy()
             return False
-        return self.roster.is_quiet()
+        return self.poll_schedule.is_quiet()
 
     def stats(self, state: str) -> Stats:
-        """What was done, and what is being done."""
-        counts = self.runner.account.by_queue([lane.name for lane in self.roster.lanes])
-        handover, trouble = self.handover, self.feeders.trouble
+        """Return counters since the start, and the current load."""
+        counts = self.runner.telemetry.by_queue([poller.name for poller in self.poll_schedule.pollers])
+        backlog, trouble = self.backlog, self.fetchers.trouble
         return Stats(
             total=total(counts),
             queues=counts,
-            running=handover.running,
-            unstarted=handover.waiting,
-            unsettled=self.settler.pending,
+            running=backlog.running,
+            unstarted=backlog.waiting,
+            unsettled=self.settlement_writer.pending,
             state=state,
             failing=trouble.subjects,
             stuck=trouble.stuck,
@@ -146,12 +155,14 @@ class Engine:
         )
 
     def _hints(self) -> HintCounts:
-        """Of all clients that its queues belong to."""
-        return added({id(lane.sender): lane.queue.hints for lane in self.roster.lanes}.values())
+        """Return the sums over all clients that the queues belong to."""
+        return added(
+            {id(poller.sender): poller.queue.hints for poller in self.poll_schedule.pollers}.values()
+        )
 
     def quarantined(self) -> dict[str, int]:
-        """How many damaged rows this process has met, by queue or log; "" for rows that are of neither."""
-        stores = {lane.consumer.driver.store for lane in self.roster.lanes}
+        """Return how many damaged rows this process has met, by queue or log; "" for rows of neither."""
+        stores = {poller.consumer.driver.store for poller in self.poll_schedule.pollers}
         found: Counter[str] = Counter()
         for store in stores:
             for owner, rows in store.quarantine.counts().items():
@@ -160,56 +171,57 @@ class Engine:
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """Those that live as long as it runs; workers may be replaced."""
-        return [self.keeper.thread, self.watcher.thread, *self.feeders.threads]
+        """Threads that live as long as the engine runs; worker threads may be replaced, and are left out."""
+        return [self.lease_extender.thread, self.schedule_monitor.thread, *self.fetchers.threads]
 
-    # ── what the parts ask ──
+    # ── called by the parts ──
 
-    def _room(self, lane: Lane, coming: int) -> int:
-        """How many messages a lane may receive now."""
-        if self.settler.pending > max(UNSETTLED, 4 * self.options.backlog):
+    def _room(self, poller: Poller, coming: int) -> int:
+        """Return how many messages a poller may receive now."""
+        if self.settlement_writer.pending > max(UNSETTLED, 4 * self.options.backlog):
             return 0
-        return self.handover.room(lane, self.options.batch_size, coming)
+        return self.backlog.room(poller, self.options.batch_size, coming)
 
     def _watch(self) -> None:
         self.loop.watch(time.monotonic())
-        self.crew.watch(time.monotonic())
+        self.worker_threads.watch(time.monotonic())
 
     # ── the end ──
 
     def wind_down(self, left_s: Callable[[], float]) -> None:
-        """Receive no more, give back what was not started, wait for handlers, settle, and let go.
+        """Stop receiving, give back what was not started, wait for handlers, settle, and close.
 
-        left_s: seconds of the grace that are left, by the latest wish.
+        Args:
+            left_s: return the seconds of grace that are left.
         """
-        handover, account = self.handover, self.runner.account
-        account.say(Event.STOPPING, running=handover.running, unstarted=handover.waiting)
+        backlog, telemetry = self.backlog, self.runner.telemetry
+        telemetry.say(Event.STOPPING, running=backlog.running, unstarted=backlog.waiting)
         self.runner.stopping.set()
-        self.roster.close()
-        self.watcher.close()
-        self.runner.give_back(handover.close())
-        while not handover.wait_calm(min(LOOK_S, max(0.0, left_s()))) and left_s() > 0:
+        self.poll_schedule.close()
+        self.schedule_monitor.close()
+        self.runner.give_back(backlog.close())
+        while not backlog.wait_calm(min(LOOK_S, max(0.0, left_s()))) and left_s() > 0:
             pass
-        if handover.running:
+        if backlog.running:
             self._interrupt()
         afterwards_s = max(AFTERWARDS_S, left_s())
-        self.feeders.join(min(afterwards_s, AFTERWARDS_S))
-        settled = self.settler.flush(afterwards_s)
-        self.keeper.close()
-        self.settler.close()
+        self.fetchers.join(min(afterwards_s, AFTERWARDS_S))
+        settled = self.settlement_writer.flush(afterwards_s)
+        self.lease_extender.close()
+        self.settlement_writer.close()
         self.loop.close(INTERRUPT_S)
-        closer = threading.Thread(target=self.feeders.close_lanes, name="cqueue-closer", daemon=True)
+        closer = threading.Thread(target=self.fetchers.close_pollers, name="cqueue-closer", daemon=True)
         closer.start()
         closer.join(AFTERWARDS_S)
-        account.say(Event.STOPPED, unsettled=0 if settled else self.settler.pending)
+        telemetry.say(Event.STOPPED, unsettled=0 if settled else self.settlement_writer.pending)
 
     def _interrupt(self) -> None:
-        """End what runs; give back what cannot be ended, as the process is about to end it."""
+        """Interrupt running handlers, and give back the messages of those that do not end in time."""
         self.loop.interrupt_all()
         until_s = time.monotonic() + INTERRUPT_S
         while time.monotonic() < until_s:
-            self.crew.interrupt_all(time.monotonic())  # again: one may just have been about to begin
-            if self.handover.wait_calm(LOOK_S):
+            self.worker_threads.interrupt_all(time.monotonic())  # repeated: a handler may just have started
+            if self.backlog.wait_calm(LOOK_S):
                 return
-        for delivery in [*self.crew.running(), *self.handover.coroutines.running.copy().values()]:
+        for delivery in [*self.worker_threads.called(), *self.backlog.coroutines.running.copy().values()]:
             self.runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)

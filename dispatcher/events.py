@@ -1,7 +1,7 @@
-"""What a dispatcher says: stable names with fields, made in one place, never with a payload.
+"""The log events of a dispatcher: stable names with fields, built in one place, never with a payload.
 
-Where structlog is not configured, lines go to the standard library's logger, so that a program that
-only uses the dispatcher finds nothing on its standard output.
+If structlog is not configured, lines go to the standard library's logger, so that a program that only uses
+the dispatcher prints nothing to standard output.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cqueue import logs
 from cqueue.errors import LASTING
+from cqueue.logs import describe
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.delivery import Delivery
 
-LOGGER: Final = "cqueue.dispatcher"
 REPEAT_S: Final = 30.0
-"""A trouble that goes on is told again after so long."""
+"""Seconds after which a continuing failure is logged again."""
 REPEAT_LASTING_S: Final = 600.0
-"""The same of one that lasts until an operator mends something: he has been told."""
+"""The same for a failure that lasts until an operator mends something: the operator has been told."""
 LASTING_TOLD: Final = 10
-"""So many different texts of one trouble are told at once; there may be one for each of many damaged rows."""
+"""Most different texts of one failure that are logged at once; each of many damaged rows may bring its own.
+"""
 STUCK_FAILURES: Final = 3
+"""Failures in a row, without a success between, before a queue counts as stuck."""
 STUCK_S: Final = 5.0
-"""So many failures in so many seconds are no single node that restarts."""
+"""Seconds of failures before a queue counts as stuck: a single node that restarts fails for less."""
 
 OnEvent = Callable[[str, Mapping[str, Any]], None]
+"""Called with the name and the fields of an event."""
 
 
 class Event(StrEnum):
-    """The names."""
+    """Names of events."""
 
     STARTED = "dispatcher_started"
     STOPPING = "dispatcher_stopping"
@@ -89,20 +92,15 @@ def _level(event: Event, error: BaseException | None) -> str:
     return "debug" if event in _DEBUG else "info" if event in _INFO else "warning"
 
 
-def logger() -> Any:
-    """A structlog logger of this package."""
-    return logs.logger(LOGGER)
-
-
 class Events:
-    """Where a dispatcher says what happens."""
+    """Logs what happens in a dispatcher, and tells the program's `on_event`."""
 
     def __init__(self, on_event: OnEvent | None = None) -> None:
-        self.log = logger()
+        self.log = logs.logger(logs.DISPATCHER)
         self._on_event = on_event
 
     def say(self, event: Event, *, error: BaseException | None = None, **fields: Any) -> None:
-        """Log one event. error: with its traceback where that is final, or where it is asked for."""
+        """Log one event; with the traceback of `error` if the event is final, or tracebacks are asked for."""
         trace: dict[str, Any] = {}
         if error is not None:
             fields["error"] = describe(error)
@@ -120,24 +118,18 @@ class Events:
 
 
 def about(delivery: Delivery) -> dict[str, Any]:
-    """The fields that say which message it is."""
+    """Return the fields that identify a message."""
     message = delivery.message
     return {
-        "queue": delivery.lane.name,
+        "queue": delivery.poller.name,
         "task": delivery.name,
         "message_id": str(message.id),
         "attempt": message.attempt,
     }
 
 
-def describe(error: BaseException) -> str:
-    """An error in one line."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
-
-
 class MessageLog:
-    """A logger that carries which message it is about, bound only if it is used."""
+    """A logger that carries the message's fields, bound at first use: most handlers log nothing."""
 
     _bound: Any = None
 
@@ -153,10 +145,16 @@ class MessageLog:
 
 @dataclass(slots=True)
 class Failing:
-    """What goes on failing. since_s: the first failure; untold: failures that were not told of.
+    """A failure that continues.
 
-    told: what errors were told of since all was told again: a lasting one by its text, which says what to
-        mend, any other by its class.
+    Attributes:
+        since_s: monotonic time of the first failure.
+        error: the last error.
+        failures: failures since the first.
+        told_s: when a failure was logged last.
+        untold: failures since then.
+        told: errors logged since `told` was last cleared: a lasting error by its text, which says what to
+            mend, any other by its class.
     """
 
     since_s: float
@@ -168,7 +166,7 @@ class Failing:
 
 
 class Trouble:
-    """Tells of something that goes on failing once, again after a while, and when it is over."""
+    """Logs a continuing failure once, again after a while, and when it is over."""
 
     def __init__(
         self, events: Events, failed: Event, resumed: Event, clock: Callable[[], float] = time.monotonic
@@ -176,12 +174,14 @@ class Trouble:
         self._events = events
         self._failed, self._resumed = failed, resumed
         self._clock = clock
-        self._failing: dict[str, Failing] = {}  # by subject
+        self._failing: dict[str, Failing] = {}  # by subject: a queue, a verb or the event loop
 
     def failed(
         self, subject: str, error: BaseException, *, event: Event | None = None, **fields: Any
     ) -> None:
-        """It failed. Another error is told of at once. event: what to tell, if not the usual."""
+        """Note a failure of the subject; another kind of error is logged at once. `event` replaces the usual
+        one.
+        """
         now_s = self._clock()
         known = self._failing.setdefault(subject, Failing(now_s, error))
         known.error = error
@@ -197,18 +197,18 @@ class Trouble:
             known.told_s, known.untold = now_s, 0
 
     def succeeded(self, subject: str, **fields: Any) -> None:
-        """It went well."""
+        """Note a success of the subject, and log the end of a failure."""
         if self._failing and self._failing.pop(subject, None) is not None:
             self._events.say(self._resumed, **fields)
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """What failed the last time."""
+        """Subjects that failed the last time."""
         return tuple(self._failing.copy())
 
     @property
     def stuck(self) -> dict[str, str]:
-        """What has failed for a while, several times without a success between; with the last error."""
+        """Subjects that have failed several times over some seconds without a success, with the error."""
         before_s = self._clock() - STUCK_S
         return {
             subject: describe(one.error)

@@ -1,4 +1,4 @@
-"""Threads that receive: from whichever lane is due, as much as there is room for, into the hand-over."""
+"""Threads that receive: each polls the queue that is longest due, as far as the backlog has room."""
 
 from __future__ import annotations
 
@@ -9,114 +9,117 @@ from itertools import groupby
 from operator import attrgetter
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.delivery import Delivery, Hold
+from cqueue.dispatcher.delivery import Delivery, LeasedBatch
 from cqueue.dispatcher.events import Event, Trouble
 from cqueue.dispatcher.handlers import Resolver
-from cqueue.dispatcher.handover import Handover
-from cqueue.dispatcher.lanes import Lane, Roster
+from cqueue.dispatcher.handover import Backlog
+from cqueue.dispatcher.lanes import Poller, PollSchedule
 from cqueue.dispatcher.running import Runner
 from cqueue.errors import CqueueError
 
 _lease = attrgetter("lease")
 
 
-class Feeders:
+class Fetchers:
     """The receiving threads of a dispatcher.
 
     Args:
-        runner: gives back what comes too late to be started.
-        hold: told of every lease that is held from now on.
+        poll_schedule: says which poller is due.
+        backlog: takes received messages.
+        runner: gives back messages that come too late to be started.
+        resolver: finds the handler of a message.
+        hold: called with every leased batch.
     """
 
     def __init__(
         self,
-        roster: Roster,
-        handover: Handover,
+        poll_schedule: PollSchedule,
+        backlog: Backlog,
         runner: Runner,
         resolver: Resolver,
         *,
-        hold: Callable[[Hold], None],
+        batch: Callable[[LeasedBatch], None],
     ) -> None:
-        self._roster = roster
-        self._handover = handover
+        self._poll_schedule = poll_schedule
+        self._backlog = backlog
         self._runner = runner
-        self._account = runner.account
+        self._telemetry = runner.telemetry
         self._resolver = resolver
-        self._hold = hold
-        self.trouble = Trouble(runner.account, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
+        self._hold = batch
+        self.trouble = Trouble(runner.telemetry, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
         self.threads: list[threading.Thread] = []
 
     def start(self, count: int) -> None:
-        """Start so many threads."""
+        """Start `count` threads."""
         self.threads = [
-            threading.Thread(target=self._run, name=f"cqueue-feeder-{number}", daemon=True)
+            threading.Thread(target=self._run, name=f"cqueue-fetcher-{number}", daemon=True)
             for number in range(count)
         ]
         for thread in self.threads:
             thread.start()
 
     def join(self, seconds: float) -> None:
-        """Wait for a receive that is under way, after the roster was closed."""
+        """Wait up to `seconds` for receives under way, once the poll schedule is closed."""
         share_s = seconds / max(1, len(self.threads))
         for thread in self.threads:
             thread.join(share_s)
 
     def _run(self) -> None:
-        while (lane := self._roster.next()) is not None:
-            self._poll(lane)
+        while (poller := self._poll_schedule.next()) is not None:
+            self._poll(poller)
 
-    def _poll(self, lane: Lane) -> None:
-        """One receive. Whatever happens, the lane is due again some time."""
+    def _poll(self, poller: Poller) -> None:
+        """Receive once. The poller is scheduled again, whatever happens."""
         told = more = False
         try:
-            if messages := lane.consumer.receive(lane.turn.want):
-                told, more = lane.consumer.last
-                lane.learn()
-                self._account.count(lane.name, "received", len(messages))
+            if messages := poller.consumer.receive(poller.state.want):
+                told, more = poller.consumer.last
+                poller.learn()
+                self._telemetry.count(poller.name, "received", len(messages))
                 if told:
-                    self._account.count(lane.name, "found_by_hint", len(messages))
-                self._admit(lane, messages)
-        except Exception as exc:  # noqa: BLE001 - a feeder that ends would be missed by nobody
-            self._failed(lane, exc)
+                    self._telemetry.count(poller.name, "found_by_hint", len(messages))
+                self._admit(poller, messages)
+        except Exception as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
+            self._failed(poller, exc)
         else:
-            self.trouble.succeeded(lane.name, queue=lane.name)
-            self._roster.found(lane, len(messages), more=more, told=told)
+            self.trouble.succeeded(poller.name, queue=poller.name)
+            self._poll_schedule.found(poller, len(messages), more=more, told=told)
 
-    def _failed(self, lane: Lane, error: Exception) -> None:
-        self._account.count(lane.name, "receive_failures")
+    def _failed(self, poller: Poller, error: Exception) -> None:
+        self._telemetry.count(poller.name, "receive_failures")
         broken = None if isinstance(error, CqueueError) else Event.BROKEN
-        self.trouble.failed(lane.name, error, event=broken, queue=lane.name)
-        self._roster.failed(lane)
+        self.trouble.failed(poller.name, error, event=broken, queue=poller.name)
+        self._poll_schedule.failed(poller)
 
-    def _admit(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> None:
+    def _admit(self, poller: Poller, messages: Sequence[ReceivedMessage]) -> None:
         deliveries: list[Delivery] = []
         for lease, together in groupby(messages, _lease):
-            held = [delivery_of(self._resolver, lane, message) for message in together]
+            held = [delivery_of(self._resolver, poller, message) for message in together]
             if lease.suspect:
                 for delivery in held:
                     delivery.suspect = True
-            self._hold(Hold(lane, lease, held))
+            self._hold(LeasedBatch(poller, lease, held))
             deliveries += held
-        if late := self._handover.put(deliveries):
+        if late := self._backlog.put(deliveries):
             self._runner.give_back(late)
 
-    def close_lanes(self) -> None:
-        """Let go of the wide rows; what is held stays held."""
-        for lane in self._roster.lanes:
+    def close_pollers(self) -> None:
+        """Close the consumers. Messages that this process holds stay held until their timeouts."""
+        for poller in self._poll_schedule.pollers:
             with suppress(CqueueError):
-                lane.consumer.close(give_back=False)
+                poller.consumer.close(give_back=False)
 
 
-def delivery_of(resolver: Resolver, lane: Lane, message: ReceivedMessage) -> Delivery:
-    """The message with what handles it, or with why nothing does."""
-    delivery = Delivery(message, lane)
+def delivery_of(resolver: Resolver, poller: Poller, message: ReceivedMessage) -> Delivery:
+    """Return the delivery of a message with its handler, or with the reason why no handler takes it."""
+    delivery = Delivery(message, poller)
     try:
         binding = resolver.resolve(message)
         if binding.is_async:
             delivery.is_async = True
-        if binding.is_async not in lane.kinds:
-            lane.kinds.add(binding.is_async)
+        if binding.is_async not in poller.kinds:
+            poller.kinds.add(binding.is_async)
         delivery.binding = binding
-    except Exception as exc:  # noqa: BLE001 - a resolver may be anybody's; its error is the message's
+    except Exception as exc:  # noqa: BLE001 - the resolver is the application's code; its error fails the message
         delivery.error = exc
     return delivery

@@ -1,8 +1,8 @@
-"""The parent of `--processes N` and of `--watch`: what it is told by its children, it tells the world.
+"""The parent of `--processes N` and `--watch`: supervises the children, and answers probes and scrapes.
 
-It counts nothing itself and knows no queue, so it needs no connection; it stays up whatever its children do.
-It notices that code has changed by looking: once a second that costs less than a dependency would, and works
-on file systems that tell nobody (containers with mounted source trees).
+The parent knows no queue, so it needs no connection, and it stays up whatever its children do. It finds
+changed code by looking once a second. That costs less than a dependency would, and works on file systems
+without notifications, such as source trees mounted into containers.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cqueue.dispatcher import health, logs
-from cqueue.dispatcher.daemon import Settings
+from cqueue.dispatcher.daemon import DaemonSettings
 from cqueue.dispatcher.health import Health
-from cqueue.dispatcher.metrics import Families, Sum, added, exposition, packed
+from cqueue.dispatcher.metrics import ChildMetrics, Families, added, exposition, packed
 from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import Ended, Exit, Inbox, News, Process, Said, Supervisor
+from cqueue.dispatcher.processes import ChildProcess, Ended, Exit, Inbox, Notice, Reported, Supervisor
 from cqueue.dispatcher.target import TargetError
 
 CHILD_MODULE: Final = "cqueue.dispatcher.daemon"
+"""Module that a child process runs."""
 
 
-class Fleet:
-    """Several processes that do the same.
+class ParentProcess:
+    """Supervises several processes that do the same.
 
     Args:
-        settings: what each of them does.
-        count: how many.
-        inbox: news of signals, and of children.
-        watch: replace all when a `.py` file under this directory changes.
+        settings: what each child does.
+        count: how many children.
+        inbox: events of signals and of children.
+        watch: replace all children when a `.py` file under this directory changes.
         notifier, health_address: as for `Daemon`.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DaemonSettings,
         count: int,
         inbox: Inbox,
         *,
@@ -59,25 +60,25 @@ class Fleet:
         )
         self._inbox = inbox
         self._settings = settings
-        self._files = None if watch is None else Files(watch)
+        self._files = None if watch is None else SourceFiles(watch)
         self._notifier = notifier or Notifier()
         self._address = health_address
-        self._sum = Sum()
-        self._mutex = threading.Lock()  # the threads of the health server add up what children counted
+        self._sum = ChildMetrics()
+        self._mutex = threading.Lock()  # threads of the health server read the children's metrics
         self._registry = CollectorRegistry()
         self._restarts = Counter("cqueue_restarts", "Children that were replaced.", registry=self._registry)
         self._processes = Gauge("cqueue_processes", "Children that run.", registry=self._registry)
 
     def run(self) -> int:
-        """Until all have ended; the exit code.
+        """Supervise until all children have ended; return the exit code.
 
         Raises:
-            TargetError: no child could be started at all; with what it said.
+            TargetError: no child could be started at all; the text is the child's.
             ConfigError: the health port is taken.
         """
         with health.serving(self._address, self.health, self.exposition):
             logs.logger().info(
-                logs.Event.STARTING, target=self._settings.target, processes=len(self._supervisor.slots)
+                logs.DaemonEvent.STARTING, target=self._settings.target, processes=len(self._supervisor.slots)
             )
             while not self._supervisor.is_over():
                 self._step()
@@ -85,14 +86,14 @@ class Fleet:
             raise TargetError(self._supervisor.failure)
         return self._supervisor.code
 
-    def _child(self, index: int) -> Process:
+    def _child(self, index: int) -> ChildProcess:
         settings = self._settings
         if settings.core is not None:
             settings = replace(settings, core=settings.core + index)
-        return Process(CHILD_MODULE, asdict(settings), self._inbox)
+        return ChildProcess(CHILD_MODULE, asdict(settings), self._inbox)
 
     def _step(self) -> None:
-        """What is due, then all news, or a second of none; and systemd hears how it is."""
+        """Do what is due, then handle all events, or wait a second for one; and tell systemd the state."""
         if self._files is not None and (changed := self._files.changed()):
             self._supervisor.reload(files=[str(path) for path in changed[:MOST_NAMED]])
         self._supervisor.due()
@@ -108,30 +109,30 @@ class Fleet:
         self._notifier.alive()
         self._notifier.status(now.reason)
 
-    def _take(self, news: News) -> None:
-        """The supervisor acts on it; the counts of a child are kept, also when it has ended."""
-        slot = self._supervisor.take(news)
+    def _take(self, notice: Notice) -> None:
+        """Hand an event to the supervisor, and keep the child's metrics, also when the child has ended."""
+        slot = self._supervisor.take(notice)
         if slot is None:
             return
         with self._mutex:
-            if isinstance(news, Ended):
+            if isinstance(notice, Ended):
                 self._sum.gone(slot.index)
-            elif isinstance(news, Said) and "metrics" in news.report:
-                self._sum.put(slot.index, news.report["metrics"])
-        if isinstance(news, Ended) and not self._supervisor.stopping:
+            elif isinstance(notice, Reported) and "metrics" in notice.report:
+                self._sum.put(slot.index, notice.report["metrics"])
+        if isinstance(notice, Ended) and not self._supervisor.stopping:
             self._restarts.inc()
 
-    # ── what the world asks ──
+    # ── probes and metrics ──
 
     def health(self) -> Health:
-        """Of all together; the parent itself looks at them once a second."""
+        """Return the health of all children together; dead if the parent itself has stalled."""
         stalled_s = time.monotonic() - self._supervisor.looked_s
         if stalled_s > health.STALLED_AFTER_S:
             return Health(alive=False, ready=False, reason=f"the parent has not moved for {stalled_s:.0f} s")
         return health.together(self._supervisor.healths())
 
     def exposition(self) -> bytes:
-        """The text for Prometheus."""
+        """Return the text for Prometheus."""
         self._processes.set(len(self._supervisor.healths()))
         with self._mutex:
             own: Families = packed(self._registry.collect())
@@ -139,25 +140,26 @@ class Fleet:
 
 
 MOST_NAMED: Final = 5
-"""Changed files in a line of the log."""
+"""Changed files that a log line names."""
 SKIPPED = frozenset({"__pycache__", "node_modules"})
+"""Directories without source code of the application."""
 
 
-class Files:
-    """What the files under a directory looked like the last time."""
+class SourceFiles:
+    """The `.py` files under a directory, as they were at the last check."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._seen = stamps(root)
+        self._seen = file_stamps(root)
 
     def changed(self) -> list[Path]:
-        """Files that came, went or changed since the last call, by name."""
-        before, self._seen = self._seen, stamps(self._root)
+        """Return the files that came, went or changed since the last call, by name."""
+        before, self._seen = self._seen, file_stamps(self._root)
         return sorted({path for path, *_ in before ^ self._seen})
 
 
-def stamps(root: Path) -> set[tuple[Path, int, int]]:
-    """Every `.py` file, with its time of change in ns and its size. Hidden directories are skipped."""
+def file_stamps(root: Path) -> set[tuple[Path, int, int]]:
+    """Return every `.py` file with its time of change in ns and its size. Hidden directories are skipped."""
     found = set()
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".") and name not in SKIPPED]

@@ -1,4 +1,4 @@
-"""What may handle messages, and which of it handles this one."""
+"""What may handle messages, and which handler handles a message."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from cqueue.errors import ConfigError, UnknownTask
 
 @runtime_checkable
 class Resolver(Protocol):
-    """Knows what to call for a message, by any rule of its own. Called from many threads."""
+    """Finds the handler of a message, by any rule. Called from many threads."""
 
     def resolve(self, message: ReceivedMessage) -> Binding:
-        """What to call.
+        """Return the handler of a message.
 
         Raises:
-            UnknownTask: nothing is known for it.
+            UnknownTask: there is no handler for it.
         """
         ...
 
 
 class ByTask:
-    """Handlers by task name; under None that of messages that name none.
+    """Handlers by task name; under None the handler of messages that name no task.
 
-    rest: what handles every other message, if anything does.
+    Args:
+        tasks: handlers by task name.
+        rest: handler of every other message, or None.
     """
 
     def __init__(self, tasks: Mapping[str | None, Binding], rest: Binding | None = None) -> None:
@@ -36,7 +38,11 @@ class ByTask:
         self.rest = rest
 
     def resolve(self, message: ReceivedMessage) -> Binding:
-        """The one of the message's task."""
+        """Return the handler of the message's task.
+
+        Raises:
+            UnknownTask: there is none; the text lists the known tasks.
+        """
         found = self.tasks.get(message.task, self.rest)
         if found is not None:
             return found
@@ -48,7 +54,9 @@ class ByTask:
 
 
 def known_tasks(resolver: Resolver) -> tuple[str | None, ...] | None:
-    """The tasks that a resolver has, None for messages that name none; None: any, or it does not say."""
+    """Return the resolver's tasks, with None for messages that name no task. None: it takes any, or does not
+    say.
+    """
     if isinstance(resolver, ByTask) and resolver.rest is not None:
         return None
     tasks = getattr(resolver, "tasks", None)
@@ -56,10 +64,10 @@ def known_tasks(resolver: Resolver) -> tuple[str | None, ...] | None:
 
 
 def resolver_of(handler: Any) -> Resolver:
-    """A resolver of whatever a dispatcher is given as its handler.
+    """Return a resolver for whatever a dispatcher is given as its handler.
 
     Raises:
-        ConfigError: it is no handler, or an empty mapping.
+        ConfigError: the object is no handler, or an empty mapping.
     """
     if isinstance(handler, Mapping):
         if not handler:
@@ -74,10 +82,10 @@ def resolver_of(handler: Any) -> Resolver:
 
 
 def bind(handler: Any, name: str | None = None) -> Binding:
-    """A function, coroutine function, callable object, or class as a `Binding` with the default policy.
+    """Return a function, coroutine function, callable object, or class as a `Binding` with default policy.
 
     Raises:
-        ConfigError: it is none of these, or a generator function.
+        ConfigError: the object is none of these, or a generator function.
     """
     if isinstance(handler, Binding):
         return handler
@@ -91,7 +99,7 @@ def bind(handler: Any, name: str | None = None) -> Binding:
 
 
 def _bind_class(cls: Any, name: str) -> Binding:
-    """A new instance for each message, and its `handle`, or else the instance itself, called."""
+    """Bind a class: each message gets a new instance, and its `handle` or `__call__` is called."""
     method = getattr(cls, "handle", None) or cls.__dict__.get("__call__") or _inherited_call(cls)
     if method is None:
         raise ConfigError(
@@ -116,7 +124,7 @@ def _inherited_call(cls: Any) -> Any:
 
 
 def check_runs(function: Any, name: str) -> None:
-    """See whether calling it runs it: a generator function would only make a generator.
+    """Check that calling the function runs it: a generator function would only make a generator.
 
     Raises:
         ConfigError: it is a generator function.
@@ -129,9 +137,9 @@ def check_runs(function: Any, name: str) -> None:
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling it gives a coroutine; an object may have a coroutine function as its `__call__`."""
+    """Return whether a call gives a coroutine; the `__call__` of an object may be a coroutine function."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function))
 
 
 def _call_of(function: Any) -> Any:
-    return getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
+    return getattr(function, "__call__", None)  # noqa: B004 - the method itself is examined

@@ -1,11 +1,11 @@
-"""Between those who receive and those who run: what waits, whose turn it is, and how much more may come.
+"""Received messages that wait to be started: which one is next, and how many more may be received.
 
-Queues take turns, so one that is full keeps no other waiting. A suspect (its last holder let it expire)
-goes before all others, because while it is held no other suspect of its queue can be.
-Everything here is short and under one lock, which a batch takes once and a worker once a message.
+Queues take turns, so a long queue delays no other. A suspect (a message whose last lease expired) goes before
+all others, because no other suspect of its queue can be claimed while it is held. Every operation is short
+and under one lock, which is taken once a batch and once a message.
 
-What is claimed and not started keeps others from it. So the room for waiting messages follows from how
-long handlers take, those that run at the moment included: when they become slow, the next receive
+A message that is claimed and not started keeps other processes from it. So the room for waiting messages
+follows from how long handlers take, those that run now included. When handlers become slow, the next receive
 asks for less, and in the end only for what an idle thread can start at once.
 """
 
@@ -20,37 +20,42 @@ from typing import TYPE_CHECKING, Final
 from cqueue.dispatcher.delivery import Delivery
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.lanes import Lane
+    from cqueue.dispatcher.lanes import Poller
 
 STARTED_WITHIN: Final = 0.25
-"""The part of the timeout in which what waits should be started."""
+"""Fraction of the visibility timeout within which waiting messages should be started.
+
+A quarter, because the lease extender gives them back at half time.
+"""
 WEIGHT: Final = 0.05
+"""Weight of a new run in the moving average of run times: the average follows the last 20 runs or so."""
 UNKNOWN_BACKLOG: Final = 2
-"""Messages a thread, before any handler has returned."""
+"""Messages a thread that may wait before any handler has returned."""
 
 
-class Line:
-    """What waits for one kind of runner, threads or the event loop, and what they run. Not thread-safe.
+class RunQueue:
+    """Messages that wait for threads or for the event loop, and those that run there. Not thread-safe.
 
     Args:
-        size: handlers that can run at a time.
+        size: handlers that can run at the same time.
         most: messages that may wait, however quick handlers are.
+        clock: monotonic seconds.
     """
 
     def __init__(self, size: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.size = size
         self._clock = clock
         self._most = most
-        self._mean_s: float | None = None  # how long handlers took
-        self.running: dict[int, Delivery] = {}  # by `id`; may be copied without the lock
+        self._mean_s: float | None = None  # moving average of run times
+        self.running: dict[int, Delivery] = {}  # by `id`; copied without the lock
         self.waiting = 0
-        self.low: int | None = None
-        """A feeder went without: to be told once no more than this wait, or a runner is idle."""
-        self.by_queue: OrderedDict[str, deque[Delivery]] = OrderedDict()  # the first one's turn it is
+        self.refill_at: int | None = None
+        """A fetcher went without: to be told once no more than this wait, or a runner is idle."""
+        self.by_queue: OrderedDict[str, deque[Delivery]] = OrderedDict()  # the first queue is next
         self._suspects: deque[Delivery] = deque()
 
     def capacity(self, visibility_s: float) -> int:
-        """How many messages may wait, as long as handlers take: at least one for each idle runner."""
+        """Return how many messages may wait at the present run times: at least one for each idle runner."""
         now_s = self._clock()
         running = self.running.copy().values()
         if self._mean_s is None and not running:
@@ -63,16 +68,16 @@ class Line:
         return min(self._most, max(self.size - len(running), startable))
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
-        """They wait from now on."""
+        """Queue deliveries to be started."""
         self.waiting += len(deliveries)
         for delivery in deliveries:
             if delivery.suspect:
                 self._suspects.append(delivery)
             else:
-                self.by_queue.setdefault(delivery.lane.name, deque()).append(delivery)
+                self.by_queue.setdefault(delivery.poller.name, deque()).append(delivery)
 
     def start(self) -> Delivery | None:
-        """The next one, which is running from now on; None: none waits, or no runner is free."""
+        """Return the next delivery, marked as running; None: none waits, or no runner is free."""
         if not self.waiting or len(self.running) >= self.size:
             return None
         delivery = self._next()
@@ -81,7 +86,7 @@ class Line:
         return delivery
 
     def finish(self, done: int) -> None:
-        """A runner is free again: the run of the delivery with this `id` is over."""
+        """Free the runner of the delivery with this `id`, and note how long it ran."""
         delivery = self.running.pop(done, None)
         if delivery is None:
             return
@@ -100,30 +105,32 @@ class Line:
         return delivery
 
     def has_room_again(self) -> bool:
-        """Whether who went without is to be told now; that is said once."""
+        """Return True, once, when a poller that found no room may have room now."""
         is_idle = not self.waiting and len(self.running) < self.size
-        if self.low is None or not (is_idle or self.waiting <= self.low):
+        if self.refill_at is None or not (is_idle or self.waiting <= self.refill_at):
             return False
-        self.low = None
+        self.refill_at = None
         return True
 
     def room(self, name: str, batch: int, *, capacity: int, coming: int) -> int:
-        """How many more of a queue may be received; see `Handover.room`."""
-        most = 2 * capacity if capacity > self.size else capacity  # for a queue that comes late to its share
-        mine = len(self.by_queue.get(name, ()))  # suspects aside
+        """Return how many more messages of a queue may be received; see `Backlog.room`."""
+        # Twice the capacity, so that a queue that comes late gets its share too.
+        most = 2 * capacity if capacity > self.size else capacity
+        mine = len(self.by_queue.get(name, ()))  # without suspects
         sharing = len(self.by_queue) + (not mine)
         share = max(0, capacity - coming) // sharing
         room = min(max(1, share) - mine, max(0, most - coming) - self.waiting, batch)
-        # Half a batch costs as much as a whole one; but if only one fits, none would come meanwhile.
+        # A claim of half a batch costs as much as one of a whole batch. But if only one batch fits, waiting
+        # for room for all of it would leave runners idle.
         whole = capacity // sharing >= 2 * batch
         worth = batch if whole else max(1, min(batch, share) // 2)
         if room >= worth:
             return room
-        self.low = max(self.low or 0, self.waiting - (worth - room))
+        self.refill_at = max(self.refill_at or 0, self.waiting - (worth - room))
         return 0
 
     def take_out(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Remove what is not to be started."""
+        """Remove and return the deliveries that `unwanted` selects."""
         everything = [*self._suspects, *(one for queue in self.by_queue.values() for one in queue)]
         out = [delivery for delivery in everything if unwanted(delivery)]
         if out:
@@ -135,32 +142,37 @@ class Line:
         return out
 
 
-class Handover:
-    """Both lines, and who waits for them.
+class Backlog:
+    """Both run queues, and the worker threads that wait for them.
 
     Args:
-        threads, coroutines: the lines.
-        call_loop: called, on any thread, when coroutine handlers wait and the loop may take them.
-        feed: called when so little waits that a feeder that went without may have room now.
+        threads, coroutines: the run queues.
+        wake_loop: called, on any thread, when coroutine handlers wait that the loop may start.
+        room_freed: called when a poller that found no room may have room now.
     """
 
     def __init__(
-        self, threads: Line, coroutines: Line, *, call_loop: Callable[[], None], feed: Callable[[], None]
+        self,
+        threads: RunQueue,
+        coroutines: RunQueue,
+        *,
+        wake_loop: Callable[[], None],
+        room_freed: Callable[[], None],
     ) -> None:
         self._mutex = threading.Lock()
         self._ready = threading.Condition(self._mutex)
         self._calm = threading.Condition(self._mutex)
-        self._call_loop = call_loop
-        self._feed = feed
+        self._wake_loop = wake_loop
+        self._room_freed = room_freed
         self.threads = threads
         self.coroutines = coroutines
         self._lines = (threads, coroutines)
-        self._asleep = 0  # workers
-        self._is_waking = False  # one of these was told, and does not run yet
+        self._asleep = 0  # workers that wait for a delivery
+        self._is_waking = False  # a worker was notified, and does not run yet
         self._closed = False
 
     def put(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Let them wait to be started; gives back those that cannot be any more."""
+        """Queue deliveries to be started; return those that can no longer be started."""
         for_loop = [delivery for delivery in deliveries if delivery.is_async]
         with self._mutex:
             if self._closed:
@@ -169,18 +181,19 @@ class Handover:
             self.coroutines.add(for_loop)
             self._wake()
         if for_loop:
-            self._call_loop()
+            self._wake_loop()
         return []
 
     def take(self, done: int = 0) -> Delivery | None:
-        """The next one for the calling worker, which waits for it. None: there will be no more.
+        """Wait for the next delivery of the calling worker; None: the backlog is closed.
 
-        done: the `id` of the one that it has run before, which is settled or on its way to be.
+        Args:
+            done: the `id` of the worker's last delivery, which is settled or on its way; 0 for none.
         """
         return self.take_now(self.threads, done) or self._wait()
 
-    def take_now(self, line: Line, done: int = 0) -> Delivery | None:
-        """The next one of a line, if there is one and a runner for it. done: as in `take`."""
+    def take_now(self, line: RunQueue, done: int = 0) -> Delivery | None:
+        """Return the next delivery of a run queue, if one waits and a runner is free. `done` as in `take`."""
         with self._mutex:
             if done:
                 self._finished(line, done)
@@ -189,7 +202,7 @@ class Handover:
             if delivery is not None:
                 self._wake()
         if tell:
-            self._feed()
+            self._room_freed()
         return delivery
 
     def _wait(self) -> Delivery | None:
@@ -204,67 +217,68 @@ class Handover:
         return delivery
 
     def _wake(self) -> None:
-        """Wake one worker that sleeps if there is work for it; that one wakes the next. The mutex is held.
+        """Wake one sleeping worker if there is work for it; that worker wakes the next. The mutex is held.
 
-        Of handlers that take no time several threads do less than one, so no other is woken meanwhile.
+        Several threads run very short handlers more slowly than one thread does, so no second worker is woken
+        meanwhile.
         """
         if self._asleep and self.threads.waiting and not self._is_waking:
             self._is_waking = True
             self._ready.notify()
 
-    def _finished(self, line: Line, done: int) -> None:
+    def _finished(self, line: RunQueue, done: int) -> None:
         line.finish(done)
         if self._closed and not self.running:
             self._calm.notify_all()
 
     def abandon(self, delivery: Delivery) -> None:
-        """Its thread is not waited for any more, and will not say that it is done."""
+        """Free the runner of a delivery whose thread nobody waits for any more."""
         with self._mutex:
             self._finished(self.threads, id(delivery))
 
-    # ── how much there is ──
+    # ── load ──
 
     @property
     def waiting(self) -> int:
-        """To be started."""
+        """Deliveries that wait to be started."""
         return self.threads.waiting + self.coroutines.waiting
 
     @property
     def running(self) -> int:
-        """Started and not finished."""
+        """Deliveries started and not finished."""
         return len(self.threads.running) + len(self.coroutines.running)
 
-    def room(self, lane: Lane, batch: int, coming: int = 0) -> int:
-        """How many more messages of a queue may be received: all queues that have some share alike.
+    def room(self, poller: Poller, batch: int, coming: int = 0) -> int:
+        """Return how many more messages of a queue may be received; queues with waiting messages share alike.
 
-        0 if it is so little that a receive would not be worth its while; then `feed` is called later.
+        0 if the room is too small to be worth a receive; `room_freed` is called later.
 
         Args:
-            lane: what receives them.
+            poller: the poller that would receive.
             batch: most messages of one receive.
-            coming: how many are taken by receives under way.
+            coming: messages that receives under way are likely to bring.
         """
-        lines = [self._lines[is_async] for is_async in lane.kinds or {False}]
-        capacities = [line.capacity(lane.visibility_s) for line in lines]
+        lines = [self._lines[is_async] for is_async in poller.kinds or {False}]
+        capacities = [line.capacity(poller.visibility_s) for line in lines]
         with self._mutex:
             return min(
-                line.room(lane.name, batch, capacity=capacity, coming=coming)
+                line.room(poller.name, batch, capacity=capacity, coming=coming)
                 for line, capacity in zip(lines, capacities, strict=True)
             )
 
-    # ── what is not to be started ──
+    # ── taking deliveries out ──
 
     def _take_out(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
         return [delivery for line in self._lines for delivery in line.take_out(unwanted)]
 
     def withdraw(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Take back those of them that nobody has started."""
+        """Remove and return those of the deliveries that nobody has started."""
         wanted = set(map(id, deliveries))
         with self._mutex:
             return self._take_out(lambda delivery: id(delivery) in wanted)
 
     def close(self) -> list[Delivery]:
-        """Start nothing from now on; what was waiting."""
+        """Start nothing from now on; return the deliveries that were waiting."""
         with self._mutex:
             self._closed = True
             left = self._take_out(lambda _: True)
@@ -274,6 +288,6 @@ class Handover:
         return left
 
     def wait_calm(self, seconds: float) -> bool:
-        """Wait until nothing runs, after `close`; False if something still does."""
+        """Wait until nothing runs, after `close`; return False if something still runs after `seconds`."""
         with self._mutex:
             return self._calm.wait_for(lambda: not self.running, seconds)

@@ -1,10 +1,10 @@
-"""What an orchestrator may ask: is this process to be restarted, may work be counted on, how is it?
+"""Answers probes: must this process be restarted, does it handle messages, and what are its metrics?
 
-`/livez` fails only for what a restart can cure: threads that have died, or that have not moved for a
-minute. A Cassandra that is away is no such thing: restarting every worker then would only add to its load
-when it comes back. So `/livez` stays 200, and `/readyz` says 503 until a poll has succeeded again. It does so
-at once where the last poll of every queue has failed. Where those of one queue keep failing, for want of a
-grant say, it does so after some seconds, because that queue's messages wait for somebody who is told.
+`/livez` fails only for what a restart can cure: threads that have died, or that have not moved for a minute.
+An outage of Cassandra is no such thing: restarting every worker would only add to its load when it comes
+back. So `/livez` stays 200, and `/readyz` answers 503 until a poll has succeeded again. `/readyz` answers 503
+at once if the last poll of every queue has failed. If only the polls of one queue keep failing, for want of a
+grant for example, it does so after some seconds, so that an operator learns of the queue's waiting messages.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.dispatcher import Dispatcher
 
 STALLED_AFTER_S: Final = 60.0
-"""Every call in a poll has a time limit well below; one that takes so long will not end."""
+"""Seconds after which a poll will not end any more: every call in a poll has a time limit well below."""
 REQUEST_TIMEOUT_S: Final = 5
+"""Seconds that a client may take to send its request."""
 NAMED: Final = 3
-"""Queues that a reason names."""
+"""Queues that a reason names: it stays readable."""
 LOOPBACK: Final = "127.0.0.1"
+"""Host of the health server if none is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is to be said.
+    """The answer to probes.
 
     Attributes:
         alive: no restart is needed.
         ready: messages are handled.
-        reason: why not, or how it is.
+        reason: why not, or the state.
     """
 
     alive: bool
@@ -51,17 +53,17 @@ class Health:
 
 
 def of(dispatcher: Dispatcher) -> Health:
-    """How a dispatcher is.
+    """Return the health of a dispatcher.
 
-    Only what waits for nobody is looked at. A handler may take hours, and an ack may wait for Cassandra. A
-    thread that has ended, or a poll that does not come back although every call in it has a time limit, will
-    not get better without a new process.
+    Only what should never wait is checked. A handler may take hours, and an ack may wait for Cassandra. But a
+    thread that has ended, or a poll that does not return although every call in it has a time limit, needs a
+    new process.
     """
     stats = dispatcher.stats()
     return judge(
         stats.state,
         dead_threads=dispatcher.dead_threads() if stats.state == "running" else (),
-        stalled_s=dispatcher.engine.roster.stalled_s(),
+        stalled_s=dispatcher.engine.poll_schedule.stalled_s(),
         failing=stats.queues.keys() <= set(stats.failing),
         stuck=stats.stuck,
     )
@@ -75,12 +77,12 @@ def judge(
     failing: bool = False,
     stuck: Mapping[str, str] = MappingProxyType({}),
 ) -> Health:
-    """What follows from what a dispatcher shows of itself.
+    """Return the health that follows from a dispatcher's state.
 
     Args:
-        state: new, running, stopping, stopped.
+        state: new, running, stopping or stopped.
         dead_threads: names of threads that have ended though they should not.
-        stalled_s: for how long the slowest poll has been under way.
+        stalled_s: for how many seconds the slowest poll has been under way.
         failing: the last poll of every queue has failed.
         stuck: queues whose polls have all failed for some seconds, with the last error.
     """
@@ -96,16 +98,16 @@ def judge(
 
 
 def _named(stuck: Mapping[str, str]) -> str:
-    """The queues that cannot be received from, the first few with the reason."""
+    """Return the reason for queues that cannot be received from; it names the first few."""
     told = [f"queue {name} cannot be received from: {why}" for name, why in sorted(stuck.items())[:NAMED]]
     more = len(stuck) - len(told)
     return "; ".join([*told, f"and {more:,} more queues"] if more else told)
 
 
 def together(parts: Mapping[str, Health]) -> Health:
-    """Of several processes: ready if one is, as messages of all queues are handled then.
+    """Return the health of several processes: ready if one is, because it handles messages of all queues.
 
-    Alive whatever they are: the parent replaces what is not.
+    Alive in any case: the parent replaces a child that is not.
     """
     ready = any(part.ready for part in parts.values())
     reason = ", ".join(f"{name} {part.reason}" for name, part in parts.items())
@@ -119,15 +121,15 @@ def together(parts: Mapping[str, Health]) -> Health:
 def serving(
     address: tuple[str, int] | None, health: Callable[[], Health], metrics: Callable[[], bytes]
 ) -> Iterator[int | None]:
-    """Answer on a port of its own while it lasts, by threads that share nothing with those of the work.
+    """Serve probes and metrics during the block, on threads that share nothing with the dispatcher's.
 
     Args:
-        address: host and port; 0 for any that is free. None: nowhere.
-        health: how it is now.
-        metrics: the text for Prometheus.
+        address: host and port; port 0 takes any free one. None: no server.
+        health: return the health now.
+        metrics: return the text for Prometheus.
 
     Returns:
-        The port.
+        The port; None without a server.
 
     Raises:
         ConfigError: the port is taken, or the host is none of this machine's.
@@ -143,7 +145,7 @@ def serving(
         raise ConfigError(f"Nothing can listen on {host}:{port}: {exc.strerror or exc}.") from exc
     with server:
         Thread(target=server.serve_forever, name="cqueue-health", daemon=True).start()
-        logs.logger().info(logs.Event.HEALTH, host=host, port=server.server_port)
+        logs.logger().info(logs.DaemonEvent.HEALTH, host=host, port=server.server_port)
         try:
             yield server.server_port
         finally:
@@ -152,7 +154,7 @@ def serving(
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # a client that is slow to read must not hold up the exit
+    block_on_close = False  # a slow client must not delay the exit
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -162,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "cqueue"
 
     def do_GET(self) -> None:
-        """Answer one of three questions."""
+        """Answer one of three paths."""
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, self.metrics())
@@ -182,4 +184,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: a probe comes every few seconds."""
+        """Log nothing: a probe comes every few seconds."""

@@ -1,10 +1,10 @@
-"""Ends a handler on a thread from outside, and never anything else that the thread does.
+"""Interrupts a handler on another thread, and never anything else that the thread does.
 
-Python can raise an exception in another thread, but only "at its next bytecode", whatever that is by then.
-So there is one right to interrupt a run, taken either by who interrupts or by the worker when the
-handler has returned; a list's `pop` decides, because it needs no lock in which the worker could be hit.
-If the worker comes too late, it waits until the exception is under way, and lets it arrive where it is
-caught.
+Python can raise an exception in another thread, but only "at its next bytecode", wherever that is. So each
+run has one right to interrupt it. The interrupting thread takes the right, or the worker takes it back when
+the handler has returned; a list's `pop` decides, because it needs no lock in which the worker could be
+interrupted. If the worker comes too late, it waits until the exception is on its way, and lets it arrive
+where it is caught.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from typing import Any, Final
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exc.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _SPIN_S: Final = 0.0005
+"""Seconds between two looks for the other thread's flag, which is set within microseconds."""
 _TAKEN: Final[list[bool]] = []
-"""The right to interrupt what does not run: nobody has it."""
+"""The right to interrupt a handler that does not run: nobody has it."""
 
 
 class Interrupted(BaseException):
-    """Raised in a handler whose time is up; no `Exception`, so that fewer handlers swallow it."""
+    """Raised in a handler whose time is up. Not an `Exception`, so that fewer handlers swallow it."""
 
 
 class Interruptible:
-    """One run of a handler, which another thread may interrupt once while `call` is at it."""
+    """One run of a handler, which another thread may interrupt once while `call` runs it."""
 
     _thread = 0
-    _right = _TAKEN  # until it runs
+    _right = _TAKEN  # until the handler runs
     _fired = False
 
     @property
     def is_called(self) -> bool:
-        """Whether `call` is at it."""
+        """Whether `call` is running the handler."""
         return self._right is not _TAKEN
 
     def interrupt(self) -> bool:
-        """Raise `Interrupted` in the handler; False if it does not run, or was interrupted before."""
+        """Raise `Interrupted` in the handler; return False if it does not run, or was interrupted before."""
         try:
             self._right.pop()
         except IndexError:
@@ -49,10 +50,10 @@ class Interruptible:
         return True
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call, once. When it returns, no exception is under way any more.
+        """Call the function, once. When `call` returns, no exception is on its way any more.
 
         Raises:
-            Interrupted: and whatever the function raises.
+            Interrupted: another thread has interrupted the function.
         """
         self._thread = threading.get_ident()
         try:
@@ -62,12 +63,12 @@ class Interruptible:
             finally:
                 self._end()
         except Interrupted:
-            self._end()  # it may have come between the handler's end and ours
+            self._end()  # `Interrupted` may have cut the `_end` above short
             raise
 
     def _end(self) -> None:
-        """Take the right to interrupt back; or, if it is gone, see that no exception is still to come."""
-        if self._right is _TAKEN:  # it was never given: something else was raised before the function began
+        """Take the right to interrupt back; if it is gone, wait until no exception is still to come."""
+        if self._right is _TAKEN:  # never given: another exception came before the function began
             return
         try:
             self._right.pop()
@@ -75,14 +76,14 @@ class Interruptible:
             while not self._fired:
                 time.sleep(_SPIN_S)
             _catch_what_is_under_way()
-        self._right = _TAKEN  # so that a list lives no longer than its run
+        self._right = _TAKEN  # the list lives no longer than its run
 
 
 def _catch_what_is_under_way() -> None:
-    """Have an exception arrive on this thread, in place of one that is still under way, if any is.
+    """Let an exception arrive on this thread, in place of one that may still be on its way.
 
-    To take that one back instead (`PyThreadState_SetAsyncExc` with NULL) would leave the interpreter looking
-    for it at every call for ever; where a debugger, profiler or coverage traces, Python 3.11 then hangs.
+    Taking that exception back instead (`PyThreadState_SetAsyncExc` with NULL) would leave the interpreter
+    looking for it at every call for ever; under a debugger, profiler or coverage, Python 3.11 then hangs.
     """
     try:
         _set_async_exc(threading.get_ident(), Interrupted)

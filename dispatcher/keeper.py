@@ -1,9 +1,9 @@
-"""Keeps what is held: extends the timeouts of what runs, and gives back what waits too long.
+"""Extends the leases of messages that run, and gives back messages that wait too long.
 
-At half of a lease's timeout it is decided what becomes of it. What is running, or whose ack is not yet
-stored, has the lease extended, for the whole lease because that is one row. What waits to be started is
-given back before, so that an idle process elsewhere may have it.
-What that costs is paid by threads of a pool, as each may wait long for Cassandra.
+At half of a lease's timeout this module decides. If a message of the lease runs, or its ack is not stored
+yet, the lease is extended: the whole lease, because it is one row. Messages that still wait to be started are
+given back first, so that an idle process elsewhere can take them. Threads of a pool do the calls, because
+each call may wait long for Cassandra.
 """
 
 from __future__ import annotations
@@ -14,62 +14,66 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 
-from cqueue.dispatcher.delivery import Hold
+from cqueue.dispatcher.delivery import LeasedBatch
 from cqueue.dispatcher.events import Event, Trouble
-from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.handover import Backlog
 from cqueue.dispatcher.running import Runner
 from cqueue.errors import CqueueError
 
 EXTENDERS = 4
-"""Threads that extend timeouts, as each call may wait long for Cassandra."""
+"""Threads that extend leases. Four, so that one slow call delays no other queue's lease for long."""
 TICK_S = 0.1
+"""Seconds between two checks of all leases: short beside the shortest useful visibility timeout."""
 TICK_MS = 100
+"""The same in ms."""
 TICKS_TO_FORGET = 10
+"""Checks between two sweeps that drop settled deliveries: once a second."""
 RETRY_MS = 1000
-"""Pause after an extension that failed."""
+"""Ms between a failed extension and the next attempt: a second gives several attempts within half a timeout.
+"""
 
 
-def is_halfway(hold: Hold, visibility_ms: int, now_ms: int) -> bool:
-    """Whether something is to be done about a hold: half of its timeout has passed."""
-    return not hold.busy and now_ms >= max(hold.again_ms, hold.lease.due_ms - visibility_ms // 2)
+def is_halfway(batch: LeasedBatch, visibility_ms: int, now_ms: int) -> bool:
+    """Return whether half of a batch's timeout has passed, and an extension may be tried now."""
+    return not batch.busy and now_ms >= max(batch.again_ms, batch.lease.due_ms - visibility_ms // 2)
 
 
-class Keeper:
-    """Looks through all holds ten times a second, on a thread of its own.
+class LeaseExtender:
+    """Checks all leased batches ten times a second, on a thread of its own.
 
     Args:
-        handover: says who waits to be started.
-        runner: gives deliveries back to their queues, and is told what happens.
-        watch: called at each tick, for handlers that take too long.
+        backlog: knows which deliveries wait to be started.
+        runner: gives deliveries back to their queues, and logs what happens.
+        watch: called at each check, for handlers that run too long.
     """
 
-    def __init__(self, handover: Handover, runner: Runner, watch: Callable[[], None]) -> None:
-        self._handover = handover
+    def __init__(self, backlog: Backlog, runner: Runner, watch: Callable[[], None]) -> None:
+        self._backlog = backlog
         self._runner = runner
-        self._account = runner.account
+        self._telemetry = runner.telemetry
         self._watch = watch
         self._executor: Executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
-        self._trouble = Trouble(runner.account, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
-        self._new: deque[Hold] = deque()
-        self.holds: list[Hold] = []
+        self._trouble = Trouble(runner.telemetry, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
+        self._new: deque[LeasedBatch] = deque()
+        self.batches: list[LeasedBatch] = []
         self._ticks = 0
         self._stop = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="cqueue-keeper", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="cqueue-lease-extender", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self.thread.start()
 
     def close(self) -> None:
-        """Keep nothing from now on."""
+        """Extend no lease from now on."""
         self._stop.set()
         if self.thread.is_alive():
             self.thread.join(1.0)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def keep(self, hold: Hold) -> None:
-        """Look after it from now on. Called on any thread."""
-        self._new.append(hold)
+    def keep(self, batch: LeasedBatch) -> None:
+        """Add a batch to those that are checked. Called on any thread."""
+        self._new.append(batch)
 
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
@@ -77,72 +81,72 @@ class Keeper:
                 self._watch()
                 self.tick()
             except Exception as exc:  # noqa: BLE001 - a keeper that ends would lose every long handler's lease
-                self._account.say(Event.BROKEN, error=exc)
+                self._telemetry.say(Event.BROKEN, error=exc)
 
     def tick(self) -> None:
-        """One look at everything that is held."""
+        """Check all batches once."""
         while self._new:
-            self.holds.append(self._new.popleft())
+            self.batches.append(self._new.popleft())
         self._ticks += 1
         if self._ticks % TICKS_TO_FORGET == 0:
-            for hold in self.holds:
-                hold.forget()
+            for batch in self.batches:
+                batch.forget()
         now_ms: dict[str, int] = {}
-        self.holds = [hold for hold in self.holds if self._look(hold, now_ms)]
+        self.batches = [batch for batch in self.batches if self._look(batch, now_ms)]
 
-    def _look(self, hold: Hold, clock_ms: dict[str, int]) -> bool:
-        """Do what a hold needs; whether to go on with it."""
-        lane = hold.lane
-        if hold.is_over:
-            if hold.lease.lost:
-                self._lost(hold)
-            hold.end()
+    def _look(self, batch: LeasedBatch, clock_ms: dict[str, int]) -> bool:
+        """Do what a batch needs; return whether it needs further checks."""
+        poller = batch.poller
+        if batch.is_over:
+            if batch.lease.lost:
+                self._lost(batch)
+            batch.end()
             return False
-        if lane.name not in clock_ms:
-            clock_ms[lane.name] = lane.now_ms()
-        now_ms = clock_ms[lane.name]
-        if is_halfway(hold, round(lane.visibility_s * 1000), now_ms):
-            self._halftime(hold, now_ms)
+        if poller.name not in clock_ms:
+            clock_ms[poller.name] = poller.now_ms()
+        now_ms = clock_ms[poller.name]
+        if is_halfway(batch, round(poller.visibility_s * 1000), now_ms):
+            self._at_half_time(batch, now_ms)
         return True
 
-    def _halftime(self, hold: Hold, now_ms: int) -> None:
-        if stale := self._handover.withdraw(hold.undecided):
+    def _at_half_time(self, batch: LeasedBatch, now_ms: int) -> None:
+        if stale := self._backlog.withdraw(batch.undecided):
             self._runner.give_back(stale)
-        hold.forget()
-        hold.again_ms = now_ms + TICK_MS
-        if any(one.message.is_held and not one.is_left for one in hold.deliveries):
-            hold.busy = True
-            self._executor.submit(self.extend, hold)
+        batch.forget()
+        batch.again_ms = now_ms + TICK_MS
+        if any(one.message.is_held and not one.is_left for one in batch.deliveries):
+            batch.busy = True
+            self._executor.submit(self.extend, batch)
 
-    def extend(self, hold: Hold) -> None:
-        """Extend the timeout of a hold, on a thread of the pool. Never raises."""
-        lane = hold.lane
+    def extend(self, batch: LeasedBatch) -> None:
+        """Extend the lease of a batch, on a thread of the pool. Never raises."""
+        poller = batch.poller
         try:
-            deliveries = hold.deliveries
-            if not deliveries:  # the last of them was settled meanwhile
+            deliveries = batch.deliveries
+            if not deliveries:  # all of them were settled meanwhile
                 return
-            lane.consumer.extend(deliveries[0].message, timedelta(seconds=lane.visibility_s))
+            poller.consumer.extend(deliveries[0].message, timedelta(seconds=poller.visibility_s))
         except CqueueError as exc:
-            self._failed(hold, exc)
+            self._failed(batch, exc)
         except Exception as exc:  # noqa: BLE001 - nobody looks at the future
-            self._account.say(Event.BROKEN, error=exc)
+            self._telemetry.say(Event.BROKEN, error=exc)
         else:
-            self._trouble.succeeded(lane.name, queue=lane.name)
+            self._trouble.succeeded(poller.name, queue=poller.name)
         finally:
-            hold.busy = False
+            batch.busy = False
 
-    def _failed(self, hold: Hold, error: CqueueError) -> None:
-        """The next look tells a lost lease, and one that is settled meanwhile; else it is tried again."""
-        if hold.lease.is_held:
-            self._trouble.failed(hold.lane.name, error, queue=hold.lane.name)
+    def _failed(self, batch: LeasedBatch, error: CqueueError) -> None:
+        """Try again later; the next check notices a lease that was lost or settled meanwhile."""
+        if batch.lease.is_held:
+            self._trouble.failed(batch.poller.name, error, queue=batch.poller.name)
         try:
-            hold.again_ms = hold.lane.now_ms() + RETRY_MS
+            batch.again_ms = batch.poller.now_ms() + RETRY_MS
         except CqueueError:
             return
 
-    def _lost(self, hold: Hold) -> None:
-        """Start nothing of it, and tell handlers that run; acks are sent all the same."""
-        undecided = hold.undecided
-        self._handover.withdraw(undecided)
+    def _lost(self, batch: LeasedBatch) -> None:
+        """Start no message of the batch, and tell its running handlers. Acks are sent all the same."""
+        undecided = batch.undecided
+        self._backlog.withdraw(undecided)
         for delivery in undecided:
-            self._account.lost(delivery)
+            self._telemetry.lost(delivery)

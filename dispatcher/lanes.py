@@ -1,9 +1,9 @@
-"""Which queue is looked at next, and by which of its consumers.
+"""Which queue is polled next, and by which of its consumers.
 
-A lane is one consumer of one queue. Feeder threads share all lanes: each takes the one that is longest due
-for which there is room. A lane that found nothing waits twice as long each time, so a thousand idle
-queues cost a few polls a second; a send in this process makes its queue due at once. Of several lanes of an
-idle queue one polls, and the others rest until it has more to do than it can.
+A poller is one consumer of one queue. The fetcher threads share all pollers: each thread takes the poller
+that is longest due and has room. The pause after an empty poll doubles each time, so a thousand idle queues
+cost a few polls a second; a send in this process makes its queue due at once. If an idle queue has several
+pollers, one polls, and the others rest until the queue has more work than one can fetch.
 """
 
 from __future__ import annotations
@@ -25,56 +25,57 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.options import Options
 
 FAILED_S: Final = 0.2
-"""Pause after a receive that failed; doubled up to 5 s."""
+"""Seconds before the poll after a failed one; doubled with each further failure up to LONGEST_FAILED_S."""
 LONGEST_FAILED_S: Final = 5.0
+"""Longest pause after failed polls, in seconds: the queue recovers soon after Cassandra does."""
 QUIET_S: Final = 0.3
-"""Longer than somebody else's lock is kept between two claims: a poll after it has seen everything due."""
+"""Seconds of empty polls after which nothing is due: longer than any lock is kept between two claims."""
 HANGS_S: Final = 0.5
-"""A poll that takes so long is not counted on to find anything."""
+"""Seconds after which a poll under way is no longer counted on to bring messages."""
 RECHECK_S: Final = 0.1
-"""How often room is looked for again while a lane goes without: handlers may have become quicker."""
+"""Seconds between two checks for room while a poller has none: handlers may have become quicker."""
 RESTS_S: Final = 30.0
-"""Pause of a lane that rests: should the one that polls for it hang, it looks itself."""
+"""Seconds after which a resting poller polls anyway, in case the one that polls for it hangs."""
 BUSY_S: Final = 0.1
-"""A queue that was rung and for so long had no room has handlers that take their time: others are told."""
+"""Seconds without room after which a queue with new messages passes its hints on to other processes."""
 
 
 @runtime_checkable
 class Source(Protocol):
-    """What consumers come from: a `cqueue.Queue`, or a recorder of one."""
+    """Makes consumers of a queue: a `cqueue.Queue`, or a recorder of one."""
 
     def consumer(self, *args: Any, **options: Any) -> Consuming:
-        """A consumer."""
+        """Return a new consumer."""
         ...
 
 
 def queue_of(source: Source) -> Queue:
-    """The queue itself, under a recorder if there is one."""
+    """Return the queue itself, without the recorder around it."""
     queue: Any = source
     own: Queue = getattr(queue, "queue", queue)
     return own
 
 
 @dataclass(slots=True)
-class Turn:
-    """When a lane is polled; its roster's. Times are monotonic seconds.
+class PollState:
+    """When a poller is polled; written by its poll schedule. Times are monotonic seconds.
 
     Attributes:
-        due_s: when it is to be polled next.
-        began_s: the start of the poll under way; None if none is.
-        want: messages that this poll asks for.
-        rung: something was sent to the queue since it began.
-        pause_s: after the next poll that finds nothing.
-        failures: polls that failed since the last one that did not.
-        empty_since_s: the start of the first of the polls in vain; None after one that found something.
-        empty_until_s: the start of the last of the polls in vain.
-        rests: it leaves polling to the first lane of its queue.
+        due_s: when the next poll is due.
+        began_s: start of the poll under way; None if there is none.
+        want: messages that the poll asks for.
+        woken: a message was sent to the queue since the poll began.
+        pause_s: pause before the next poll, while polls find nothing.
+        failures: failed polls since the last success.
+        empty_since_s: start of the first empty poll in a row; None after a poll that found something.
+        empty_until_s: start of the last empty poll.
+        rests: the poller leaves polling to the first poller of its queue.
     """
 
     due_s: float = 0.0
     began_s: float | None = None
     want: int = 0
-    rung: bool = False
+    woken: bool = False
     pause_s: float = 0.0
     failures: int = 0
     empty_since_s: float | None = None
@@ -82,86 +83,91 @@ class Turn:
     rests: bool = False
 
     def is_quiet(self, since_s: float) -> bool:
-        """Whether polls since then have found nothing for long enough to say that nothing is due."""
+        """Return whether empty polls since `since_s` have lasted long enough to show that nothing is due."""
         if self.empty_since_s is None:
             return False
         return self.empty_until_s - max(self.empty_since_s, since_s) >= QUIET_S
 
     def coming(self, now_s: float) -> int:
-        """Messages that the poll under way is likely to find."""
+        """Return how many messages the poll under way is likely to find."""
         is_likely = self.began_s is not None and now_s - self.began_s < HANGS_S
         return self.want if is_likely and self.empty_since_s is None and not self.failures else 0
 
 
-class Lane:
-    """One consumer of one queue, polled by one feeder at a time.
+class Poller:
+    """One consumer of one queue, polled by one thread at a time.
 
     Args:
-        number, of: which of the queue's lanes it is. Each looks first at wide rows of its own: a claim beside
-            another one's on the same wide row costs both of them. The first one looks for those that rest.
+        source: the queue.
+        poll_schedule: told when a message is sent to the queue.
+        options: of the dispatcher.
+        number, of: which of the queue's pollers this is, and how many there are. Each polls wide rows of its
+            own first, because two claims on one wide row at the same time cost both. Number 0 polls for those
+            that rest.
     """
 
     def __init__(
-        self, source: Source, roster: Roster, options: Options, *, number: int = 0, of: int = 1
+        self, source: Source, poll_schedule: PollSchedule, options: Options, *, number: int = 0, of: int = 1
     ) -> None:
         self.queue = queue_of(source)
         self.name = self.queue.name
         self.consumer: Consuming = source.consumer(
             poll_interval=options.poll_interval,
             max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
-            wake=lambda: roster.ring(self),
+            wake=lambda: poll_schedule.wake(self),
         )
-        self.sender = self.consumer.settles_with  # acks of one go together
-        self.turn = Turn()
-        self.kinds: set[bool] = set()  # whether its handlers were coroutine functions
+        self.sender = self.consumer.settles_with  # acks with the same sender go together
+        self.state = PollState()
+        self.kinds: set[bool] = set()  # kinds of its handlers: whether they are coroutine functions
         self.visibility_s = 30.0
         self.max_attempts = 0
         self.number, self.of = number, of
-        self._roster = roster
+        self._poll_schedule = poll_schedule
         self.divide(None)
 
     def divide(self, share: Share | None) -> None:
-        """Look first at its part of those wide rows that this process is to look at first."""
+        """Poll first this poller's part of the wide rows in the process's share; None: of all wide rows."""
         number, of = self.number, self.of
 
         def part(wide_row: WideRow) -> bool:
             whose = wide_row.shard % of
-            is_ours = whose == number or (number == 0 and whose in self._rests())
+            is_ours = whose == number or (number == 0 and whose in self._resting())
             return is_ours and (share is None or share(wide_row))
 
         self.consumer.share = share if of == 1 else part
 
-    def _rests(self) -> set[int]:
-        """The lanes of its queue that rest."""
-        return {lane.number for lane in self._roster.beside(self) if lane.turn.rests}
+    def _resting(self) -> set[int]:
+        """Return the numbers of the queue's pollers that rest."""
+        return {poller.number for poller in self._poll_schedule.siblings(self) if poller.state.rests}
 
     def learn(self) -> None:
-        """Take note of the queue's configuration, which may have been altered."""
+        """Read the queue's configuration, which may have been altered."""
         config = self.queue.config
         self.visibility_s = config.visibility_ms / 1000
         self.max_attempts = 0 if self.is_dead_letter else config.max_attempts
 
     @property
     def is_dead_letter(self) -> bool:
-        """Whether its messages have died before: they cannot die again."""
+        """Whether the queue holds dead letters, which cannot die again."""
         return self.name.endswith(DEAD_SUFFIX)
 
     def now_ms(self) -> int:
-        """The cluster's time."""
+        """Return the cluster's time, in ms since 1970."""
         return round(self.queue.now.timestamp() * 1000)
 
 
-class Roster:
-    """All lanes, and whose turn it is to be polled.
+class PollSchedule:
+    """All pollers, and which of them polls next. Thread-safe.
 
     Args:
-        room: how many messages a lane may receive now, if so many more are likely to come from others.
-        shortest_s, longest_s: pause after the first poll in vain, and the longest one.
+        room: return how many messages a poller may receive, given how many other polls are likely to bring.
+        shortest_s, longest_s: pause after the first empty poll, and the longest pause.
+        clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        room: Callable[[Lane, int], int],
+        room: Callable[[Poller, int], int],
         shortest_s: float,
         longest_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -170,136 +176,144 @@ class Roster:
         self._shortest_s, self._longest_s = shortest_s, longest_s
         self.clock = clock
         self._changed = threading.Condition()
-        self.lanes: tuple[Lane, ...] = ()
-        self.busy_s = 0.0  # when there was last something to be done
+        self.pollers: tuple[Poller, ...] = ()
+        self.busy_s = 0.0  # when the dispatcher last had work
         self._closed = False
 
-    def enter(self, lane: Lane) -> None:
-        """A new lane, due at once."""
+    def add(self, poller: Poller) -> None:
+        """Add a poller, due at once."""
         with self._changed:
-            lane.turn.due_s = self.clock()
-            self.lanes = (*self.lanes, lane)
+            poller.state.due_s = self.clock()
+            self.pollers = (*self.pollers, poller)
             self._changed.notify()
 
-    def ring(self, lane: Lane) -> None:
-        """Something was sent to its queue: it is due at once, or right after the poll that is under way."""
-        turn = lane.turn
-        if turn.rung:
+    def wake(self, poller: Poller) -> None:
+        """Note a send to the poller's queue: a poll is due at once, or right after the one under way."""
+        state = poller.state
+        if state.woken:
             return
         with self._changed:
-            turn.rung = True
-            is_polled = turn.began_s is not None
-            if not is_polled and not turn.failures:
-                turn.due_s = min(turn.due_s, self.clock())
+            state.woken = True
+            is_polled = state.began_s is not None
+            if not is_polled and not state.failures:
+                state.due_s = min(state.due_s, self.clock())
                 self._changed.notify()
         if is_polled:
-            self._rouse(lane)
+            self._wake_resting(poller)
 
-    def beside(self, lane: Lane) -> list[Lane]:
-        """The other lanes of its queue."""
-        if lane.of == 1:
+    def siblings(self, poller: Poller) -> list[Poller]:
+        """Return the other pollers of the same queue."""
+        if poller.of == 1:
             return []
-        return [other for other in self.lanes if other.name == lane.name and other is not lane]
+        return [other for other in self.pollers if other.name == poller.name and other is not poller]
 
-    def _rouse(self, lane: Lane) -> None:
-        """There is more to do in its queue than it does: lanes that rest poll again."""
-        for other in self.beside(lane):
-            if other.turn.rests:
-                other.turn.rests = False
+    def _wake_resting(self, poller: Poller) -> None:
+        """Wake the resting pollers of a queue that has more work than this poller can fetch."""
+        for other in self.siblings(poller):
+            if other.state.rests:
+                other.state.rests = False
                 with self._changed:
-                    other.turn.due_s = self.clock()
+                    other.state.due_s = self.clock()
                     self._changed.notify()
 
-    def feed(self) -> None:
-        """There may be room for lanes that went without."""
+    def room_freed(self) -> None:
+        """Look again for pollers that found no room."""
         with self._changed:
             self._changed.notify()
 
-    def next(self) -> Lane | None:
-        """The next lane to be polled, with how much it wants; waits for it. None: there is none any more."""
+    def next(self) -> Poller | None:
+        """Wait for the next due poller, and return it with the size of its poll; None once closed."""
         with self._changed:
             while not self._closed:
-                if (lane := self._next_due()) is not None:
-                    return lane
-                self._changed.wait(self._rest_s())
+                if (poller := self._next_due()) is not None:
+                    return poller
+                self._changed.wait(self._wait_s())
         return None
 
-    def _next_due(self) -> Lane | None:
-        """The lane that is longest due, of those for which there is room; its poll begins."""
+    def _next_due(self) -> Poller | None:
+        """Return the poller that is longest due, of those with room, and mark its poll as begun."""
         now_s = self.clock()
-        coming = sum(lane.turn.coming(now_s) for lane in self.lanes)
-        due = [lane for lane in self.lanes if lane.turn.began_s is None and lane.turn.due_s <= now_s]
-        for lane in sorted(due, key=lambda lane: lane.turn.due_s):
-            if want := self._room(lane, coming):
-                lane.turn.want, lane.turn.began_s, lane.turn.rung = want, now_s, False
-                return lane
-            if lane.turn.rung and now_s - lane.turn.due_s >= BUSY_S:
-                lane.turn.rung = False
-                lane.queue._pass_hints_on()  # noqa: SLF001 - the library's own
+        coming = sum(poller.state.coming(now_s) for poller in self.pollers)
+        due = [
+            poller for poller in self.pollers if poller.state.began_s is None and poller.state.due_s <= now_s
+        ]
+        for poller in sorted(due, key=lambda poller: poller.state.due_s):
+            if want := self._room(poller, coming):
+                poller.state.want, poller.state.began_s, poller.state.woken = want, now_s, False
+                return poller
+            if poller.state.woken and now_s - poller.state.due_s >= BUSY_S:
+                poller.state.woken = False
+                poller.queue._pass_hints_on()  # noqa: SLF001 - the library's own
         return None
 
-    def _rest_s(self) -> float | None:
-        """Until a lane is due, or until room is looked for again for one that is."""
+    def _wait_s(self) -> float | None:
+        """Return the seconds until a poller is due, or until the next check for room."""
         now_s = self.clock()
-        dues_s = [lane.turn.due_s for lane in self.lanes if lane.turn.began_s is None]
+        dues_s = [poller.state.due_s for poller in self.pollers if poller.state.began_s is None]
         return min((due_s - now_s if due_s > now_s else RECHECK_S for due_s in dues_s), default=None)
 
     def stalled_s(self) -> float:
-        """For how long the slowest poll has been under way."""
+        """Return for how many seconds the slowest poll has been under way."""
         now_s = self.clock()
-        begun_s = [began_s for lane in self.lanes if (began_s := lane.turn.began_s) is not None]
+        begun_s = [began_s for poller in self.pollers if (began_s := poller.state.began_s) is not None]
         return now_s - min(begun_s, default=now_s)
 
     def is_quiet(self) -> bool:
-        """Whether nothing has been due since it was busy; lanes that can say so are polled at once."""
-        loud = [lane for lane in self.lanes if not lane.turn.is_quiet(self.busy_s)]
+        """Return whether nothing has been due since the dispatcher was busy; wakes pollers that can tell."""
+        loud = [poller for poller in self.pollers if not poller.state.is_quiet(self.busy_s)]
         if self.clock() - self.busy_s >= QUIET_S:
-            for lane in loud:
-                self.ring(lane)
+            for poller in loud:
+                self.wake(poller)
         return not loud
 
-    # ── what a poll brought ──
+    # ── results of polls ──
 
-    def found(self, lane: Lane, count: int, *, more: bool = False, told: bool = False) -> None:
-        """A poll is over, with so many messages. more: the consumer knows where it will find others.
+    def found(self, poller: Poller, count: int, *, more: bool = False, told: bool = False) -> None:
+        """Note the end of a poll that found `count` messages, and schedule the next.
 
-        told: a hint said where these were; where hints come, polls need not be frequent.
+        Args:
+            poller: the poller.
+            count: messages that the poll found.
+            more: the consumer knows where further messages are.
+            told: a hint said where these messages were; where hints come, polls need not be frequent.
         """
-        turn = lane.turn
-        found_before = turn.empty_since_s is None
-        turn.failures = 0
+        state = poller.state
+        found_before = state.empty_since_s is None
+        state.failures = 0
         if count:
-            turn.empty_since_s = None
-            turn.pause_s = max(turn.pause_s, self._shortest_s) if told else self._shortest_s
+            state.empty_since_s = None
+            state.pause_s = max(state.pause_s, self._shortest_s) if told else self._shortest_s
         else:
-            turn.empty_until_s = turn.began_s or 0.0
-            if turn.empty_since_s is None:
-                turn.empty_since_s = turn.empty_until_s
-            turn.pause_s = min(max(turn.pause_s * 2, self._shortest_s), self._longest_s)
-        turn.rests = bool(lane.number) and not count and turn.pause_s >= self._longest_s
-        is_full = 0 < count >= turn.want
+            state.empty_until_s = state.began_s or 0.0
+            if state.empty_since_s is None:
+                state.empty_since_s = state.empty_until_s
+            state.pause_s = min(max(state.pause_s * 2, self._shortest_s), self._longest_s)
+        state.rests = bool(poller.number) and not count and state.pause_s >= self._longest_s
+        is_full = 0 < count >= state.want
         if more and not is_full and not found_before:
-            self._back(turn, self._shortest_s)  # what has come after a pause is handled first
+            self._poll_after(state, self._shortest_s)  # messages that came after a pause are handled first
         elif more or is_full:
-            self._back(turn, 0.0)
-            self._rouse(lane)
+            self._poll_after(state, 0.0)
+            self._wake_resting(poller)
         else:
-            self._back(turn, max(turn.pause_s, RESTS_S) if turn.rests else turn.pause_s)
+            self._poll_after(state, max(state.pause_s, RESTS_S) if state.rests else state.pause_s)
 
-    def failed(self, lane: Lane) -> None:
-        """A poll has failed."""
-        lane.turn.failures += 1
-        lane.turn.empty_since_s = None
-        self._back(lane.turn, min(LONGEST_FAILED_S, FAILED_S * 2 ** min(lane.turn.failures - 1, 10)))
+    def failed(self, poller: Poller) -> None:
+        """Note a failed poll, and schedule the next."""
+        poller.state.failures += 1
+        poller.state.empty_since_s = None
+        self._poll_after(
+            poller.state, min(LONGEST_FAILED_S, FAILED_S * 2 ** min(poller.state.failures - 1, 10))
+        )
 
-    def _back(self, turn: Turn, pause_s: float) -> None:
+    def _poll_after(self, state: PollState, pause_s: float) -> None:
         with self._changed:
-            turn.began_s = None
-            turn.due_s = self.clock() + (0.0 if turn.rung and not turn.failures else pause_s)
+            state.began_s = None
+            state.due_s = self.clock() + (0.0 if state.woken and not state.failures else pause_s)
             self._changed.notify()
 
     def close(self) -> None:
-        """No lane is due from now on."""
+        """End the schedule: `next` returns None from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

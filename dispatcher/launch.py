@@ -1,4 +1,4 @@
-"""From what `module:name` names to a dispatcher: applications, dispatchers, factories, handlers."""
+"""Makes a dispatcher of what `module:name` names: an application, a dispatcher, a factory or a handler."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from cqueue.errors import ConfigError, QueueNotFound
 from cqueue.urls import suggest
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.daemon import Settings
+    from cqueue.dispatcher.daemon import DaemonSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A dispatcher to be started, and how to let go of what it runs on."""
+    """A dispatcher to be started, and the call that closes what it runs on."""
 
     dispatcher: Dispatcher
     close: Callable[[], None]
 
 
-def launch(found: Any, settings: Settings, hooks: Sequence[Middleware]) -> Launched:
-    """A dispatcher of what was found, with the daemon's own middleware.
+def launch(found: Any, settings: DaemonSettings, hooks: Sequence[Middleware]) -> Launched:
+    """Return a dispatcher for the loaded object, with the daemon's own middleware.
 
     Raises:
-        TargetError: it is nothing that could be run, or not without `--queues`.
-        ConfigError, QueueNotFound, SchemaMismatch: as the application says.
-        NotDone, OutcomeUnknown: Cassandra did not answer; it can be tried again.
+        TargetError: the object cannot be run, or not without `--queues`.
+        ConfigError, QueueNotFound, SchemaMismatch: as the application raises them.
+        NotDone, OutcomeUnknown: Cassandra did not answer; the call can be repeated.
     """
     if isinstance(found, App):
         return _launch_app(found, settings, hooks)
@@ -46,7 +46,7 @@ def launch(found: Any, settings: Settings, hooks: Sequence[Middleware]) -> Launc
     raise TargetError(_unsuitable(found, settings))
 
 
-def _launch_app(app: App, settings: Settings, hooks: Sequence[Middleware]) -> Launched:
+def _launch_app(app: App, settings: DaemonSettings, hooks: Sequence[Middleware]) -> Launched:
     known = list(dict.fromkeys(task.queue for task in app.tasks.values()))
     for name in settings.queues:
         if name not in known:
@@ -58,14 +58,14 @@ def _launch_app(app: App, settings: Settings, hooks: Sequence[Middleware]) -> La
     return Launched(dispatcher, app.close)
 
 
-def _launch_dispatcher(dispatcher: Dispatcher, settings: Settings) -> Launched:
-    """As it was made: nothing times its handlers or writes down what runs, but its counters are shown."""
+def _launch_dispatcher(dispatcher: Dispatcher, settings: DaemonSettings) -> Launched:
+    """Take a dispatcher as it was made: handlers are not timed or recorded, but counters are shown."""
     if settings.queues or settings.options:
         raise ConfigError(f"{settings.target} is a dispatcher, which has its queues and options already.")
     return Launched(dispatcher, lambda: None)
 
 
-def _launch_handler(handler: Any, settings: Settings, hooks: Sequence[Middleware]) -> Launched:
+def _launch_handler(handler: Any, settings: DaemonSettings, hooks: Sequence[Middleware]) -> Launched:
     client = clients.connect()
     try:
         queues = [client.queue(name) for name in settings.queues]
@@ -78,7 +78,7 @@ def _launch_handler(handler: Any, settings: Settings, hooks: Sequence[Middleware
 
 
 def _takes_nothing(found: Any) -> bool:
-    """Whether it can be called without arguments, as what makes an application is."""
+    """Return whether the object can be called without arguments, as a factory of an application can."""
     try:
         inspect.signature(found).bind()
     except (TypeError, ValueError):
@@ -86,7 +86,7 @@ def _takes_nothing(found: Any) -> bool:
     return True
 
 
-def _unsuitable(found: Any, settings: Settings) -> str:
+def _unsuitable(found: Any, settings: DaemonSettings) -> str:
     if callable(found):
         return f"{settings.target} is a handler function; say with --queues what it is to handle."
     return (

@@ -1,7 +1,7 @@
-"""What a daemon says: every line through structlog, the driver's and the libraries' lines as well.
+"""Logging of a daemon: every line goes through structlog, also those of the driver and other libraries.
 
-Events are stable names with fields, so that a query for `message_dead` goes on working; the names that
-the daemon itself uses stand here. Nothing of a message but its id is ever among the fields.
+Events are stable names with fields, so that a query for `message_dead` keeps working. The daemon's own names
+stand here. Of a message only the id is ever logged.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from cqueue.logs import TRACEBACKS
+from cqueue.logs import DISPATCHER, TRACEBACKS
 
-LOGGER: Final = "cqueue.dispatcher"
 DRIVER: Final = "cassandra"
+"""Logger of the Cassandra driver."""
 
 
 class Format(Enum):
-    """How lines look."""
+    """Format of log lines."""
 
     CONSOLE = "console"
     JSON = "json"
 
 
-class Event:
-    """Names of what the daemon logs; messages and handlers have theirs in the dispatcher."""
+class DaemonEvent:
+    """Names of the daemon's events; `Event` has those of messages and handlers."""
 
     STARTING = "daemon_starting"
     READY = "daemon_ready"
@@ -49,12 +49,13 @@ class Event:
 
 
 def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = None) -> None:
-    """Send all lines of this process, by whatever library, through one pipe to standard error.
+    """Send all log lines of this process, of any library, to standard error in one format.
 
     Args:
-        style: one line of JSON each, or for people.
-            People see the traceback of every failure; in JSON it is in the line of the last one only.
-        verbose: DEBUG of this library with every traceback, INFO of the driver; otherwise INFO and WARNING.
+        style: JSON, one object a line; or text for people. In text every failure has its traceback; in JSON
+            only the final failure of a message has.
+        verbose: log DEBUG of this library with every traceback, and INFO of the driver; otherwise INFO and
+            WARNING.
         stream: instead of standard error.
     """
     out = stream or sys.stderr
@@ -81,12 +82,12 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
 
 
 def logger(**fields: Any) -> Any:
-    """A logger of the daemon that adds these fields to every line."""
-    return structlog.get_logger(LOGGER).bind(**fields)
+    """Return a logger of the daemon that adds these fields to every line."""
+    return structlog.get_logger(DISPATCHER).bind(**fields)
 
 
 def _shared() -> list[Any]:
-    """What is added to a line wherever it comes from."""
+    """Return the processors that complete a line of any origin."""
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -104,7 +105,7 @@ def _formatter(style: Format, *, colors: bool) -> logging.Formatter:
             structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
         ]
     else:
-        # The usual formatter prints the values of local variables, which are arguments and secrets
+        # structlog's default prints local variables, which hold arguments and secrets
         plain = structlog.dev.plain_traceback
         last = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
     return structlog.stdlib.ProcessorFormatter(

@@ -1,8 +1,8 @@
-"""Who else is at work, and whose wide rows are whose: rendezvous hashing over the names of workers.
+"""Which workers are alive, and which wide rows each of them polls first: rendezvous hashing over their names.
 
-Every worker computes the same owner for a wide row from the same list, so nobody has to lead or to
-agree. When lists differ for a moment, a wide row has two first lookers or none: both are harmless,
-because locks decide who claims and everybody looks at everything now and then.
+Every worker computes the same owner of a wide row from the same list, so no worker has to lead or agree. If
+lists differ for a moment, a wide row has two first pollers or none. Both are harmless: locks decide who
+claims, and every worker polls every row now and then.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ if TYPE_CHECKING:
     from cqueue.client import Client
 
 BEAT_EVERY_S: Final = 5.0
+"""Seconds between two heartbeats: one small write and one read a worker."""
 TTL_S: Final = 15
-"""Three heartbeats: one may be lost, and one late."""
+"""Seconds for which a heartbeat counts: three beats, so that one may be lost and one late."""
 GOODBYE_S: Final = 2.0
+"""Longest wait for the removal of the worker's row at a stop, in seconds; the row expires anyway."""
 STOPPING: Final = "stopping"
+"""State of a worker that receives no more."""
 LARGEST_NUMBER: Final = 1 << 53
-"""Of what others say of themselves; what is beyond it, or infinite, counts as 0."""
+"""Largest number taken from another worker's row; a larger or infinite one counts as 0."""
 MAX_NAMES: Final = 32 << 10
-"""Characters of all names of tasks in a heartbeat, which is written every 5 s."""
+"""Characters of all task names in a heartbeat (32 Ki), which is written every 5 s."""
 REMEMBERED: Final = 10_000
-"""Wide rows whose owner need not be found out again."""
+"""Wide rows whose owner is cached, because every poll asks for each."""
 
 
-# ── Whose is a wide row? ──
+# ── Shares of wide rows ──
 
 
 def share_of(me: str, workers: Iterable[str]) -> Share | None:
-    """Which wide rows are this worker's among these; None (all) if it is alone."""
+    """Return which wide rows are this worker's, among these workers; None (all of them) if it is alone."""
     fleet = frozenset(workers) | {me}
     if len(fleet) == 1:
         return None
@@ -58,7 +61,7 @@ def share_of(me: str, workers: Iterable[str]) -> Share | None:
     return is_mine
 
 
-# ── What a worker says of itself ──
+# ── Workers ──
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,18 @@ class Worker:
     """One process that runs handlers, as `cqueue workers` shows it.
 
     Attributes:
-        name: unique; host, process id and a random part.
-        queues: which it receives from.
-        tasks: the names of those that it can run, None for messages that name none; None: it does not say,
-            because its handlers take any, or there are too many to be told every few seconds.
-        started, seen: seconds since 1970: its start, and its last heartbeat.
-        running, unstarted: messages whose handlers run, and those that it holds and has not started.
-        counters: messages by outcome since its start.
+        name: unique name: host, process id and a random part.
+        host, pid: where the process runs.
+        app: `module:name` of the application.
+        queues: names of the queues that the worker receives from.
+        threads: number of its worker threads.
+        version: version of cqueue.
+        started, seen: start, and last heartbeat, in seconds since 1970.
+        state: starting, new, running, stopping or stopped.
+        running, unstarted: messages whose handlers run, and messages held and not started.
+        counters: messages by outcome since the start.
+        tasks: names of the tasks that the worker can run, None for messages that name no task. None for the
+            whole: its handlers take any task, or there are too many names for a heartbeat.
     """
 
     name: str
@@ -91,35 +99,35 @@ class Worker:
     seen: float = 0.0
 
     def polls(self, queue: str) -> bool:
-        """Whether it receives from this queue; not any more once it is stopping."""
+        """Return whether the worker receives from this queue; a stopping worker does not."""
         return queue in self.queues and self.state != STOPPING
 
     def row(self) -> WorkerRow:
-        """As it is stored."""
+        """Return the row that is stored."""
         info = asdict(self)
         del info["name"], info["seen"]
         return WorkerRow(self.name, json.dumps(info), int(self.seen * 1000))
 
 
 def host_name() -> str:
-    """This machine, for people to find it."""
+    """Return the name of this machine."""
     return socket.gethostname()
 
 
 def told(tasks: Iterable[str | None] | None) -> tuple[str | None, ...] | None:
-    """The tasks as a worker tells them; None if they are too many."""
+    """Return the tasks as a heartbeat carries them; None if the names are too long."""
     names = None if tasks is None else tuple(tasks)
     return names if names is not None and len(json.dumps(names)) <= MAX_NAMES else None
 
 
 def is_orphan(task: str | None, queue: str, workers: Iterable[Worker]) -> bool:
-    """Whether workers serve the queue, all say which tasks they know, and none of them knows this one."""
+    """Return whether the queue has workers, all say which tasks they know, and none knows this one."""
     serving = [each for each in workers if each.polls(queue)]
     return bool(serving) and all(each.tasks is not None and task not in each.tasks for each in serving)
 
 
 def parse(row: WorkerRow) -> Worker:
-    """What a row says; what it does not say, or says in a form of another version, is left empty."""
+    """Return the worker of a row; a value that is missing, or of another version's form, is left empty."""
     try:
         info = json.loads(row.info)
     except ValueError:
@@ -138,7 +146,7 @@ _EMPTY: Final[Mapping[str, Any]] = {
 
 
 def _like(empty: Any, value: Any) -> Any:
-    """The value, if it is of the same kind as the empty one; others may say anything of themselves."""
+    """Return the value if it is of the same kind as the empty one; other versions may write anything."""
     if isinstance(empty, str):
         return "" if value is None else str(value)
     if isinstance(empty, tuple):
@@ -151,26 +159,27 @@ def _like(empty: Any, value: Any) -> Any:
 
 
 def listed(client: Client) -> tuple[list[Worker], float]:
-    """Who is at work, by name; and the cluster's time now, in seconds since 1970."""
+    """Return all living workers, by name, and the cluster's time now in seconds since 1970."""
     driver = client._driver  # noqa: SLF001 - the library's own
     rows: list[WorkerRow] = driver.ask(ReadWorkers())
     return [parse(row) for row in rows], driver.clock.now_us() / 1e6
 
 
-# ── Telling and asking ──
+# ── Heartbeats ──
 
 Ask = Callable[[Any], Any]
 """Performs one operation of the store."""
 
 
-class Members:
-    """Keeps this worker's row alive, and knows who else polls the same queues.
+class Membership:
+    """Keeps this worker's row alive, and knows which other workers poll the same queues.
 
     Args:
-        ask: performs operations.
-        describe: what to say of this worker now.
-        changed: called with the names of the workers of a queue when they are others than before.
-        now_s: the cluster's time, so that ages can be told on any machine.
+        ask: performs operations of the store.
+        describe: return this worker as it is now.
+        changed: called with a queue's name and this worker's share of it, when the queue's workers have
+            changed.
+        now_s: the cluster's time, so that every machine can compute ages.
     """
 
     def __init__(
@@ -193,15 +202,15 @@ class Members:
         self._thread = Thread(target=self._run, name="cqueue-members", daemon=True)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Start sending heartbeats."""
         self._thread.start()
 
     def hurry(self) -> None:
-        """What there is to say has changed: say it now."""
+        """Send a heartbeat now, because the worker's state has changed."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Say good-bye, for 2 s at most. If that fails the row goes by itself, after 15 s."""
+        """Remove the worker's row, for 2 s at most. If the removal fails, the row expires after 15 s."""
         self._is_over = True
         self._wake.set()
         self._thread.join(GOODBYE_S)
@@ -216,21 +225,21 @@ class Members:
             self._wake.wait(BEAT_EVERY_S)
 
     def leave(self) -> None:
-        """Remove the row."""
+        """Remove the worker's row."""
         try:
             self._ask(RemoveWorker(self._describe().name))
         except CqueueError as exc:
-            self._log.info(logs.Event.HEARTBEAT_FAILED, error=str(exc))
+            self._log.info(logs.DaemonEvent.HEARTBEAT_FAILED, error=str(exc))
 
     def beat(self) -> None:
-        """Say that this worker lives, and see who else does; a failure changes nothing until the next."""
+        """Send a heartbeat, and read the other workers; after a failure everything stays as it was."""
         try:
             me = replace(self._describe(), seen=self._now_s())
             self._ask(Heartbeat(me.row(), TTL_S))
             self._see(me, [parse(row) for row in self._ask(ReadWorkers())])
         except CqueueError as exc:
-            if not self._failing:  # once for each outage
-                self._log.warning(logs.Event.HEARTBEAT_FAILED, error=str(exc))
+            if not self._failing:  # log once for each outage
+                self._log.warning(logs.DaemonEvent.HEARTBEAT_FAILED, error=str(exc))
             self._failing = True
         else:
             self._failing = False
@@ -240,5 +249,5 @@ class Members:
             fleet = frozenset(each.name for each in others if each.polls(queue)) | {me.name}
             if fleet != self._fleets.get(queue):
                 self._fleets[queue] = fleet
-                self._log.info(logs.Event.MEMBERS, queue=queue, workers=len(fleet))
+                self._log.info(logs.DaemonEvent.MEMBERS, queue=queue, workers=len(fleet))
                 self._changed(queue, share_of(me.name, fleet))

@@ -1,7 +1,7 @@
-"""What a daemon counts, for Prometheus, and how the counts of several processes become one.
+"""Prometheus metrics of a daemon, and how those of several processes are added up.
 
-prometheus_client's own way of several processes shares files between them, which a killed process leaves
-behind. Here children send their samples to the parent, and what a dead child had counted stays counted.
+prometheus_client's own way to combine processes shares files between them, which a killed process leaves
+behind. Here children send their samples to the parent, and the counts of a dead child are kept.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from cqueue.dispatcher.middleware import Middleware
 from cqueue.dispatcher.tally import OUTCOMES, Depth, Stats
 
 FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
+"""Label and counter of calls that failed."""
 HELD: Final = (
     ("depth", "ready", "Messages that are due and held by nobody: an estimate."),
     ("oldest_age_seconds", "oldest_age_s", "Seconds since the oldest one was due."),
     ("in_flight", "in_flight", "Messages that consumers hold: an estimate."),
     ("dead", "dead", "Letters in the dead-letter queue: an estimate."),
 )
-"""Of what `Depth` has of each queue."""
+"""Name, field of `Depth`, and text of the metrics about a queue's content."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-"""Seconds: from a handler that does nothing to one that takes minutes."""
+"""Upper bounds in seconds: from a handler that does nothing to one that takes minutes."""
 LARGEST: Final = frozenset({
     "cqueue_lag_seconds", "cqueue_build_info", "cqueue_quarantined_rows", "process_start_time_seconds",
     "cqueue_queue_depth", "cqueue_queue_oldest_age_seconds", "cqueue_queue_in_flight", "cqueue_queue_dead",
 })  # fmt: skip
-"""Of these the largest of several processes counts; all else is added up."""
+"""Metrics that several processes report of the same thing: the largest counts. All others are added up."""
 
 Values = Mapping[Any, float]
-"""By the values of the labels, in a tuple."""
+"""Values by a tuple of label values."""
 Families = list[Any]
-"""Samples as JSON knows them: [name, text, type, [[sample, labels, value], …]] for each family."""
+"""Samples for JSON: [name, text, type, [[sample, labels, value], …]] for each family."""
 
 
 class Metrics:
     """The instruments of one process.
 
     Args:
-        app: its name, in the build info.
+        app: `module:name` of the application, for the build info.
     """
 
     def __init__(self, app: str) -> None:
@@ -67,16 +68,18 @@ class Metrics:
         quarantined: Callable[[], Mapping[str, int]],
         depths: Callable[[], Mapping[str, Depth]] = dict,
     ) -> None:
-        """Show what a dispatcher counts as well; asked when somebody wants to know.
+        """Show a dispatcher's counters as well; the functions are called at each scrape.
 
-        quarantined: how many rows cannot be read, by queue or log.
-        depths: what the queues held at the last look; those that could not be read are left out.
+        Args:
+            stats: return the dispatcher's counters.
+            quarantined: return how many rows cannot be read, by queue or log.
+            depths: return the latest depths of queues; a queue that could not be read is left out.
         """
         self.registry.register(_From(lambda: _counted(stats(), quarantined())))
         self.registry.register(_From(lambda: _held(depths())))
 
     def families(self) -> Families:
-        """All samples as they are now."""
+        """Return all samples as they are now."""
         return packed(self.registry.collect())
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -87,7 +90,7 @@ class Metrics:
 
 
 class _From(Collector):
-    """Shows what a function says whenever somebody wants to know."""
+    """A collector that calls a function at each scrape."""
 
     def __init__(self, say: Callable[[], Iterable[Metric]]) -> None:
         self._say = say
@@ -97,7 +100,7 @@ class _From(Collector):
 
 
 def _counted(stats: Stats, quarantined: Mapping[str, int]) -> Iterator[Metric]:
-    """What the dispatcher counts anyway."""
+    """Yield the dispatcher's own counters as metrics."""
     queues = stats.queues.items()
     received = {(queue,): counts.received for queue, counts in queues}
     hinted = {(queue,): counts.found_by_hint for queue, counts in queues}
@@ -119,7 +122,7 @@ def _counted(stats: Stats, quarantined: Mapping[str, int]) -> Iterator[Metric]:
 
 
 def _held(depths: Mapping[str, Depth]) -> Iterator[Metric]:
-    """What queues hold, as it was estimated last."""
+    """Yield the depths of queues as metrics."""
     for name, field, text in HELD:
         values = {(queue,): getattr(depth, field) for queue, depth in depths.items()}
         known = {queue: value for queue, value in values.items() if value is not None}
@@ -141,7 +144,7 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Values) -> 
 
 
 class Meter(Middleware):
-    """Times every run of a handler. clock: monotonic seconds."""
+    """Times every run of a handler. `clock`: monotonic seconds."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -149,7 +152,7 @@ class Meter(Middleware):
         self._began: dict[int, float] = {}
 
     def before_run(self, message: ReceivedMessage, context: Context) -> None:
-        """Note how late it starts. A repeated attempt was due later than its message, and is not counted."""
+        """Note how late the run starts; not of a retry, whose due time the message does not tell."""
         if message.attempt == 1:
             late_s = max(0.0, (context.now - message.due).total_seconds())
             self._metrics.starting.labels(context.queue).observe(late_s)
@@ -159,7 +162,7 @@ class Meter(Middleware):
     def after_run(
         self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
     ) -> None:
-        """Note how long it took."""
+        """Note how long the run took."""
         began = self._began.pop(id(context), None)
         if began is not None:
             self._metrics.handling.labels(context.queue, context.task).observe(self._clock() - began)
@@ -168,29 +171,29 @@ class Meter(Middleware):
 # ── Several processes ──
 
 
-class Sum:
-    """The samples of children, those that have ended among them."""
+class ChildMetrics:
+    """The samples of all children, including those that have ended."""
 
     def __init__(self) -> None:
         self._living: dict[int, Families] = {}
         self._gone: Families = []
 
     def put(self, child: int, families: Families) -> None:
-        """What a child has counted so far."""
+        """Take a child's samples, in place of its earlier ones."""
         self._living[child] = families
 
     def gone(self, child: int) -> None:
-        """A child has ended: its counts stay, its gauges do not."""
+        """Note that a child has ended: its counts are kept, its gauges dropped."""
         last = [family for family in self._living.pop(child, []) if family[2] in {"counter", "histogram"}]
         self._gone = added([self._gone, last])
 
     def families(self) -> Families:
-        """All together."""
+        """Return the sums over all children."""
         return added([self._gone, *self._living.values()])
 
 
 def added(parts: Iterable[Families]) -> Families:
-    """Samples of the same name and labels added up."""
+    """Add up samples of the same name and labels."""
     found: dict[str, tuple[Any, dict[tuple[Any, ...], list[Any]]]] = {}
     for name, text, kind, samples in (family for part in parts for family in part):
         _, values = found.setdefault(name, ((name, text, kind), {}))
@@ -204,14 +207,14 @@ def added(parts: Iterable[Families]) -> Families:
 
 
 def exposition(families: Families) -> bytes:
-    """The text that Prometheus reads."""
+    """Return the text that Prometheus reads."""
     registry = CollectorRegistry()
     registry.register(_From(lambda: _unpacked(families)))
     return generate_latest(registry)
 
 
 def _unpacked(families: Families) -> Iterator[Metric]:
-    """Samples that another process has collected."""
+    """Yield the metrics that another process has collected."""
     for name, text, kind, samples in families:
         metric = Metric(name, text, kind)
         for sample, labels, value in samples:
@@ -220,7 +223,7 @@ def _unpacked(families: Families) -> Iterator[Metric]:
 
 
 def packed(metrics: Iterable[Metric]) -> Families:
-    """What instruments say, as JSON."""
+    """Return metrics as values for JSON."""
     return [
         [
             metric.name,

@@ -1,8 +1,8 @@
-"""Telling systemd how the service is: `sd_notify` over its datagram socket.
+"""Tells systemd the state of the service: `sd_notify` over its datagram socket.
 
-The protocol is one datagram of `NAME=value` lines, so no library is needed for it. Outside systemd
-there is no socket, and nothing is sent. A notice that cannot be sent is dropped: systemd then acts as
-if it had not come, which is the right thing for a watchdog.
+The protocol is one datagram of `NAME=value` lines, so it needs no library. Outside systemd there is no
+socket, and nothing is sent. A notice that cannot be sent is dropped: systemd then acts as if it had not come,
+which is right for a watchdog.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from contextlib import suppress
 from typing import Final, Self
 
 SOCKET: Final = "NOTIFY_SOCKET"
+"""Variable with the address of systemd's socket."""
 WATCHDOG_US: Final = "WATCHDOG_USEC"
+"""Variable with the watchdog's limit, in µs."""
 WATCHDOG_PID: Final = "WATCHDOG_PID"
+"""Variable with the process that the watchdog watches."""
 MAX_STATUS = 500
+"""Characters of a status: one line of `systemctl status`, far below a datagram's limit."""
 
 
 class Notifier:
-    """The service's line to systemd; does nothing without an address.
+    """Sends the service's state to systemd; without an address it does nothing.
 
     Args:
-        address: a path, or an abstract name that begins with `@`; None for nobody.
-        watchdog_s: after so many seconds without `alive` systemd kills the service; None for never.
+        address: a path, or an abstract name that begins with `@`; None sends nothing.
+        watchdog_s: seconds without `alive` after which systemd kills the service; None: never.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
@@ -34,7 +38,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
-        """As systemd says; its variables are removed, so that no child speaks in our name."""
+        """Read systemd's variables and remove them, so that no child notifies in this process's name."""
         address = environment.pop(SOCKET, "")
         watchdog_us = environment.pop(WATCHDOG_US, "")
         pid = environment.pop(WATCHDOG_PID, "")
@@ -45,15 +49,15 @@ class Notifier:
 
     @property
     def alive_every_s(self) -> float | None:
-        """How often to call `alive`: half of what systemd waits; None if nobody waits."""
+        """Seconds between two calls of `alive`: half the watchdog's limit; None if there is no watchdog."""
         return None if self._watchdog_s is None or self._address is None else self._watchdog_s / 2
 
     def ready(self) -> None:
-        """Messages are received now; told once."""
+        """Say that messages are received now; sent once."""
         self._send("READY", "1")
 
     def stopping(self) -> None:
-        """The drain has begun; told once."""
+        """Say that the drain has begun; sent once."""
         self._send("STOPPING", "1")
 
     def alive(self) -> None:
@@ -62,11 +66,11 @@ class Notifier:
         self._send("WATCHDOG", "1")
 
     def status(self, text: str) -> None:
-        """What `systemctl status` shows; sent only when it has changed."""
+        """Set the text that `systemctl status` shows; sent only when it has changed."""
         self._send("STATUS", " ".join(text.split())[:MAX_STATUS])
 
     def _send(self, name: str, value: str) -> None:
-        """Send a notice, unless it says what was said last."""
+        """Send a notice, unless it repeats the last one of its name."""
         if self._address is None or self._told.get(name) == value:
             return
         self._told[name] = value
@@ -76,5 +80,5 @@ class Notifier:
 
 
 def _decoded(address: str) -> str | bytes:
-    """`@name` stands for an abstract socket, whose name begins with a zero byte."""
+    """Return the address for the socket: `@name` is an abstract one, which begins with a zero byte."""
     return b"\0" + address[1:].encode() if address.startswith("@") else address

@@ -1,4 +1,4 @@
-"""How a dispatcher works: one object, validated whole when it is made.
+"""The options of a dispatcher: one object, validated whole when it is made.
 
 The defaults suit handlers of some milliseconds to some seconds on a few queues.
 """
@@ -18,7 +18,7 @@ from cqueue.message import MAX_RECEIVE
 SECOND: Final = timedelta(seconds=1)
 MS: Final = timedelta(milliseconds=1)
 IDLE_POLL_S: Final = 0.02
-"""What `max_poll_interval` allows every queue if it is not given: 50 polls a second of all idle queues."""
+"""Seconds that each queue adds to the default `max_poll_interval`: all idle queues get 50 polls a second."""
 
 _NUMBERS: Final = (
     ("batch_size", 1, MAX_RECEIVE),
@@ -37,10 +37,10 @@ _DURATIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How many of everything, and how often.
+    """How many of each thing a dispatcher has, and how often it acts.
 
     Raises:
-        ConfigError: a value is out of its range, or does not fit another one.
+        ConfigError: a value is out of range, or does not fit another one.
     """
 
     # Messages of one receive, 1 to 1,000.
@@ -49,17 +49,17 @@ class Options:
     consumers: int = 2
     # Threads that run handlers, 1 to 1,000.
     threads: int = 8
-    # Coroutine handlers that run at a time, 1 to 100,000.
+    # Coroutine handlers that run at the same time, 1 to 100,000.
     coroutines: int = 100
     # Pause after a poll that found nothing, 1 ms to 1 min; doubled each time up to max_poll_interval.
     poll_interval: timedelta = 5 * MS
     # Up to 1 h. None: 2 s (1 s with notify=off), or with more than 100 queues 20 ms a queue.
     max_poll_interval: timedelta | None = None
-    # How long acks are collected, 0 to 10 s.
+    # How long acks are collected before they are sent together, 0 to 10 s.
     ack_interval: timedelta = 100 * MS
-    # So many collected acks are sent at once, 1 to 10,000.
+    # Collected acks that are sent at once, without waiting for ack_interval, 1 to 10,000.
     ack_batch: int = 500
-    # Messages that wait in this process to be started, 1 to 100,000; fewer where handlers are slow.
+    # Messages that may wait in this process to be started, 1 to 100,000; fewer when handlers are slow.
     backlog: int = 1000
     # How long a message waits, without using an attempt, for a version of the application that has its task
     # or takes its arguments, 0 to 10 years. 0: it fails at once, and is retried as after any other failure.
@@ -90,7 +90,9 @@ class Options:
             )
 
     def longest_poll_s(self, queues: int, default: timedelta = SECOND) -> float:
-        """The longest pause between two polls of an idle queue, in seconds. default: of a single queue."""
+        """Return the longest pause between two polls of an idle queue, in seconds; `default`: of a single
+        queue.
+        """
         if self.max_poll_interval is not None:
             return self.max_poll_interval.total_seconds()
         return max(default.total_seconds(), self.poll_interval.total_seconds(), IDLE_POLL_S * queues)

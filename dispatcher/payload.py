@@ -1,9 +1,9 @@
-"""Arguments of a task as bytes and back: the same values, type and all, or a refusal that says where.
+"""Arguments of a task as bytes and back: equal values of equal types, or an error that says where.
 
-JSON alone would quietly turn a tuple into a list, and would not take a datetime at all. So values it has no
-words for are tagged, `{"$datetime": "2031-01-01T00:00:00+00:00"}`, and any other program can still read and
-write what it does have words for. There is no pickle: a body must not be able to run code, and must not
-depend on where a class stands today.
+JSON alone would turn a tuple into a list without a word, and would refuse a datetime. So values that JSON
+lacks are tagged, `{"$datetime": "2031-01-01T00:00:00+00:00"}`, and other programs can read and write
+everything that JSON has. There is no pickle: a body must not be able to run code, and must not depend on the
+module of a class.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from uuid import UUID
 from cqueue.errors import BadArguments, ConfigError, PayloadMismatch
 
 MAX_DEPTH: Final = 100
-"""Levels of lists and dictionaries in each other."""
+"""Levels of nested lists and dictionaries; far beyond use, well within Python's recursion limit."""
 DEFAULT_CODEC: Final = "json"
+"""Codec of tasks and bodies that name none: every language reads JSON."""
 _MICROSECOND = timedelta(microseconds=1)
 
 Above = tuple[int, ...]
-"""The identities of what a value stands in."""
+"""The identities of the containers that a value stands in."""
 
 
 class Arguments(NamedTuple):
-    """What a task is called with."""
+    """The arguments of a task's call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 class _Refused(ValueError):
-    """A value that cannot be encoded. path: where in the argument it stands, as Python writes it."""
+    """A value that cannot be encoded. `path`: where it stands in the argument, in Python's notation."""
 
     path = ""
 
@@ -50,10 +51,10 @@ class Codec:
     """How a tree of plain values becomes bytes.
 
     Attributes:
-        name: as it stands in `Message.codec`.
+        name: name in `Message.codec`.
         plain: types that need no tag.
-        dump: to bytes.
-        load: back.
+        dump: encode a tree.
+        load: decode bytes.
     """
 
     name: str
@@ -89,13 +90,14 @@ def _msgpack() -> Codec:
 
 
 CODECS: Final[Mapping[str, Callable[[], Codec]]] = {"json": _json, "msgpack": _msgpack}
+"""Makers of codecs, by name."""
 
 
 def codec(name: str) -> Codec:
-    """The codec of this name.
+    """Return the codec of this name.
 
     Raises:
-        ConfigError: there is none, or its package is not installed.
+        ConfigError: the name is unknown, or the codec's package is not installed.
     """
     if name not in CODECS:
         raise ConfigError(f"codec is {name!r}; there are {', '.join(CODECS)}")
@@ -103,12 +105,12 @@ def codec(name: str) -> Codec:
 
 
 def encode(arguments: Arguments, codec: Codec, names: Sequence[str] = ()) -> bytes:
-    """The body of a message.
+    """Return the body of a message.
 
     Args:
-        arguments: of any type that `decode` can give back as it was.
+        arguments: values of any type that `decode` restores exactly.
         codec: how to write them.
-        names: what the positional ones are called.
+        names: names of the positional arguments, for error messages.
 
     Raises:
         BadArguments: a value cannot be encoded; the text says which one.
@@ -123,10 +125,10 @@ def encode(arguments: Arguments, codec: Codec, names: Sequence[str] = ()) -> byt
 
 
 def decode(body: bytes, name: str | None) -> Arguments:
-    """What `encode` was given, or what another program has written; no name means JSON.
+    """Return the arguments that `encode` was given, or that another program has written. No name means JSON.
 
     Raises:
-        PayloadMismatch: the body is none of this codec, or this installation does not know the codec.
+        PayloadMismatch: the body is not of this codec, or this installation lacks the codec.
     """
     try:
         tree = codec(name or DEFAULT_CODEC).load(body)
@@ -135,7 +137,7 @@ def decode(body: bytes, name: str | None) -> Arguments:
             raise ValueError('it takes {"args": [...], "kwargs": {...}}')  # noqa: TRY301
         values = {name: _untagged(value) for name, value in kwargs.items()}
         return Arguments(tuple(_untagged(value) for value in args), values)
-    except Exception as exc:  # whatever a codec raises at bytes that are not its own
+    except Exception as exc:  # codecs raise anything at foreign bytes
         text = f"the body cannot be read as {name or DEFAULT_CODEC}: {type(exc).__name__}: {exc}"
         raise PayloadMismatch(text) from exc
 
@@ -151,7 +153,7 @@ def _argument(name: str, value: Any, codec: Codec) -> Any:
 
 
 def _tagged(value: Any, codec: Codec, above: Above) -> Any:
-    """The value in words of the codec. Only exact types: a subclass would come back as its base."""
+    """Return the value as the codec can write it. Exact types: a subclass would come back as its base."""
     kind = type(value)
     if kind in codec.plain:
         return value
@@ -165,7 +167,7 @@ def _tagged(value: Any, codec: Codec, above: Above) -> Any:
 
 
 def _inside(container: Any, items: Iterable[tuple[Any, Any]], codec: Codec, above: Above) -> Iterator[Any]:
-    """The container's values in words of the codec."""
+    """Yield the container's values as the codec can write them."""
     above, plain = (*above, id(container)), codec.plain
     for key, each in items:
         try:
@@ -180,7 +182,7 @@ def _float(value: float, *_: Any) -> Any:
 
 
 def _int(value: int, *_: Any) -> Any:
-    """Others than Python read no number of more than 64 bits, and Python itself none of 5,000 digits."""
+    """Tag large numbers: other languages read 64 bits at most, and Python refuses 5,000 decimal digits."""
     return value if -(1 << 63) <= value < 1 << 63 else {"$int": hex(value)}
 
 
@@ -197,7 +199,7 @@ def _dict(value: dict[Any, Any], codec: Codec, above: Above) -> Any:
 
 
 def _looks_tagged(tree: Mapping[str, Any]) -> bool:
-    """Whether reading it would take it for a tag."""
+    """Return whether a reader would take the dictionary for a tag."""
     return len(tree) == 1 and next(iter(tree)).startswith("$")
 
 
@@ -217,6 +219,7 @@ _WRITE: Final[Mapping[type, Callable[[Any, Codec, Above], Any]]] = {
     Decimal: lambda value, *_: {"$decimal": str(value)},
     bytes: lambda value, *_: {"$bytes": value.hex()},
 }
+"""How to write values that may need a tag, by type."""
 
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "$float": float,
@@ -232,10 +235,11 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "$decimal": Decimal,
     "$bytes": bytes.fromhex,
 }
+"""How to read the value of a tag."""
 
 
 def _untagged(tree: Any) -> Any:
-    """The values that a tree stands for."""
+    """Return the value that a tree stands for."""
     if type(tree) is list:
         return [_untagged(each) for each in tree]
     if type(tree) is not dict:

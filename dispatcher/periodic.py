@@ -1,7 +1,8 @@
-"""Tasks that a schedule calls: what `App.periodic` declares, and how that becomes a schedule.
+"""Tasks that a schedule calls: what `App.periodic` declares, and how it becomes a schedule.
 
-What stands in the code is made or changed at the next start. What no longer stands there is only reported:
-the process that starts may be an old version, or one of several applications of the queue.
+The next start creates or changes schedules that the code declares. A schedule that the code no longer
+declares is only reported: the starting process may be an old version, or one of several applications of the
+queue.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.definition import Ticket, check_key
+from cqueue.dispatcher.definition import FiringId, check_key
 from cqueue.dispatcher.payload import Arguments, encode
 from cqueue.dispatcher.tasks import Task
 from cqueue.dispatcher.triggers import Cron, Trigger
@@ -24,19 +25,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FIRED_AT: Final = "fired_at"
-"""The parameter by which a periodic task is told the time that is fired."""
+"""Parameter through which a periodic task gets the time that is fired."""
 HEADER: Final = "cqueue-periodic"
-"""In messages of declared schedules: the task's name."""
+"""Header of messages of declared schedules, with the task's name."""
 
 
 class PeriodicTask(Task[P, R]):
     """A task that a schedule calls; made by `App.periodic`."""
 
     def check(self) -> None:
-        """See whether a schedule can call it.
+        """Check that a schedule can call the task.
 
         Raises:
-            ConfigError: it takes more than `fired_at`.
+            ConfigError: the function takes other parameters than `fired_at`.
         """
         try:
             self._signature.bind(**self._told(None))
@@ -46,7 +47,7 @@ class PeriodicTask(Task[P, R]):
             ) from exc
 
     def put(self, queue: Queue, key: str, trigger: Trigger) -> None:
-        """Make the schedule that calls it, or change it to this; its messages have no arguments."""
+        """Create or replace the schedule that calls the task; its messages carry no arguments."""
         queue.schedules.add(
             key,
             trigger,
@@ -58,9 +59,9 @@ class PeriodicTask(Task[P, R]):
         )
 
     def _arguments(self, message: ReceivedMessage, context: Context) -> Arguments:
-        """What the message says, and for a firing its time."""
+        """Return the message's arguments, and for a firing its time."""
         found = super()._arguments(message, context)
-        if Ticket.parse(message.trigger) is None or found.args or FIRED_AT in found.kwargs:
+        if FiringId.parse(message.trigger) is None or found.args or FIRED_AT in found.kwargs:
             return found
         fired_at = context.firing.fired_at if context.firing is not None else message.due
         return Arguments((), {**found.kwargs, **self._told(fired_at)})
@@ -73,23 +74,23 @@ class PeriodicTask(Task[P, R]):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A schedule as it stands in the code."""
+    """A schedule as the code declares it."""
 
     key: str
     trigger: Trigger
     task: PeriodicTask[..., Any]
 
     def __post_init__(self) -> None:
-        """Check where it is written, not where it is first used."""
+        """Check the values where they are written, not where they are first used."""
         check_key(self.key)
         self.task.check()
 
 
 def trigger_of(when: str | Trigger, options: dict[str, Any]) -> Trigger:
-    """The trigger of a decorator: a cron expression with options, or a trigger that has its own.
+    """Return the trigger of a decorator: a cron expression with options, or a trigger that has its own.
 
     Raises:
-        ConfigError: it is neither, both, or wrong in itself.
+        ConfigError: `when` is neither, options are given with a trigger, or a value is wrong.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if isinstance(when, str):
@@ -104,13 +105,13 @@ def trigger_of(when: str | Trigger, options: dict[str, Any]) -> Trigger:
 
 
 def declare(queues: Iterable[Queue], declared: Sequence[Declared]) -> None:
-    """Make or change what is declared; report what was declared once and is no more."""
+    """Create or change the declared schedules; log those that were declared once and are no longer."""
     for queue in queues:
         own = {each.key: each for each in declared if each.task.queue == queue.name}
         for each in own.values():
             each.task.put(queue, each.key, each.trigger)
         left = [row.key for row in queue.schedules.list() if HEADER in row.headers and row.key not in own]
         if left:
-            from cqueue.dispatcher.events import logger  # noqa: PLC0415 - it takes structlog
+            from cqueue.logs import DISPATCHER, logger  # noqa: PLC0415 - imports structlog
 
-            logger().warning("schedules_undeclared", queue=queue.name, schedules=left)
+            logger(DISPATCHER).warning("schedules_undeclared", queue=queue.name, schedules=left)

@@ -1,12 +1,12 @@
-"""Several processes of one daemon: a parent that starts them, watches over them, and replaces what dies.
+"""Several processes of one daemon: a parent that starts them, supervises them, and replaces those that die.
 
-Children are started as new interpreters, never forked: the driver has threads and sockets, and neither
-survives a fork. The parent imports nothing of the application, so that it stays small, and so that
-a child which is started again has the code of that moment.
+Children are started as new interpreters, never forked: the driver has threads and sockets, which do not
+survive a fork. The parent imports nothing of the application, so it stays small, and a child that is started
+again has the current code.
 
-Parent and child talk over a connection of `multiprocessing`. If the parent dies the child sees the end of the
-connection, and drains. Signals are for the parent alone: a terminal and systemd send theirs to all processes,
-so that a child which counted signals would take the parent's order for a second one.
+Parent and child talk over a connection of `multiprocessing`. If the parent dies, the child sees the end of
+the connection, and drains. Only the parent obeys signals: a terminal and systemd send theirs to all
+processes, so a child that counted signals would take the parent's order for a second one.
 """
 
 from __future__ import annotations
@@ -31,98 +31,109 @@ from cqueue.dispatcher import logs, recorder
 from cqueue.dispatcher.health import Health
 
 FIRST_PAUSE_S: Final = 0.1
+"""Seconds before a child that died is replaced; doubled with each further death."""
 LONGEST_PAUSE_S: Final = 30.0
-"""Between two starts of a child that did not come up."""
+"""Longest pause, in seconds, between two starts of a child that did not come up: failed starts cost little.
+"""
 LONGEST_RUNNING_PAUSE_S: Final = 1.0
-"""Between two starts of one that was at work: its messages wait for nobody else's sake."""
+"""Longest pause, in seconds, after the death of a child that had come up: it has shown that it can work."""
 FORGIVEN_AFTER_S: Final = 60.0
-"""The death of a child that has lived so long is the first of its slot again."""
+"""Seconds of life after which a death counts as the first of its slot again."""
 SILENT_AFTER_S: Final = 30.0
-"""A child reports every second; one that is silent so long hangs, and is killed."""
+"""Seconds of silence after which a child hangs, and is killed: 30 reports have failed to come."""
 STARTED_WITHIN_S: Final = 120.0
-"""A child's first report may take as long as its imports do."""
+"""Seconds until the first report of a child, which may import a large application."""
 BEYOND_GRACE_S: Final = 5.0
-"""A child ends itself when the grace has passed; if not, it is killed so much later."""
+"""Seconds beyond the grace after which a child that has not ended by itself is killed."""
 SETTLED_AFTER_S: Final = 30.0
-"""A replacement of all children waits so long for each new one to be at work."""
+"""Seconds that a reload waits for a new child to be ready before it replaces the next."""
 TICK_S: Final = 1.0
+"""Seconds between two reports of a child, and between two checks of the parent."""
 LAST_WORDS_S: Final = 1.0
-"""How long the last reports of a child that has ended are waited for: what it forked may hold the socket."""
+"""Seconds to wait for the last reports of a dead child: a process that it forked may hold the socket."""
 MOST_TOLD: Final = 20
-"""Messages that the line about a dead child names."""
+"""Messages that the log line about a dead child names."""
 JUMP_S: Final = 5.0
-"""If the parent itself was held up for so long, no child is to blame for its silence."""
+"""Seconds for which the parent itself must have been held up before it blames no child for its silence."""
 
 
 class Exit(IntEnum):
-    """Exit codes of `cqueue dispatch`; 128 and the signal's number after a second signal."""
+    """Exit codes of `cqueue dispatch`; 128 plus the signal's number after a second signal."""
 
     DRAINED = 0
     GRACE_PASSED = 1
     USAGE = 2
 
 
-# ── What the parent is told ──
+# ── Events for the parent ──
 
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """A signal has come."""
+    """The process got a signal."""
 
     number: int
 
     @property
     def why(self) -> str:
-        """Its name, for the log."""
+        """Name of the signal, for the log."""
         return signal.Signals(self.number).name
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A child's report."""
+class Reported:
+    """A child has sent a report."""
 
-    child: int
+    pid: int
     report: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A child has ended; below 0: by that signal. running: what it was handling, as fields for the log."""
+    """A child has ended.
 
-    child: int
+    Attributes:
+        pid: its process id.
+        code: exit code; below 0 the signal that killed the child.
+        running: the messages that it was handling, as fields for the log.
+    """
+
+    pid: int
     code: int
     running: Sequence[Mapping[str, Any]] = ()
 
 
-News = Signalled | Said | Ended
-Inbox = queue.SimpleQueue[News]
-"""May be filled by threads, and by signal handlers: its `put` is safe in both."""
+Notice = Signalled | Reported | Ended
+Inbox = queue.SimpleQueue[Notice]
+"""Events for the parent. Threads and signal handlers fill it: `put` is safe in both."""
 
 
 # ── Decisions ──
 
 
 def pause_s(deaths: int, *, came_up: bool) -> float:
-    """How long to wait before a child is replaced whose slot has seen so many deaths one after the other."""
+    """Return the seconds before a child is replaced after `deaths` deaths in a row in its slot."""
     longest = LONGEST_RUNNING_PAUSE_S if came_up else LONGEST_PAUSE_S
     return float(min(longest, FIRST_PAUSE_S * 2 ** min(deaths - 1, 20)))
 
 
 @dataclass(slots=True, eq=False)
-class Life:
-    """A child, from its start to its end.
+class Child:
+    """A child process, from its start to its end. Times are monotonic seconds.
 
     Attributes:
-        hear_by_s: it is killed if it has said nothing by then.
-        kill_at_s: it is killed then, because its grace has passed.
-        came_up: it has loaded its application and reached Cassandra.
-        was_ready: it was at work, once.
-        outdated: it is to be replaced, in its turn.
-        replaced: it was told to stop so that another one can start.
-        health: what it said last of itself.
+        process: the process.
+        started_s: its start.
+        hear_by_s: the child is killed if no report comes by then.
+        kill_at_s: the child is killed then, because its grace has passed.
+        came_up: the child has loaded its application and reached Cassandra.
+        was_ready: the child has received messages at some time.
+        outdated: the child is to be replaced, in its turn.
+        replaced: the child was told to stop so that a new one can start.
+        health: the last report's health; None before the first report.
     """
 
-    child: Process
+    process: ChildProcess
     started_s: float
     hear_by_s: float
     kill_at_s: float = math.inf
@@ -133,35 +144,35 @@ class Life:
     health: Health | None = None
 
     def is_up(self, now_s: float) -> bool:
-        """Whether it is at work, or has had long enough for it that nobody waits any more."""
+        """Return whether the child is ready, or has had so much time that a reload no longer waits for it."""
         return not self.replaced and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One place of the daemon, and who has it now."""
+    """One of the daemon's places for a child, and the child in it."""
 
     index: int
-    life: Life | None = None
-    start_at_s: float = 0.0  # when the next one starts; infinite: never
-    deaths: int = 0  # one after the other
+    child: Child | None = None
+    start_at_s: float = 0.0  # when the next child starts; infinite: never
+    deaths: int = 0  # in a row
 
 
 class Supervisor:
-    """Decides when children start, stop, and are killed, until it is told to stop; `Fleet` gives it the news.
+    """Decides when children start, stop, and are killed; `ParentProcess` passes the events on.
 
     Args:
-        start: makes a child for a slot, which puts its news into the inbox.
-        count: how many.
-        grace_s: how long children may take to drain.
-        drain: children end by themselves when there is nothing left to do.
-        patient: a child that cannot be loaded is started again when code changes, also the first one.
+        start: start a child for a slot; the child's events go into the inbox.
+        count: how many children.
+        grace_s: seconds that children may take to drain.
+        drain: children end by themselves when nothing is left to do.
+        patient: keep trying when even the first child cannot load the application, until its code changes.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        start: Callable[[int], Process],
+        start: Callable[[int], ChildProcess],
         count: int,
         *,
         grace_s: float,
@@ -171,7 +182,7 @@ class Supervisor:
     ) -> None:
         self.slots = [Slot(index) for index in range(count)]
         self.stopping = False
-        self.failure = ""  # what a child said that could not be started
+        self.failure = ""  # error of a child that could not start
         self.code = 0
         self.looked_s = clock()
         self._start = start
@@ -179,52 +190,52 @@ class Supervisor:
         self._drain = drain
         self._patient = patient
         self._clock = clock
-        self._was_ready = False  # any child, ever
+        self._was_ready = False  # whether any child ever was ready
         self._log = logs.logger()
 
     def is_over(self) -> bool:
-        """Whether all children have ended, and none is to be started."""
-        return all(slot.life is None and slot.start_at_s == math.inf for slot in self.slots)
+        """Return whether all children have ended, and none is to be started."""
+        return all(slot.child is None and slot.start_at_s == math.inf for slot in self.slots)
 
     def patience_s(self) -> float:
-        """How long to wait for news before something is due."""
-        times = [slot.start_at_s if slot.life is None else slot.life.kill_at_s for slot in self.slots]
+        """Return how many seconds to wait for events before something is due."""
+        times = [slot.start_at_s if slot.child is None else slot.child.kill_at_s for slot in self.slots]
         return max(0.0, min(TICK_S, min(times) - self._clock()))
 
     def healths(self) -> dict[str, Health]:
-        """What children say of themselves, by slot. Called on any thread."""
-        lives = [(str(slot.index), slot.life) for slot in self.slots]
-        said = {index: life.health for index, life in lives if life is not None}
+        """Return the health of each child that has reported, by slot. Called on any thread."""
+        children = [(str(slot.index), slot.child) for slot in self.slots]
+        said = {index: child.health for index, child in children if child is not None}
         return {index: health for index, health in said.items() if health is not None}
 
-    # ── news ──
+    # ── events ──
 
-    def take(self, news: News) -> Slot | None:
-        """Act on news; the slot whose child they are of, if it still has it."""
-        if isinstance(news, Signalled):
-            self._signalled(news)
+    def take(self, notice: Notice) -> Slot | None:
+        """Act on an event; return the slot of the child that sent it, if the slot still has that child."""
+        if isinstance(notice, Signalled):
+            self._signalled(notice)
             return None
         for slot in self.slots:
-            life = slot.life
-            if life is not None and life.child.pid == news.child:
-                if isinstance(news, Said):
-                    self._said(slot, life, news.report)
+            child = slot.child
+            if child is not None and child.process.pid == notice.pid:
+                if isinstance(notice, Reported):
+                    self._reported(slot, child, notice.report)
                 else:
-                    self._ended(slot, life, news)
+                    self._ended(slot, child, notice)
                 return slot
         return None
 
-    def _signalled(self, news: Signalled) -> None:
-        if news.number == signal.SIGHUP:
-            self.reload(signal=news.why)
+    def _signalled(self, notice: Signalled) -> None:
+        if notice.number == signal.SIGHUP:
+            self.reload(signal=notice.why)
         elif self.stopping:
-            self._log.warning(logs.Event.LEFT, signal=news.why)
-            self._leave(128 + news.number)
+            self._log.warning(logs.DaemonEvent.LEFT, signal=notice.why)
+            self._leave(128 + notice.number)
         else:
-            self._log.info(logs.Event.STOPPING, signal=news.why, grace_s=self._grace_s)
+            self._log.info(logs.DaemonEvent.STOPPING, signal=notice.why, grace_s=self._grace_s)
             self._stop()
-            for life in self._lives():
-                self._tell_to_stop(life)
+            for child in self._children():
+                self._tell_to_stop(child)
 
     def _stop(self) -> None:
         self.stopping = True
@@ -232,60 +243,62 @@ class Supervisor:
             slot.start_at_s = math.inf
 
     def _leave(self, code: int) -> None:
-        """At once: what was not started has been given back since the first signal, or never was taken."""
+        """Kill all children at once: what was not started has been given back since the first signal."""
         self.code = code
         self._stop()
-        for life in self._lives():
-            life.child.kill()
+        for child in self._children():
+            child.process.kill()
 
-    def _said(self, slot: Slot, life: Life, report: dict[str, Any]) -> None:
+    def _reported(self, slot: Slot, child: Child, report: dict[str, Any]) -> None:
         if "failed" in report:
             self._failed(slot, str(report["failed"]))
             return
-        life.came_up = life.came_up or bool(report.get("launched") or report.get("ready"))
-        if report.get("ready") and not life.was_ready:
-            self._was_ready = life.was_ready = True
-            self._log.info(logs.Event.CHILD_READY, child=slot.index, pid=life.child.pid)
-        life.hear_by_s = self._clock() + SILENT_AFTER_S
-        life.health = Health(report["alive"], report["ready"], str(report.get("reason", "")))
-        if not life.health.alive:
-            self._kill(slot, life, life.health.reason)
+        child.came_up = child.came_up or bool(report.get("launched") or report.get("ready"))
+        if report.get("ready") and not child.was_ready:
+            self._was_ready = child.was_ready = True
+            self._log.info(logs.DaemonEvent.CHILD_READY, child=slot.index, pid=child.process.pid)
+        child.hear_by_s = self._clock() + SILENT_AFTER_S
+        child.health = Health(report["alive"], report["ready"], str(report.get("reason", "")))
+        if not child.health.alive:
+            self._kill(slot, child, child.health.reason)
 
     def _failed(self, slot: Slot, why: str) -> None:
-        """It could not be started: told once by whoever asked for it, or logged where work goes on."""
+        """Note why a child could not start. The parent raises the error, or logs it if work goes on."""
         self.failure = why
         if self._was_ready or self._patient:
-            self._log.error(logs.Event.CHILD_FAILED, child=slot.index, error=why)
+            self._log.error(logs.DaemonEvent.CHILD_FAILED, child=slot.index, error=why)
 
-    def _ended(self, slot: Slot, life: Life, news: Ended) -> None:
-        say = self._log.info if news.code == 0 else self._log.error
-        fields = {"running": news.running[:MOST_TOLD], "handlers": len(news.running)} if news.running else {}
-        say(logs.Event.CHILD_ENDED, child=slot.index, pid=news.child, code=news.code, **fields)
-        slot.life = None
+    def _ended(self, slot: Slot, child: Child, notice: Ended) -> None:
+        say = self._log.info if notice.code == 0 else self._log.error
+        fields = (
+            {"running": notice.running[:MOST_TOLD], "handlers": len(notice.running)} if notice.running else {}
+        )
+        say(logs.DaemonEvent.CHILD_ENDED, child=slot.index, pid=notice.pid, code=notice.code, **fields)
+        slot.child = None
         if self.stopping:
-            if news.code != 0 and self.code == 0:
+            if notice.code != 0 and self.code == 0:
                 self.code = Exit.GRACE_PASSED  # the worst that any child came to
-        elif news.code == Exit.USAGE and not self._was_ready and not self._patient:
-            # The application cannot be loaded, and never could: nobody but its author can help.
+        elif notice.code == Exit.USAGE and not self._was_ready and not self._patient:
+            # The application could never be loaded: only its author can help.
             self._leave(Exit.USAGE)
-        elif news.code != Exit.DRAINED or life.replaced or not self._drain:
-            died = news.code != 0 and not life.replaced
-            slot.start_at_s = self._clock() + (self._pause_s(slot, life) if died else 0)
+        elif notice.code != Exit.DRAINED or child.replaced or not self._drain:
+            died = notice.code != 0 and not child.replaced
+            slot.start_at_s = self._clock() + (self._pause_s(slot, child) if died else 0)
 
-    def _pause_s(self, slot: Slot, life: Life) -> float:
-        has_lived = self._clock() - life.started_s > FORGIVEN_AFTER_S
+    def _pause_s(self, slot: Slot, child: Child) -> float:
+        has_lived = self._clock() - child.started_s > FORGIVEN_AFTER_S
         slot.deaths = 1 if has_lived else slot.deaths + 1
-        return pause_s(slot.deaths, came_up=life.came_up)
+        return pause_s(slot.deaths, came_up=child.came_up)
 
     # ── what is due ──
 
     def due(self) -> None:
-        """Do what is due by the clock; to be called once a second at least."""
+        """Start, check, kill and replace children as the clock demands. Call it once a second at least."""
         self._forgive_own_absence()
         now_s = self._clock()
         for slot in self.slots:
-            if slot.life is not None:
-                self._watch(slot, slot.life, now_s)
+            if slot.child is not None:
+                self._watch(slot, slot.child, now_s)
             elif slot.start_at_s <= now_s:
                 self._begin(slot, now_s)
         self._replace_next()
@@ -293,78 +306,79 @@ class Supervisor:
     def _forgive_own_absence(self) -> None:
         now_s = self._clock()
         if now_s - self.looked_s > JUMP_S:
-            for life in self._lives():
-                life.hear_by_s = max(life.hear_by_s, now_s + SILENT_AFTER_S)
+            for child in self._children():
+                child.hear_by_s = max(child.hear_by_s, now_s + SILENT_AFTER_S)
         self.looked_s = now_s
 
     def _begin(self, slot: Slot, now_s: float) -> None:
-        child = self._start(slot.index)
-        slot.life = Life(child, now_s, now_s + STARTED_WITHIN_S)
+        process = self._start(slot.index)
+        slot.child = Child(process, now_s, now_s + STARTED_WITHIN_S)
         slot.start_at_s = math.inf
-        self._log.info(logs.Event.CHILD_STARTED, child=slot.index, pid=child.pid)
+        self._log.info(logs.DaemonEvent.CHILD_STARTED, child=slot.index, pid=process.pid)
 
-    def _watch(self, slot: Slot, life: Life, now_s: float) -> None:
-        if life.kill_at_s <= now_s:
-            life.kill_at_s = math.inf
-            self._kill(slot, life, "did not end within its grace")
-        elif life.hear_by_s < now_s:
-            life.hear_by_s = now_s + SILENT_AFTER_S
-            self._kill(slot, life, "has never reported" if life.health is None else "is silent")
+    def _watch(self, slot: Slot, child: Child, now_s: float) -> None:
+        if child.kill_at_s <= now_s:
+            child.kill_at_s = math.inf
+            self._kill(slot, child, "did not end within its grace")
+        elif child.hear_by_s < now_s:
+            child.hear_by_s = now_s + SILENT_AFTER_S
+            self._kill(slot, child, "has never reported" if child.health is None else "is silent")
 
-    def _kill(self, slot: Slot, life: Life, why: str) -> None:
-        self._log.error(logs.Event.CHILD_STALLED, child=slot.index, pid=life.child.pid, why=why)
-        life.child.kill()
+    def _kill(self, slot: Slot, child: Child, why: str) -> None:
+        self._log.error(logs.DaemonEvent.CHILD_STALLED, child=slot.index, pid=child.process.pid, why=why)
+        child.process.kill()
 
-    def _tell_to_stop(self, life: Life) -> None:
-        if life.kill_at_s == math.inf:
-            life.kill_at_s = self._clock() + self._grace_s + BEYOND_GRACE_S
-            life.child.tell("stop")
+    def _tell_to_stop(self, child: Child) -> None:
+        if child.kill_at_s == math.inf:
+            child.kill_at_s = self._clock() + self._grace_s + BEYOND_GRACE_S
+            child.process.tell("stop")
 
     # ── reload ──
 
     def reload(self, **why: Any) -> None:
-        """Replace all children, one after the other; those that are not running at once."""
-        self._log.info(logs.Event.RELOADING, **why)
+        """Replace all children, one after the other; start those that are not running at once."""
+        self._log.info(logs.DaemonEvent.RELOADING, **why)
         if self.stopping:
             return
         for slot in self.slots:
             slot.deaths = 0
-            if slot.life is not None:
-                slot.life.outdated = True
+            if slot.child is not None:
+                slot.child.outdated = True
             elif not self._drain:
                 slot.start_at_s = self._clock()
 
     def _replace_next(self) -> None:
-        """Tell the next one to stop, once all others are at work or on their way."""
-        now_s, lives = self._clock(), self._lives()
-        old = next((life for life in lives if life.outdated), None)
-        if old is None or self.stopping or len(lives) < len(self.slots):
+        """Tell the next outdated child to stop, once all others are ready or had their time."""
+        now_s, children = self._clock(), self._children()
+        old = next((child for child in children if child.outdated), None)
+        if old is None or self.stopping or len(children) < len(self.slots):
             return
-        if all(life.outdated or life.is_up(now_s) for life in lives):
+        if all(child.outdated or child.is_up(now_s) for child in children):
             old.outdated, old.replaced = False, True
             self._tell_to_stop(old)
 
-    def _lives(self) -> list[Life]:
-        return [slot.life for slot in self.slots if slot.life is not None]
+    def _children(self) -> list[Child]:
+        return [slot.child for slot in self.slots if slot.child is not None]
 
 
 # ── Real processes ──
 
 
 def received(connection: Connection) -> Iterator[Any]:
-    """What the other end says, until it has gone."""
+    """Yield what the other end sends, until it closes the connection."""
     with suppress(EOFError, OSError):
         while True:
             yield connection.recv()
 
 
-class Process:
+class ChildProcess:
     """A child interpreter, with the threads that listen to it and wait for its end.
 
     Args:
-        module: what it runs; it is given the numbers of its end of the socket and of the file for its runs.
-        options: the first that it is told.
-        inbox: where its news go.
+        module: module that the child runs. Its arguments are the numbers of its end of the socket and of the
+            file that records its runs.
+        options: the first object sent to the child.
+        inbox: where the child's events go.
     """
 
     def __init__(self, module: str, options: dict[str, Any], inbox: Inbox) -> None:
@@ -380,31 +394,31 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id of the child."""
         return self._process.pid
 
     def tell(self, order: Any) -> None:
-        """Send an order; one that has just died hears nothing."""
+        """Send an order; ignored if the child has just died."""
         with suppress(OSError):
             self.connection.send(order)
 
     def kill(self) -> None:
-        """SIGKILL, and nothing to a process that has been reaped."""
+        """Send SIGKILL, unless the child has ended."""
         self._process.kill()
 
     def _listen(self) -> None:
         for report in received(self.connection):
-            self._inbox.put(Said(self.pid, report))
+            self._inbox.put(Reported(self.pid, report))
 
     def _wait(self) -> None:
         code = self._process.wait()
-        self._listener.join(LAST_WORDS_S)  # its end comes after all that it said
-        self._inbox.put(Ended(self.pid, code, recorder.running(self._memory)))
+        self._listener.join(LAST_WORDS_S)  # so that `Ended` comes after all reports
+        self._inbox.put(Ended(self.pid, code, recorder.unfinished_runs(self._memory)))
         os.close(self._memory)
         self.connection.close()
 
 
 def _spawn(module: str, *keep: int) -> subprocess.Popen[bytes]:
-    """Start it with more file descriptors than usual. -P: no file here hides one of the library."""
+    """Start a child with these file descriptors. -P: no file of the current folder hides a module."""
     args = [sys.executable, "-P", "-m", module, *map(str, keep)]
     return subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=keep)

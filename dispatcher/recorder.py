@@ -1,8 +1,9 @@
-"""Which messages a process is handling, in memory that outlives it.
+"""Which messages a process is handling, in memory that outlives the process.
 
-A process that is killed can say nothing any more, and what it reports once a second does not tell what killed
-it within a millisecond. So parent and child share memory: the child writes there what it begins and wipes out
-what it ends, and the parent reads it when the child has died. Nothing of a message but its id is written.
+A killed process can report nothing, and its last report, up to a second old, does not say what it was
+handling. So parent and child share memory: the child writes each message that it begins and erases it at the
+end, and the parent reads the memory when the child has died. Of a message only the id and the attempt are
+written.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.context import Context
 
 SLOTS: Final = 1024
-"""Runs at a time that are written down; more coroutines than that may run, and the rest is not."""
+"""Runs that are recorded at the same time; further coroutines run unrecorded."""
 SIZE: Final = 512
-"""Bytes of a slot: two say how many are used; a task's name that is longer than the rest is cut."""
+"""Bytes of a slot. Two hold the length of the text; a longer text is cut in the task's name."""
 _EMPTY: Final = b"\0\0"
 
 
 def shared_file() -> int:
-    """A new file for one child, in memory where the system has such; its number, for the caller to close."""
+    """Open a new file for one child, in memory where the system can; the caller closes its number."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("cqueue-running")
     else:  # pragma: no cover - not on Linux
@@ -36,8 +37,8 @@ def shared_file() -> int:
     return number
 
 
-class Recorder(Middleware):
-    """Writes down what runs, in the child. Thread-safe: each run has a slot of its own."""
+class RunRecorder(Middleware):
+    """Records what runs, in the child. Thread-safe: each run has a slot of its own."""
 
     def __init__(self, number: int) -> None:
         self._memory = mmap.mmap(number, SLOTS * SIZE)
@@ -46,7 +47,7 @@ class Recorder(Middleware):
         self._taken: dict[int, int] = {}
 
     def before_run(self, message: ReceivedMessage, context: Context) -> None:
-        """It begins."""
+        """Record the run, if a slot is free."""
         try:
             slot = self._free.pop()
         except IndexError:
@@ -56,21 +57,21 @@ class Recorder(Middleware):
         text = told.encode(errors="replace")[: SIZE - 2]
         begin = slot * SIZE
         self._memory[begin + 2 : begin + 2 + len(text)] = text
-        # The length is written last, so a half-written text is not read.
+        # The length is written last, so that no half-written text is read.
         self._memory[begin : begin + 2] = len(text).to_bytes(2)
 
     def after_run(
         self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
     ) -> None:
-        """It has ended."""
+        """Erase the run."""
         slot = self._taken.pop(id(context), None)
         if slot is not None:
             self._memory[slot * SIZE : slot * SIZE + 2] = _EMPTY
             self._free.append(slot)
 
 
-def running(number: int) -> list[dict[str, Any]]:
-    """What the process was handling when it died: the fields of lines about messages."""
+def unfinished_runs(number: int) -> list[dict[str, Any]]:
+    """Return what the process was handling when it died, as fields for log lines."""
     with mmap.mmap(number, SLOTS * SIZE, access=mmap.ACCESS_READ) as memory:
         used = [(begin, int.from_bytes(memory[begin : begin + 2])) for begin in range(0, SLOTS * SIZE, SIZE)]
         texts = [memory[begin + 2 : begin + 2 + length] for begin, length in used if length]

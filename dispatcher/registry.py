@@ -1,7 +1,7 @@
-"""Which tasks an application has, by the names that stand in its messages.
+"""The tasks of an application, by the names in its messages.
 
-A name outlives the process that wrote it, so it must not depend on how that was started, and no two tasks
-may share one: which of them ran would be a matter of the order of imports.
+A name outlives the process that wrote it, so it must not depend on how that process was started. No two tasks
+may share a name: the order of imports would decide which of them runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def task_name(function: Callable[..., Any]) -> str:
-    """`module:qualified.name`, the same whether the module is run or imported."""
+    """Return `module:qualified.name`, the same whether the module is run or imported."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{_module_name(function.__module__)}:{name}"
 
@@ -36,9 +36,10 @@ def _module_name(module: str) -> str:
 
 
 def place_of(file: Path) -> tuple[Path, str]:
-    """Where a module's name begins, and that name: the same from whichever folder the file is loaded.
+    """Return the folder where a module's name begins, and that name: the same wherever the file is loaded
+    from.
 
-    It begins at the outermost package. A folder without an `__init__.py` is no package.
+    The name begins at the outermost package. A folder without an `__init__.py` is no package.
     """
     folder, names = file.parent, [] if file.stem == "__init__" else [file.stem]
     while (folder / "__init__.py").is_file():
@@ -47,24 +48,24 @@ def place_of(file: Path) -> tuple[Path, str]:
 
 
 def check_task_name(name: str) -> str:
-    """The name, if it is one.
+    """Return the name, if it is valid.
 
     Raises:
-        BadInput: it is not 1 to 1,000 characters.
+        BadInput: the name is not 1 to 1,000 characters.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_TEXT:
         raise BadInput(f"a task's name is {name!r}; it takes 1 to {MAX_TEXT:,} characters")
     return name
 
 
-class Registry(dict[str, "Task[..., Any]"]):
-    """Tasks by name, in the order of their definition. Filled while modules are imported, then only read."""
+class TaskRegistry(dict[str, "Task[..., Any]"]):
+    """Tasks by name, in the order of their definition. Filled during imports, then only read."""
 
     def add(self, task: Task[..., Any]) -> None:
-        """Take a task in.
+        """Add a task.
 
         Raises:
-            ConfigError: there is one of that name already.
+            ConfigError: another task has the name.
         """
         if (other := self.setdefault(task.name, task)) is not task:
             raise ConfigError(
@@ -72,10 +73,10 @@ class Registry(dict[str, "Task[..., Any]"]):
             )
 
     def named(self, name: str | None) -> Task[..., Any]:
-        """The task of a message.
+        """Return the task of a message's task name.
 
         Raises:
-            UnknownTask: there is none of that name; the text says which one may be meant.
+            UnknownTask: there is no task of that name; the text suggests one.
         """
         if name is None:
             raise UnknownTask("the message names no task: it was not enqueued by one")
@@ -85,7 +86,7 @@ class Registry(dict[str, "Task[..., Any]"]):
         return self[name]
 
     def queues(self) -> dict[str, list[Task[..., Any]]]:
-        """Tasks by queue."""
+        """Return the tasks by queue."""
         found: dict[str, list[Task[..., Any]]] = {}
         for task in self.values():
             found.setdefault(task.queue, []).append(task)

@@ -1,9 +1,9 @@
-"""What becomes of a message whose handler failed: pure functions of policy, attempt, age and error.
+"""What follows a handler's failure: pure functions of policy, attempt, age and error.
 
-The waits and stops are tenacity's objects, asked through a call state made for one question, because
-nothing of tenacity's own loop fits: between two attempts of a message lie processes, not a sleep. What
-a policy of the application answers is kept within bounds here, since a wait of NaN seconds, or one that
-raises, must not decide whether a message is ever seen again.
+Waits and stops are tenacity's objects, called with a call state made for one question. tenacity's own loop
+does not fit, because processes, not a sleep, lie between two attempts of a message. The answers of an
+application's policy are kept within bounds, because a wait of NaN seconds, or one that raises, must not lose
+a message.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from tenacity import RetryCallState, Retrying
 from tenacity.stop import stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
-from cqueue.dispatcher.verdicts import LONGEST_DELAY, Dead, Retry, Snooze, Verdict
+from cqueue.dispatcher.verdicts import LONGEST_DELAY, Action, Dead, Retry, Snooze
 
 DEFAULT_WAIT: Final = wait_random_exponential(multiplier=1, min=1, max=600)
-"""1 s to 10 min: at random between 1 s and a limit that doubles, so that what failed together is spread.
+"""1 s to 10 min: random below a limit that doubles, so that messages that failed together spread.
 
-`wait_exponential_jitter` would not spread much: it adds one second at most, however long the wait.
+`wait_exponential_jitter` would hardly spread them: it adds one second at most, however long the wait.
 """
 DEFAULT_POLICY: Final = Retry(wait=DEFAULT_WAIT)
+"""Policy of tasks and handlers that have none."""
 UNKNOWN_TASK_WAIT: Final = timedelta(hours=1)
-"""How long a message waits, by default, for a version of the application that can run it: a deployment."""
+"""How long a message waits, by default, for a version that can run it: longer than a deployment takes."""
 MAX_WORDS = 500
-"""Characters of an error's own text in a reason."""
+"""Characters of an error's own text in a reason: a dead letter and a log line carry it."""
 
 _LONGEST_S = LONGEST_DELAY.total_seconds()
 _RETRYING = Retrying()
@@ -38,7 +39,7 @@ _log = logging.getLogger("cqueue.dispatcher")
 
 
 class RetryAsked(Exception):
-    """Stands for the error in a policy's call state when a handler returned `Retry()` without one."""
+    """The error in a policy's call state when a handler returned `Retry()` and raised nothing."""
 
 
 # ── Decisions ──
@@ -46,13 +47,13 @@ class RetryAsked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An attempt that is to be followed by another one, or by none.
+    """A failed attempt.
 
     Attributes:
-        attempt: which one failed, from 1.
-        max_attempts: the queue's; 0 is no limit. The smaller of it and the policy's counts.
-        first_seen_s: seconds since the message was due first, for `stop_after_delay` and the like.
-        error: what was raised; None if the handler returned `Retry(...)`.
+        attempt: number of the attempt, from 1.
+        max_attempts: the queue's limit; 0 is no limit. The smaller of this and the policy's limit counts.
+        first_seen_s: seconds since the message was first due, for `stop_after_delay` and the like.
+        error: what the handler raised; None if it returned `Retry(...)`.
     """
 
     attempt: int
@@ -61,36 +62,36 @@ class Failure:
     error: BaseException | None = None
 
 
-def decide(policy: Retry, failure: Failure, error: BaseException) -> Verdict:
-    """What to do about a handler that raised this error.
+def decide(policy: Retry, failure: Failure, error: BaseException) -> Action:
+    """Decide about a message whose handler raised this error.
 
     Returns:
-        `Retry` with its delay filled in; or what a rule says; or `Dead` with the error as its reason.
+        `Retry` with its delay filled in; or the action of a rule; or `Dead` with the error as its reason.
     """
-    verdict = rule_for(policy, error)
-    if isinstance(verdict, Retry):
-        return _again(verdict, replace(failure, error=error))
-    if isinstance(verdict, Snooze) or verdict.reason:
-        return verdict
-    return type(verdict)(reason_of(error, f"attempt {failure.attempt}"))
+    action = rule_for(policy, error)
+    if isinstance(action, Retry):
+        return _again(action, replace(failure, error=error))
+    if isinstance(action, Snooze) or action.reason:
+        return action
+    return type(action)(reason_of(error, f"attempt {failure.attempt}"))
 
 
 def answered(policy: Retry, answer: Retry, failure: Failure) -> Retry | Dead:
-    """What to do about a handler that returned `Retry(...)`: as `decide`, the answer before the policy."""
+    """Decide about a message whose handler returned `Retry(...)`; the answer outranks the policy."""
     own = answer if answer.delay is not None or answer.wait is not None else policy
     limit = attempt_limit(failure.max_attempts, policy.max_attempts, answer.max_attempts)
     return _again(own, replace(failure, max_attempts=limit))
 
 
 def resolved_delay(policy: Retry, failure: Failure) -> timedelta:
-    """How long to wait after this attempt: 0 to 10 years, whatever the policy's `wait` says."""
+    """Return the wait after this attempt: 0 to 10 years, whatever the policy's `wait` returns."""
     if policy.delay is not None:
         return policy.delay
     return timedelta(seconds=_wait_s(policy, _state(failure)))
 
 
-def rule_for(policy: Retry, error: BaseException) -> Verdict:
-    """The rule of the most derived class that the error is of; the policy itself if there is none."""
+def rule_for(policy: Retry, error: BaseException) -> Action:
+    """Return the rule for the error's most derived class; the policy itself if no rule matches."""
     for cls in type(error).__mro__:
         if cls in policy.rules:
             return policy.rules[cls]
@@ -98,16 +99,16 @@ def rule_for(policy: Retry, error: BaseException) -> Verdict:
 
 
 def attempt_limit(*limits: int | None) -> int:
-    """The smallest of several numbers of attempts; 0 and None are no limit, and 0 says so."""
+    """Return the smallest of several limits of attempts. 0 and None mean no limit, as does the result 0."""
     smallest = 0
-    for limit in limits:  # a generator would cost more, and this is asked for every message
+    for limit in limits:  # a generator would cost more, and this runs for every message
         if limit and (not smallest or limit < smallest):
             smallest = limit
     return smallest
 
 
 def attempts_wanted(policy: Retry) -> int:
-    """How many attempts a policy may use, its rules included; 0 leaves it to the queue."""
+    """Return how many attempts a policy may use, its rules included; 0 leaves the number to the queue."""
     rules = [rule for rule in policy.rules.values() if isinstance(rule, Retry)]
     return max(_own_attempts(each) for each in (policy, *rules))
 
@@ -123,7 +124,7 @@ def _again(policy: Retry, failure: Failure) -> Retry | Dead:
         return Dead(reason_of(failure.error, f"attempt {attempt} of {limit}"))
     delay = resolved_delay(policy, failure)
     state = _state(failure)
-    state.upcoming_sleep = delay.total_seconds()  # `stop_before_delay` looks at it
+    state.upcoming_sleep = delay.total_seconds()  # for `stop_before_delay`
     if _stops(policy, state):
         return Dead(reason_of(failure.error, f"attempt {attempt}, stopped by its policy"))
     return Retry(delay)
@@ -133,7 +134,7 @@ def _again(policy: Retry, failure: Failure) -> Retry | Dead:
 
 
 def _state(failure: Failure) -> RetryCallState:
-    """A call state that says what a wait or stop may ask."""
+    """Return a call state that answers what a wait or stop may ask."""
     state = RetryCallState(_RETRYING, None, (), {})
     asked = failure.error or RetryAsked("the handler asked for another attempt")
     state.attempt_number = failure.attempt
@@ -143,11 +144,11 @@ def _state(failure: Failure) -> RetryCallState:
 
 
 def _wait_s(policy: Retry, state: RetryCallState) -> float:
-    """What the policy's wait says, or the default's if it says nothing of use."""
+    """Return the wait of the policy in seconds, or the default wait if the policy has none or fails."""
     if policy.wait is not None:
         try:
             return _bounded_s(policy.wait(state))
-        except Exception:  # noqa: BLE001 - the application's code, which must cost no message
+        except Exception:  # noqa: BLE001 - the application's code must lose no message
             _log.exception("retry_wait_failed")
     return _bounded_s(DEFAULT_WAIT(state))
 
@@ -161,7 +162,7 @@ def _bounded_s(seconds: Any) -> float:
 
 
 def _stops(policy: Retry, state: RetryCallState) -> bool:
-    """Whether the policy's stop says so; one that fails stops nothing, as attempts are limited anyway."""
+    """Return whether the policy's stop ends the attempts; a failing stop leaves that to the queue."""
     try:
         return policy.stop is not None and bool(policy.stop(state))
     except Exception:  # noqa: BLE001 - as above
@@ -173,7 +174,7 @@ def _stops(policy: Retry, state: RetryCallState) -> bool:
 
 
 def reason_of(error: BaseException | None, when: str) -> str:
-    """Why a message dies, in the error's own words; its traceback goes into a header of its own."""
+    """Return why a message dies, in the error's own words; the traceback goes into a header of its own."""
     if error is None:
         return f"{when}: the handler asked for another attempt"
     words = "".join(traceback.format_exception_only(error)).strip()

@@ -1,6 +1,6 @@
-"""One run of a handler: what comes before it, what after it, and what its answer means for the message.
+"""One run of a handler: what happens before and after it, and what its answer means for the message.
 
-Threads, the event loop and tests share all of it but the call itself.
+Worker threads, the event loop and tests share all of this; only the call itself differs.
 """
 
 from __future__ import annotations
@@ -17,25 +17,30 @@ from typing import TYPE_CHECKING, Any, Final
 from cqueue.dispatcher import retry
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import INTERRUPTED, RELEASED, STOP, SUCCEEDED, Delivery, Settlement, Verb
-from cqueue.dispatcher.deployment import Waiting
+from cqueue.dispatcher.deployment import UnknownTasks
 from cqueue.dispatcher.events import Event, MessageLog
 from cqueue.dispatcher.interrupt import Interrupted
 from cqueue.dispatcher.middleware import Middleware, hooks
-from cqueue.dispatcher.tally import Account
-from cqueue.dispatcher.verdicts import Cancel, Dead, Retry, Snooze, Verdict, slip
+from cqueue.dispatcher.tally import Telemetry
+from cqueue.dispatcher.verdicts import Action, Cancel, Dead, Retry, Snooze, misuse
 from cqueue.logs import own_frames
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.firing import ScheduleStep
+    from cqueue.dispatcher.firing import FiringHooks
 
 NEVER_DIES: Final = timedelta(minutes=10)
-"""When what cannot die (a dead letter, or a message whose dead-letter queue is gone) comes again."""
+"""When a message that cannot die (a dead letter, or without a dead-letter queue) is due again.
+
+10 min: an operator has to act, and a more frequent delivery would only use up handlers.
+"""
 _TRACE: Final = "\nTraceback (most recent call last)"
-_VERDICTS: Final = (Retry, Snooze, Cancel, Dead)
+"""Where the traceback begins in the text of an error."""
+_ACTIONS: Final = (Retry, Snooze, Cancel, Dead)
+"""Classes of actions, for a quick check."""
 
 
 class _RunContext(Context):
-    """A context whose parts are made when they are asked for, on any thread: most handlers ask for few."""
+    """A context that makes its parts when they are read, on any thread: most handlers read few."""
 
     def __init__(self, delivery: Delivery, log: Any, stopping: threading.Event) -> None:
         self._delivery = delivery
@@ -44,16 +49,16 @@ class _RunContext(Context):
 
     @property
     def now(self) -> datetime:
-        """The cluster's time."""
-        return self._delivery.lane.queue.now
+        """The cluster's time, in UTC."""
+        return self._delivery.poller.queue.now
 
     def __getattr__(self, name: str) -> Any:
-        return self.__dict__.setdefault(name, self._part(name))  # another thread may have been quicker
+        return self.__dict__.setdefault(name, self._part(name))  # another thread may have made it first
 
     def _part(self, name: str) -> Any:
         match name:
             case "queue":
-                return self._delivery.lane.name
+                return self._delivery.poller.name
             case "task":
                 return self._delivery.name
             case "attempt":
@@ -68,45 +73,48 @@ class _RunContext(Context):
 
 
 def _attempts(delivery: Delivery) -> int:
-    """The last attempt's number: the queue's, or the task's own."""
-    binding, most = delivery.binding, delivery.lane.max_attempts
+    """Return the number of the last attempt: the queue's limit, or the task's lower one."""
+    binding, most = delivery.binding, delivery.poller.max_attempts
     own = binding.retry.max_attempts if binding is not None else None
     return most if own is None else retry.attempt_limit(most, own)
 
 
 class Runner:
-    """Makes contexts, calls hooks, moves schedules on, decides, and has it settled.
+    """Makes contexts, calls hooks, moves schedules on, decides, and has the decision stored.
 
     Args:
-        settle: takes what was decided.
+        telemetry: counters and log events.
+        middleware: hooks around runs.
+        schedules: what is done about firings.
+        settle: stores a decision.
         unknown_task_wait: see `Options`.
     """
 
     def __init__(
         self,
-        account: Account,
+        telemetry: Telemetry,
         middleware: Sequence[Middleware],
-        schedules: ScheduleStep,
+        schedules: FiringHooks,
         settle: Callable[[Delivery, Settlement], None],
         *,
         unknown_task_wait: timedelta = retry.UNKNOWN_TASK_WAIT,
     ) -> None:
-        self.account = account
-        self.stopping = threading.Event()  # handlers may look at it
+        self.telemetry = telemetry
+        self.stopping = threading.Event()  # handlers may read it
         self._before: Final = hooks(middleware, "before_run")
         self._after: Final = hooks(middleware, "after_run")
         self._schedules = schedules
         self._settle = settle
-        self._waiting = Waiting(unknown_task_wait, account)
+        self._unknown_tasks = UnknownTasks(unknown_task_wait, telemetry)
 
     # ── before ──
 
     def begin(self, delivery: Delivery) -> Callable[[], Any] | None:
-        """What comes before the handler: its schedule, then hooks. What to call then; None: nothing."""
-        context = delivery.context = _RunContext(delivery, self.account.log, self.stopping)
+        """Prepare a run: context, schedule and hooks. Return the handler's call, or None to call nothing."""
+        context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
         if delivery.is_lost:
             context.lost.set()
-        self.account.count(delivery.lane.name, "started")
+        self.telemetry.count(delivery.poller.name, "started")
         binding, message = delivery.binding, delivery.message
         if message.trigger is not None:
             delivery.is_firing = True
@@ -116,12 +124,12 @@ class Runner:
             context.deadline = datetime.now(UTC) + binding.timeout
         try:
             if delivery.is_firing:
-                delivery.early = self._schedules.before(message, context)
-                if delivery.early is not None:
+                delivery.override = self._schedules.before(message, context)
+                if delivery.override is not None:
                     return None
             for before in self._before:
                 before(message, context)
-        except BaseException as exc:  # noqa: BLE001 - others' code; nothing of it may end a worker
+        except BaseException as exc:  # noqa: BLE001 - the application's code must not end a worker
             delivery.error = exc
             return None
         delivery.begun_s = time.monotonic()
@@ -130,36 +138,36 @@ class Runner:
     # ── after ──
 
     def end(self, delivery: Delivery) -> None:
-        """What comes after the handler has answered or failed, until it is on its way to the queue."""
+        """Decide after the handler has answered or failed, and hand the decision on."""
         settlement, context = self._decided(delivery), delivery.context
-        if delivery.is_firing and context and delivery.early is None and settlement is not INTERRUPTED:
+        if delivery.is_firing and context and delivery.override is None and settlement is not INTERRUPTED:
             settlement = self._moved_on(delivery, context, settlement)
-        self.account.settled(delivery, settlement)
-        if settlement.verb is Verb.ACK or not delivery.is_abandoned:  # else it was settled long ago
+        self.telemetry.settled(delivery, settlement)
+        if settlement.verb is Verb.ACK or not delivery.is_abandoned:  # else `give_up` has settled it
             self._settle(delivery, settlement)
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """They were not started, and are not to be."""
+        """Release deliveries that were not started and will not be."""
         for delivery in deliveries:
-            self.account.count(delivery.lane.name, RELEASED.outcome)
+            self.telemetry.count(delivery.poller.name, RELEASED.outcome)
             self._settle(delivery, RELEASED)
         if deliveries:
-            self.account.say(Event.RELEASED, messages=len(deliveries))
+            self.telemetry.say(Event.RELEASED, messages=len(deliveries))
 
     def give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> None:
-        """Wait no more for a handler that cannot be ended."""
+        """Stop waiting for a handler that cannot be ended, and settle its message."""
         delivery.is_abandoned = True
         delivery.lose()
-        self.account.count(delivery.lane.name, "interrupted")
+        self.telemetry.count(delivery.poller.name, "interrupted")
         self._settle(delivery, settlement)
-        self.account.of(event, delivery)
+        self.telemetry.of(event, delivery)
 
-    # ── what becomes of a message ──
+    # ── decisions ──
 
     def _decided(self, delivery: Delivery) -> Settlement:
-        """What becomes of the message, its schedule aside."""
-        if delivery.early is not None:
-            return self._of_verdict(delivery, delivery.early)
+        """Return the decision about the message, apart from its schedule."""
+        if delivery.override is not None:
+            return self._of_verdict(delivery, delivery.override)
         is_stopped = delivery.told == STOP and isinstance(delivery.error, Interrupted | CancelledError)
         if not is_stopped and (delivery.error is not None or delivery.answer is not None):
             delivery.error = _error_of(delivery)
@@ -167,7 +175,7 @@ class Runner:
             try:
                 after(delivery.message, delivery.context, delivery.answer, delivery.error)
             except BaseException as exc:  # noqa: BLE001 - as above
-                self.account.of(Event.HOOK_FAILED, delivery, error=exc, hook="after_run")
+                self.telemetry.of(Event.HOOK_FAILED, delivery, error=exc, hook="after_run")
         if is_stopped:
             delivery.error = None  # no failure of the handler
             return INTERRUPTED
@@ -176,7 +184,7 @@ class Runner:
         return self._of_answer(delivery, delivery.answer)
 
     def _moved_on(self, delivery: Delivery, context: Context, settlement: Settlement) -> Settlement:
-        """Move the schedule on; what becomes of the firing then."""
+        """Move the schedule on; return the decision about the firing."""
         try:
             return self._schedules.after(delivery.message, context, settlement)
         except BaseException as exc:  # noqa: BLE001 - as above
@@ -186,7 +194,7 @@ class Runner:
     def _of_answer(self, delivery: Delivery, answer: Any) -> Settlement:
         if answer is False:
             return left_to_timeout(delivery)
-        if answer is None or not isinstance(answer, _VERDICTS):
+        if answer is None or not isinstance(answer, _ACTIONS):
             return SUCCEEDED
         try:
             if isinstance(answer, Retry) and delivery.binding is not None:
@@ -197,60 +205,62 @@ class Runner:
             return self._after_error(delivery, exc)
 
     def _after_error(self, delivery: Delivery, error: BaseException) -> Settlement:
-        """What the policy says about an error; what it cannot say, the default one does."""
-        if (snooze := self._waiting.verdict(delivery, error)) is not None:
+        """Return what the policy says about an error; if the policy fails, what the default policy says."""
+        if (snooze := self._unknown_tasks.snooze_for(delivery, error)) is not None:
             return self._of_verdict(delivery, snooze)
         policy = delivery.binding.retry if delivery.binding is not None else retry.DEFAULT_POLICY
         try:
-            verdict = retry.decide(policy, _failure(delivery), error)
+            action = retry.decide(policy, _failure(delivery), error)
         except Exception as exc:  # noqa: BLE001 - as above
-            self.account.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
-            verdict = retry.decide(retry.DEFAULT_POLICY, _failure(delivery), error)
-        if isinstance(verdict, Dead):  # its reason ends in a traceback, too, but in less of it
-            verdict = Dead(verdict.reason.partition(_TRACE)[0])
-        return self._of_verdict(delivery, verdict, error)
+            self.telemetry.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
+            action = retry.decide(retry.DEFAULT_POLICY, _failure(delivery), error)
+        if isinstance(action, Dead):  # the reason may end in a traceback; the header has all of it
+            action = Dead(action.reason.partition(_TRACE)[0])
+        return self._of_verdict(delivery, action, error)
 
     def _of_verdict(
-        self, delivery: Delivery, verdict: Verdict, error: BaseException | None = None
+        self, delivery: Delivery, action: Action, error: BaseException | None = None
     ) -> Settlement:
-        match verdict:
+        match action:
             case Snooze(delay):
                 return Settlement(Verb.SNOOZE, "snoozed", delay)
             case Cancel(reason):
                 return Settlement(Verb.ACK, "cancelled", reason=reason)
-            case Dead(reason) if delivery.lane.is_dead_letter:
+            case Dead(reason) if delivery.poller.is_dead_letter:
                 return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
             case Dead(reason):
                 trace = trace_of(error) if error is not None else ""
                 return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace)
-        return Settlement(Verb.NACK, "retried", retry.resolved_delay(verdict, _failure(delivery)))
+        return Settlement(Verb.NACK, "retried", retry.resolved_delay(action, _failure(delivery)))
 
 
 def _error_of(delivery: Delivery) -> BaseException | None:
-    """The error of a run, also of one that was ended, or whose answer shows that nothing was done."""
+    """Return the error of a run, also of an interrupted run, or of an answer that shows that nothing was
+    done.
+    """
     if isinstance(delivery.error, Interrupted) and delivery.told:
         limit = delivery.binding.timeout if delivery.binding is not None else None
         error = TimeoutError(f"{delivery.name!r} ran longer than its timeout of {limit}")
         error.__cause__ = delivery.error
         return error
-    if delivery.error is None and (what := slip(delivery.answer)):
+    if delivery.error is None and (what := misuse(delivery.answer)):
         return TypeError(f"handler {delivery.name!r} returned {what}")
     return delivery.error
 
 
 def left_to_timeout(delivery: Delivery) -> Settlement:
-    """It comes again when its timeout would have passed."""
-    left_ms = max(0, delivery.message.lease.due_ms - delivery.lane.now_ms())
+    """Return the decision to deliver the message again when its timeout would have passed."""
+    left_ms = max(0, delivery.message.lease.due_ms - delivery.poller.now_ms())
     return Settlement(Verb.NACK, "left", timedelta(milliseconds=left_ms))
 
 
 def _failure(delivery: Delivery) -> retry.Failure:
-    """The attempt; its message has been due since then, or since it was sent again."""
-    message, lane = delivery.message, delivery.lane
-    age = lane.queue.now - max(message.due, message.sent_at)
-    return retry.Failure(message.attempt, lane.max_attempts, max(0.0, age.total_seconds()))
+    """Return the failed attempt; its age counts from when the message was due, or sent again."""
+    message, poller = delivery.message, delivery.poller
+    age = poller.queue.now - max(message.due, message.sent_at)
+    return retry.Failure(message.attempt, poller.max_attempts, max(0.0, age.total_seconds()))
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback, from where the dispatcher called the handler on."""
+    """Return the traceback as text, from where the dispatcher called the handler."""
     return "".join(traceback.format_exception(type(error), error, own_frames(error)))

@@ -1,8 +1,8 @@
-"""The schedules of a queue, as people and applications see them: made, looked at and changed while all runs.
+"""The schedules of a queue, for people and applications: added, read and changed while everything runs.
 
-A schedule is its row; every change is conditional on the row's version, so that two who change one at the
-same time change it one after the other. Each change that breaks the chain of firings begins a new
-generation, to which what was sent before does not belong.
+A schedule is its row, and every change is conditional on the row's version, so that two processes that change
+one schedule at the same time do so one after the other. A change that breaks the chain of firings begins a
+new generation; messages of earlier generations are obsolete.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from datetime import datetime
 from typing import Final
 
 from cqueue.catalog import Catalog
-from cqueue.dispatcher.definition import ACTIVE, DONE, PAUSED, Definition, check_key, waiting_for
-from cqueue.dispatcher.events import describe, logger
-from cqueue.dispatcher.ledger import TRIES, Ledger
+from cqueue.dispatcher.definition import ACTIVE, DONE, PAUSED, ScheduleDefinition, check_key, waiting_for
+from cqueue.dispatcher.ledger import TRIES, ScheduleStore
 from cqueue.dispatcher.triggers import RunOnce, Trigger, ms_of
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import (
@@ -29,6 +28,7 @@ from cqueue.errors import (
     ScheduleExists,
     ScheduleNotFound,
 )
+from cqueue.logs import DISPATCHER, describe, logger
 from cqueue.message import MessageId, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -36,21 +36,22 @@ from cqueue.store.control import ScheduleRow
 from cqueue.store.decode import is_damaged
 
 MAX_UPCOMING: Final = 1000
+"""Most times that `Schedule.upcoming` computes: each may take a search through a calendar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule(Definition):
-    """A schedule as it stands.
+class Schedule(ScheduleDefinition):
+    """A schedule as it is stored.
 
     Attributes:
-        queue: its queue's name.
-        key: its own.
+        queue: name of its queue.
+        key: key of the schedule.
         trigger: when it fires.
         state: active, paused, or done.
-        next_at: the next firing's time, in UTC; None if there is none.
-        previous: the last firing's, or None.
+        next_at: time of the next firing, in UTC; None if there is none.
+        previous: time of the last firing, in UTC, or None.
         fired: how many firings there have been.
-        body: of the messages that it fires; `task`, `codec`, `message_key`, `headers` and `priority` as well.
+        body, task, codec, message_key, headers, priority: of the messages that it sends.
     """
 
     queue: str
@@ -62,10 +63,16 @@ class Schedule(Definition):
     read_ms: int = field(compare=False, repr=False)
 
     def upcoming(self, count: int = 5) -> list[datetime]:
-        """The next times after now, as it was when the schedule was read; at most 1,000.
+        """Return the next times after the moment when the schedule was read.
 
-        Those of a paused schedule are as if it were resumed in time. A time that has passed without a
-        firing, because no dispatcher serves the queue, is `next_at`, and none of these.
+        The times of a paused schedule assume that it is resumed in time. If no dispatcher serves the queue, a
+        time that has passed without a firing is `next_at`, and is not among these.
+
+        Args:
+            count: how many times, 1 to 1,000.
+
+        Raises:
+            BadInput: `count` is out of range.
         """
         if type(count) is not int or not 1 <= count <= MAX_UPCOMING:
             raise BadInput(f"count is {count!r}; it goes from 1 to {MAX_UPCOMING:,}")
@@ -82,12 +89,12 @@ class Schedules:
 
     def __init__(self, queue: str, catalog: Catalog, driver: BlockingDriver, producer: Producer) -> None:
         self.queue = queue
-        self.ledger = Ledger(queue, catalog, driver, producer)
+        self.store = ScheduleStore(queue, catalog, driver, producer)
 
     def __repr__(self) -> str:
         return f"<schedules of {self.queue}>"
 
-    # ── make ──
+    # ── add ──
 
     def add(
         self,
@@ -103,84 +110,86 @@ class Schedules:
         exist_ok: bool = False,
         replace: bool = False,
     ) -> Schedule:
-        """Make a schedule that sends such messages when `trigger` says, and have the first one sent.
+        """Add a schedule that sends such messages at the times of `trigger`, and send its first firing.
 
-        Nothing needs to be restarted. The queue is altered to have `derived_sends`, if it does not yet.
+        Nothing needs a restart. The queue gets `derived_sends` if it lacks it.
 
         Args:
-            key: names it in its queue: 1 to 200 printable characters.
+            key: name in the queue: 1 to 200 printable characters.
             trigger: `RunOnce`, `Repeating` or `Cron`.
             body: of each message, at most 64 KiB.
             task: as in `Message`, like `codec`, `headers` and `priority`.
             codec: how the body is encoded.
-            message_key: the messages' own `key`.
+            message_key: `key` of the messages.
             headers: of each message.
             priority: 0 to 9.
-            exist_ok: it may exist already, with the same definition.
-            replace: it may exist already; one of another definition is replaced, and begins anew. A paused
-                one stays paused.
+            exist_ok: accept an existing schedule with the same definition.
+            replace: replace an existing schedule of another definition; the new one starts anew. A paused
+                schedule stays paused.
 
         Raises:
-            BadInput: a value is wrong, the trigger never fires, or this is a dead-letter queue.
-            ScheduleExists: there is one of that key.
-            NotDone, OutcomeUnknown: it is not stored, or may not be; with `replace` call again.
+            BadInput: a value is wrong, the trigger never fires, or the queue is a dead-letter queue.
+            ScheduleExists: the key exists.
+            NotDone, OutcomeUnknown: the schedule is not stored, or may not be; with `replace` call again.
         """
         if self.queue.endswith(DEAD_SUFFIX):
             raise BadInput(f"{self.queue!r} is a dead-letter queue; it takes no schedules")
         check_key(key)
-        definition = Definition(
-            trigger=trigger, start_ms=self.ledger.now_us() // 1000, body=body, task=task, codec=codec,
+        definition = ScheduleDefinition(
+            trigger=trigger, start_ms=self.store.now_us() // 1000, body=body, task=task, codec=codec,
             message_key=message_key, headers=dict(headers or {}), priority=priority,
         )  # fmt: skip
-        fresh = self._fresh_row(key, definition)
-        self.ledger.check(fresh)
-        self.ledger.enable()
-        row = self._store(fresh, definition, exist_ok=exist_ok, replace=replace)
+        new = self._new_row(key, definition)
+        self.store.check(new)
+        self.store.enable()
+        row = self._put(new, definition, exist_ok=exist_ok, replace=replace)
         self._send(row)
         return self._shown(row)
 
-    def _fresh_row(self, key: str, definition: Definition) -> ScheduleRow:
+    def _new_row(self, key: str, definition: ScheduleDefinition) -> ScheduleRow:
         first_ms = definition.timetable.first()
         if first_ms is None:
             raise ConfigError(f"this trigger never fires within ten years: {definition.trigger}")
         row = ScheduleRow(
-            queue=self.ledger.spec.partition, key=key, version=1, state=ACTIVE,
-            generation=self.ledger.now_us(), definition=definition.to_json(), next_at=first_ms,
+            queue=self.store.spec.partition, key=key, version=1, state=ACTIVE,
+            generation=self.store.now_us(), definition=definition.to_json(), next_at=first_ms,
             previous=0, fired=0,
         )  # fmt: skip
-        return self.ledger.dated(row)
+        return self.store.dated(row)
 
-    def _store(
-        self, fresh: ScheduleRow, definition: Definition, *, exist_ok: bool, replace: bool
+    def _put(
+        self, new: ScheduleRow, definition: ScheduleDefinition, *, exist_ok: bool, replace: bool
     ) -> ScheduleRow:
         for _ in range(TRIES):
-            stored = self.ledger.read(fresh.key, as_stored=replace)
+            stored = self.store.read(new.key, as_stored=replace)
             if stored is None:
-                if self.ledger.create(fresh):
-                    return fresh
+                if self.store.create(new):
+                    return new
                 continue
             if (exist_ok or replace) and self._says_the_same(stored, definition):
                 return stored
             if not replace:
                 also = ", with another definition" if exist_ok else ""
-                raise ScheduleExists(f"queue {self.queue!r} has a schedule {fresh.key!r} already{also}")
-            changed = self.ledger.change(_in_place_of(stored, fresh))
+                raise ScheduleExists(f"queue {self.queue!r} has a schedule {new.key!r} already{also}")
+            changed = self.store.change(_in_place_of(stored, new))
             if changed is not None:
                 return changed
-        raise NotDone(f"schedule {fresh.key!r} is being changed by too many at once; try again")
+        raise _contended(new.key)
 
     def _send(self, row: ScheduleRow) -> None:
-        """The schedule stands: should its firing not be sent here, a watcher sends it when it is due."""
+        """Send the firing; if that fails, a dispatcher's monitor sends it when it is due."""
         try:
-            self.ledger.send_next(row)
+            self.store.send_next(row)
         except (NotDone, OutcomeUnknown) as exc:
-            logger().warning("schedule_not_sent", queue=self.queue, schedule=row.key, error=describe(exc))
+            logger(DISPATCHER).warning(
+                "schedule_not_sent", queue=self.queue, schedule=row.key, error=describe(exc)
+            )
 
-    # ── look ──
+    # ── read ──
 
     def list(self) -> list[Schedule]:
-        """All of them, by key; such as cannot be read are left out."""
-        return list(self._readable(self.ledger.rows()))
+        """Return all schedules that can be read, by key."""
+        return list(self._readable(self.store.rows()))
 
     def _readable(self, rows: Iterable[ScheduleRow]) -> Iterator[Schedule]:
         for row in rows:
@@ -188,16 +197,16 @@ class Schedules:
                 yield self._shown(row)
 
     def get(self, key: str) -> Schedule:
-        """One of them.
+        """Return one schedule.
 
         Raises:
-            ScheduleNotFound: there is none of that key.
-            DamagedRow: its row cannot be read; `add` with `replace` mends it, `remove` removes it.
+            ScheduleNotFound: there is no such key.
+            DamagedRow: the row cannot be read; `add` with `replace` mends it, `remove` removes it.
         """
         return self._shown(self._row(key))
 
     def _shown(self, row: ScheduleRow) -> Schedule:
-        definition = self.ledger.definition(row)
+        definition = self.store.definition(row)
         return Schedule(
             **{each.name: getattr(definition, each.name) for each in fields(definition)},
             queue=self.queue,
@@ -206,19 +215,19 @@ class Schedules:
             next_at=to_datetime(row.next_at) if row.next_at else None,
             previous=to_datetime(row.previous) if row.previous else None,
             fired=row.fired,
-            read_ms=self.ledger.now_us() // 1000,
+            read_ms=self.store.now_us() // 1000,
         )
 
-    def _says_the_same(self, row: ScheduleRow, definition: Definition) -> bool:
+    def _says_the_same(self, row: ScheduleRow, definition: ScheduleDefinition) -> bool:
         try:
-            return self.ledger.definition(row).is_same_as(definition) and not is_damaged(row)
-        except DamagedRow:  # or of a newer version
+            return self.store.definition(row).is_same_as(definition) and not is_damaged(row)
+        except DamagedRow:  # also raised for a newer version's definition
             return False
 
     def _row(self, key: str, *, as_stored: bool = False) -> ScheduleRow:
-        row = self.ledger.read(key, as_stored=as_stored)
+        row = self.store.read(key, as_stored=as_stored)
         if row is None:
-            near = difflib.get_close_matches(key, [row.key for row in self.ledger.rows()], n=1)
+            near = difflib.get_close_matches(key, [row.key for row in self.store.rows()], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ScheduleNotFound(f"queue {self.queue!r} has no schedule {key!r}{hint}")
         return row
@@ -226,11 +235,11 @@ class Schedules:
     # ── change ──
 
     def pause(self, key: str) -> Schedule:
-        """Let it fire no more until `resume`. A firing that has begun goes on, with its retries.
+        """Stop firing until `resume`. A firing that has begun goes on, with its retries.
 
         Raises:
-            ScheduleNotFound: there is none of that key.
-            BadInput: it is done.
+            ScheduleNotFound: there is no such key.
+            BadInput: the schedule is done.
         """
 
         def paused(row: ScheduleRow) -> ScheduleRow:
@@ -241,59 +250,66 @@ class Schedules:
         return self._change(key, paused)
 
     def resume(self, key: str) -> Schedule:
-        """Undo `pause`: it goes on with the next time from now, those in between are left out.
+        """Undo `pause`: go on with the next time from now; times in between are left out.
 
-        A `RunOnce` whose time has passed meanwhile fires at once. Firings from before the pause are not
-        retried any more.
+        A `RunOnce` whose time has passed meanwhile fires at once. Firings from before the pause are no longer
+        retried.
+
+        Raises:
+            ScheduleNotFound: there is no such key.
         """
         return self._change(key, lambda row: self._resumed(row) if row.state == PAUSED else row)
 
     def _resumed(self, row: ScheduleRow) -> ScheduleRow:
-        definition, now_us = Definition.from_json(row.definition), self.ledger.now_us()
+        definition, now_us = ScheduleDefinition.from_json(row.definition), self.store.now_us()
         next_ms = definition.timetable.next_after(max(now_us // 1000, row.previous))
         if isinstance(definition.trigger, RunOnce):
             next_ms = row.next_at
         resumed = waiting_for(next_ms, row)
-        return self.ledger.dated(resumed._replace(generation=max(now_us, row.generation + 1)))
+        return self.store.dated(resumed._replace(generation=max(now_us, row.generation + 1)))
 
     def run_now(self, key: str) -> MessageId:
-        """Fire it now, beside its own times, which stay as they are, whatever its state.
+        """Fire now, beside the schedule's own times, which stay as they are, in any state of the schedule.
 
         Raises:
-            ScheduleNotFound: there is none of that key.
+            ScheduleNotFound: there is no such key.
             NotDone: nothing was sent.
-            SendUnknown: it may have been; again may be a second firing.
+            SendUnknown: the message may have been sent; a repeated call may send a second one.
         """
-        return self.ledger.send_now(self._row(key))
+        return self.store.send_now(self._row(key))
 
     def remove(self, key: str) -> None:
-        """Remove it, also if its row is damaged. A firing that has begun runs to its end, without a retry.
+        """Remove the schedule, also a damaged one. A firing that has begun runs to its end, without a retry.
 
         Raises:
-            ScheduleNotFound: there is none of that key.
+            ScheduleNotFound: there is no such key.
         """
         for _ in range(TRIES):
-            if self.ledger.remove(self._row(key, as_stored=True)):
+            if self.store.remove(self._row(key, as_stored=True)):
                 return
-        raise NotDone(f"schedule {key!r} is being changed by too many at once; try again")
+        raise _contended(key)
 
     def _change(self, key: str, change: Callable[[ScheduleRow], ScheduleRow]) -> Schedule:
         for _ in range(TRIES):
             row = self._row(key)
-            self._shown(row)  # what a newer version made is left to it, before anything is changed
+            self._shown(row)  # raises for a newer version's schedule, before anything is changed
             wanted = change(row)
-            changed = row if wanted == row else self.ledger.change(wanted)
+            changed = row if wanted == row else self.store.change(wanted)
             if changed is not None:
                 if changed.generation != row.generation:
                     self._send(changed)
                 return self._shown(changed)
-        raise NotDone(f"schedule {key!r} is being changed by too many at once; try again")
+        raise _contended(key)
 
 
-def _in_place_of(stored: ScheduleRow, fresh: ScheduleRow) -> ScheduleRow:
-    """The fresh row, such that nothing sent for the stored one belongs to it."""
-    return fresh._replace(
+def _in_place_of(stored: ScheduleRow, new: ScheduleRow) -> ScheduleRow:
+    """Return the new row such that no message sent for the stored row belongs to it."""
+    return new._replace(
         version=stored.version,
-        generation=max(fresh.generation, 0 if is_damaged(stored) else stored.generation + 1),
+        generation=max(new.generation, 0 if is_damaged(stored) else stored.generation + 1),
         state=PAUSED if stored.state == PAUSED else ACTIVE,
     )
+
+
+def _contended(key: str) -> NotDone:
+    return NotDone(f"schedule {key!r} is being changed by too many at once; try again")

@@ -1,8 +1,8 @@
-"""Counting without locks: each thread counts for itself, and who asks adds up.
+"""Counters of a dispatcher, without locks: each thread counts for itself, and readers add up.
 
-A counter that all threads share would be a lock, or a lost update, per message.
-What queues hold is estimated by a thread that looks after schedules anyway, twice a minute, and
-not when somebody scrapes: a monitor that asks often, or an outage of Cassandra, holds up no scrape.
+A counter shared by all threads would cost a lock, or lose an update, for every message. The depths of queues
+are estimated twice a minute by the thread that checks schedules, not at a scrape: a monitor that asks often
+costs nothing, and an outage of Cassandra delays no scrape.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from cqueue.dispatcher.delivery import Verb
-from cqueue.dispatcher.events import Event, Events, OnEvent, describe, logger
+from cqueue.dispatcher.events import Event, Events, OnEvent
 from cqueue.doorbell import HintCounts
+from cqueue.logs import DISPATCHER, describe, logger
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.delivery import Delivery, Settlement
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of messages.
+    """Messages by outcome.
 
     Attributes:
-        succeeded, left, retried, snoozed, cancelled, dead: what handlers, and policies, decided.
-        released: given back unstarted.
-        lost: whose timeout had passed when something else than an ack was to be stored, or extended.
-        interrupted: calls that were ended for their time limit, or at a stop.
+        succeeded, left, retried, snoozed, cancelled, dead: what handlers and policies decided.
+        released: given back without a start.
+        lost: leases that expired before something else than an ack was stored, or before an extension.
+        interrupted: handlers that were ended by their time limit, or by a stop.
     """
 
     succeeded: int = 0
@@ -46,16 +47,15 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts(Outcomes):
-    """Counters of one queue since the dispatcher was made, or their sums. Every one only grows.
+    """Counters of one queue since the dispatcher was made, or their sums. They only grow.
 
     Attributes:
         received: messages taken from the queue.
-        found_by_hint: of those received, how many were found by a look that a hint has caused, and not by a
-            poll: this or another process had told of messages.
-        started: calls of handlers.
+        found_by_hint: received messages that a hint of this or another process has led to, and no poll.
+        started: runs of handlers.
         acked: acks known to be stored.
-        ack_failures: calls to ack that have to be repeated.
-        receive_failures: receives that failed.
+        ack_failures: failed calls of ack, which are repeated.
+        receive_failures: failed receives.
     """
 
     received: int = 0
@@ -67,7 +67,9 @@ class QueueCounts(Outcomes):
 
 
 OUTCOMES = tuple(each.name for each in fields(Outcomes))
+"""Names of the outcomes."""
 COUNTERS = tuple(each.name for each in fields(QueueCounts))
+"""Names of all counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Stats:
         queues: counters by queue.
         running: handlers that run now.
         unstarted: messages that this process holds and has not started.
-        unsettled: decided, and not yet known to be stored.
+        unsettled: messages decided, and not yet known to be stored.
         state: new, running, stopping, or stopped.
         failing: queues whose last receive failed.
         stuck: queues whose receives have all failed for some seconds, with the last error.
@@ -97,8 +99,8 @@ class Stats:
     hints: HintCounts = field(default_factory=HintCounts)
 
 
-class Account(Events):
-    """What a dispatcher has done: counted by queue, and told. Any thread may add."""
+class Telemetry(Events):
+    """Counters by queue, and log events. Any thread may add."""
 
     def __init__(self, on_event: OnEvent | None = None) -> None:
         super().__init__(on_event)
@@ -116,8 +118,8 @@ class Account(Events):
         counts[key] = counts.get(key, 0) + count
 
     def settled(self, delivery: Delivery, settlement: Settlement) -> None:
-        """A handler, or its policy, has decided; told of unless all went well."""
-        self.count(delivery.lane.name, settlement.outcome)
+        """Count a decision about a message, and log it unless the handler succeeded."""
+        self.count(delivery.poller.name, settlement.outcome)
         if settlement.outcome == "succeeded":
             return
         fields: dict[str, Any] = {}
@@ -130,18 +132,18 @@ class Account(Events):
         self.of(Event(f"message_{settlement.outcome}"), delivery, **fields)
 
     def lost(self, delivery: Delivery, **fields: Any) -> None:
-        """A message belongs to somebody else: its handler is told as well, if it runs."""
+        """Count and log a lost lease; the message's handler is told, if it runs."""
         delivery.lose()
-        self.count(delivery.lane.name, "lost")
+        self.count(delivery.poller.name, "lost")
         self.of(Event.LOST, delivery, **fields)
 
     def broken(self, delivery: Delivery, error: BaseException) -> None:
-        """A run has failed in the dispatcher itself: its message is left to its timeout."""
-        self.say(Event.BROKEN, error=error, queue=delivery.lane.name)
+        """Log an error of the dispatcher itself; the message is left to its timeout."""
+        self.say(Event.BROKEN, error=error, queue=delivery.poller.name)
         delivery.is_left = True
 
     def by_queue(self, queues: Iterable[str]) -> dict[str, QueueCounts]:
-        """The sums, by queue."""
+        """Return the sums, by queue."""
         sums: dict[str, Counter[str]] = {queue: Counter() for queue in queues}
         for counts in self._all.copy():
             for (queue, name), count in counts.copy().items():
@@ -150,19 +152,19 @@ class Account(Events):
 
 
 def total(counts: dict[str, QueueCounts]) -> QueueCounts:
-    """The sums over all queues."""
+    """Return the sums over all queues."""
     return QueueCounts(**{name: sum(getattr(one, name) for one in counts.values()) for name in COUNTERS})
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What a queue held at the last look, estimated.
+    """The content of a queue, as last estimated.
 
     Attributes:
-        ready: messages due and held by nobody.
-        in_flight: messages that consumers hold, of all processes.
-        dead: letters in its dead-letter queue; None of a dead-letter queue.
-        oldest_age_s: for how long the oldest message has been ready; 0 if none is.
+        ready: messages that are due and not held.
+        in_flight: messages that consumers of all processes hold.
+        dead: letters in the dead-letter queue; None for a dead-letter queue.
+        oldest_age_s: seconds since the oldest ready message was due; 0 if none is ready.
     """
 
     ready: int
@@ -172,15 +174,15 @@ class Depth:
 
 
 class Depths:
-    """The latest figures by queue, once somebody wants them."""
+    """The latest depths by queue; estimated only if `wanted` is set."""
 
     def __init__(self, queues: Iterable[Queue]) -> None:
         self.wanted = False
         self.latest: dict[str, Depth] = {}
         self._queues = tuple(queues)
 
-    def look(self) -> None:
-        """Estimate anew. A queue that cannot be read has no figures: old ones would look like news."""
+    def refresh(self) -> None:
+        """Estimate anew. A queue that cannot be read has no depth, because an old one would look current."""
         if self.wanted:
             self.latest = {
                 queue.name: depth for queue in self._queues if (depth := _depth(queue)) is not None
@@ -191,7 +193,7 @@ def _depth(queue: Queue) -> Depth | None:
     try:
         stats = queue.stats()
         age_s = (queue.now - stats.oldest).total_seconds() if stats.oldest is not None else 0.0
-    except Exception as exc:  # noqa: BLE001 - the thread must outlive whatever one look meets
-        logger().info("depth_unknown", queue=queue.name, error=describe(exc))
+    except Exception as exc:  # noqa: BLE001 - the thread must survive every error
+        logger(DISPATCHER).info("depth_unknown", queue=queue.name, error=describe(exc))
         return None
     return Depth(stats.ready, stats.claimed, stats.dead, max(0.0, age_s))

@@ -1,7 +1,7 @@
-"""What `module:name` on the command line stands for, and what to say when it stands for nothing.
+"""Loads the object that `module:name` on the command line names, and says what to do if there is none.
 
-The application's own mistakes are shown as Python shows them; a mistyped name is not a mistake of the
-application, and gets a sentence and a suggestion instead of a traceback.
+Mistakes of the application are shown as Python shows them. A mistyped name is no mistake of the application,
+and gets a sentence and a suggestion instead of a traceback.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from cqueue.dispatcher.registry import place_of
 from cqueue.errors import BadInput
 
 DEFAULT_NAME = "app"
+"""Name of the object if the command line gives only a module."""
 
 
 class TargetError(BadInput):
-    """`module:name` cannot be loaded; the message says why, and what may have been meant."""
+    """`module:name` cannot be loaded; the message says why, and suggests a name."""
 
 
 def load(target: str, app_dir: Path | None = None) -> Any:
-    """The object that `module:name` names; the name may have dots, and is `app` if it is left out.
+    """Return the object that `module:name` names. The name may have dots; without a name it is `app`.
 
-    app_dir: comes first on the path, as the current directory does where it is not given. Where it is not
-    given, a module must have the same name from wherever it is loaded, because tasks are named after it.
+    Args:
+        target: `module:name`, or `module`.
+        app_dir: folder to put first on the path; None: the current folder. With None the module must have the
+            same name from every folder, because tasks are named after it.
 
     Raises:
         TargetError: there is no such module or name, or importing the module failed.
@@ -52,7 +55,7 @@ def load(target: str, app_dir: Path | None = None) -> Any:
 
 
 def _check_place(module: str, name: str) -> None:
-    """Refuse a module that would have another name if the command were given in another folder."""
+    """Refuse a module that would have another name if the command ran in another folder."""
     file = _file_of(module)
     folder, real_name = place_of(file) if file is not None else (Path.cwd(), module)
     if file is None or real_name == module:
@@ -65,14 +68,14 @@ def _check_place(module: str, name: str) -> None:
 
 
 def _file_of(module: str) -> Path | None:
-    """The module's file, if it lies below the current directory."""
+    """Return the module's file, if it lies below the current folder."""
     path = Path.cwd().joinpath(*module.split("."))
     candidates = (path / "__init__.py", path.parent / f"{path.name}.py")
     return next((file for file in candidates if file.is_file()), None)
 
 
 def _command(folder: Path, module: str, name: str) -> str:
-    """What to write on the command line, for a module that lies in this folder."""
+    """Return what to write on the command line for a module in this folder."""
     option = "" if folder == Path.cwd() else f"--app-dir {shlex.quote(_shown(folder))} "
     return f"{option}{module}:{name or DEFAULT_NAME}"
 
@@ -106,7 +109,7 @@ def _module(name: str, folder: str) -> ModuleType:
 
 
 def _is_part(missing: str | None, name: str) -> bool:
-    """Whether the module that is missing is the one asked for, or a package that it lies in."""
+    """Return whether the missing module is the one asked for, or a package that contains it."""
     return missing is not None and (name + ".").startswith(missing + ".")
 
 
@@ -126,7 +129,7 @@ def _no_module(name: str, missing: str, folder: str) -> str:
 
 
 def _colon(module: ModuleType | None, name: str) -> str:
-    """What to say to somebody who wrote a dot where a colon belongs."""
+    """Return a hint for a user who wrote a dot where a colon belongs."""
     near = [name] if hasattr(module, name) else difflib.get_close_matches(name, _names_in(module), n=1)
     return f" Did you mean {module.__name__}:{near[0]}?" if module is not None and near else ""
 
@@ -154,14 +157,14 @@ def _names_in(found: Any) -> list[str]:
 
 
 def _apps_in(module: ModuleType) -> str:
-    """The names of applications and dispatchers in a module, for somebody who guessed."""
+    """Return a hint that names the applications and dispatchers of a module."""
     kinds = {"App", "Dispatcher"}
     names = sorted(name for name, value in vars(module).items() if type(value).__name__ in kinds)
     return f" It has {', '.join(names)}." if names else ""
 
 
 def _failed(name: str, exc: BaseException) -> str:
-    """The traceback from the application's own code on: how it was imported is of no interest."""
+    """Return the traceback from the application's own code; how it was imported does not matter."""
     trace = exc.__traceback__
     while trace is not None and _is_importing(trace):
         trace = trace.tb_next

@@ -1,8 +1,8 @@
-"""A task: a function that can also be called later, elsewhere, by a message.
+"""A task: a function that can also be called later, elsewhere, through a message.
 
-It stays the function that it was, so that calling and testing it need no queue. What is enqueued is checked
-against the signature at once, by the type checker through `ParamSpec` and by `Signature.bind` before anything
-is written, because a message with wrong arguments would fail where nobody is left to correct them.
+The function stays as it was, so that calling and testing it need no queue. A call is checked against the
+signature before anything is sent, by the type checker through `ParamSpec` and by `Signature.bind`: a message
+with wrong arguments would fail where nobody could correct them.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.context import Binding, Context, running
+from cqueue.dispatcher.context import Binding, Context, run_context
 from cqueue.dispatcher.handlers import check_runs, is_async
 from cqueue.dispatcher.payload import DEFAULT_CODEC, Arguments, decode, encode
 from cqueue.dispatcher.payload import codec as codec_of
 from cqueue.dispatcher.registry import check_task_name
 from cqueue.dispatcher.retry import DEFAULT_POLICY
-from cqueue.dispatcher.verdicts import LONGEST_DELAY, Retry, Verdict
+from cqueue.dispatcher.verdicts import LONGEST_DELAY, Action, Retry
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
 from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.middleware import Outbox
+    from cqueue.dispatcher.outbox import Outbox
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 SHORTEST_TIMEOUT = timedelta(milliseconds=1)
+"""Shortest timeout of a task: a handler that takes less needs none."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class SendOptions(TypedDict, total=False):
-    """How a task's messages are sent; see `Message`. None leaves it as it is."""
+    """How a task's messages are sent; see `Message`. None leaves an option unchanged."""
 
     delay: timedelta | None
     due: datetime | None
@@ -52,7 +53,7 @@ class SendOptions(TypedDict, total=False):
 
 
 class CronOptions(TypedDict, total=False):
-    """What may stand beside a cron expression; see `App.periodic`."""
+    """Options that may accompany a cron expression; see `App.periodic`."""
 
     timezone: str | None
     misfire: str | None
@@ -62,7 +63,7 @@ class CronOptions(TypedDict, total=False):
 
 
 class TaskOptions(TypedDict, total=False):
-    """What may stand in the decorator of a task; see `App.task`. None leaves it to the application."""
+    """Options of a task's decorator; see `App.task`. None takes the application's value."""
 
     queue: str | None
     name: str | None
@@ -72,7 +73,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class PeriodicOptions(CronOptions, TaskOptions, total=False):
-    """What may stand in the decorator of a periodic task; see `App.periodic`."""
+    """Options of a periodic task's decorator; see `App.periodic`."""
 
     key: str | None
 
@@ -82,20 +83,20 @@ class Task(Generic[P, R]):
 
     Args:
         function: a function, or a coroutine function.
-        outbox: sends its messages.
+        outbox: sends the messages.
         name: 1 to 1,000 characters.
-        queue: the queue's name.
-        retry: what follows a failure.
-        timeout: 1 ms to 10 years, or None.
+        queue: name of the queue.
+        retry: policy after a failure.
+        timeout: longest run, 1 ms to 10 years, or None.
         codec: `json` or `msgpack`.
 
     Attributes:
-        function: as it was decorated; calling the task calls it.
-        name: in messages, logs and metrics.
-        queue: the name of its queue.
-        retry: its policy.
-        timeout: its longest run, or None.
-        is_async: whether it is a coroutine function.
+        function: the decorated function; calling the task calls it.
+        name: name in messages, logs and metrics.
+        queue: name of the queue.
+        retry: policy after a failure.
+        timeout: longest run, or None.
+        is_async: whether the function is a coroutine function.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Task(Generic[P, R]):
         timeout: timedelta | None = None,
         codec: str = DEFAULT_CODEC,
     ) -> None:
-        """Check all of it where it is written, not where it is first used."""
+        """Check all values where they are written, not where they are first used."""
         if not callable(function):
             raise ConfigError(f"a task is a function, not {function!r}")
         check_runs(function, getattr(function, "__qualname__", type(function).__qualname__))
@@ -133,7 +134,7 @@ class Task(Generic[P, R]):
         update_wrapper(self, function, updated=())
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, here and now; nothing is enqueued."""
+        """Call the function here and now; nothing is enqueued."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -142,18 +143,18 @@ class Task(Generic[P, R]):
     # ── Enqueueing ──
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
-        """Have the function called with these arguments by a dispatcher; the message's id once it is stored.
+        """Have a dispatcher call the function with these arguments; return the stored message's id.
 
         Raises:
-            BadArguments: the function does not take them, or one cannot be written; nothing was sent.
-            BadInput: another limit is passed, or the queue does not exist; nothing was sent.
-            NotDone: it was not stored; enqueueing again is safe.
-            SendUnknown: it may be stored; enqueueing again may make a second copy.
+            BadArguments: the function does not take them, or one cannot be encoded; nothing was sent.
+            BadInput: another limit is exceeded, or the queue does not exist; nothing was sent.
+            NotDone: the message was not stored; enqueueing again is safe.
+            SendUnknown: the message may be stored; enqueueing again may make a second copy.
         """
         return self._outbox.send(self.queue, self.message(*args, **kwargs))
 
     def message(self, /, *args: P.args, **kwargs: P.kwargs) -> Message:
-        """The message that `enqueue` would send, for `enqueue_many`.
+        """Return the message that `enqueue` would send, for `enqueue_many`.
 
         Raises:
             BadArguments: as `enqueue`.
@@ -169,11 +170,11 @@ class Task(Generic[P, R]):
         """Enqueue up to 10,000 calls at once: `send.enqueue_many(send.message(to) for to in users)`.
 
         Returns:
-            What became of each: entries fail one by one.
+            The result of each entry: entries fail one by one.
 
         Raises:
-            BadInput: one is no message of this task; nothing was sent.
-            BatchTooLarge: more than 10,000.
+            BadInput: an entry is no message of this task; nothing was sent.
+            BatchTooLarge: more than 10,000 entries.
         """
         calls = list(messages)
         for index, call in enumerate(calls):
@@ -182,16 +183,18 @@ class Task(Generic[P, R]):
         return self._outbox.send_many(self.queue, calls)
 
     def options(self, **options: Unpack[SendOptions]) -> Task[P, R]:
-        """This task, with messages that are sent so; see `Message`. The task itself stays as it is.
+        """Return this task with other options for its messages; see `Message`. The task itself stays.
 
-        What is not given stays as an earlier `options` has set it; delay and due replace each other.
+        Options that are not given stay as an earlier `options` has set them; delay and due replace each
+        other.
 
         Args:
             options: delay, due, priority, headers, ttl, key, source.
 
         Raises:
-            BadInput: a value passes a limit, or both delay and due are given. What depends on the time of
-                sending is refused there: a due time more than 10 years ahead, a source without a due time.
+            BadInput: a value exceeds a limit, or both delay and due are given. Limits that depend on the time
+                of sending are checked there: a due time more than 10 years ahead, a source without a due
+                time.
         """
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         check_options(Message(b"", **changes))
@@ -206,9 +209,9 @@ class Task(Generic[P, R]):
 
     @cached_property
     def binding(self) -> Binding:
-        """What a dispatcher calls. Arguments are read inside the call, so that it is the run that fails."""
-        # Arguments of another version of the code are no failure of the task, so it is retried
-        rules: dict[type[BaseException], Verdict] = {PayloadMismatch: DEFAULT_POLICY, **self.retry.rules}
+        """The call for a dispatcher; it decodes the arguments, so that a decoding error fails the run."""
+        # Arguments of another version of the code are no failure of the task, so they are retried
+        rules: dict[type[BaseException], Action] = {PayloadMismatch: DEFAULT_POLICY, **self.retry.rules}
         return Binding(
             name=self.name,
             call=self._run_async if self.is_async else self._run,
@@ -219,20 +222,20 @@ class Task(Generic[P, R]):
 
     def _run(self, message: ReceivedMessage, context: Context) -> Any:
         bound = self._read(message, context)
-        with running(message, context):
+        with run_context(message, context):
             return self.function(*bound.args, **bound.kwargs)
 
     async def _run_async(self, message: ReceivedMessage, context: Context) -> Any:
         bound = self._read(message, context)
-        with running(message, context):
+        with run_context(message, context):
             return await self.function(*bound.args, **bound.kwargs)  # type: ignore[misc]
 
     def _arguments(self, message: ReceivedMessage, context: Context) -> Arguments:
-        """The arguments in the message."""
+        """Return the arguments in the message."""
         return decode(message.body, message.codec)
 
     def _read(self, message: ReceivedMessage, context: Context) -> inspect.BoundArguments:
-        """The arguments in the message, if this version of the function takes them."""
+        """Return the message's arguments, if this version of the function takes them."""
         args, kwargs = self._arguments(message, context)
         try:
             return self._bind(args, kwargs)
@@ -242,10 +245,11 @@ class Task(Generic[P, R]):
             ) from exc
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-        """The arguments by the function's signature.
+        """Bind the arguments to the function's signature.
 
         Raises:
-            TypeError: the function does not take them. The text names a misspelt one, not the one it misses.
+            TypeError: the function does not take them. The text names a misspelt argument rather than a
+                missing one.
         """
         try:
             return self._signature.bind(*args, **kwargs)
@@ -256,7 +260,7 @@ class Task(Generic[P, R]):
 
 
 def _unexpected(parameters: Iterable[inspect.Parameter], kwargs: Iterable[str]) -> str | None:
-    """What to say of the first argument whose name the function does not take; None: it takes all names."""
+    """Return what is wrong with the first argument of an unknown name; None if no name is unknown."""
     kinds = {each.name: each.kind for each in parameters}
     if inspect.Parameter.VAR_KEYWORD in kinds.values():
         return None

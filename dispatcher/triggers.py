@@ -1,7 +1,7 @@
-"""When a schedule fires: values that applications write down, and the arithmetic on them.
+"""Triggers of schedules: the values that applications write, and the arithmetic on them.
 
-Everything here is a pure function of its arguments: the same schedule, asked by another process or again
-after a crash, gives the same times. Inside, times are ms since 1970; nothing reads a clock.
+Everything here is a pure function of its arguments: the same schedule gives the same times in every process,
+and again after a crash. Inside, times are ms since 1970; nothing reads a clock.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from cqueue.errors import ConfigError
 from cqueue.message import check_duration, to_datetime
 
 MISFIRES = ("latest", "all", "skip")
+"""What becomes of missed times; see `_Trigger.misfire`."""
 SKIP_GRACE = timedelta(seconds=10)
-"""How late a firing may be with misfire="skip" where no grace is given."""
+"""Greatest lateness of a firing with misfire="skip" and no grace: more than any usual delay of a delivery."""
 LONGEST = timedelta(days=3640)
-"""A little less than the ten years for which a message may be delayed."""
+"""Longest delay and interval: a little less than the ten years for which a message may be delayed."""
 SHORTEST_INTERVAL = timedelta(milliseconds=100)
+"""Shortest interval: every firing costs a conditional change of a row, about 10 ms."""
 LONGEST_JITTER = timedelta(days=1)
+"""Longest jitter: one day spreads even daily schedules over all hours."""
 
 _MS = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,24 +37,26 @@ _DURATIONS = {
     "grace": (_MS, LONGEST),
     "jitter": (timedelta(), LONGEST_JITTER),
 }
+"""Least and greatest value of each duration."""
 _MOMENTS = frozenset({"at", "until"})
+"""Fields that hold a time."""
 
 # ── Values ──
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trigger:
-    """What all triggers share.
+    """Fields that all triggers share.
 
-    misfire: what becomes of times that could not be fired when they came, because no dispatcher ran or all
-        were busy: "latest" fires the last of them, once; "all" fires each, in order; "skip" none that is
-        later than `grace`.
-    grace: with "latest" and "all" too, nothing is fired that is later than this; None: however late, but
-        10 s with "skip".
-    jitter: fire up to so much later (0 to 1 day), differently for each firing, so that many schedules of one
-        time are spread.
-    auto_commit: the next firing is sent before the handler runs, so that a slow handler delays none;
-        otherwise after it.
+    Attributes:
+        misfire: what becomes of times that were missed because no dispatcher ran or all were busy: "latest"
+            fires the last of them, once; "all" fires each, in order; "skip" fires none that is later than
+            `grace`.
+        grace: with any misfire, nothing is fired that is later than this. None: no limit, but 10 s with
+            "skip".
+        jitter: greatest random delay of a firing, 0 to 1 day, so that many schedules of one time spread.
+        auto_commit: send the next firing before the handler runs, so that a slow handler delays none;
+            otherwise after the handler.
     """
 
     misfire: str = "latest"
@@ -63,7 +68,7 @@ class _Trigger:
         """Check every value.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a value is wrong.
         """
         for name, value in given(self).items():
             _check(name, value)
@@ -71,7 +76,12 @@ class _Trigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recurring(_Trigger):
-    """What triggers share that fire more than once. count: so many firings. until: none later than this."""
+    """Fields of triggers that fire more than once.
+
+    Attributes:
+        count: number of firings, 1 and up; None: no limit.
+        until: aware time after which nothing fires; None: no end.
+    """
 
     count: int | None = None
     until: datetime | None = None
@@ -82,7 +92,7 @@ class RunOnce(_Trigger):
     """Fires once: `delay` (0 to 10 years) after the schedule is made, or `at` an aware time.
 
     Raises:
-        ConfigError: not exactly one of them, or a value is wrong.
+        ConfigError: both or neither of them are given, or a value is wrong.
     """
 
     delay: timedelta | None = None
@@ -97,7 +107,7 @@ class RunOnce(_Trigger):
             raise ConfigError("RunOnce takes delay or at: one of them")
 
     def next_after(self, after_ms: int, start_ms: int) -> int | None:
-        """Its one time, which may be past."""
+        """Return the trigger's one time if it is later than `after_ms`; the time may be past."""
         at_ms = ms_of(self.at) if self.at is not None else start_ms + to_ms(self.delay or timedelta())
         return at_ms if after_ms < at_ms else None
 
@@ -106,8 +116,13 @@ class RunOnce(_Trigger):
 class Repeating(_Recurring):
     """Fires every `interval` (100 ms to 10 years), for the first time `delay` after the schedule is made.
 
-    delay: 0 to 10 years; None: one interval. count: so many firings, 1 and up. until: none later than this
-    aware time. Times are multiples of the interval from the first: they do not drift, however late each is.
+    Times are multiples of the interval from the first time: they do not drift, however late each firing is.
+
+    Attributes:
+        interval: 100 ms to 10 years.
+        delay: 0 to 10 years; None: one interval.
+        count: number of firings, 1 and up.
+        until: aware time after which nothing fires.
 
     Raises:
         ConfigError: a value is wrong.
@@ -117,7 +132,7 @@ class Repeating(_Recurring):
     delay: timedelta | None = None
 
     def next_after(self, after_ms: int, start_ms: int) -> int | None:
-        """Multiples of the interval."""
+        """Return the next multiple of the interval."""
         interval_ms = to_ms(self.interval)
         first_ms = start_ms + (interval_ms if self.delay is None else to_ms(self.delay))
         return first_ms + max(0, (after_ms - first_ms) // interval_ms + 1) * interval_ms
@@ -127,10 +142,14 @@ class Repeating(_Recurring):
 class Cron(_Recurring):
     """Fires as a cron expression says, in a time zone.
 
-    expression: 5 fields (minute hour day month weekday) or 6 with seconds first; names such as MON and JAN,
-    `?`, `L`, and `@daily` are understood; weekday 0 and 7 are Sunday. timezone: a name of the tz database.
-    count, until: as for `Repeating`. Where clocks change, a fixed time of day fires once (skipped: at the
-    first instant after; repeated: the first time); `*` and steps fire at each instant that matches.
+    Where clocks change, a fixed time of day fires once (in a gap: at the first instant after it; in a fold:
+    the first time); `*` and steps fire at each instant that matches.
+
+    Attributes:
+        expression: 5 fields (minute hour day month weekday), or 6 with seconds first. Names such as MON and
+            JAN, `?`, `L`, and `@daily` are understood; weekdays 0 and 7 are Sunday.
+        timezone: a name of the tz database.
+        count, until: as for `Repeating`.
 
     Raises:
         ConfigError: a value is wrong.
@@ -140,13 +159,13 @@ class Cron(_Recurring):
     timezone: str = "UTC"
 
     def __post_init__(self) -> None:
-        """Check every value, and bring the expression into its usual form."""
+        """Check every value, and normalize the expression."""
         _Trigger.__post_init__(self)
         object.__setattr__(self, "expression", cron.check_expression(self.expression))
         cron.check_zone(self.timezone)
 
     def next_after(self, after_ms: int, _start_ms: int) -> int | None:
-        """As the clocks of its zone show."""
+        """Return the next time that the zone's clocks show."""
         found = cron.next_instant(self.expression, ZoneInfo(self.timezone), to_datetime(after_ms))
         return None if found is None else ms_of(found)
 
@@ -156,7 +175,7 @@ _KINDS: dict[str, type[Trigger]] = {"once": RunOnce, "repeating": Repeating, "cr
 
 
 def given(trigger: _Trigger) -> dict[str, Any]:
-    """Its values by name, without those that are as by default."""
+    """Return the trigger's values by name, without defaults."""
     values = {each.name: (getattr(trigger, each.name), each.default) for each in fields(trigger)}
     return {name: value for name, (value, default) in values.items() if value != default}
 
@@ -176,11 +195,11 @@ def _check(name: str, value: Any) -> None:
         raise ConfigError(f"count is {value!r}; it takes a whole number from 1 on")
 
 
-# ── As stored ──
+# ── Stored form ──
 
 
 def to_values(trigger: Trigger) -> dict[str, Any]:
-    """The trigger for JSON: durations and times in ms, values that are as by default left out."""
+    """Return the trigger for JSON: durations and times in ms, without defaults."""
     kind = next(name for name, cls in _KINDS.items() if cls is type(trigger))
     return {"kind": kind, **{name: _stored(name, value) for name, value in given(trigger).items()}}
 
@@ -190,10 +209,10 @@ def _stored(name: str, value: Any) -> Any:
 
 
 def from_values(values: Mapping[str, Any]) -> Trigger:
-    """What `to_values` gave.
+    """Return the trigger of values that `to_values` made.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is of a newer version, or not of this library.
+        ValueError, KeyError, TypeError, AttributeError: a newer version made the values, or not this library.
     """
     loaded = {name: _loaded(name, value) for name, value in values.items() if name != "kind"}
     return _KINDS[values["kind"]](**loaded)
@@ -206,7 +225,7 @@ def _loaded(name: str, value: Any) -> Any:
 
 
 def ms_of(moment: datetime) -> int:
-    """An aware time in ms since 1970, rounded down."""
+    """Return an aware time in ms since 1970, rounded down."""
     return (moment - _EPOCH) // _MS
 
 
@@ -221,19 +240,19 @@ class Timetable:
     start_ms: int
 
     def first(self) -> int | None:
-        """The first time; of a `RunOnce` it may be past."""
+        """Return the first time; the time of a `RunOnce` may be past."""
         if isinstance(self.trigger, RunOnce):
             return self.next_after(-(1 << 62))
-        is_now = isinstance(self.trigger, Repeating)  # with no delay it fires at once
+        is_now = isinstance(self.trigger, Repeating)  # without a delay the first time is the start itself
         return self.next_after(self.start_ms - is_now)
 
     def next_after(self, after_ms: int) -> int | None:
-        """The first time later than `after_ms`; None if there is none. It knows no `count`."""
+        """Return the first time later than `after_ms`; None if there is none. `count` is not considered."""
         found, until = self.trigger.next_after(after_ms, self.start_ms), self.trigger.until
         return None if found is None or (until is not None and found > ms_of(until)) else found
 
     def upcoming(self, after_ms: int, count: int) -> list[int]:
-        """The next `count` times, fewer if they end."""
+        """Return the next `count` times; fewer if the trigger ends."""
         found: list[int] = []
         at: int | None = after_ms
         while len(found) < count and at is not None:
@@ -242,14 +261,14 @@ class Timetable:
         return found
 
     def latest(self, first_ms: int, now_ms: int) -> int:
-        """The last time from `first_ms`, which is one, up to now; `first_ms` if that is yet to come."""
+        """Return the last time from `first_ms` (itself a time) up to now; `first_ms` if it is yet to come."""
         if not self._has_time(first_ms, now_ms):
             return first_ms
         span_ms = 1000
         while (low := now_ms - span_ms) > first_ms and not self._has_time(low, now_ms):
             span_ms *= 2
         low, high, last = max(low, first_ms), now_ms, first_ms
-        while low < high:  # halve the stretch that holds the last one
+        while low < high:  # bisect the stretch that holds the last time
             middle = (low + high) // 2
             found = self.next_after(middle)
             if found is not None and found <= now_ms:
@@ -264,7 +283,7 @@ class Timetable:
 
 
 def jitter_ms(trigger: Trigger, identity: str) -> int:
-    """How much later than its time a firing is due: the same whenever it is asked for."""
+    """Return how much later than its time a firing is due, in ms: always the same for one identity."""
     most_ms = to_ms(trigger.jitter)
     if not most_ms:
         return 0
@@ -276,14 +295,14 @@ def jitter_ms(trigger: Trigger, identity: str) -> int:
 
 
 class Choice(NamedTuple):
-    """What to do when the firing of a time is delivered: fire which time, and what comes after."""
+    """The decision about a delivered firing: the time to fire, if any, and the next time."""
 
     fire_ms: int | None
     next_ms: int | None
 
 
 def choose(timetable: Timetable, time_ms: int, now_ms: int) -> Choice:
-    """The misfire policy.
+    """Apply the misfire policy.
 
     Args:
         timetable: of the schedule.

@@ -1,4 +1,4 @@
-"""What a handler may say about a message, and how a task is retried."""
+"""The actions that a handler may return for a message, and the retry policy of a task."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from tenacity.wait import wait_base
 
 LONGEST_DELAY = timedelta(days=3650)
+"""Longest delay of a message, wait of a policy and timeout of a task: ten years."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Deliver again after `delay` (0 to 10 years); no attempt is used."""
+    """Deliver the message again after `delay` (0 to 10 years); no attempt is used.
+
+    Raises:
+        BadInput: the delay is out of range.
+    """
 
     delay: timedelta
 
@@ -45,28 +50,29 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Deliver again; the attempt counts. Returned by a handler, or given to a task as its policy.
+    """Deliver the message again; the attempt counts. Returned by a handler, or a task's policy.
 
-    Returned, `Retry()` waits as the task's policy says and `Retry(delay)` waits `delay`. As a policy:
+    A returned `Retry()` waits as the task's policy says; `Retry(delay)` waits `delay`. As a policy:
 
     Attributes:
-        delay: wait so long (0 to 10 years) before each attempt; None asks `wait`.
-        max_attempts: attempts before the message is dead, the first one included; 1 and up. None leaves
-            it to the queue's `max_attempts`, which it cannot pass.
+        delay: wait before each attempt, 0 to 10 years; None asks `wait`.
+        max_attempts: attempts before the message is dead, the first one included; 1 and up. None takes the
+            queue's `max_attempts`, which no policy can exceed.
         wait: a `tenacity.wait_*` object: seconds before the next attempt.
-        stop: a `tenacity.stop_*` object: when true, the message is dead.
-        rules: what to do about an exception, by its class; the most derived class counts. A `Retry` among
-            them replaces this policy for that exception.
+        stop: a `tenacity.stop_*` object: when it returns true, the message is dead.
+        rules: actions for exceptions, by class; the most derived class counts. A `Retry` among them replaces
+            this policy for that exception.
 
     Raises:
-        ConfigError: both delay and wait, or a value out of range.
+        ConfigError: both delay and wait are given, or `max_attempts` is out of range.
+        BadInput: the delay is out of range.
     """
 
     delay: timedelta | None = None
     max_attempts: int | None = field(default=None, kw_only=True)
     wait: wait_base | None = field(default=None, kw_only=True)
     stop: stop_base | None = field(default=None, kw_only=True)
-    rules: Mapping[type[BaseException], Verdict] = field(default_factory=dict, kw_only=True)
+    rules: Mapping[type[BaseException], Action] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check that the values fit together."""
@@ -78,17 +84,17 @@ class Retry:
             raise ConfigError(f"max_attempts is {self.max_attempts!r}; it takes a whole number from 1 on")
 
 
-Verdict = Retry | Snooze | Cancel | Dead
-Answer = Verdict | bool | None
-"""What a handler may say about its message. Any other value that it returns is a result: it did its work."""
+Action = Retry | Snooze | Cancel | Dead
+Answer = Action | bool | None
+"""What a handler may return about its message. Any other value is a result, and means success."""
 
 
-def slip(value: Any) -> str:
-    """What is wrong with a value whose handler cannot have done its work; empty for every other value."""
+def misuse(value: Any) -> str:
+    """Return why a returned value shows that the handler did no work; empty for all other values."""
     if isinstance(value, type) and issubclass(value, Retry | Snooze | Cancel | Dead):
         return f"the class {value.__name__}; return an object: {value.__name__}(…)"
     if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
         if inspect.iscoroutine(value):
-            value.close()  # nobody will await it, and Python need not warn of that as well
+            value.close()  # the error says it all: Python need not warn that nobody awaited it
         return f"a {type(value).__name__} that has not run; run it, and return what comes of it"
     return ""

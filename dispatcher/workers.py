@@ -1,4 +1,4 @@
-"""Threads that run handlers: one message at a time each, whatever the handler does."""
+"""Threads that run handlers: each runs one message at a time, whatever the handler does."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from typing import Final
 
 from cqueue.dispatcher.delivery import STOP, TIME_LIMIT, Delivery
 from cqueue.dispatcher.events import Event
-from cqueue.dispatcher.handover import Handover
+from cqueue.dispatcher.handover import Backlog
 from cqueue.dispatcher.running import Runner, left_to_timeout
 
 STUCK_S: Final = 3.0
-"""A handler that goes on so long after it was interrupted cannot be: its thread is replaced."""
+"""Seconds after an interrupt for which a handler may go on before its thread is replaced."""
 
 
-class Crew:
+class WorkerThreads:
     """All worker threads of a dispatcher."""
 
-    def __init__(self, handover: Handover, runner: Runner) -> None:
-        self._handover = handover
+    def __init__(self, backlog: Backlog, runner: Runner) -> None:
+        self._backlog = backlog
         self._runner = runner
         self._numbers = itertools.count()
 
     def start(self) -> None:
         """Start all threads."""
-        for _ in range(self._handover.threads.size):
-            self._hire()
+        for _ in range(self._backlog.threads.size):
+            self._start_thread()
 
-    def _hire(self) -> None:
+    def _start_thread(self) -> None:
         name = f"cqueue-worker-{next(self._numbers)}"
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
         done = 0
-        while (delivery := self._handover.take(done)) is not None:
+        while (delivery := self._backlog.take(done)) is not None:
             try:
                 self._run(delivery)
-            except BaseException as exc:  # noqa: BLE001 - a worker that ends would be missed by nobody
-                self._runner.account.broken(delivery, exc)
+            except BaseException as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
+                self._runner.telemetry.broken(delivery, exc)
             if delivery.is_abandoned:
                 return
             delivery.let_go()
             done = id(delivery)
-            del delivery  # with its body, which is not to be kept until the next one comes
+            del delivery  # the body must not live on until the next message comes
 
     def _run(self, delivery: Delivery) -> None:
         call = self._runner.begin(delivery)
@@ -56,21 +56,21 @@ class Crew:
 
     # ── handlers that take too long ──
 
-    def running(self) -> list[Delivery]:
-        """Those whose handlers are being called now."""
-        return [delivery for delivery in self._handover.threads.running.copy().values() if delivery.is_called]
+    def called(self) -> list[Delivery]:
+        """Return the deliveries whose handlers are being called now."""
+        return [delivery for delivery in self._backlog.threads.running.copy().values() if delivery.is_called]
 
     def watch(self, now_s: float) -> None:
-        """Interrupt handlers whose time is up, and leave to their timeouts those that cannot be."""
-        for delivery in self.running():
+        """Interrupt handlers whose time limit has passed, and replace threads whose handlers do not end."""
+        for delivery in self.called():
             if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
                 self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK)
-                self._handover.abandon(delivery)
-                self._hire()
+                self._backlog.abandon(delivery)
+                self._start_thread()
             elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
-                self._runner.account.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
+                self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
 
     def interrupt_all(self, now_s: float) -> None:
-        """End all handlers that run, as the dispatcher stops."""
-        for delivery in self.running():
+        """Interrupt all running handlers, because the dispatcher stops."""
+        for delivery in self.called():
             delivery.end(STOP, now_s)

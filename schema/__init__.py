@@ -1,4 +1,4 @@
-"""Bootstrap of a keyspace: plan, apply, verify; and the check that every client makes at connect."""
+"""The schema of a keyspace: plan, apply, verify; and the check that every client makes at connect."""
 
 from __future__ import annotations
 

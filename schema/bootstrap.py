@@ -1,4 +1,4 @@
-"""plan, apply and verify: what `cqueue schema` does, without any printing."""
+"""plan, apply and verify: the work of `cqueue schema`, without any printing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from cqueue.settings import Settings
 from cqueue.store.connection import Connection
 
 _VISIBLE_S: Final = 5.0
+"""Seconds for which a step is repeated while a new keyspace is not visible: several rounds of gossip."""
 _VISIBLE_POLL_S: Final = 0.1
+"""Seconds between two such attempts."""
 _DEFINITIONS: Final = ("CREATE", "ALTER", "DROP")
+"""Statements that change the schema, after which all nodes must agree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Something happened: `done` of `total` steps are complete, `text` is what goes on."""
+    """`done` of `total` steps are complete; `text` is the step that runs now."""
 
     text: str
     done: int = 0
@@ -39,7 +42,7 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What `apply` did: the statements run, differences left to the operator, choices made for him."""
+    """What `apply` did: statements run, differences left to the operator, and notes about chosen defaults."""
 
     statements: tuple[str, ...]
     drift: tuple[Drift, ...]
@@ -47,16 +50,16 @@ class Applied:
 
 
 def plan(options: Options, state: State, settings: Settings, *, only_pre: bool = False) -> Plan:
-    """What `apply` would run, without running it.
+    """Return what `apply` would run, without running it.
 
     Args:
         options: what the operator asked for.
         state: from `read_state`, or `State(keyspace=…)` for a keyspace that does not exist yet.
         settings: defaults of a new keyspace.
-        only_pre: only what may be applied while old code is running.
+        only_pre: plan only what may be applied while old code is running.
 
     Raises:
-        SchemaMismatch: the keyspace is newer than this code or has another serial consistency.
+        SchemaMismatch: the keyspace is newer than this code, or has another serial consistency.
         ConfigError: the options do not fit the cluster.
     """
     return make_plan(options, state, load_migrations(), settings, only_pre=only_pre)
@@ -71,18 +74,18 @@ def apply(
     only_pre: bool = False,
     report: Report = lambda _: None,
 ) -> Applied:
-    """Make the keyspace and its tables, or bring them up to date. Repeating it does nothing.
+    """Create the keyspace and its tables, or bring them up to date. A repeated call changes nothing.
 
-    Several processes may do it at once: one works, the others wait for it. Differences in options are
+    Several processes may call it at once: one works, the others wait for it. Differences in options are
     reported, never altered.
 
     Args:
-        connection: opened with `use_keyspace=False`; the keyspace is selected as a side effect.
-        settings: whose keyspace it is.
+        connection: opened with `use_keyspace=False`; the call selects the keyspace.
+        settings: name the keyspace.
         options: None for the defaults.
         migrations: instead of this package's own.
-        only_pre: only what may be applied while old code is running.
-        report: called as things happen.
+        only_pre: apply only what may be applied while old code is running.
+        report: called at each step.
 
     Raises:
         SchemaMismatch: the keyspace is newer than this code, or has another serial consistency.
@@ -103,7 +106,7 @@ def apply(
     done = _prepare(connection, first, report)
     lock = SchemaLock(connection.session, settings.keyspace)
     with lock.held(lambda text: report(Progress(text))):
-        # Another process may have done part of it, or all; what it did must be visible here first.
+        # Another process may have done part of the work, or all; its changes must be visible here first.
         await_agreement(connection)
         second = planned()
         done += _run_steps(connection, second, lock, report, before=len(done))
@@ -113,7 +116,7 @@ def apply(
 def verify(
     connection: Connection, settings: Settings, *, migrations: Sequence[Migration] | None = None
 ) -> list[Drift]:
-    """All differences between the keyspace and this code with the keyspace's own recorded options.
+    """Return all differences between the keyspace and this code with the keyspace's own recorded options.
 
     Raises:
         SchemaMismatch: the keyspace is newer than this code.
@@ -126,7 +129,7 @@ def verify(
 
 
 def _prepare(connection: Connection, plan_: Plan, report: Report) -> tuple[str, ...]:
-    """What must exist before the lock can be taken. Harmless beside others that do the same."""
+    """Run the steps that make the lock possible. Several processes may run them at once."""
     steps = [step for step in plan_.steps if step.before_lock]
     for number, step in enumerate(steps):
         report(Progress(_title(step), number, len(plan_.steps)))
@@ -135,8 +138,9 @@ def _prepare(connection: Connection, plan_: Plan, report: Report) -> tuple[str, 
 
 
 def _run_when_visible(connection: Connection, step: Step) -> None:
-    """Run a step again while Cassandra does not know its keyspace: one that another process is making is
-    listed a moment before it can be used.
+    """Run a step, again while Cassandra does not know its keyspace.
+
+    A keyspace that another process is creating is listed a moment before it can be used.
     """
     deadline = time.monotonic() + _VISIBLE_S
     while True:

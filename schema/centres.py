@@ -1,9 +1,9 @@
-"""Moving the home of a keyspace to another data centre, and saying when what was left behind is settled.
+"""Moves the home of a keyspace to another data centre, and records when the old one's data is settled.
 
-A switch is one conditional mutation of the deployment row, with its record in the same row, so that of two
-operators one succeeds and no switch goes unrecorded. It stops the retiring of wide rows: the old data centre
-may hold messages that it acknowledged and has not copied, and the tombstone of a wide row that the new one
-dropped would hide them for good when they come.
+A switch is one conditional mutation of the deployment row, which holds its record too. So of two operators
+one succeeds, and every switch is recorded. A switch stops the retiring of wide rows: the old data centre may
+hold acknowledged messages that it has not copied, and the tombstone of a wide row that the new home dropped
+would hide them for good when they arrive.
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ from cqueue.settings import Settings
 from cqueue.store.connection import Connection
 
 EVERYWHERE: Final = "EACH_QUORUM"
-"""A majority in each data centre: the clients of each see it at once."""
+"""A majority in each data centre: the clients of every data centre see the change at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One entry of the record. at: by the cluster's clock, in UTC; did: what an operator did, as JSON."""
+    """One entry of the record.
+
+    Attributes:
+        at: by the cluster's clock, in UTC.
+        did: what an operator did, as JSON values.
+    """
 
     at: datetime
     did: Mapping[str, Any]
@@ -43,7 +48,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Centre:
-    """Where clients of a keyspace work, and all that was decided about it, oldest first."""
+    """Where clients of a keyspace work, and all decisions about that, oldest first."""
 
     deployment: Deployment
     decisions: tuple[Decision, ...]
@@ -51,24 +56,35 @@ class Centre:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A conditional mutation under way: what it writes, and the decision by which it is recognised."""
+    """A conditional mutation under way.
+
+    Attributes:
+        cql: the statement.
+        before, after: values of its condition, and values that it writes.
+        did: the decision by which a read recognizes the mutation.
+        wide: all data centres agree on it.
+    """
 
     cql: str
     before: Sequence[Any]
     after: Sequence[Any]
     did: Mapping[str, Any]
-    wide: bool  # agreed on by all data centres
+    wide: bool
 
     @property
     def serial(self) -> Any:
-        """The serial consistency that it takes."""
+        """Serial consistency of the mutation."""
         return "serial" if self.wide else "local_serial"
 
 
 def read_centre(connection: Connection, settings: Settings, *, wide: bool = False) -> Centre:
-    """Where clients of the keyspace work.
+    """Return where clients of the keyspace work.
 
-    wide: as a majority of all data centres knows it, with what is under way; else as the local one does.
+    Args:
+        connection: to the cluster.
+        settings: name the keyspace.
+        wide: read what a majority of all data centres knows, including mutations under way; otherwise what
+            the local data centre knows.
 
     Raises:
         SchemaMismatch: there is no complete schema.
@@ -78,9 +94,9 @@ def read_centre(connection: Connection, settings: Settings, *, wide: bool = Fals
 
 
 def newest_centre(connection: Connection, settings: Settings) -> Centre:
-    """As `read_centre`, but as a majority of each data centre knows it, if all of them answer.
+    """Return the home as a majority of each data centre knows it, or as the local one if not all answer.
 
-    That is what a client goes by when it connects: its own data centre may not know of a switch yet.
+    A client needs this answer at connect: its own data centre may not know of a switch yet.
     """
     here = read_centre(connection, settings)
     with suppress(CqueueError):
@@ -115,14 +131,15 @@ def switch_home(
         connection: opened with `use_keyspace=False`.
         settings: with `local_dc` = `new_dc`.
         new_dc: a data centre with copies of the keyspace.
-        old_centre_lost: agree on it within `new_dc` alone. Clients that run in the old home cannot be told.
-        reason: for the record.
+        old_centre_lost: agree within `new_dc` alone. Clients that still run in the old home then learn
+            nothing.
+        reason: text for the record.
 
     Raises:
-        ConfigError: the keyspace has no home, `new_dc` is the home already, or is no place for it.
+        ConfigError: the keyspace has no home, or `new_dc` is the home already, or has no copies.
         Unavailable: too few nodes answer; nothing was changed.
-        NotDone: somebody else has moved the home at the same moment.
-        OutcomeUnknown: it may have been moved, or be moved in a moment; `cqueue dc show` tells.
+        NotDone: another operator has moved the home at the same moment.
+        OutcomeUnknown: the home may have been moved, or may be moved in a moment; `cqueue dc show` tells.
     """
     wide = not old_centre_lost
     now = read_centre(connection, settings, wide=wide).deployment
@@ -148,21 +165,21 @@ def switch_home(
 def resume_retiring(
     connection: Connection, settings: Settings, *, repaired: bool, reason: str = ""
 ) -> Centre:
-    """Let wide rows be retired again: what the old home had not copied has come, or will never come.
+    """Let wide rows be retired again: the old home's messages have been copied, or are given up.
 
     Args:
         connection: opened with `use_keyspace=False`.
         settings: with `local_dc` = the home.
-        repaired: every data centre has been repaired; all of them have to answer. False: what did not come
-            is given up.
-        reason: for the record.
+        repaired: every data centre has been repaired; all of them must answer. False gives up what was not
+            copied.
+        reason: text for the record.
 
     Raises:
         ConfigError: wide rows are being retired already, or the keyspace has no home.
         WrongDataCentre: `local_dc` is not the home.
         Unavailable: too few nodes answer; nothing was changed.
-        NotDone: somebody else has changed it at the same moment.
-        OutcomeUnknown: it may have been changed, or be changed in a moment; `cqueue dc show` tells.
+        NotDone: another operator has changed the row at the same moment.
+        OutcomeUnknown: the row may have been changed, or may be changed in a moment; `cqueue dc show` tells.
     """
     now = read_centre(connection, settings).deployment
     check_home(_home(settings, now), settings.local_dc)
@@ -207,7 +224,7 @@ def _home(settings: Settings, now: Deployment) -> str:
 
 
 def _check_all_answer(connection: Connection, settings: Settings) -> None:
-    """A repair needs all data centres; one that does not answer now cannot have been repaired from."""
+    """Check that all data centres answer: a repair needs all of them."""
     cql = SELECT_DEPLOYMENT.format(keyspace=settings.keyspace)
     try:
         run(connection.session, cql, read_at=ConsistencyLevel.EACH_QUORUM)
@@ -219,7 +236,7 @@ def _check_all_answer(connection: Connection, settings: Settings) -> None:
 
 
 def _make(connection: Connection, settings: Settings, change: _Change) -> Centre:
-    """Write it; without an answer, find out what became of it."""
+    """Write the change; without an answer, find out whether it was written."""
     cql = change.cql.format(keyspace=settings.keyspace)
     commit = EVERYWHERE if change.wide else "LOCAL_QUORUM"
     values = (*change.after, *change.before)
@@ -244,7 +261,7 @@ _IF_LOST: Final = (
 
 
 def _found_out(connection: Connection, settings: Settings, change: _Change, error: OutcomeUnknown) -> Centre:
-    """What a serial read shows: it brings to an end what the nodes have accepted."""
+    """Return what a serial read shows: the read completes what nodes have accepted."""
     try:
         centre = read_centre(connection, settings, wide=change.wide)
     except CqueueError:
@@ -260,7 +277,7 @@ def _found_out(connection: Connection, settings: Settings, change: _Change, erro
 
 
 def _signed(what: str, reason: str) -> dict[str, Any]:
-    """Who decides what, and why, with a token that no other decision has."""
+    """Return a decision's author and reason, with a token that no other decision has."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no such user, as in some containers

@@ -1,4 +1,4 @@
-"""The row that every client of a keyspace must agree with, read at connect."""
+"""The row that every client of a keyspace must agree with; read at connect."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from cqueue.store.connection import DRIVER_ERRORS, SERIAL_READ
 from cqueue.store.operations import FORMAT
 from cqueue.store.statements import Kind
 
-# Of `messages`, that this code works with; `cqueue schema apply` leads from the older to the newer.
+# Formats of table `messages` that this code works with; `cqueue schema apply` upgrades older ones.
 FORMATS: Final = range(1, FORMAT + 1)
 NEWER: Final = "newer version than this code; upgrade cqueue"
 DISPENSABLE: Final = frozenset({"listeners"})
-"""`pre` migrations that this code can do without: without this one it polls."""
+"""`pre` migrations that this code can do without. Without `listeners`, it polls."""
 OPENS_AFTER_S: Final = 15.0
-"""From a switch of the home until clients may work in the new one. Those of the old one learn of it within
-2 s, and end a call that is under way within 10 s."""
+"""Seconds between a switch of the home and the first work of clients in the new home.
+
+Clients of the old home learn of the switch within 2 s, and end a call that is under way within 10 s.
+"""
 ELSEWHERE_S: Final = 3.0
-"""How long a connect waits for other data centres to say where the home is."""
+"""Seconds that a connect waits for other data centres to say where the home is."""
 _APPLY: Final = "Run `cqueue schema apply`."
 _APPLY_PRE: Final = (
     "Run `cqueue schema apply --only-pre`, and without --only-pre once no process with the old version runs."
@@ -44,14 +46,14 @@ class Deployment:
     Attributes:
         format: version of the stored rows.
         serial_consistency: of every conditional mutation, in every client.
-        settle_ms: W, bound on how long an acknowledged send takes to become readable.
-        skew_ms: ε, bound on the disagreement of two corrected clocks.
-        gc_grace_s: seconds that deletions are kept.
-        changes: counter; when it moves, configurations are read again.
-        home_dc: the data centre that clients work in; None where all agree on conditional mutations.
+        settle_ms: W, the longest time in ms until an acknowledged send is readable.
+        skew_ms: ε, the largest disagreement of two corrected clocks in ms.
+        gc_grace_s: seconds for which deletions are kept.
+        changes: a counter; when it moves, clients read configurations again.
+        home_dc: the data centre that clients work in; None if all agree on conditional mutations.
         centre_epoch: grows with every switch of the home.
         retiring: whether wide rows may be dropped.
-        opens_at_ms: clients wait until then (ms since 1970), while those of the old home stop.
+        opens_at_ms: when clients may begin to work, in ms since 1970; until then those of the old home stop.
     """
 
     format: int
@@ -67,15 +69,15 @@ class Deployment:
 
 
 def check_deployment(session: Session, settings: Settings) -> Deployment:
-    """Read the deployment row and make sure that this client may work with it.
+    """Read the deployment row, and check that this client may work with it.
 
     Args:
         session: from `open_session`; its keyspace does not matter.
         settings: whose keyspace and serial consistency are checked.
 
     Raises:
-        SchemaMismatch: keyspace, table or row are missing; the schema is newer than this code, or lacks
-            something that this code needs; or the serial consistency differs.
+        SchemaMismatch: keyspace, table or row are missing; the schema is newer than this code, or lacks what
+            this code needs; or the serial consistency differs.
         WrongDataCentre: clients work in another data centre than `settings.local_dc`.
         Unavailable: the cluster did not answer.
         Refused: the role may not read, or a guardrail forbids it.
@@ -102,9 +104,9 @@ def check_deployment(session: Session, settings: Settings) -> Deployment:
 
 
 def _newest(session: Session, keyspace: str, here: Deployment) -> Deployment:
-    """The row as a majority in each data centre has it: one that was away may not know of a switch.
+    """Return the row as a majority in each data centre has it: one that was away may not know of a switch.
 
-    `here` if not all of them answer: what this data centre knows has to do.
+    If not all data centres answer, return `here`: what this data centre knows.
     """
     centres = {host.datacenter for host in session.cluster.metadata.all_hosts()}
     if len(centres) == 1:
@@ -119,20 +121,20 @@ def _newest(session: Session, keyspace: str, here: Deployment) -> Deployment:
 
 
 def _await_opening(session: Session, deployment: Deployment) -> None:
-    """After a switch, wait until the clients of the old home had the time to stop."""
+    """After a switch, wait until the clients of the old home have had the time to stop."""
     left_s = (deployment.opens_at_ms - now_ms(session)) / 1000 if deployment.opens_at_ms else 0.0
     if left_s > 0:
         time.sleep(min(left_s, OPENS_AFTER_S))
 
 
 def now_ms(session: Session) -> int:
-    """The coordinator's clock, in ms since 1970."""
+    """Return the coordinator's clock, in ms since 1970."""
     (row,) = _read(session, SELECT_TIME_MS)
     return int(row.ms)
 
 
 def read_deployment(session: Session, keyspace: str) -> Deployment | None:
-    """The deployment row, or None when the keyspace, its table or the row do not exist."""
+    """Return the deployment row; None if the keyspace, its table or the row does not exist."""
     rows = _read(session, SELECT_DEPLOYMENT.format(keyspace=keyspace))
     if not rows:
         return None
@@ -141,7 +143,7 @@ def read_deployment(session: Session, keyspace: str) -> Deployment | None:
 
 
 def deployment_of(row: Any) -> Deployment:
-    """The values of a stored row."""
+    """Return the deployment of a stored row."""
     return Deployment(
         format=row.format,
         serial_consistency=cast("SerialConsistency", row.serial_consistency),
@@ -157,7 +159,7 @@ def deployment_of(row: Any) -> Deployment:
 
 
 def _check_row(keyspace: str, row: Any) -> None:
-    """No client may guess what all agree on."""
+    """Check the row's values: no client may guess what all must agree on."""
     values = (getattr(row, name, None) for name in decode.DEPLOYMENT)
     reason = decode.wrong(tuple(values), decode.DEPLOYMENT)
     if reason:
@@ -168,7 +170,7 @@ def _check_row(keyspace: str, row: Any) -> None:
 
 
 def _check_migrations(session: Session, keyspace: str) -> None:
-    """`post` migrations may be outstanding while old and new code work together; `pre` ones may not."""
+    """Check that all `pre` migrations are applied; `post` ones may wait while old code still runs."""
     applied = {row.number for row in _read(session, SELECT_MIGRATIONS.format(keyspace=keyspace))}
     missing = [
         m.name

@@ -1,4 +1,4 @@
-"""Where a keyspace differs from what it should be, and what an operator can do about each difference."""
+"""Differences between a keyspace and what it should be, and what an operator can do about each."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Drift:
 
     Attributes:
         where: the keyspace, table, column or migration.
-        problem: what is wrong with it.
+        problem: what is wrong.
         remedy: what to do, or "".
-        cql: the statements that would do it, in order; nobody runs them by itself.
+        cql: statements that would mend it, in order; nothing runs them automatically.
     """
 
     where: str
@@ -40,7 +40,7 @@ class Drift:
 
 
 def recorded_options(state: State) -> Options:
-    """The options that the keyspace was given; where none is recorded, nothing is compared."""
+    """Return the options that the keyspace was given. An option that is not recorded is not compared."""
     options = state.recorded or Options()
     if state.deployment is not None:
         options = replace(options, gc_grace_s=state.deployment.gc_grace_s)
@@ -48,7 +48,7 @@ def recorded_options(state: State) -> Options:
 
 
 def all_drift(state: State, migrations: Sequence[Migration]) -> list[Drift]:
-    """Everything in which the keyspace differs from these migrations and its own recorded options."""
+    """Return all differences from these migrations and from the keyspace's own recorded options."""
     if state.replication is None:
         return [Drift(f"keyspace {state.keyspace}", "does not exist.", _RUN_APPLY)]
     return [
@@ -59,7 +59,7 @@ def all_drift(state: State, migrations: Sequence[Migration]) -> list[Drift]:
 
 
 def option_drift(state: State, wanted: Options, migrations: Sequence[Migration]) -> list[Drift]:
-    """Where the keyspace differs from the options that are not None."""
+    """Return the differences from those options that are not None."""
     return [
         *_replication_drift(state, wanted),
         *_table_option_drift(state, wanted, migrations),
@@ -68,7 +68,7 @@ def option_drift(state: State, wanted: Options, migrations: Sequence[Migration])
 
 
 def checksum_drift(state: State, migrations: Sequence[Migration]) -> Iterator[Drift]:
-    """Applied migrations whose file has another content now."""
+    """Yield applied migrations whose file has changed since."""
     for migration in migrations:
         row = state.applied.get(migration.number)
         if row is not None and (row.checksum, row.name) != (migration.checksum, migration.name):
@@ -80,8 +80,8 @@ def checksum_drift(state: State, migrations: Sequence[Migration]) -> Iterator[Dr
 
 
 def expected_tables(migrations: Sequence[Migration], wanted: Options) -> dict[str, Table]:
-    """What the migrations add up to. Options that are not wanted in particular are not prescribed."""
-    # The parser needs some value where none is prescribed, and these are told apart by being impossible.
+    """Return the tables that the migrations make. Options that are not wanted are None."""
+    # The parser needs a value for every option; these stand for "not wanted", because they are impossible.
     compaction = map_literal(wanted.compaction or {})
     gc_grace = str(wanted.gc_grace_s or 0)
     values = {"replication": "{}", "compaction": compaction, "gc_grace": gc_grace}
@@ -105,7 +105,7 @@ def _migration_drift(state: State, migrations: Sequence[Migration]) -> Iterator[
 
 
 def _table_drift(state: State, migrations: Sequence[Migration]) -> Iterator[Drift]:
-    """Structure. More tables and columns than expected are none of our business."""
+    """Yield differences in structure. Extra tables and columns are no difference."""
     applied = [migration for migration in migrations if migration.number in state.applied]
     for name, table in expected_tables(applied, Options()).items():
         actual = state.tables.get(name)
@@ -166,7 +166,7 @@ def _table_option_drift(state: State, wanted: Options, migrations: Sequence[Migr
 
 
 def _same_compaction(wanted: Mapping[str, str], actual: Mapping[str, str]) -> bool:
-    """Cassandra adds defaults and the class's package."""
+    """Compare without the defaults and the package name that Cassandra adds."""
     short = {**actual, "class": actual.get("class", "").rpartition(".")[2]}
     asked = {**wanted, "class": wanted.get("class", "").rpartition(".")[2]}
     return asked.items() <= short.items()

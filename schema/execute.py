@@ -1,4 +1,4 @@
-"""Running statements of the schema, with the driver's errors put into this library's words."""
+"""Runs statements of the schema, and translates the driver's errors into this library's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from cqueue.store.driver.errors import (
 )
 
 AGREEMENT_LIMIT_S: Final = 60.0
+"""Seconds to wait for all nodes to have the same schema; a loaded cluster needs some tens of seconds."""
 
 _REFUSED: Final = (AlreadyExists, ConfigurationException, InvalidRequest, SyntaxException, Unauthorized)
 _NOT_RUN: Final = (
@@ -47,17 +48,18 @@ def run(
 
     Args:
         session: from `open_session`.
-        cql: the statement, with %s where `values` go.
-        values: what goes there.
-        serial: run it, a conditional one, at this level instead of SERIAL.
-        serial_read: read at SERIAL, to see what conditional mutations of unknown outcome have left.
-        commit: with `serial`, the level at which the mutation is stored, instead of what goes with `serial`.
+        cql: the statement, with %s for each of `values`.
+        values: values of the statement.
+        serial: run a conditional statement at this level instead of SERIAL.
+        serial_read: read at SERIAL, to see the result of conditional mutations with an unknown outcome.
+        commit: with `serial`, the level at which the mutation is stored, instead of the usual one for
+            `serial`.
         read_at: the level of a read.
 
     Raises:
-        Unavailable: it was not run.
-        OutcomeUnknown: it may have been run.
-        ConfigError: Cassandra refused it as wrong or as not allowed.
+        Unavailable: the statement was not run.
+        OutcomeUnknown: the statement may have been run.
+        ConfigError: Cassandra refused the statement as wrong or as not allowed.
     """
     statement = SimpleStatement(cql)
     if serial is not None:
@@ -75,11 +77,11 @@ def run(
 def await_agreement(connection: Connection) -> None:
     """Wait until all nodes that are up have the same schema, 60 s at most.
 
-    A statement that changed nothing has nothing to wait for in the driver's eyes, although the change that
-    made it superfluous may be under way.
+    The driver does not wait after a statement that changed nothing, although the change that made it
+    superfluous may still be under way.
 
     Raises:
-        Unavailable: they do not agree.
+        Unavailable: the nodes do not agree.
     """
     try:
         agreed = connection.cluster.control_connection.wait_for_schema_agreement(wait_time=AGREEMENT_LIMIT_S)

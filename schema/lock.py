@@ -1,9 +1,9 @@
-"""One bootstrap at a time: a row of `schema_lock`, held by a lease that expires with its holder.
+"""One bootstrap at a time: a row of `schema_lock`, held under a lease that expires with its holder.
 
-The row has a TTL, so the cluster's clock ends a crashed holder's lease and no client's clock matters.
-Statements that change a schema cannot be made conditional on the lock: a holder that is stopped for longer
-than its lease, and goes on later, works beside its successor. Therefore it looks at its lease before each
-statement, and every statement is harmless when repeated.
+The row has a TTL, so the cluster's clock ends a crashed holder's lease, and no client's clock matters.
+Statements that change a schema cannot depend on the lock: a holder that is stopped for longer than its lease,
+and goes on later, works beside its successor. So the holder checks its lease before each statement, and every
+statement is harmless when repeated.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from cqueue.schema.execute import run
 from cqueue.schema.statements import ACQUIRE_LOCK, READ_LOCK, RELEASE_LOCK, RENEW_LOCK
 
 LEASE_S: Final = 30
+"""Seconds after which a holder that does not renew has lost the lock: longer than any one statement takes."""
 WAIT_S: Final = 300.0
+"""Seconds to wait for another holder: ten leases, enough for a bootstrap on a slow cluster."""
 _POLL_S: Final = 1.0
+"""Seconds between two attempts to take the lock."""
 
 Report = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class SchemaLock:
-    """The lock of one keyspace, for one process. `held` is the way to use it.
+    """The lock of one keyspace, for one process; used through `held`.
 
     Attributes:
         session: from `open_session`.
-        keyspace: whose `schema_lock` has been created.
+        keyspace: keyspace with the table `schema_lock`.
         lease_s: seconds after which the cluster forgets a holder that does not renew.
         wait_s: seconds to wait for another holder.
     """
@@ -49,15 +52,15 @@ class SchemaLock:
     wait_s: float = WAIT_S
     _owner: str = field(default_factory=lambda: secrets.token_hex(16))
     _since: datetime = field(default_factory=lambda: datetime.now(UTC))
-    _renewed: float = 0.0  # monotonic time at which the last successful renewal was *sent*
+    _renewed: float = 0.0  # when the last successful renewal was *sent*, monotonic
     _stop: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
     def held(self, report: Report) -> Iterator[SchemaLock]:
-        """Wait for the lock, keep it renewed, release it.
+        """Wait for the lock, keep it renewed during the block, and release it.
 
         Raises:
-            Unavailable: another process held it for all of `wait_s`.
+            Unavailable: another process held the lock for all of `wait_s`.
         """
         self._acquire(report)
         thread = threading.Thread(target=self._renew_until_stopped, name="cqueue-schema-lock", daemon=True)
@@ -70,7 +73,11 @@ class SchemaLock:
             self._release()
 
     def check(self) -> None:
-        """Raise OwnershipLost if the lease may have run out."""
+        """Check that the lease has not run out.
+
+        Raises:
+            OwnershipLost: the lease may have run out.
+        """
         if time.monotonic() - self._renewed >= self.lease_s:
             raise OwnershipLost(
                 "The lock of the schema was lost: this process could not renew it in time. What was applied "
@@ -97,7 +104,7 @@ class SchemaLock:
             applied = _applied(run(self.session, cql, (self._owner, _me())))
         except OutcomeUnknown:
             applied = False
-        # A mutation whose answer was lost may have been applied; the token tells.
+        # A mutation whose answer was lost may have been applied; a read of the owner tells.
         if not applied and not self._owns():
             return False
         self._renewed = sent

@@ -1,8 +1,8 @@
 """Numbered files of CQL, `NN_<pre|post>_<what>.cql`, and how they are read, filled in and compared.
 
-`pre` ones may and must be applied before processes with the new code start; `post` ones only when the last
-process with the old code has stopped. Each statement must be harmless when it is repeated, because a process
-may stop between a statement and its record.
+`pre` migrations must be applied before processes with the new code start; `post` migrations only when the
+last process with the old code has stopped. Each statement must be harmless when repeated, because a process
+may die between a statement and its record.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Final, Literal, cast
 from cqueue.errors import ConfigError
 
 DIRECTORY: Final = Path(__file__).parent
+"""Folder of the migrations."""
 PLACEHOLDERS: Final = frozenset({"replication", "compaction", "gc_grace"})
+"""Names that migrations may use in braces."""
 
 Phase = Literal["pre", "post"]
 
 _FILE_NAME = re.compile(r"(\d{2})_(pre|post)_([a-z0-9_]+)\.cql")
-# A comment, a quoted text or name, a semicolon, or a stretch of anything else. The order matters: `--` within
+# A comment, a quoted text or name, a semicolon, or a run of anything else. The order matters: `--` within
 # quotes is no comment, a quote within a comment opens nothing.
 _TOKEN = re.compile(
     r"(?P<comment>--[^\n]*|//[^\n]*|/\*.*?\*/)|(?P<quoted>'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\")|(?P<end>;)"
@@ -34,13 +36,13 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file.
+    """One migration file.
 
     Attributes:
-        number: its place in the order; 0 is the bookkeeping itself and no file.
-        phase: before or after new code starts.
-        what: the rest of its name.
-        statements: without comments and closing semicolons, placeholders not yet filled in.
+        number: place in the order; 0 stands for the bookkeeping itself and has no file.
+        phase: pre or post: before new code starts, or after old code has stopped.
+        what: the rest of the name.
+        statements: without comments and closing semicolons, with placeholders.
     """
 
     number: int
@@ -50,22 +52,22 @@ class Migration:
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """File name without its ending."""
         return f"{self.number:02}_{self.phase}_{self.what}"
 
     @property
     def checksum(self) -> str:
-        """Of the statements as they stand in the file; comments and white space do not count."""
+        """Checksum of the statements in the file; comments and white space do not count."""
         squeezed = (_outside_quotes(statement, r"\s+", " ") for statement in self.statements)
         return hashlib.sha256(";".join(squeezed).encode()).hexdigest()
 
     def render(self, values: Mapping[str, str]) -> tuple[str, ...]:
-        """The statements with their placeholders filled in."""
+        """Return the statements with their placeholders filled in."""
         return tuple(fill_in(statement, values) for statement in self.statements)
 
 
 def load_migrations(directory: Path = DIRECTORY) -> tuple[Migration, ...]:
-    """All migrations of a directory, in order.
+    """Return all migrations of a directory, in order.
 
     Raises:
         ConfigError: a name is malformed, or the numbers are not 1, 2, 3 …
@@ -80,7 +82,7 @@ def load_migrations(directory: Path = DIRECTORY) -> tuple[Migration, ...]:
 
 
 def fill_in(statement: str, values: Mapping[str, str]) -> str:
-    """Replace each `{name}`; maps of CQL, which have quotes after the brace, stay as they are.
+    """Replace each `{name}`; CQL maps, which have quotes after the brace, stay.
 
     Raises:
         ConfigError: a placeholder has no value.
@@ -92,7 +94,7 @@ def fill_in(statement: str, values: Mapping[str, str]) -> str:
 
 
 def split_statements(text: str) -> tuple[str, ...]:
-    """Take CQL apart at its semicolons; comments and blank lines go, other line breaks stay."""
+    """Split CQL at its semicolons; comments and blank lines are dropped, other line breaks stay."""
     statements: list[str] = []
     parts: list[str] = []
     for token in _TOKEN.finditer(text + ";"):
@@ -105,18 +107,18 @@ def split_statements(text: str) -> tuple[str, ...]:
 
 
 def _outside_quotes(text: str, pattern: str, replacement: str) -> str:
-    """Replace in all of a statement that is no quoted text or name."""
+    """Replace in a statement, except in quoted texts and names."""
     pieces = (token["quoted"] or re.sub(pattern, replacement, token[0]) for token in _TOKEN.finditer(text))
     return "".join(pieces)
 
 
 def text_literal(value: str) -> str:
-    """A text as CQL writes it."""
+    """Return a text as CQL writes it."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def map_literal(value: Mapping[str, object]) -> str:
-    """A map of texts as CQL writes it, in the order given."""
+    """Return a map of texts as CQL writes it, in the given order."""
     return "{" + ", ".join(f"{text_literal(k)}: {text_literal(str(v))}" for k, v in value.items()) + "}"
 
 

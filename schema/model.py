@@ -1,7 +1,7 @@
-"""Tables as values: what the migrations add up to, and what Cassandra says there is.
+"""Tables as values: those that the migrations make, and those that Cassandra has.
 
 `verify` compares the two. The parser below understands the definitions that migrations use and refuses all
-others, so that nothing escapes the comparison unnoticed.
+others, so that no difference goes unnoticed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cqueue.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, in the words of system_schema.
+    """One column, in the terms of system_schema.
 
     Attributes:
-        type: as Cassandra writes it: lower case, no blanks but after commas.
+        type: in Cassandra's notation: lower case, blanks only after commas.
         kind: partition_key, clustering, static or regular.
-        position: within the key; -1 for others.
-        order: of a clustering column, asc or desc; none for others.
+        position: place in the key; -1 for other columns.
+        order: asc or desc for a clustering column; none for others.
     """
 
     type: str
@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table. `compaction` and `gc_grace_s` are None where nothing is prescribed."""
+    """One table. `compaction` and `gc_grace_s` are None if nothing is prescribed."""
 
     columns: Mapping[str, Column]
     compaction: Mapping[str, str] | None = None
@@ -42,7 +42,7 @@ class Table:
 
 @dataclass(slots=True)
 class _Tables:
-    """Tables while statements are replayed."""
+    """The tables while statements are replayed."""
 
     tables: dict[str, Table] = field(default_factory=dict)
 
@@ -65,7 +65,7 @@ class _Tables:
         self.tables.pop(match["table"], None)
 
     def ignore(self, match: re.Match[str]) -> None:
-        """Rows are no structure."""
+        """Skip statements about rows, which change no structure."""
 
     def _columns(self, name: str, change: Callable[[Mapping[str, Column]], Mapping[str, Column]]) -> None:
         self.tables[name] = replace(self.tables[name], columns=change(self.tables[name].columns))
@@ -85,10 +85,10 @@ _FORMS: Final = tuple(
 
 
 def tables_of(statements: Iterable[str]) -> dict[str, Table]:
-    """The tables that these statements leave behind in an empty keyspace.
+    """Return the tables that these statements make in an empty keyspace.
 
     Raises:
-        ConfigError: a statement has no known form; all of them can be repeated without harm.
+        ConfigError: a statement has no known form; every known form can be repeated without harm.
     """
     replayed = _Tables()
     for statement in statements:
@@ -103,7 +103,7 @@ def tables_of(statements: Iterable[str]) -> dict[str, Table]:
 
 
 def normal_type(text: str) -> str:
-    """A type in Cassandra's own spelling."""
+    """Return a type in Cassandra's own spelling."""
     return re.sub(r"\s*([<>])\s*", r"\1", re.sub(r"\s*,\s*", ", ", text.strip().lower()))
 
 
@@ -146,7 +146,7 @@ def _with_options(table: Table, options: str) -> Table:
 
 
 def _split_body(text: str) -> tuple[str, str]:
-    """The definition in the first pair of brackets, and what follows it."""
+    """Return the definition in the first pair of brackets, and the text after it."""
     depth = 0
     for index, char in enumerate(text):
         depth += {"(": 1, ")": -1}.get(char, 0)
@@ -156,7 +156,7 @@ def _split_body(text: str) -> tuple[str, str]:
 
 
 def _split_top(text: str) -> list[str]:
-    """The parts between commas that stand in no brackets."""
+    """Return the parts between commas outside of brackets."""
     parts, depth = [""], 0
     for char in text:
         depth += {"(": 1, "<": 1, ")": -1, ">": -1}.get(char, 0)

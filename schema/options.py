@@ -1,4 +1,4 @@
-"""What an operator may choose about a keyspace, checked before anything is sent."""
+"""The choices of an operator about a keyspace, checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -10,33 +10,46 @@ from typing import Any, Final
 from cqueue.errors import ConfigError
 from cqueue.settings import CONSISTENCY_OF, SerialConsistency
 
-HINT_WINDOW_S: Final = 3 * 3600  # Cassandra's default: how long a node's misses are kept for it
+HINT_WINDOW_S: Final = 3 * 3600
+"""Seconds for which Cassandra keeps the writes that a node has missed, by default."""
 DEFAULT_GC_GRACE_S: Final = 86_400
+"""Seconds for which deletions are kept: a day, in which a node must be repaired or replaced."""
 DEFAULT_SETTLE_MS: Final = 2_000
+"""Ms within which an acknowledged send becomes readable (W); senders enforce it, nodes rarely need it."""
 DEFAULT_SKEW_MS: Final = 500
+"""Ms by which two corrected clocks may disagree (ε): ample with NTP."""
 MAX_GC_GRACE_S: Final = 365 * 86_400
+"""Upper limit: a year of tombstones."""
 MAX_SETTLE_MS: Final = 60_000
+"""Upper limit: consumers look back over this span at each poll."""
 MAX_SKEW_MS: Final = 10_000
+"""Upper limit: a lease is reclaimed later by as much."""
 
 COMPACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "ucs": {"class": "UnifiedCompactionStrategy"},
     "lcs": {"class": "LeveledCompactionStrategy"},
     "stcs": {"class": "SizeTieredCompactionStrategy"},
 }
+"""Short names of compaction strategies."""
 DEFAULT_COMPACTION: Final = COMPACTIONS["ucs"]
+"""Strategy of the large tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Choices about a keyspace. None: as it is, or the default if there is nothing yet.
+    """Choices about a keyspace. None keeps the present value, or takes the default of a new keyspace.
 
     Attributes:
-        replication: copies per data centre.
-        compaction: the compaction map of the large tables.
-        gc_grace_s: seconds that deletions are kept; above the hint window, or deleted messages come back.
-        serial_consistency: of all conditional mutations; fixed once and for all at bootstrap.
-        settle_ms: bound on how long an acknowledged send takes to become readable (W).
-        skew_ms: bound on the disagreement of two corrected clocks (ε).
+        replication: copies by data centre, 1 to 99.
+        compaction: compaction map of the large tables.
+        gc_grace_s: seconds for which deletions are kept, 3 h to 365 days; more than the hint window, or
+            deleted messages come back.
+        serial_consistency: of all conditional mutations; fixed at bootstrap.
+        settle_ms: W, the longest time in ms until an acknowledged send is readable; 1 to 60,000.
+        skew_ms: ε, the largest disagreement of two corrected clocks in ms; 1 to 10,000.
+
+    Raises:
+        ConfigError: a value is out of range.
     """
 
     replication: Mapping[str, int] | None = None
@@ -61,10 +74,10 @@ class Options:
 
 
 def parse_replication(text: str) -> dict[str, int]:
-    """`dc1=3,dc2=3` as a mapping.
+    """Return `dc1=3,dc2=3` as a mapping.
 
     Raises:
-        ConfigError: it has another form, or names a data centre twice.
+        ConfigError: the text has another form, or names a data centre twice.
     """
     copies: dict[str, int] = {}
     for part in text.split(","):
@@ -78,10 +91,10 @@ def parse_replication(text: str) -> dict[str, int]:
 
 
 def parse_compaction(text: str) -> dict[str, str]:
-    """`ucs`, `lcs`, `stcs`, or a JSON object such as `{"class": "UnifiedCompactionStrategy", …}`.
+    """Return the compaction map of `ucs`, `lcs`, `stcs`, or of a JSON object with the class.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the text is none of them.
     """
     known = COMPACTIONS.get(text.strip().lower())
     if known is not None:

@@ -1,4 +1,4 @@
-"""What `apply` would do, as a list of statements. Pure: the same options and state give the same plan."""
+"""The statements that `apply` would run. Pure: the same options and state give the same plan."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from cqueue.schema.statements import (
 from cqueue.settings import SerialConsistency, Settings
 from cqueue.store.operations import FORMAT
 
-# Of the ids of `schema_lock`, one a keyspace. Never change it.
+# Namespace of the ids of `schema_lock`, one a keyspace. Never change it.
 _LOCK_IDS: Final = uuid.UUID("8c2f4f0e-6f0b-4f0e-9f5e-6d1f0c0a5b11")
 _MAX_DEFAULT_COPIES: Final = 3
+"""Copies of a new keyspace in a data centre with enough nodes: the usual number, which survives one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class Step:
     """One statement of a plan.
 
     Attributes:
-        cql: without a closing semicolon.
+        cql: statement without a closing semicolon.
         comment: why it is there.
         before_lock: it makes the lock possible; several processes may run it at once.
-        serial: for a conditional mutation, its serial consistency.
+        serial: serial consistency of a conditional mutation.
     """
 
     cql: str
@@ -56,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps to take, differences that are left to the operator, and remarks about choices made for him."""
+    """Steps to take, differences left to the operator, and notes about chosen defaults."""
 
     steps: tuple[Step, ...]
     drift: tuple[Drift, ...] = ()
@@ -71,19 +72,19 @@ def make_plan(
     *,
     only_pre: bool = False,
 ) -> Plan:
-    """The steps from `state` to the schema of `migrations` with `options`.
+    """Return the steps from `state` to the schema of `migrations` with `options`.
 
     Args:
         options: what the operator asked for.
-        state: what is there.
-        migrations: all there are, in order.
+        state: the keyspace as it is.
+        migrations: all migrations, in order.
         settings: whose data centre and serial consistency are the defaults of a new keyspace.
         only_pre: stop before the first outstanding `post` migration of an existing schema.
 
     Raises:
         SchemaMismatch: the keyspace is newer than this code, or was bootstrapped with another serial
             consistency.
-        ConfigError: the replication names a data centre that does not exist, or not the local one.
+        ConfigError: the replication names a data centre that does not exist, or lacks the local one.
     """
     state.check_not_newer(tuple(migrations))
     _check_serial(options, state)
@@ -104,7 +105,7 @@ def make_plan(
 def _steps(
     options: Options, state: State, outstanding: Sequence[Migration], home: str | None
 ) -> Iterator[Step]:
-    """The statements; `options` has no None. A complete schema gets none at all."""
+    """Yield the statements; `options` has no None. A complete schema needs no statement."""
     values = _values(options, state.keyspace)
     values["home_dc"] = "null" if home is None else text_literal(home)
     complete = state.recorded is not None and state.deployment is not None and "schema_lock" in state.tables
@@ -115,7 +116,7 @@ def _steps(
         yield _step(CREATE_KEYSPACE, values, before_lock=True)
     yield _step(USE_KEYSPACE, values, before_lock=True)
     if "schema_lock" not in state.tables or state.deployment is None:
-        # Where a bootstrap may be under way this statement, too, waits until the table can be used.
+        # While another bootstrap may be under way, this statement too waits until the table can be used.
         yield _step(CREATE_LOCK, values, before_lock=True)
     if "schema_migrations" not in state.tables:
         yield _step(CREATE_MIGRATIONS, values)
@@ -124,7 +125,7 @@ def _steps(
             is_conditional = step.cql.startswith("UPDATE") and " IF " in step.cql
             yield replace(step, serial=options.serial_consistency) if is_conditional else step
     if state.recorded is None:
-        # After the tables, so that options which Cassandra refuses are not kept.
+        # After the tables, so that options that Cassandra refuses are not recorded.
         yield _step(RECORD_OPTIONS, values)
     if state.deployment is None:
         yield replace(_step(INSERT_DEPLOYMENT, values), serial=options.serial_consistency)
@@ -133,7 +134,7 @@ def _steps(
 
 
 def _lacks_home(state: State, outstanding: Sequence[Migration]) -> bool:
-    """Whether there is a deployment row without a home, and a place for it once the migrations have run."""
+    """Return whether the deployment row has no home, but has a column for it once the migrations have run."""
     if state.deployment is None or state.deployment.home_dc is not None:
         return False
     to_come = (statement for migration in outstanding for statement in migration.statements)
@@ -157,7 +158,7 @@ def _migration_steps(migration: Migration, values: Mapping[str, str]) -> Iterato
 
 
 def _record_change(options: Options, state: State) -> Iterator[Step]:
-    """When the operator has altered what he asks for now, only the record is out of date."""
+    """Record options that the operator has altered by hand; only the record is out of date."""
     if state.recorded is None:
         return
     now = replace(
@@ -201,7 +202,7 @@ def _values(options: Options, keyspace: str) -> dict[str, str]:
 
 
 def _complete(options: Options, state: State, settings: Settings) -> tuple[Options, tuple[str, ...]]:
-    """Options without None, from what is recorded, and defaults; and what to say about the defaults."""
+    """Return options without None, from the record and the defaults; and notes about the defaults."""
     known, row = state.recorded or Options(), state.deployment
     replication = known.replication or state.replication or options.replication
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A plan as text that cqlsh takes: statements, and everything else as comments."""
+"""A plan as text for cqlsh: statements, and everything else as comments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCK_REMARK = (
 
 
 def render_plan(plan: Plan) -> str:
-    """All of a plan as CQL; with nothing to do, only comments."""
+    """Return a plan as CQL; an empty plan is only comments."""
     return "\n".join(_lines(plan)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What is there: keyspace, tables, applied migrations, deployment row. Read once, compared by pure code."""
+"""The state of a keyspace: tables, applied migrations, deployment row. Read once, compared by pure code."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class State:
     """A keyspace as it is.
 
     Attributes:
-        keyspace: its name.
-        nodes: number of nodes by data centre; empty when the cluster was not asked.
-        replication: copies by data centre; None when the keyspace does not exist.
-        strategy: the replication class, without its package.
-        tables: by name, bookkeeping included.
-        applied: by number, without row 0.
-        recorded: the options in force, from row 0; None before the first bootstrap.
-        deployment: None before the first bootstrap is complete.
+        keyspace: name of the keyspace.
+        nodes: numbers of nodes by data centre; empty if the cluster was not asked.
+        replication: copies by data centre; None if the keyspace does not exist.
+        strategy: replication class, without its package.
+        tables: tables by name, bookkeeping included.
+        applied: applied migrations by number, without row 0.
+        recorded: options in force, from row 0; None before the first bootstrap.
+        deployment: the deployment row; None before the first bootstrap is complete.
     """
 
     keyspace: str
@@ -55,7 +55,7 @@ class State:
     deployment: Deployment | None = None
 
     def check_not_newer(self, migrations: tuple[Migration, ...]) -> None:
-        """Refuse to touch what newer code has made.
+        """Refuse to change what newer code has made.
 
         Raises:
             SchemaMismatch: there is a migration or a format that this code does not know.
@@ -95,7 +95,7 @@ def read_state(connection: Connection, keyspace: str) -> State:
 
 
 def options_to_json(options: Options) -> str:
-    """The part of the options that no other table holds."""
+    """Return the options that no other table holds, as JSON."""
     return json.dumps({"replication": options.replication, "compaction": options.compaction})
 
 
@@ -127,8 +127,8 @@ def _read_migrations(session: Any, keyspace: str) -> tuple[Options | None, dict[
     except ConfigError as exc:
         if not isinstance(exc.__cause__, InvalidRequest):
             raise
-        # Somebody is making the table at this moment: it is listed before it can be read. Who applies
-        # anything reads again under the lock.
+        # Another process is creating the table: it is listed before it can be read. `apply` reads again
+        # under the lock.
         found = []
     rows = {row.number: row for row in found}
     first = rows.pop(0, None)

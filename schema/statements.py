@@ -1,7 +1,7 @@
 """The CQL of the bookkeeping: what `cqueue schema` reads and writes besides the numbered migrations.
 
-Rows of `schema_migrations` are written by plain mutations: they are written under the lock only, and a
-conditional one could be finished years later by Paxos in a table of the same name.
+Rows of `schema_migrations` are written by plain mutations. They are written under the lock only, and Paxos
+could finish a conditional mutation years later in a table of the same name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CREATE_KEYSPACE: Final = Statement(
 
 USE_KEYSPACE: Final = Statement("use_keyspace", "All that follows is in it.", "USE {keyspace}")
 
-# Two processes may create it at the same moment through two nodes. With ids of their own, the cluster would
+# Two processes may create the table at the same moment through two nodes. With an id each, the cluster would
 # be left with two versions of one table; with one id given, both create the same.
 CREATE_LOCK: Final = Statement(
     "create_lock",

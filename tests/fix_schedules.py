@@ -12,9 +12,9 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.dispatcher.firing import AGAIN, Begun, begin, commit
+from cqueue.dispatcher.firing import AGAIN, StartedFiring, begin, commit
 from cqueue.dispatcher.verdicts import Snooze
-from cqueue.dispatcher.watcher import look
+from cqueue.dispatcher.watcher import restart_stalled
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.memory import MemoryStore
 
@@ -115,10 +115,10 @@ class Process:
         return count
 
     def handle(self, message):
-        begun = begin(self.schedules.ledger, message)
+        begun = begin(self.schedules.store, message)
         if isinstance(begun, Snooze):
             message.snooze(begun.delay)
-        elif not isinstance(begun, Begun):
+        elif not isinstance(begun, StartedFiring):
             self.dropped.append(begun)
             message.ack()
         else:
@@ -128,13 +128,13 @@ class Process:
 
     def _finish(self, message, begun):
         try:
-            commit(self.schedules.ledger, begun)
+            commit(self.schedules.store, begun)
             message.ack()
         except (NotDone, OutcomeUnknown):
             message.snooze(AGAIN)
 
     def watch(self):
-        return look(self.schedules.ledger)
+        return restart_stalled(self.schedules.store)
 
     def live(self):
         """How many messages the queue holds."""

@@ -16,7 +16,7 @@ from cqueue.cli.values import parse_duration
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.daemon import Settings
+    from cqueue.dispatcher.daemon import DaemonSettings
 
 app = typer.Typer()
 
@@ -109,10 +109,10 @@ def dispatch(
     if cli.url is not None:
         os.environ["CQUEUE_URL"] = cli.url  # for applications, and children, that name no URL themselves
     from cqueue import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
-    from cqueue.dispatcher.daemon import Settings  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.daemon import DaemonSettings  # noqa: PLC0415 - as above
 
     options = {"threads": threads, "consumers": consumers, "batch_size": batch_size}
-    settings = Settings(
+    settings = DaemonSettings(
         target=target,
         queues=_names(queues),
         options={name: value for name, value in options.items() if value is not None},
@@ -138,7 +138,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def _run(
-    settings: Settings, processes: int | None, watch: Path | None, address: tuple[str, int] | None
+    settings: DaemonSettings, processes: int | None, watch: Path | None, address: tuple[str, int] | None
 ) -> int:
     from cqueue.dispatcher import daemon, fleet, logs  # noqa: PLC0415 - as above
     from cqueue.dispatcher.notify import Notifier  # noqa: PLC0415 - as above
@@ -149,7 +149,7 @@ def _run(
     with daemon.signals_to(inbox):
         if processes is None:
             return daemon.Daemon(settings, inbox, **told).run()
-        return fleet.Fleet(settings, processes, inbox, watch=watch, **told).run()
+        return fleet.ParentProcess(settings, processes, inbox, watch=watch, **told).run()
 
 
 def _exit(code: int) -> None:

@@ -1,7 +1,7 @@
-"""Tools for tests: an application in a sandbox, and a checker of what a queue promised.
+"""Tools for tests: an application in a sandbox, and a checker of a queue's promises.
 
-`Sandbox` and what it tells are made by `App.testing`. A recorder, and a checker of what it recorded, find out
-whether a queue kept its promises. Names are imported when they are first used: neither needs the other.
+`App.testing` makes a `Sandbox`. A `Recorder` writes a history of what clients did, and `check` finds broken
+promises in it. Names are imported at first use: neither tool needs the other.
 """
 
 from importlib import import_module
@@ -43,12 +43,12 @@ _HOMES = {
 _HOME_OF = {name: f"cqueue.testing.{home}" for home, names in _HOMES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # to a type checker it would make any name an Any
+if not TYPE_CHECKING:  # a type checker would take any name of this module for an Any
 
     def __getattr__(name: str) -> Any:
         """Import a public name from where it stands."""
         if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_HOME_OF[name]), name)
-        globals()[name] = value  # the next time it is found without this function
+        globals()[name] = value  # found without this function from now on
         return value

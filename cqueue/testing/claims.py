@@ -1,8 +1,8 @@
-"""Who held which message, from when, until when, and what ended it.
+"""Which consumer held which message, from when until when, and what ended the lease.
 
-The end of a lease is cluster time. It is carried over to the monotonic clock by the client that was
-told of it, through its own cluster clock at that moment: so a history needs no agreement of wall
-clocks, and a client whose wall clock steps says nothing false.
+A lease ends by cluster time. The client that got the lease converts its end to the monotonic clock, through
+its own cluster clock at that moment. So a history needs no agreement of wall clocks, and a client whose wall
+clock steps reports nothing false.
 """
 
 from __future__ import annotations
@@ -16,13 +16,26 @@ from cqueue.testing.events import FAIL, NEVER, OK, Call
 from cqueue.testing.report import GIVEN_BACK, NACKED
 
 GIVES_BACK: Final = {"nack": NACKED, "snooze": NACKED, "dead": GIVEN_BACK}
+"""Operations that end a lease, and why the next delivery is allowed then."""
 ROUNDING_NS: Final = 2_000_000
-"""Ends of leases are told in whole ms."""
+"""Tolerance at the end of a lease, 2 ms in ns: ends are reported in whole ms, at two places."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """One delivery of one message. until_ns: when its timeout passes; gone_ns: when it was given up."""
+    """One delivery of one message. Times are monotonic ns.
+
+    Attributes:
+        id: id of the message.
+        key: name of the message's body.
+        owner: process and consumer.
+        began_ns, at_ns: beginning and end of the receive.
+        until_ns: when the lease's timeout passes.
+        fence, attempt: as delivered.
+        origin: for a dead letter, the id of the message that died.
+        gone_ns: when the consumer gave the lease up.
+        why: how the consumer gave it up, if it did.
+    """
 
     id: str
     key: str
@@ -32,31 +45,31 @@ class Claim:
     until_ns: float
     fence: int
     attempt: int
-    origin: str | None  # of a dead letter: the id of the message that died
+    origin: str | None
     gone_ns: float = NEVER
-    why: str | None = None  # how it was given up, if it was
+    why: str | None = None
 
     def is_over(self, at_ns: float) -> bool:
-        """Whether somebody else may hold the message at that moment."""
+        """Return whether another consumer may hold the message at that moment."""
         return at_ns >= self.until_ns - ROUNDING_NS or at_ns >= self.gone_ns
 
     def give_up(self, at_ns: float, why: str) -> None:
-        """Its holder let it go, or may have."""
+        """Note that the consumer gave the lease up, or may have."""
         if at_ns < self.gone_ns:
             self.gone_ns, self.why = at_ns, why
 
 
 def claims_of(everything: Iterable[Call]) -> list[Claim]:
-    """All deliveries, with what their holders did to them later."""
+    """Return all deliveries, with what their consumers did to them later."""
     book = _Book()
-    # In order of ends for receives, of beginnings for the rest: a holder acts on what it has got.
+    # Receives by their ends, other calls by their beginnings: a consumer acts on what it has received.
     for call in sorted(everything, key=_acts_ns):
         book.enter(call)
     return book.claims
 
 
 class _Book:
-    """Claims so far, and the latest of each owner for each message."""
+    """Claims so far, and the latest claim of each owner for each message."""
 
     def __init__(self) -> None:
         self.claims: list[Claim] = []
@@ -64,7 +77,7 @@ class _Book:
         self._by_owner: dict[tuple[str, str], list[Claim]] = defaultdict(list)
 
     def enter(self, call: Call) -> None:
-        """Take one call into account."""
+        """Apply one call to the claims."""
         if call.operation == "receive" and call.outcome == OK:
             self._receive(call)
         elif call.operation == "extend" and call.outcome == OK:
@@ -110,6 +123,6 @@ def _taken(call: Call) -> Iterable[Claim]:
 
 
 def _on_monotonic(call: Call, due_ms: int) -> float:
-    """A moment of cluster time on the monotonic clock; without cluster time, by the wall clock."""
+    """Convert cluster time to the monotonic clock; without cluster time, by the wall clock."""
     cluster_us = call.wall_ns // 1000 if call.cluster_us is None else call.cluster_us
     return call.ended_ns + (due_ms * 1000 - cluster_us) * 1000

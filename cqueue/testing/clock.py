@@ -1,4 +1,4 @@
-"""Time that a test moves by hand: a cluster clock that stands still."""
+"""A cluster clock that stands still until a test moves it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from cqueue.clock import ClusterClock, wall_us
 from cqueue.errors import BadInput
 
 STEP_MS: Final = 100
-"""The clock is moved to whole steps of this, to which the due times of retries are rounded up."""
+"""Ms of one step of the clock; due times of retries are rounded up to the same steps."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_US: Final = 1_000_000
 
 
 class ManualClock(ClusterClock):
-    """The cluster's time in µs since 1970. Thread-safe."""
+    """The cluster's time in µs since 1970, moved by hand. Thread-safe.
+
+    Args:
+        now: aware time at which the clock begins; None: the current second.
+
+    Raises:
+        BadInput: `now` has no time zone.
+    """
 
     def __init__(self, now: datetime | None = None) -> None:
         super().__init__(lambda: [(self._us, 0)])
@@ -24,24 +31,24 @@ class ManualClock(ClusterClock):
         self._us = wall_us() // _SECOND_US * _SECOND_US if now is None else _us_of(now)
 
     def now_us(self, *, checked: bool = False) -> int:
-        """The time."""
+        """Return the time, in µs since 1970."""
         return self._us
 
     def sync(self) -> int:
-        """The time: there is nobody to ask."""
+        """Return the time; there is no node to ask."""
         return self._us
 
     def move_to(self, us: int) -> None:
-        """Move it forward to this time; it does not go back."""
+        """Move the clock forward to this time; it never goes back."""
         with self._moving:
             self._us = max(self._us, us)
 
     def pause(self, seconds: float) -> None:
-        """Called by a driver instead of sleeping."""
+        """Move the clock forward; a driver calls this instead of sleeping."""
         self.move_to(self._us + round(seconds * _SECOND_US))
 
     def after(self, duration: timedelta) -> int:
-        """The time so long from now, rounded up to a whole step; its µs stay, as what was sent has them."""
+        """Return the time after `duration`, rounded up to a whole step; the µs below a ms stay."""
         ms = (self._us + duration // timedelta(microseconds=1)) // 1000
         return -(-ms // STEP_MS) * STEP_MS * 1000 + self._us % 1000
 

@@ -1,9 +1,8 @@
 """Lines of a history: what a client asked, and what it was told.
 
-A call leaves two lines: *invoke* before anything happens, and one of *ok*, *fail* (certainly not done)
-or *unknown* after. A process that is killed leaves an invoke without an end, which is judged as
-unknown. All order comes from the monotonic clock, which all processes of a machine share; the wall
-clock is there for people.
+A call leaves two lines: *invoke* before anything happens, and *ok*, *fail* (certainly not done) or *unknown*
+after. A killed process leaves an invoke without an end, which is judged as unknown. Lines are ordered by the
+monotonic clock, which all processes of a machine share; the wall clock is for people.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ OK: Final = "ok"
 FAIL: Final = "fail"
 UNKNOWN: Final = "unknown"
 NEVER: Final = math.inf
+"""Time of an event that does not happen."""
 
 Note = Mapping[str, Any]
+"""Values about a message or a call."""
 
 
 class HistoryError(BadInput):
@@ -31,8 +32,21 @@ class HistoryError(BadInput):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One line. holder: the consumer, or for a send the thread. cluster_us: the client's cluster time."""
+class HistoryLine:
+    """One line of a history.
+
+    Attributes:
+        operation: send, receive, ack, nack, snooze, extend, dead, close or left.
+        phase: invoke, ok, fail or unknown.
+        call: number of the call in its process.
+        process: name of the process.
+        holder: the consumer; for a send the thread.
+        queue: name of the queue.
+        mono_ns, wall_ns: monotonic and wall time, in ns.
+        cluster_us: the client's cluster time, in µs since 1970; None if unknown.
+        messages: notes about the call's messages.
+        note: note about the call.
+    """
 
     operation: str
     phase: str
@@ -47,15 +61,15 @@ class Event:
     note: Note = field(default_factory=dict)
 
     def line(self) -> bytes:
-        """As it stands in the file."""
-        values = {name: getattr(self, name) for name in Event.__slots__}
+        """Return the line as the file stores it."""
+        values = {name: getattr(self, name) for name in HistoryLine.__slots__}
         kept = {name: value for name, value in values.items() if value not in (None, (), {})}
         return json.dumps(kept, separators=(",", ":")).encode() + b"\n"
 
 
 @dataclass(slots=True)
 class Call:
-    """What a client did: an invocation and what became of it."""
+    """What a client did: an invocation and its end."""
 
     operation: str
     queue: str
@@ -70,32 +84,32 @@ class Call:
     note: Note = field(default_factory=dict)
 
 
-def read(paths: Iterable[Path]) -> Iterator[Event]:
-    """All events of these files. A last line that is cut off, by a kill in mid-write, is left out.
+def read(paths: Iterable[Path]) -> Iterator[HistoryLine]:
+    """Yield all lines of these files. A last line that a kill has cut off is left out.
 
     Raises:
         HistoryError: any other line cannot be read.
     """
     for path in paths:
         lines = path.read_bytes().split(b"\n")
-        # After the last newline stands nothing, or a line that a kill cut off.
+        # After the last newline comes nothing, or a line that a kill has cut off.
         for number, line in enumerate(lines[:-1], 1):
             yield _parse(line, f"{path}:{number}")
 
 
-def _parse(line: bytes, where: str) -> Event:
+def _parse(line: bytes, where: str) -> HistoryLine:
     try:
         values = json.loads(line)
-        return Event(**{**values, "messages": tuple(values.get("messages", ()))})
+        return HistoryLine(**{**values, "messages": tuple(values.get("messages", ()))})
     except (ValueError, TypeError, AttributeError) as exc:
         raise HistoryError(f"{where} is not a line of a history: {exc}") from exc
 
 
-def calls(events: Iterable[Event]) -> list[Call]:
-    """Invocations with their ends, in order of their beginnings.
+def calls(events: Iterable[HistoryLine]) -> list[Call]:
+    """Return invocations with their ends, in the order of their beginnings.
 
     Raises:
-        HistoryError: an end without a beginning.
+        HistoryError: an end has no beginning.
     """
     ordered = sorted(events, key=lambda event: (event.mono_ns, event.phase != INVOKE))
     found: dict[tuple[str, int], Call] = {}
@@ -112,7 +126,7 @@ def calls(events: Iterable[Event]) -> list[Call]:
     return list(found.values())
 
 
-def _end(call: Call, event: Event) -> None:
+def _end(call: Call, event: HistoryLine) -> None:
     call.ended_ns = event.mono_ns
     call.outcome = event.phase
     call.answered = event.messages

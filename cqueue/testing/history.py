@@ -1,9 +1,8 @@
 """The history checker: judges what clients recorded, without looking into any store.
 
-Each verdict gives the queue the benefit of the doubt and no more. A call whose outcome is unknown
-may have happened, at any moment from its beginning on. A claim is applied somewhere between the
-beginning and the end of its receive. So whatever is reported cannot be explained by any order of
-events: it is a broken promise.
+Each judgement allows the queue every possible excuse and no more. A call of unknown outcome may have
+happened, at any moment from its beginning on. A claim takes effect somewhere between the beginning and the
+end of its receive. So a finding cannot be explained by any order of events: it is a broken promise.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cqueue.testing.claims import Claim, claims_of
-from cqueue.testing.events import FAIL, NEVER, OK, UNKNOWN, Call, Event, Note, calls, read
+from cqueue.testing.events import FAIL, NEVER, OK, UNKNOWN, Call, HistoryLine, Note, calls, read
 from cqueue.testing.report import EXPIRED, REMADE, SEND_UNKNOWN, Duplicate, Finding, Report
 
 NS = 1_000_000_000
@@ -33,8 +32,8 @@ def check(*paths: Path) -> Report:
     return judge(read(paths))
 
 
-def judge(events: Iterable[Event]) -> Report:
-    """Judge events in any order."""
+def judge(events: Iterable[HistoryLine]) -> Report:
+    """Judge lines in any order."""
     everything = calls(events)
     sent = [entry for call in everything if call.operation == "send" for entry in _entries(call)]
     claims = claims_of(everything)
@@ -63,7 +62,19 @@ def judge(events: Iterable[Event]) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that somebody sent, or tried to. ids: known ones, also where the outcome is not."""
+    """A message that a client sent, or tried to send.
+
+    Attributes:
+        key: name of the message's body.
+        queue, priority: where it was sent.
+        began_ns, ended_ns: beginning and end of the call.
+        outcome: ok, fail or unknown.
+        ids: known ids, also of a send with an unknown outcome.
+        remade: the call may have stored the message under a second id.
+        due_ns: earliest time at which the message may be due.
+        delayed: the message has a delay.
+        expires_ns: earliest time at which its time to live may pass.
+    """
 
     key: str
     queue: str
@@ -95,7 +106,7 @@ def _entries(call: Call) -> Iterable[Sent]:
             remade=bool(call.note.get("remade")),
             due_ns=call.began_ns + delay_ns,
             delayed=bool(delay_ns),
-            # Its time to live may have begun at any moment of the call.
+            # The time to live may have begun at any moment of the call.
             expires_ns=NEVER if ttl_ms is None else call.began_ns + ttl_ms * NS_PER_MS,
         )
 
@@ -104,7 +115,7 @@ def _entries(call: Call) -> Iterable[Sent]:
 
 
 def _lost(everything: list[Call], sent: list[Sent], claims: list[Claim]) -> Iterable[Finding]:
-    """Acknowledged, and by no account anywhere."""
+    """Yield messages whose send was acknowledged, and that no later call accounts for."""
     accounted = {claim.origin for claim in claims if claim.origin}
     for call in everything:
         if call.operation in LEAVES and _may_have_happened(call):
@@ -120,7 +131,10 @@ def _lost(everything: list[Call], sent: list[Sent], claims: list[Claim]) -> Iter
 
 
 def _may_have_happened(call: Call) -> bool:
-    """A refusal is certain for one message; of several, those before it may have been done."""
+    """Return whether the call may have done something.
+
+    The refusal of one message is certain; of several messages the first may be done.
+    """
     return call.outcome != FAIL or (call.operation == "dead" and len(call.asked) > 1)
 
 
@@ -137,7 +151,7 @@ def _unexpected(sent: list[Sent], claims: list[Claim]) -> Iterable[Finding]:
 
 
 def _why_unexpected(claim: Claim, entry: Sent | None, same_key: list[Sent]) -> str | None:
-    """What is wrong with a delivery; None if a send explains it."""
+    """Return what is wrong with a delivery; None if a send explains it."""
     if entry is not None and entry.key != claim.key:
         return f"delivered with another body than was sent ({entry.key})"
     if not same_key:
@@ -156,7 +170,7 @@ def _why_other_id(same_key: list[Sent]) -> str | None:
 
 
 def _left_at(everything: list[Call]) -> dict[str, float]:
-    """When it was acknowledged first that a message has left the queue."""
+    """Return when each message was first acknowledged to have left the queue."""
     left_at: dict[str, float] = {}
     for call in everything:
         if call.operation in LEAVES and call.outcome == OK:
@@ -177,7 +191,7 @@ def _resurrected(claims: list[Claim], left_at: dict[str, float]) -> Iterable[Fin
 
 
 def _judge_deliveries(claims: list[Claim], report: Report) -> None:
-    """Each delivery against all before it, in the order of their fences."""
+    """Judge each delivery against all before it, in the order of their fences."""
     for place, claim in enumerate(claims):
         before = claims[:place]
         for earlier in before:
@@ -202,7 +216,7 @@ def _overlap(earlier: Claim, later: Claim) -> str:
 
 
 def _copies(sent: list[Sent], by_id: dict[str, list[Claim]]) -> Iterable[Duplicate]:
-    """Messages of one body under several ids. What allows none of them is unexpected, and stands there."""
+    """Yield further messages of one body under other ids, unless they are reported as unexpected."""
     by_key: dict[str, list[Claim]] = defaultdict(list)
     for claims in by_id.values():
         first = min(claims, key=lambda claim: claim.at_ns)
@@ -238,7 +252,7 @@ def _judge_order(sent: list[Sent], by_id: dict[str, list[Claim]], report: Report
 
 
 def _inversions(firsts: list[tuple[Claim, Sent]]) -> int:
-    """How many were received wholly after a message that was sent wholly after them."""
+    """Count messages that were received wholly after a message that was sent wholly after them."""
     firsts.sort(key=lambda pair: pair[0].began_ns)
     received: list[tuple[float, float]] = []  # (end of the receive, beginning of the send)
     newest_ns, count = 0.0, 0

@@ -1,4 +1,4 @@
-"""What a test is told about messages: those that wait, those that were run, and dead letters."""
+"""What a sandbox tells about messages: waiting ones, runs, and dead letters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cqueue.dispatcher.tasks import Task
 from cqueue.message import MessageId
 
 SHOWN = 60
-"""Characters of an argument in a test's output."""
+"""Characters of an argument in a test's output: a call stays on one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -19,16 +19,16 @@ class Job:
     """A message that waits to be run.
 
     Attributes:
-        task: the task's name; None for a message that names none.
-        args: what the function is called with, by parameter, defaults included; empty if it cannot be read.
-        queue: the queue's name.
-        due: when it is to be run, in UTC.
-        attempt: which one that will be, from 1.
+        task: name of the task; None for a message that names none.
+        args: arguments of the call by parameter, defaults included; empty if they cannot be decoded.
+        queue: name of the queue.
+        due: when the message is to be run, in UTC.
+        attempt: number of that attempt, from 1.
         priority: 0, the most urgent, to 9.
-        headers: by name.
-        key: as it was sent with, or None.
-        id: of the message.
-        body: as it is stored.
+        headers: headers by name.
+        key: key of the message, or None.
+        id: id of the message.
+        body: the stored body.
     """
 
     task: str | None
@@ -51,17 +51,17 @@ class Run:
     """One run of a task.
 
     Attributes:
-        task: the task's name; None for a message that names none.
+        task: name of the task; None for a message that names none.
         args: as in `Job`.
-        queue: the queue's name.
-        attempt: which one it was, from 1.
+        queue: name of the queue.
+        attempt: number of the attempt, from 1.
         outcome: succeeded, retried, snoozed, cancelled, left (to its visibility timeout), or dead.
-        delay: until the next attempt, after retried, snoozed and left.
-        reason: why, where there is one.
+        delay: time until the next attempt, after retried, snoozed and left.
+        reason: why, if there is a reason.
         result: what the task returned.
-        error: what it raised, or None.
-        at: the time of the block's clock, in UTC.
-        id: of the message.
+        error: what the task raised, or None.
+        at: time of the block's clock, in UTC.
+        id: id of the message.
     """
 
     task: str | None
@@ -83,32 +83,32 @@ class Run:
 
 
 class Runs(tuple[Run, ...]):
-    """What a call has run, in order."""
+    """The runs of one call, in order."""
 
     __slots__ = ()
 
     @property
     def succeeded(self) -> list[Run]:
-        """Those that did their work."""
+        """Runs that did their work."""
         return self._of("succeeded")
 
     @property
     def retried(self) -> list[Run]:
-        """Those that come again, with the attempt counted."""
+        """Runs whose message is delivered again, with the attempt counted."""
         return self._of("retried")
 
     @property
     def dead(self) -> list[Run]:
-        """Those that ended in the dead-letter queue."""
+        """Runs whose message went to the dead-letter queue."""
         return self._of("dead")
 
     @property
     def failed(self) -> list[Run]:
-        """Those that raised something, whatever followed."""
+        """Runs that raised an error, whatever followed."""
         return [run for run in self if run.error is not None]
 
     def of(self, task: Task[..., Any]) -> list[Run]:
-        """The runs of one task."""
+        """Return the runs of one task."""
         return [run for run in self if run.task == task.name]
 
     def _of(self, outcome: str) -> list[Run]:
@@ -120,17 +120,17 @@ class DeadJob:
     """A dead letter.
 
     Attributes:
-        task: the task's name; None for a message that named none.
+        task: name of the task; None for a message that named none.
         args: as in `Job`.
-        queue: the queue in which it died.
-        attempts: how many it had.
+        queue: queue in which the message died.
+        attempts: attempts that it used.
         reason: why it died.
-        traceback: of the error, as text; empty if there was none.
-        died_at: when, in UTC.
-        headers: its own, without those that say why it died.
-        key: as it was sent with, or None.
-        id: the message's in its queue; the dead letter has another one.
-        body: as it was sent.
+        traceback: traceback of the error, as text; empty if there was none.
+        died_at: when it died, in UTC.
+        headers: headers of the message, without those about its death.
+        key: key of the message, or None.
+        id: id of the message in its queue; the dead letter has another id.
+        body: the body as it was sent.
     """
 
     task: str | None
@@ -150,7 +150,7 @@ class DeadJob:
 
 
 def call(task: str | None, args: Mapping[str, Any]) -> str:
-    """A call as Python writes it, for people."""
+    """Return a call in Python's notation, for people."""
     shown = ", ".join(f"{name}={_short(value)}" for name, value in args.items())
     return f"{task or 'without task'}({shown})"
 

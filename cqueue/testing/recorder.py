@@ -1,7 +1,7 @@
-"""Writes down what one process asks of a queue, and what it is told.
+"""Records what one process asks of a queue, and what it is told.
 
-A line is one write to a file opened for appending, so that of a process killed by SIGKILL all lines
-but perhaps the last are whole. A file belongs to one process; the checker takes any number of them.
+A line is one write to a file opened for appending, so after SIGKILL every line but perhaps the last is whole.
+A file belongs to one process; the checker reads any number of files.
 """
 
 from __future__ import annotations
@@ -32,22 +32,25 @@ from cqueue.protocol.poll import Share
 from cqueue.queue import MAX_PEEK, Queue, StoredMessage
 from cqueue.received import Messages, ReceivedMessage
 from cqueue.store.operations import WideRow
-from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, Event
+from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, HistoryLine
 
 MS: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def digest(body: bytes) -> str:
-    """Names a body: bodies of messages that are to be told apart must differ."""
+    """Return a name for a body. Bodies of messages that must be told apart must differ."""
     return blake2b(body, digest_size=8).hexdigest()
 
 
 @contextmanager
 def recording(queue: Queue, path: Path, *, key: Callable[[bytes], str] = digest) -> Iterator[Recorder]:
-    """The queue, with everything that is done through the recorder written to `path`.
+    """Yield a recorder of the queue, which writes everything that is done through it to `path`.
 
-    key: names a message by its body.
+    Args:
+        queue: the queue.
+        path: file of the history; lines are appended.
+        key: return a name for a message's body.
 
     Example:
         with recording(queue, Path("history.jsonl")) as recorded, recorded.consumer() as consumer:
@@ -74,19 +77,19 @@ class Recorder:
         self._consumers = itertools.count(1)
 
     def close(self) -> None:
-        """Write no more. The queue stays open."""
+        """Close the file. The queue stays open."""
         file, self._file = self._file, -1
         os.close(file)
 
     def send(self, message: bytes | Message) -> MessageId:
-        """As `Producer.send`."""
+        """Send one message; as `Producer.send`."""
         result = self.send_many([Message(message) if isinstance(message, bytes) else message])
         for _, error in result.failed:
             raise error
         return MessageId(str(result.ids[0]))
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
-        """As `Queue.send_many`."""
+        """Send messages; as `Queue.send_many`."""
         entries = list(messages)
         asked = [self._sent(message) for message in entries]
 
@@ -97,13 +100,16 @@ class Recorder:
         return result
 
     def consumer(self, **options: Any) -> RecordedConsumer:
-        """As `Queue.consumer`; messages it gives are settled through it, and recorded too."""
+        """Return a consumer; as `Queue.consumer`. Its messages are settled through it, and recorded too."""
         return RecordedConsumer(self, self.queue.consumer(**options), f"consumer-{next(self._consumers)}")
 
     def left(self, dead: Queue | None = None) -> int:
-        """Record what is in the queue now, and in its dead-letter queue; how many those are.
+        """Record what is in the queue now, and in its dead-letter queue; return how many messages that is.
 
-        To be called when all clients are through: what is found here is not lost.
+        Call it when all clients have finished: the checker does not count these messages as lost.
+
+        Raises:
+            BadInput: there are more messages than a peek returns.
         """
         found = self.queue.peek(MAX_PEEK) + (dead.peek(MAX_PEEK) if dead is not None else [])
         if len(found) >= MAX_PEEK:
@@ -130,7 +136,7 @@ class Recorder:
         return note
 
     def received(self, message: ReceivedMessage) -> dict[str, Any]:
-        """What a history says of a message that was delivered."""
+        """Return the note about a delivered message."""
         note = {
             "id": str(message.id),
             "key": self._key(message.body),
@@ -141,7 +147,7 @@ class Recorder:
         origin = message.headers.get(HEADER_ID)
         return note if origin is None else {**note, "origin": origin}
 
-    def call(  # the one place where lines are made
+    def call(  # all lines are made here
         self,
         operation: str,
         holder: str,
@@ -151,7 +157,9 @@ class Recorder:
         answer: Callable[[Any], tuple[str, list[dict[str, Any]], dict[str, Any]]],
         note: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run a call between its two lines. answer: outcome, messages and remarks of a result."""
+        """Run a call between its two lines. `answer`: return outcome, notes on messages and remarks of a
+        result.
+        """
         number = next(self._numbers)
         self._write(INVOKE, operation, holder, number, asked, note or {})
         try:
@@ -173,7 +181,7 @@ class Recorder:
         messages: list[dict[str, Any]],
         note: Mapping[str, Any],
     ) -> None:
-        event = Event(
+        event = HistoryLine(
             operation=operation,
             phase=phase,
             call=number,
@@ -209,12 +217,12 @@ def _outcomes(result: SendResult) -> tuple[str, list[dict[str, Any]], dict[str, 
 
 
 def due_ms(message: ReceivedMessage) -> int:
-    """When its timeout passes, in ms of cluster time."""
+    """Return when the message's timeout passes, in ms of cluster time since 1970."""
     return (message.visible_again - _EPOCH) // MS
 
 
 class RecordedConsumer:
-    """As `Consumer`, with every call in the history."""
+    """A `Consumer` that records every call."""
 
     def __init__(self, recorder: Recorder, consumer: Consumer, name: str) -> None:
         self.name = name
@@ -242,7 +250,7 @@ class RecordedConsumer:
 
     @property
     def settles_with(self) -> RecordedConsumer:
-        """Itself: a history says who has settled a message."""
+        """This consumer: the history says which consumer settled a message."""
         return self
 
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
@@ -272,7 +280,7 @@ class RecordedConsumer:
         self._settle("ack", listed, lambda: self._consumer.ack(listed))
 
     def ack_async(self, messages: Messages) -> Future[None]:
-        """As `Consumer.ack_async`; recorded when a thread of the client takes it up."""
+        """As `Consumer.ack_async`; recorded when a thread of the client runs it."""
         return self._consumer._settler._executor.submit(partial(self.ack, _listed(messages)))  # noqa: SLF001
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:

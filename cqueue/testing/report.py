@@ -1,4 +1,4 @@
-"""What the checker says of a history."""
+"""The result of checking a history."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+# Reasons that allow a further delivery of a message.
 EXPIRED: Final = "timeout expired"
 NACKED: Final = "nacked"
 GIVEN_BACK: Final = "given back"
 SEND_UNKNOWN: Final = "unknown send repeated"
 REMADE: Final = "remade late"
 SHOWN = 5
+"""Broken promises of each kind in the text: enough to recognize a pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A promise that was broken, for one message."""
+    """A promise that was broken for one message."""
 
     id: str
     key: str
@@ -28,7 +30,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A delivery beyond the first. reason: what allows it; after_s: since the delivery before it."""
+    """A delivery beyond the first.
+
+    Attributes:
+        id: id of the message.
+        key: name of the message's body.
+        reason: what allows the delivery.
+        after_s: seconds since the delivery before it.
+    """
 
     id: str
     key: str
@@ -38,18 +47,19 @@ class Duplicate:
 
 @dataclass(slots=True)
 class Report:
-    """The verdicts. The first five must be empty; the rest are figures.
+    """The judgement of a history. The first five fields must be empty; the rest are figures.
 
     Attributes:
-        lost: the send was acknowledged; the message is neither acked, dead, expired nor left.
-        unexpected: delivered, but never sent, or under an id that no send can have made.
-        resurrected: delivered by a receive that began after the message's ack was acknowledged.
-        overlapping: two holders, without an expired or given-up timeout between them.
-        stale: a later claim carries a lower fence than an earlier one.
+        lost: messages whose send was acknowledged, and that are neither acked, dead, expired nor left.
+        unexpected: deliveries of messages that were never sent, or under an id that no send can have made.
+        resurrected: deliveries by a receive that began after the message's ack was acknowledged.
+        overlapping: deliveries to a second consumer before the first lease had expired or was given up.
+        stale: later claims with a lower fence than an earlier one.
         duplicated: deliveries beyond the first, each with the reason that allows it.
         inversions: messages delivered after one that was sent later. Order is no promise.
-        sends, unknown_sends, deliveries, acks: how many messages.
-        early_s, late_s: the most that a first delivery came before, or after, its due time.
+        sends, unknown_sends, deliveries, acks: numbers of messages.
+        early_s, late_s: longest time by which a first delivery came before, or after, its due time, in
+            seconds.
     """
 
     lost: list[Finding] = field(default_factory=list)
@@ -68,7 +78,7 @@ class Report:
 
     @property
     def broken(self) -> list[tuple[str, Finding]]:
-        """All broken promises, each with its verdict."""
+        """All broken promises, each with its kind."""
         names = ("lost", "unexpected", "resurrected", "overlapping", "stale")
         return [(name, finding) for name in names for finding in getattr(self, name)]
 
@@ -79,11 +89,11 @@ class Report:
 
     @property
     def reasons(self) -> Counter[str]:
-        """How many duplicates there are by reason."""
+        """Numbers of duplicates by reason."""
         return Counter(duplicate.reason for duplicate in self.duplicated)
 
     def figures(self) -> dict[str, Any]:
-        """All verdicts as numbers."""
+        """Return all results as numbers."""
         return {
             "sends": self.sends,
             "unknown_sends": self.unknown_sends,
@@ -99,7 +109,7 @@ class Report:
         }
 
     def __str__(self) -> str:
-        """The figures, the reasons of duplicates, and the first broken promises of each kind."""
+        """Return the figures, the reasons of duplicates, and the first broken promises of each kind."""
         lines = [" ".join(f"{name}={value}" for name, value in self.figures().items())]
         lines += [f"duplicated: {count} × {reason}" for reason, count in sorted(self.reasons.items())]
         shown: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""`app.testing()`: an application in memory, with a clock that a test moves by hand.
+"""`app.testing()`: an application in memory, with a clock that the test moves.
 
-The application stands at module level and is imported by whatever enqueues, so a test cannot hand another one
-in. It lends the application another client instead, for as long as the block lasts.
+The application stands at module level, and every module that enqueues imports it, so a test cannot pass
+another one. Instead the sandbox lends the application another client until the block ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cqueue import ids
 from cqueue.catalog import Catalog
 from cqueue.client import Client
 from cqueue.config import QueueConfig
-from cqueue.dispatcher.definition import Ticket
+from cqueue.dispatcher.definition import FiringId
 from cqueue.dispatcher.inline import Inline, Ran
 from cqueue.dispatcher.payload import decode
 from cqueue.dispatcher.tasks import Task
@@ -36,19 +36,20 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.queue import Queue
 from cqueue.testing.clock import ManualClock
 from cqueue.testing.jobs import DeadJob, Job, Run, Runs
-from cqueue.testing.store import ManualStore, Standing, growing_bits
+from cqueue.testing.store import ManualStore, QueuedMessage, growing_bits
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.app import App
 
 MAX_RUNS: Final = 10_000
+"""Runs of one call before `Endless`: far more than a test means to run, and done within seconds."""
 _ABOUT_DEATH: Final = {HEADER_REASON, HEADER_QUEUE, HEADER_ATTEMPTS, HEADER_ID, HEADER_TRACEBACK}
 
 AnyTask = Task[..., Any]
 
 
 class Endless(CqueueError):
-    """A call has run more messages than it may: a task seems to enqueue itself, or to fail for ever."""
+    """A call has run more messages than allowed: a task seems to enqueue itself, or to fail for ever."""
 
 
 class _MemoryClient(Client):
@@ -62,11 +63,11 @@ class _MemoryClient(Client):
 class Sandbox:
     """The application in a test; made by `App.testing`, and used in a `with` block.
 
-    One thread at a time calls its methods; the program may enqueue on any. Messages are run on the calling
+    One thread at a time calls its methods; the program may enqueue on any thread. Messages run on the calling
     thread, one after another: queue by queue, the most urgent first, then in the order of their due times.
 
-    The clock stands still until `advance` moves it. Handlers get its time from `current_context().now`;
-    `datetime.now()` tells real time.
+    The clock stands still until `advance` moves it. Handlers read its time from `current_context().now`;
+    `datetime.now()` returns real time.
     """
 
     def __init__(self, app: App, *, now: datetime | None = None) -> None:
@@ -102,21 +103,21 @@ class Sandbox:
         self._state = "closed"
         self._open.close()
 
-    # ── looking ──
+    # ── reading ──
 
     @property
     def now(self) -> datetime:
-        """The time of the block's clock, in UTC."""
+        """Time of the block's clock, in UTC."""
         return to_datetime(self._clock.now_us() // 1000)
 
     def enqueued(self, task: AnyTask | None = None, /, **subset: Any) -> list[Job]:
-        """What waits to be run, delayed messages and retries included, in the order of due times.
+        """Return messages that wait to be run, with delayed messages and retries, in the order of due times.
 
-        The next firing of a schedule is not among it, before its first attempt.
+        The next firing of a schedule is left out until its first attempt.
 
         Args:
             task: only messages of this task; None for all.
-            subset: only those whose arguments have these values.
+            subset: only messages whose arguments have these values.
 
         Raises:
             BadArguments: the task has no such parameter.
@@ -127,35 +128,33 @@ class Sandbox:
         return sorted(found, key=lambda job: job.due)
 
     def dead(self, task: AnyTask | None = None, /, **subset: Any) -> list[DeadJob]:
-        """The dead letters, in the order of their due times as messages; arguments as for `enqueued`."""
+        """Return the dead letters in the order of their due times; arguments as for `enqueued`."""
         _check_subset(task, subset)
         letters = [
-            self._dead_job(queue, one)
-            for queue in self._names()
-            for one in self._standing(queue + DEAD_SUFFIX)
+            self._dead_job(queue, one) for queue in self._names() for one in self._queued(queue + DEAD_SUFFIX)
         ]
         found = [letter for letter in letters if _fits(letter, task, subset)]
         return sorted(found, key=lambda letter: letter.id.locate().id)
 
     def _names(self) -> list[str]:
-        """Of all queues but those of dead letters."""
+        """Return the names of all queues without dead-letter queues."""
         self._check_open()
         return [entry.row.name for entry in self._catalog.all() if not entry.row.name.endswith(DEAD_SUFFIX)]
 
-    def _standing(self, queue: str) -> list[Standing]:
-        return self._store.standing(self._catalog.entry(queue).spec.partition)
+    def _queued(self, queue: str) -> list[QueuedMessage]:
+        return self._store.queued(self._catalog.entry(queue).spec.partition)
 
-    def _waiting(self, queue: str) -> Iterator[Standing]:
+    def _waiting(self, queue: str) -> Iterator[QueuedMessage]:
         now_us = self._clock.now_us()
-        for one in self._standing(queue):
+        for one in self._queued(queue):
             is_held = one.held and one.next_us > now_us
             is_expired = one.row.expires is not None and one.row.expires * 1000 <= now_us
-            ticket = Ticket.parse(one.row.trigger)
-            is_to_fire = ticket is not None and not ticket.is_manual and one.attempt == 1
+            firing_id = FiringId.parse(one.row.trigger)
+            is_to_fire = firing_id is not None and not firing_id.is_manual and one.attempt == 1
             if not (is_held or is_expired or is_to_fire):
                 yield one
 
-    def _job(self, queue: str, one: Standing) -> Job:
+    def _job(self, queue: str, one: QueuedMessage) -> Job:
         return Job(
             task=one.row.task,
             args=self._args(one.row.task, one.body, one.row.codec),
@@ -169,7 +168,7 @@ class Sandbox:
             body=one.body,
         )
 
-    def _dead_job(self, queue: str, one: Standing) -> DeadJob:
+    def _dead_job(self, queue: str, one: QueuedMessage) -> DeadJob:
         headers = dict(one.row.headers or {})
         return DeadJob(
             task=one.row.task,
@@ -186,7 +185,7 @@ class Sandbox:
         )
 
     def _args(self, task: str | None, body: bytes, codec: str | None) -> Mapping[str, Any]:
-        """The arguments by parameter; those of other messages as far as they can be read."""
+        """Return the arguments by parameter; for other messages, as far as they can be decoded."""
         try:
             args, kwargs = decode(body, codec)
         except PayloadMismatch:
@@ -204,35 +203,35 @@ class Sandbox:
     # ── running ──
 
     def drain(self, *, reraise: bool = False, max_runs: int = MAX_RUNS) -> Runs:
-        """Run everything that is due, and what comes of it, until nothing is due.
+        """Run everything that is due, and what it enqueues, until nothing is due.
 
         Args:
-            reraise: raise what a task raised, after its message has been settled; without it a failure only
-                stands in the result.
-            max_runs: at most so many.
+            reraise: raise a task's error after its message has been settled; otherwise errors only stand in
+                the result.
+            max_runs: most runs.
 
         Returns:
-            What was run, in order.
+            The runs, in order.
 
         Raises:
-            Endless: more than `max_runs` messages came up.
+            Endless: more than `max_runs` messages were due.
         """
         return self._all(self._due(), reraise=reraise, max_runs=max_runs)
 
     def advance(self, duration: timedelta, *, reraise: bool = False, max_runs: int = MAX_RUNS) -> Runs:
-        """Move the clock on, and run what becomes due on the way, each at its time.
+        """Move the clock forward, and run what becomes due on the way, each message at its time.
 
-        That is what is due now, then delayed messages, retries, firings of schedules, and messages whose
+        That includes messages due now, delayed messages, retries, firings of schedules, and messages whose
         visibility timeout passes. The clock ends at a whole tenth of a second, as due times of retries do.
 
         Args:
             duration: 0 to 10 years.
             reraise: as for `drain`.
-            max_runs: at most so many.
+            max_runs: most runs.
 
         Raises:
-            BadInput: the duration is out of its range.
-            Endless: more than `max_runs` messages came up.
+            BadInput: the duration is out of range.
+            Endless: more than `max_runs` messages were due.
         """
         check_duration("duration", duration, timedelta(), MAX_DELAY)
         return self._all(self._until(self._clock.after(duration)), reraise=reraise, max_runs=max_runs)
@@ -240,10 +239,10 @@ class Sandbox:
     def fire(self, task: AnyTask, /, *, reraise: bool = False) -> Run:
         """Run a periodic task now, as its schedule would, with its firing in the context.
 
-        What else is due is not run. The schedule's own times stay as they are, as with `Schedules.run_now`.
+        Other due messages are not run. The schedule's own times stay, as with `Schedules.run_now`.
 
         Raises:
-            BadInput: no schedule of this application calls the task.
+            BadInput: no schedule of this application calls the task, or its queue is paused.
         """
         key = self._app.schedule_of(task)
         self._check_open()
@@ -272,7 +271,7 @@ class Sandbox:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """One call runs messages at a time: others would find theirs held."""
+        """Let one call at a time run messages: a second one would find them held."""
         self._check_open()
         if not self._turn.acquire(blocking=False):
             raise BadInput("messages of this testing block are being run already, by a task or thread of it")
@@ -283,7 +282,7 @@ class Sandbox:
             self._turn.release()
 
     def _due(self) -> Iterator[Ran]:
-        """What is due now, and what becomes of it, until nothing is, or what is left gives nothing."""
+        """Run what is due now, and what it enqueues, until nothing is due or can be received."""
         given = True
         before: list[int] = []
         while (due := self._due_now()) and (given or before != [one.row.id for _, one in due]):
@@ -293,17 +292,17 @@ class Sandbox:
                     given = True
                     yield ran
 
-    def _due_now(self) -> list[tuple[str, Standing]]:
-        """Messages that are due, with their queues: queue by queue, and there in the order of due times."""
+    def _due_now(self) -> list[tuple[str, QueuedMessage]]:
+        """Return due messages with their queues: queue by queue, in the order of due times."""
         now_us = self._clock.now_us()
         return [(queue, one) for queue, one in self._in_tasks() if one.next_us <= now_us]
 
-    def _in_tasks(self) -> Iterator[tuple[str, Standing]]:
-        """All messages of the tasks' queues, with those."""
-        return ((queue, one) for queue in list(self._work.queues) for one in self._standing(queue))
+    def _in_tasks(self) -> Iterator[tuple[str, QueuedMessage]]:
+        """Yield all messages of the tasks' queues, each with its queue."""
+        return ((queue, one) for queue in list(self._work.queues) for one in self._queued(queue))
 
     def _until(self, target_us: int) -> Iterator[Ran]:
-        """What becomes due until that time, which it then is."""
+        """Run what becomes due until that time, and move the clock there."""
         yield from self._due()
         while (next_us := self._next_us()) is not None and next_us <= target_us:
             self._clock.move_to(next_us)
@@ -311,7 +310,7 @@ class Sandbox:
         self._clock.move_to(target_us)
 
     def _next_us(self) -> int | None:
-        """When the next message comes up after now."""
+        """Return when the next message becomes due after now, in µs since 1970; None if none does."""
         now_us = self._clock.now_us()
         coming = (one.next_us for _, one in self._in_tasks() if one.next_us > now_us)
         return min(coming, default=None)
@@ -340,7 +339,7 @@ class Sandbox:
 
 
 def _joined(bits: Iterator[int], count: int) -> int:
-    """So many bits, 64 at a time."""
+    """Return `count` random bits, taken 64 at a time."""
     number = 0
     for _ in range(-(-count // 64)):
         number = number << 64 | next(bits)
@@ -351,7 +350,7 @@ def _joined(bits: Iterator[int], count: int) -> int:
 
 
 def _check_subset(task: AnyTask | None, subset: Mapping[str, Any]) -> None:
-    """A mistyped name would find nothing, and a test that expects nothing would pass."""
+    """Refuse an unknown parameter: it would match nothing, and a test that expects nothing would pass."""
     if task is not None and not isinstance(task, Task):
         raise BadInput(f"{task!r} is not a task; give a function with @app.task")
     if task is None:
@@ -371,7 +370,7 @@ def _fits(one: Job | DeadJob, task: AnyTask | None, subset: Mapping[str, Any]) -
 
 
 def _flat(called: Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name; those of `**kwargs` by their own."""
+    """Return arguments by name; those of `**kwargs` under their own names."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
         if called.parameters[name].kind is Parameter.VAR_KEYWORD:

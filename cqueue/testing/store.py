@@ -1,4 +1,4 @@
-"""A store in memory that goes by a test's clock, and tells how its messages stand."""
+"""A store in memory that follows a test's clock, and lists the messages in it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from cqueue.store.operations import InsertMessages, MessageRow, Operation, SlotR
 from cqueue.testing.clock import ManualClock
 
 NEAR_US: Final = 1000
-"""Ids of 10,000 messages that are sent at one moment reach so far into the future."""
+"""µs by which the ids of 10,000 messages sent at one moment reach into the future."""
 _SIGNS: Final = 0x8080808080808080
+"""Turns a number into bytes whose signed order is the number's order, as ids are ordered."""
 
 
-class Standing(NamedTuple):
+class QueuedMessage(NamedTuple):
     """A message in a queue.
 
-    next_us: when it is due, or comes again. attempt: which one that will be. held: a consumer has it.
+    Attributes:
+        place: wide row of the message.
+        row: the stored row.
+        body: the body.
+        next_us: when the message is due, or due again, in µs since 1970.
+        attempt: number of that attempt.
+        held: a consumer holds the message.
     """
 
     place: Place
@@ -33,14 +40,15 @@ class Standing(NamedTuple):
 
     @property
     def id(self) -> MessageId:
-        """The message's id."""
+        """Id of the message."""
         return MessageId.of(self.place.wide_row, self.row.priority, self.row.id)
 
 
 class ManualStore(MemoryStore):
-    """A store by such a clock. Each send moves the clock on by 1 µs, so that messages are due in their order.
+    """A store in memory that follows the test's clock.
 
-    Clocks do not disagree here, so a visibility timeout passes to the millisecond.
+    Each send moves the clock by 1 µs, so that messages are due in the order of their sends. There is only one
+    clock, so visibility timeouts are exact to the millisecond.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -49,7 +57,7 @@ class ManualStore(MemoryStore):
         self._clock = clock
 
     def execute(self, operation: Operation[Any]) -> Any:
-        """Run one operation; never fails."""
+        """Perform one operation; never fails."""
         result = super().execute(operation)
         if isinstance(operation, InsertMessages):
             now_us = self._clock.now_us()
@@ -57,13 +65,13 @@ class ManualStore(MemoryStore):
             self._clock.move_to(max([now_us, *(us for us in sent_us if us - now_us <= NEAR_US)]) + 1)
         return result
 
-    def standing(self, queue: str) -> list[Standing]:
-        """All messages of a queue (its partition's name), in the order in which they are due."""
+    def queued(self, queue: str) -> list[QueuedMessage]:
+        """Return all messages of a queue (named by its partition), in the order in which they are due."""
         with self._mutex:
-            found = list(self._standing(queue))
+            found = list(self._queued(queue))
         return sorted(found, key=lambda one: (one.next_us, one.row.priority, one.row.id))
 
-    def _standing(self, queue: str) -> Iterator[Standing]:
+    def _queued(self, queue: str) -> Iterator[QueuedMessage]:
         for wide_row, partition in self._partitions.items():
             if wide_row.queue != queue or not any(rows.live for rows in partition.messages.values()):
                 continue
@@ -76,13 +84,13 @@ class ManualStore(MemoryStore):
                     yield _one(place, row, body, slots.get((priority, id_)))
 
 
-def _one(place: Place, row: MessageRow, body: bytes, slot: SlotRow | None) -> Standing:
+def _one(place: Place, row: MessageRow, body: bytes, slot: SlotRow | None) -> QueuedMessage:
     if slot is None:
-        return Standing(place, row, body, ids.time_us(row.id), 1, held=False)
+        return QueuedMessage(place, row, body, ids.time_us(row.id), 1, held=False)
     held = slot.state is SlotState.CLAIMED
-    return Standing(place, row, body, slot.due_ms * 1000, slot.attempt + 1, held=held)
+    return QueuedMessage(place, row, body, slot.due_ms * 1000, slot.attempt + 1, held=held)
 
 
 def growing_bits() -> Iterator[int]:
-    """Numbers of 64 bits for ids of one time, which order messages as they were sent."""
-    return (number ^ _SIGNS for number in count())  # as ids are ordered: by signed bytes
+    """Yield numbers of 64 bits for ids of one time, which keep messages in the order of their sends."""
+    return (number ^ _SIGNS for number in count())  # ids are ordered by signed bytes

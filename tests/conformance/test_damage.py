@@ -14,7 +14,7 @@ import cqueue
 from cqueue import ids, quarantine
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.triggers import Repeating
-from cqueue.dispatcher.watcher import look
+from cqueue.dispatcher.watcher import restart_stalled
 from cqueue.errors import DamagedRow, LogNotFound, QueueNotFound, ScheduleNotFound, SchemaMismatch
 from cqueue.log import LogConfig
 from cqueue.protocol import shards
@@ -282,7 +282,7 @@ BROKEN_SCHEDULES = {
 
 @pytest.mark.parametrize("columns", BROKEN_SCHEDULES.values(), ids=BROKEN_SCHEDULES.keys())
 def test_a_damaged_schedule_fails_alone(client, cql, name, columns):
-    """The list and the watcher go on with the others; it is replaced, or removed, as it stands."""
+    """The list and the schedule monitor go on with the others; it is replaced, or removed, as it stands."""
     queue = client.create_queue(name)
     for key in ("damaged", "other"):
         queue.schedules.add(key, Repeating(HOUR))
@@ -294,7 +294,7 @@ def test_a_damaged_schedule_fails_alone(client, cql, name, columns):
     assert [each.key for each in queue.schedules.list()] == ["other"]
     with pytest.raises(DamagedRow, match=r"table schedules.*remove"):
         queue.schedules.get("damaged")
-    assert look(queue.schedules.ledger) == ["other"]
+    assert restart_stalled(queue.schedules.store) == ["other"]
     assert client._quarantine.find("schedules", (partition, "damaged")) is not None
     assert queue.schedules.add("damaged", Repeating(HOUR), replace=True).state in {"active", "paused"}
     cql(update("schedules", where, **columns))

@@ -80,7 +80,7 @@ def test_threads_connect_once(connections):
 
 
 def test_a_client_that_was_given_stays_open():
-    """It is its owner's to close."""
+    """The caller who gave the client closes it."""
     with cqueue.connect("memory://") as client:
         with cqueue.App(client) as app:
             assert app.client is client
@@ -88,7 +88,7 @@ def test_a_client_that_was_given_stays_open():
 
 
 def test_a_closed_application_says_so(app):
-    """As a client does, also if it never was connected."""
+    """A closed application raises `Closed`, also if it never was connected."""
     app.client.create_queue("mail")
     app.task(queue="mail")(send)
     client = app.client
@@ -109,7 +109,7 @@ def test_anything_else_is_no_target():
 
 
 def test_setup_makes_missing_queues_with_enough_attempts(app):
-    """As many as the most patient task may use, no fewer than by default; existing ones are as they were."""
+    """A new queue allows what its most patient task may use, and no less than the default; others stay."""
     app.client.create_queue("old", cqueue.QueueConfig(max_attempts=7, shards=2))
     policies = {
         ("mail", "a"): cqueue.Retry(max_attempts=20),
@@ -151,7 +151,7 @@ def test_a_queue_without_a_limit_is_enough(app):
 
 
 def test_two_processes_may_set_up_at_once(app):
-    """Whoever is later finds the queue."""
+    """The process that comes second finds the queue."""
     app.task(queue="mail", retry=cqueue.Retry(max_attempts=20))(send)
 
     class Slow:
@@ -260,7 +260,7 @@ def test_middleware_sees_the_error_of_a_run(watched, notes):
 
 
 def test_many_and_other_messages_pass_it_too(watched, notes):
-    """Whatever goes out by the application; only what was stored is told."""
+    """The middleware sees every message that the application sends; only stored messages are reported."""
     task = watched.task(queue="mail")(send)
     watched.setup()
     result = task.enqueue_many([task.message("a"), task.message("b")])
@@ -374,7 +374,7 @@ def test_an_error_is_raised_after_its_message_was_settled(app, t):
 
 
 def test_a_task_is_retried_until_it_is_dead(app, t):
-    """By its policy; the dead letter says why."""
+    """The task's policy decides; the dead letter has the reason."""
 
     @app.task(retry=cqueue.Retry(timedelta(), max_attempts=3))
     def fail() -> None:
@@ -429,7 +429,7 @@ def test_false_leaves_the_message_to_its_timeout(app, t):
 
 
 def test_a_task_that_returns_a_value_has_done_its_work(app, t):
-    """It runs once, and its message is gone."""
+    """The task runs once, and its message is acked."""
 
     @app.task
     def count() -> int:
@@ -442,7 +442,7 @@ def test_a_task_that_returns_a_value_has_done_its_work(app, t):
     assert app.client.queue("default").stats(exact=True).live == 0
 
 
-def test_a_verdict_without_its_brackets_does_not_pass_for_a_value(app, t):
+def test_an_action_without_its_brackets_does_not_pass_for_a_value(app, t):
     """`return Retry` is a slip, and the message is still there."""
 
     @app.task
@@ -472,7 +472,7 @@ def test_an_unknown_task_waits(app, t):
 
 
 def test_an_application_says_how_long_unknown_tasks_wait():
-    """And so does whoever makes its dispatcher; 0 retries at once."""
+    """The application's value is the default of its dispatchers; 0 retries at once."""
     with cqueue.App("memory://", unknown_task_wait=timedelta()) as app:
         app.task(name="send")(send)
         with app.testing() as t:
@@ -487,10 +487,10 @@ def test_a_firing_of_an_unknown_task_leaves_its_schedule_alone(app, t):
     app.task(name="send")(send)
     (queue,) = app.setup()
     queue.schedules.add("k", cqueue.RunOnce(timedelta()), task="snd")
-    before = queue.schedules.ledger.read("k")
+    before = queue.schedules.store.read("k")
     (run,) = t.drain()
     assert run.outcome == "snoozed"
-    assert queue.schedules.ledger.read("k") == before
+    assert queue.schedules.store.read("k") == before
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_a_firing_of_an_unknown_task_leaves_its_schedule_alone(app, t):
     ],
 )
 def test_arguments_of_another_version_wait_whatever_the_policy(app, t, fields, why):
-    """They are no failure of the task: neither its rules nor its limit count."""
+    """Such arguments are no failure of the task: neither its rules nor its limit count."""
     policy = cqueue.Retry(max_attempts=1, rules={Exception: cqueue.Cancel()})
     app.task(name="send", retry=policy)(send)
     run = _enqueue_raw(app, t, task="send", **fields)
@@ -593,7 +593,7 @@ def test_a_dispatcher_runs_the_tasks(app):
 
 
 def test_a_dispatcher_has_the_middleware_and_the_queues_asked_for(watched, notes):
-    """That of the application first; queues of other tasks stay as they are."""
+    """The application's middleware comes first; queues of other tasks are left alone."""
     mail, audit = (watched.task(queue=name, name=name)(send) for name in ("mail", "audit"))
     more = []
     with watched.dispatcher("mail", middleware=[Recorder("more", more)]) as dispatcher:
@@ -607,7 +607,7 @@ def test_a_dispatcher_has_the_middleware_and_the_queues_asked_for(watched, notes
 
 
 def test_a_dispatcher_starts_with_queues_that_are_right(app):
-    """They are set up before, and checked; without any there is nothing to do."""
+    """The queues are set up and checked before the start; without tasks there is an error."""
     with pytest.raises(cqueue.ConfigError):
         app.dispatcher()
     app.client.create_queue("mail")

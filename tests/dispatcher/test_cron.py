@@ -109,7 +109,7 @@ def test_clocks_that_change(zone, expression, start, expected):
 
 
 def test_the_clocks_are_not_left_to_croniter():
-    """Its own time zones fire a fixed time twice in a fold. Where this fails, `cron` has code to delete."""
+    """The zones of croniter fire a fixed time twice in a fold. If this fails, `cron` has code to delete."""
     from croniter import croniter
 
     noon = datetime(2026, 10, 24, 12, tzinfo=ZoneInfo(BERLIN))

@@ -18,11 +18,11 @@ import cqueue
 from cqueue import client as clients
 from cqueue import garbage
 from cqueue.dispatcher import daemon, members
-from cqueue.dispatcher.daemon import Daemon, Ordered, Settings, signals_to
+from cqueue.dispatcher.daemon import Daemon, DaemonSettings, Ordered, signals_to
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.fleet import Fleet
+from cqueue.dispatcher.fleet import ParentProcess
 from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import Life, Signalled
+from cqueue.dispatcher.processes import Child, Signalled
 from cqueue.dispatcher.target import TargetError
 from cqueue.errors import ConfigError, QueueNotFound, Unavailable
 from tests.fix_dispatcher import until
@@ -102,7 +102,7 @@ class Running:
     def __init__(self, target="daemon_shop:app", *, notifier=None, address=None, **settings):
         self.inbox, self.reports, self.end = queue.SimpleQueue(), queue.SimpleQueue(), queue.SimpleQueue()
         self.daemon = Daemon(
-            Settings(target=target, **settings),
+            DaemonSettings(target=target, **settings),
             self.inbox,
             notifier=notifier,
             tell=self.reports.put,
@@ -155,7 +155,7 @@ def run(shop):
 
 
 def test_the_garbage_collector_is_set_before_the_first_message(run):
-    """As `garbage.settle` does; see its own tests."""
+    """The daemon sets it as `garbage.settle` does; see its own tests."""
     run().until(ready=True)
     assert gc.get_threshold()[0] == garbage.YOUNG
     assert gc.get_freeze_count() > 0
@@ -177,7 +177,7 @@ def test_a_signal_drains_what_runs_and_the_code_is_0(shop, run, number):
 
 
 def test_what_was_not_started_is_given_back_without_using_an_attempt(shop, run):
-    """At the first signal, so that others may have it while handlers here go on."""
+    """Messages are given back at the first signal, so that others can take them while handlers here go on."""
     slow = shop.app.tasks["slow"]
     for number in range(6):
         slow.enqueue(str(number))
@@ -270,7 +270,7 @@ def test_a_function_that_makes_an_application_runs(shop, run):
 
 
 def test_what_handlers_enqueue_waits_in_no_spool(shop, run, tmp_path):
-    """It goes to Cassandra at once: the processes of a daemon could not all have the spool open."""
+    """Messages go to Cassandra at once: the processes of a daemon could not all have the spool open."""
     shop.app.tasks["slow"].enqueue("a")
     assert run("daemon_shop:handing_on", drain=True).code == 0
     assert shop.seen == ["a"]
@@ -344,12 +344,12 @@ def test_systemd_hears_of_start_life_and_end(run, tmp_path):
 
 
 def test_the_watchdog_is_not_fed_while_a_thread_has_ended(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(Dispatcher, "dead_threads", lambda _: ("cqueue-feeder-0",))
+    monkeypatch.setattr(Dispatcher, "dead_threads", lambda _: ("cqueue-fetcher-0",))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         running = run(notifier=Notifier(str(tmp_path / "notify"), watchdog_s=0.02))
         for _ in range(3):
-            assert running.until(alive=False)["reason"] == "ended: cqueue-feeder-0"
+            assert running.until(alive=False)["reason"] == "ended: cqueue-fetcher-0"
         running.signal()
         assert running.code == 0
         heard = []
@@ -452,7 +452,9 @@ def test_children_are_real_processes_that_are_replaced_and_drained(seeded):
     """
     inbox = queue.SimpleQueue()
     options = {"threads": 1, "consumers": 1}
-    fleet = Fleet(Settings(target="seeded_shop:app", drain=True, log="json", options=options), 2, inbox)
+    fleet = ParentProcess(
+        DaemonSettings(target="seeded_shop:app", drain=True, log="json", options=options), 2, inbox
+    )
     with structlog.testing.capture_logs() as lines:
         assert fleet.run() == 0
     said = [line for line in lines if line["event"] == "child_ended"]
@@ -470,17 +472,17 @@ def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypat
     (tmp_path / "broken_shop.py").write_text("import missing_library\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TargetError, match="missing_library"):
-        Fleet(Settings(target="broken_shop:app", log="json"), 2, queue.SimpleQueue()).run()
+        ParentProcess(DaemonSettings(target="broken_shop:app", log="json"), 2, queue.SimpleQueue()).run()
 
 
 def test_a_parent_that_does_not_move_is_not_alive():
     """While it looks after its children it is, whatever they are: it replaces them itself."""
-    fleet = Fleet(Settings(target="shop:app"), 2, queue.SimpleQueue())
+    fleet = ParentProcess(DaemonSettings(target="shop:app"), 2, queue.SimpleQueue())
     assert fleet.health() == daemon.Health(alive=True, ready=False, reason="no process")
     supervisor = fleet._supervisor
-    supervisor.slots[1].life = Life(
-        None, 0.0, 0.0, health=daemon.Health(False, False, "ended: cqueue-keeper")
+    supervisor.slots[1].child = Child(
+        None, 0.0, 0.0, health=daemon.Health(False, False, "ended: cqueue-lease-extender")
     )
-    assert fleet.health() == daemon.Health(alive=True, ready=False, reason="1 ended: cqueue-keeper")
+    assert fleet.health() == daemon.Health(alive=True, ready=False, reason="1 ended: cqueue-lease-extender")
     supervisor.looked_s -= 61
     assert not fleet.health().alive

@@ -1,4 +1,4 @@
-"""What this version of an application cannot run waits for one that can, and is not buried meanwhile."""
+"""Messages that this version of an application cannot run wait for one that can, and are not buried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cqueue.dispatcher import deployment
 from cqueue.dispatcher.deployment import pause_for
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.tasks import Task
-from cqueue.dispatcher.watcher import look
+from cqueue.dispatcher.watcher import restart_stalled
 from cqueue.errors import PayloadMismatch, UnknownTask
 from tests.fix_dispatcher import SOON, until
 
@@ -19,7 +19,7 @@ SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 
 class Lines:
-    """What a dispatcher says."""
+    """The events of a dispatcher."""
 
     def __init__(self):
         self.said = []
@@ -92,7 +92,7 @@ def test_a_message_of_an_unknown_task_waits_an_hour_without_an_attempt_then_it_d
     assert "'resize'" in letter.headers["cqueue-dead-reason"]
 
 
-def test_whoever_is_deployed_later_and_knows_the_task_runs_it_as_a_first_attempt(letters, work, clock, old):
+def test_a_later_version_that_knows_the_task_runs_it_as_a_first_attempt(letters, work, clock, old):
     """A deployment in the wrong order costs nothing."""
     work.send_many([cqueue.Message(b"x", task="resize")])
     settled(old, snoozed=1)
@@ -106,7 +106,7 @@ def test_whoever_is_deployed_later_and_knows_the_task_runs_it_as_a_first_attempt
 
 
 def test_the_hour_of_a_backlog_begins_when_a_dispatcher_meets_it(work, clock, dispatch):
-    """It may have lain there all night; and a dispatcher that is started again gives it its time anew."""
+    """A message may have waited all night; a restarted dispatcher gives it the whole wait again."""
     work.send_many([cqueue.Message(b"x", task="resize")])
     clock.advance(8 * 3600)
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_the_hour_of_a_backlog_begins_when_a_dispatcher_meets_it(work, clock, di
 
 
 def test_a_message_that_names_no_task_waits_for_no_deployment(work, dispatch):
-    """No version of an application would know what to do with it, so it fails as it did."""
+    """No version of an application could run the message, so it fails like any other."""
     work.send(b"x")
     dispatcher = dispatch(work, {"mail": lambda *_: None})
     settled(dispatcher, retried=1)
@@ -128,7 +128,7 @@ def test_a_message_that_names_no_task_waits_for_no_deployment(work, dispatch):
 
 
 def test_a_wait_of_0_retries_at_once(letters, work, clock, dispatch, lines):
-    """For those who would rather have a dead letter in seconds."""
+    """With 0 a dead letter comes within seconds."""
     work.send_many([cqueue.Message(b"x", task="resize")])
     dispatcher = dispatch(work, {"mail": lambda *_: None}, unknown_task_wait=timedelta(), on_event=lines)
     until_dead(dispatcher, clock)
@@ -173,7 +173,7 @@ def test_arguments_that_this_version_does_not_take_wait_as_well(work, clock, dis
 
 
 def test_a_task_whose_arguments_are_wrong_in_many_ways_is_told_once(work, dispatch, lines):
-    """What is wrong comes from the message, so there may be any number of ways."""
+    """The error's text comes from the message, so there may be any number of texts."""
     task = Task(_resize, None, name="resize", queue="work", retry=cqueue.Retry(max_attempts=1))
     dispatcher = dispatch(work, {"resize": task.binding}, on_event=lines)
     bodies = [b'{"args": [1, 2]}', b'{"kwargs": {"depth": 1}}', b'{"args": []}']
@@ -184,7 +184,7 @@ def test_a_task_whose_arguments_are_wrong_in_many_ways_is_told_once(work, dispat
 
 @pytest.mark.parametrize("error", [UnknownTask("mine"), PayloadMismatch("mine")])
 def test_an_error_of_the_handler_itself_is_no_reason_to_wait(work, dispatch, error):
-    """It ran, so its policy decides."""
+    """The handler ran, so its policy decides."""
 
     def handle(_message, _context):
         raise error
@@ -232,15 +232,15 @@ def orphan(work):
 
 
 def test_a_schedule_of_an_unknown_task_fires_nothing_and_stays_as_it_is(letters, clock, orphan, old, lines):
-    """For hours: its one firing waits, nothing is buried, and no worker touches the schedule."""
-    before = orphan.ledger.read("nightly")
+    """For hours the one firing waits, nothing is buried, and no worker changes the schedule."""
+    before = orphan.store.read("nightly")
     clock.advance(10.1)
     settled(old, snoozed=1)
     for number in range(2, 6):
         clock.advance(3600)
         settled(old, snoozed=number)
-        assert look(orphan.ledger) == []  # the watcher lets it wait
-    assert orphan.ledger.read("nightly") == before
+        assert restart_stalled(orphan.store) == []  # the schedule monitor lets it wait
+    assert orphan.store.read("nightly") == before
     assert letters() == []
     (fields,) = lines.of("schedule_unfired")
     assert (fields["queue"], fields["task"], fields["schedule"]) == ("work", "resize", "nightly")
@@ -248,7 +248,7 @@ def test_a_schedule_of_an_unknown_task_fires_nothing_and_stays_as_it_is(letters,
 
 
 def test_a_worker_that_knows_the_task_fires_it_though_an_old_one_did_not(work, clock, orphan, old):
-    """In a rolling deployment both serve the queue: the old one does no harm."""
+    """In a rolling deployment old and new workers serve the queue, and the old ones do no harm."""
     clock.advance(10.1)
     settled(old, snoozed=1)
     fired = []
@@ -278,7 +278,7 @@ def test_a_firing_that_waits_goes_with_its_schedule(work, clock, orphan, old, ch
 
 
 def test_a_firing_by_hand_of_an_unknown_task_waits_as_a_message_does(letters, clock, orphan, old):
-    """No schedule waits for it, so it dies after the hour, beside the schedule's own that waits on."""
+    """No schedule waits for this firing, so it dies after the hour; the schedule's own firing waits on."""
     orphan.pause("nightly")
     orphan.run_now("nightly")
     settled(old, snoozed=1)

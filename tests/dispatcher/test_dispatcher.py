@@ -1,4 +1,4 @@
-"""What a dispatcher promises about each message, on the store in memory."""
+"""The dispatcher's promises about each message, on the store in memory."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_false_leaves_a_message_until_its_timeout_would_have_passed(work, clock)
 
 
 def test_dead_goes_to_the_dead_letter_queue(shop, work):
-    """At once, with the reason."""
+    """The message is moved at once, with the reason."""
     work.send(b"x", headers={"a": "b"})
     assert run_all(work, lambda *_: cqueue.Dead("not JSON")).dead == 1
     (letter,) = dead_letters(shop, work)
@@ -90,7 +90,7 @@ def test_dead_goes_to_the_dead_letter_queue(shop, work):
 
 
 def test_an_exception_uses_attempts_then_the_message_dies_with_its_traceback(shop, work):
-    """It begins where the handler was called; what the dispatcher does around it is of no interest."""
+    """The traceback begins where the handler was called; the dispatcher's own frames are left out."""
     work.send(b"x")
     policy = cqueue.Retry(NOW)
     total = run_all(work, {None: cqueue.Binding("task", fail, policy)})
@@ -124,7 +124,7 @@ def test_a_traceback_is_cut_to_what_the_headers_leave(shop, work):
 )
 @pytest.mark.parametrize("is_async", [False, True])
 def test_no_handler_ends_a_worker(work, error, is_async):
-    """Whatever it raises is a failure of the message; the next message is handled on the same thread."""
+    """Any exception is a failure of the message; the next message is handled on the same thread."""
 
     def handle(message, _context):
         if message.body == b"bad":
@@ -141,7 +141,7 @@ def test_no_handler_ends_a_worker(work, error, is_async):
 
 
 class Result:
-    """Whatever a handler returns."""
+    """A value that a handler may return."""
 
 
 @pytest.mark.parametrize(
@@ -208,20 +208,20 @@ class Yields:
 
 @pytest.mark.parametrize("handler", [_yields, _yields_async, Yields, Yields(), {"a": _yields}])
 def test_a_generator_function_is_refused_before_anything_runs(work, handler):
-    """Its call would do nothing, and would now pass for success."""
+    """A call of it would do nothing, and would count as success."""
     with pytest.raises(cqueue.ConfigError, match="is a generator function"):
         Dispatcher(work, handler)
 
 
 def test_a_retry_that_no_attempt_is_left_for_is_a_death(shop, work):
-    """It need not come again only to be buried."""
+    """The message dies now, instead of after one more useless delivery."""
     work.send(b"x")
     assert run_all(work, lambda *_: cqueue.Retry(NOW)).dead == 1
     assert len(dead_letters(shop, work)) == 1
 
 
 def test_a_dead_letter_cannot_die_again(shop, work):
-    """In a dispatcher of the dead-letter queue it comes again later, and is never lost."""
+    """A dispatcher of the dead-letter queue delivers the letter again later, and never loses it."""
     work.send(b"x")
     run_all(work, lambda *_: cqueue.Dead("bad"))
     letters = shop.queue(work.dead_letter_name)
@@ -266,7 +266,7 @@ def test_handlers_by_task_name_of_every_kind(work):
 
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_resolver_that_fails_costs_no_message(work, raises):
-    """Its error is as one of the handler, and what came beside it is handled."""
+    """An error of the resolver counts as the handler's, and the other messages of the batch are handled."""
     good = bind(lambda _message, _context: None)
 
     class Broken:
@@ -287,13 +287,13 @@ def test_a_resolver_that_fails_costs_no_message(work, raises):
 
 
 def test_a_handler_five_times_longer_than_the_timeout_runs_once(work, clock, dispatch):
-    """Its lease is extended for as long as it runs, and so are those of neighbours it came with."""
+    """The lease is extended as long as the handler runs, and so are those of its batch."""
     gate = Gate()
     work.send_many([cqueue.Message(b"%d" % i) for i in range(3)])
     dispatcher = dispatch(work, gate)
     gate.wait_begun(3)
-    until(lambda: dispatcher.engine.keeper.holds)
-    leases = {hold.lease for hold in dispatcher.engine.keeper.holds}
+    until(lambda: dispatcher.engine.lease_extender.batches)
+    leases = {batch.lease for batch in dispatcher.engine.lease_extender.batches}
     with work.consumer() as other:
         for _ in range(20):
             clock.advance(1)
@@ -306,13 +306,13 @@ def test_a_handler_five_times_longer_than_the_timeout_runs_once(work, clock, dis
 
 
 def test_what_waits_half_its_timeout_is_given_back_without_using_an_attempt(work, clock, dispatch):
-    """So an idle process elsewhere can start it; what runs stays."""
+    """An idle process elsewhere can then start the message; running ones stay."""
     gate = Gate()
     work.send_many([cqueue.Message(b"%d" % i) for i in range(4)])
     dispatcher = dispatch(work, gate, threads=2, consumers=1)
     gate.wait_begun(2)
     until(lambda: dispatcher.stats().unstarted == 2)
-    dispatcher.engine.roster.close()  # this process would take them again
+    dispatcher.engine.poll_schedule.close()  # this process would take them again
     clock.advance(2.1)
     until(lambda: dispatcher.stats().total.released == 2 and not dispatcher.stats().unsettled)
     with work.consumer() as other:
@@ -328,14 +328,14 @@ def test_a_lost_lease_is_told_and_nothing_but_an_ack_is_sent(work, clock, dispat
     work.send(b"x")
     dispatcher = dispatch(work, gate, threads=1, consumers=1)
     gate.wait_begun()
-    dispatcher.engine.roster.close()
-    until(lambda: dispatcher.engine.keeper.holds)
-    hold = dispatcher.engine.keeper.holds[0]
-    hold.busy = True  # as if the extension hung, while this process is cut off
+    dispatcher.engine.poll_schedule.close()
+    until(lambda: dispatcher.engine.lease_extender.batches)
+    batch = dispatcher.engine.lease_extender.batches[0]
+    batch.busy = True  # as if the extension hung, while this process is cut off
     clock.advance(10)
     with work.consumer() as other:
         (theirs,) = other.receive(wait=SOON)
-        hold.busy = False
+        batch.busy = False
         context = gate.contexts[0]
         assert context.lost.wait(SOON_S)
         gate.open.set()
@@ -361,7 +361,7 @@ class Weak(Middleware):
 
 @pytest.fixture
 def no_collector():
-    """Nothing but reference counts lets go of anything."""
+    """Switch the garbage collector off: only reference counts free objects."""
     gc.disable()
     yield
     gc.enable()
@@ -374,10 +374,10 @@ async def _coroutine(_message, _context):
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("handler", [lambda *_: None, _coroutine])
 def test_an_acked_message_is_let_go_of_at_once(work, dispatch, handler):
-    """The last one too, and not only when the keeper looks at it next."""
+    """The last one too, and not only when the lease extender looks at it next."""
     weak = Weak()
     dispatcher = dispatch(work, handler, middleware=[weak], threads=1, consumers=1)
-    dispatcher.engine.keeper.close()
+    dispatcher.engine.lease_extender.close()
     for _ in range(20):
         work.send(b"x")
     until(lambda: dispatcher.stats().total.acked == 20)
@@ -405,7 +405,7 @@ def _refuse():
     [(_fail_once, lambda: None), (_fail_once_later, lambda: None), (lambda *_: None, _refuse)],
 )
 def test_a_failed_message_is_let_go_of_once_it_is_given_back(work, dispatch, handler, first):
-    """Its error has a traceback, which leads to frames that know the error."""
+    """The traceback of an error leads to frames that refer to the error; the message is freed even so."""
     weak = Weak(first)
     dispatcher = dispatch(work, handler, middleware=[weak], threads=1, consumers=1)
     for _ in range(20):
@@ -416,7 +416,7 @@ def test_a_failed_message_is_let_go_of_once_it_is_given_back(work, dispatch, han
 
 
 def test_a_context_can_be_asked_long_after_its_run(work):
-    """And says the same."""
+    """A context gives the same answers after its run."""
     contexts = []
     work.send_many([cqueue.Message(b"x", task="greet")])
     run_all(work, {"greet": lambda _, context: contexts.append(context)})
@@ -445,8 +445,7 @@ def test_suspects_start_before_what_waits(work, clock, dispatch):
     clock.advance(5)
     until(
         lambda: (
-            any(d.message.suspect for d in dispatcher.engine.handover.threads._suspects)
-            or first == b"suspect"
+            any(d.message.suspect for d in dispatcher.engine.backlog.threads._suspects) or first == b"suspect"
         )
     )
     gate.open.set()
@@ -490,7 +489,7 @@ def test_a_handler_past_its_time_limit_is_ended_and_has_failed(work, is_async):
 
 
 def test_a_thread_that_cannot_be_ended_is_replaced(work, dispatch, monkeypatch):
-    """Its message is left to its timeout, and other messages are handled meanwhile."""
+    """The thread's message is left to its timeout, and other messages are handled meanwhile."""
     monkeypatch.setattr(workers, "STUCK_S", 0.2)
     stuck = threading.Event()
     events = []
@@ -516,7 +515,7 @@ def test_a_thread_that_cannot_be_ended_is_replaced(work, dispatch, monkeypatch):
 
 
 def test_a_stop_lets_handlers_end_and_gives_back_the_rest(work, dispatch):
-    """Nothing is started any more; what was not started has used no attempt."""
+    """No handler is started after the stop; messages that were not started have used no attempt."""
     gate = Gate()
     work.send_many([cqueue.Message(b"%d" % i) for i in range(5)])
     dispatcher = dispatch(work, gate, threads=2, consumers=1)
@@ -554,7 +553,7 @@ def test_the_grace_begins_with_the_stop(work, dispatch):
 
 
 def test_a_handler_that_begins_as_all_are_ended_is_ended_as_well(work, dispatch):
-    """It could not be told at first, so it is told again."""
+    """A handler that starts between two interrupts is interrupted by the second."""
     begun, tries = threading.Event(), []
 
     def spin(_message, _context):
@@ -565,14 +564,14 @@ def test_a_handler_that_begins_as_all_are_ended_is_ended_as_well(work, dispatch)
     work.send(b"x")
     dispatcher = dispatch(work, spin)
     assert begun.wait(SOON_S)
-    end, crew = dispatcher.engine.crew.interrupt_all, dispatcher.engine.crew
+    end, worker_threads = dispatcher.engine.worker_threads.interrupt_all, dispatcher.engine.worker_threads
 
     def too_early_at_first(now_s):
         tries.append(now_s)
         if len(tries) > 1:
             end(now_s)
 
-    crew.interrupt_all = too_early_at_first
+    worker_threads.interrupt_all = too_early_at_first
     dispatcher.stop(timedelta())
     assert dispatcher.stats().total.interrupted == 1
     assert dispatcher.stats().running == 0
@@ -611,7 +610,7 @@ def test_when_the_grace_is_over_handlers_are_ended_and_their_attempt_counts(work
 
 
 def test_a_stop_does_not_wait_for_what_cannot_be_ended(work, dispatch):
-    """Its message is given back, as the process is about to end the handler anyway."""
+    """The handler's message is given back, because the process is about to end the handler anyway."""
     gate = Gate()
     work.send(b"x")
     dispatcher = dispatch(work, gate)
@@ -635,7 +634,7 @@ def test_what_handlers_decided_is_stored_before_a_stop_returns(work):
 
 
 def test_a_dispatcher_is_started_once(work):
-    """And one that was never started can be stopped."""
+    """A second start is refused; a dispatcher that was never started can be stopped."""
     dispatcher = Dispatcher(work, fail)
     dispatcher.stop()
     assert dispatcher.join(NOW)
@@ -684,7 +683,7 @@ def test_a_cluster_that_does_not_answer_is_asked_little_and_work_resumes_alone(t
     """Neither a busy loop nor a flood of log lines; nothing is to be done when it is back."""
     events, failing = [], threading.Event()
     dispatcher = dispatch(work, lambda *_: None, on_event=lambda name, _: events.append(name))
-    until(lambda: dispatcher.engine.roster.lanes[0].turn.empty_since_s)
+    until(lambda: dispatcher.engine.poll_schedule.pollers[0].state.empty_since_s)
     troubled.trouble = lambda _: Unavailable("no node") if failing.is_set() else None
     failing.set()
     until(lambda: dispatcher.stats().total.receive_failures >= 3)
@@ -701,7 +700,7 @@ def test_a_cluster_that_does_not_answer_is_asked_little_and_work_resumes_alone(t
 
 
 def test_a_queue_without_a_dead_letter_queue_loses_nothing(shop, work, dispatch):
-    """What cannot be buried comes again, much later."""
+    """A message that cannot be buried is delivered again, much later."""
     work.send(b"x")
     real = shop._catalog.entry
     shop._catalog.entry = lambda name: real("gone" if name.endswith(".dead") else name)
@@ -711,7 +710,7 @@ def test_a_queue_without_a_dead_letter_queue_loses_nothing(shop, work, dispatch)
 
 
 def test_one_wide_row_that_cannot_be_reached_delays_no_other(troubled, work, dispatch):
-    """Its acks are repeated on their own."""
+    """The acks of that row are repeated on their own."""
     for _ in range(12):
         work._producer._states._free.clear()
         work.send(b"x")
@@ -730,7 +729,7 @@ def test_one_wide_row_that_cannot_be_reached_delays_no_other(troubled, work, dis
     until(lambda: dispatcher.stats().total.acked == 12)
 
 
-def test_an_unreadable_message_does_not_stop_the_feeder(troubled, work, dispatch):
+def test_an_unreadable_message_does_not_stop_the_fetcher(troubled, work, dispatch):
     """A receive that fails is tried again, and the message comes."""
     work.send(b"x")
     fails = []
@@ -749,7 +748,7 @@ def test_an_unreadable_message_does_not_stop_the_feeder(troubled, work, dispatch
 
 
 def test_a_full_queue_keeps_no_other_waiting(shop, work, dispatch):
-    """Its share is what the others leave; a single message elsewhere is handled among the first."""
+    """A full queue gets what the others leave; one message elsewhere is handled among the first."""
     small = shop.create_queue("small")
     order, gate = [], threading.Event()
 
@@ -773,8 +772,8 @@ def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
     queues = [shop.create_queue(f"q{number}") for number in range(100)]
     seen = threading.Semaphore(0)
     dispatcher = dispatch(queues, lambda *_: seen.release())
-    until(lambda: all(lane.turn.pause_s >= 1 for lane in dispatcher.lanes))
-    polled = sum(lane.turn.pause_s >= 1 for lane in dispatcher.lanes)
+    until(lambda: all(poller.state.pause_s >= 1 for poller in dispatcher.pollers))
+    polled = sum(poller.state.pause_s >= 1 for poller in dispatcher.pollers)
     assert polled == 100
     begin = time.monotonic()
     for queue in queues[::10]:
@@ -826,7 +825,7 @@ def test_a_hook_before_the_run_that_fails_is_a_failed_run(work):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_schedule_comes_before_the_handler_and_before_the_settlement(work, is_async, monkeypatch):
-    """It may answer instead of the handler, and change what is told to the queue."""
+    """A schedule may decide instead of the handler, and may change the settlement."""
     calls = []
 
     class Step:
@@ -843,7 +842,7 @@ def test_a_schedule_comes_before_the_handler_and_before_the_settlement(work, is_
 
     handler = handle_async if is_async else lambda *_: calls.append("run")
     work.send_many([cqueue.Message(b"stale", trigger="{}"), cqueue.Message(b"plain")])
-    monkeypatch.setattr(engine, "ScheduleStep", lambda _ledgers: Step())
+    monkeypatch.setattr(engine, "FiringHooks", lambda _stores: Step())
     total = run_all(work, handler)
     assert (total.cancelled, total.succeeded) == (1, 1)
     assert calls.count("run") == 1
@@ -893,14 +892,14 @@ def test_options_are_checked_whole_when_it_is_made(work, options):
 
 @pytest.mark.parametrize("queues", [[], ["work"], None])
 def test_queues_are_checked(queues):
-    """They are queues, and there is one at least."""
+    """The arguments must be queues, at least one."""
     with pytest.raises((cqueue.ConfigError, TypeError)):
         Dispatcher(queues, fail)
 
 
 @pytest.mark.parametrize("handler", [None, 3, {}, {3: fail}, object()])
 def test_handlers_are_checked(work, handler):
-    """What cannot be called is refused at once."""
+    """An object that cannot be called is refused at once."""
     with pytest.raises(cqueue.ConfigError):
         Dispatcher(work, handler)
 
@@ -943,7 +942,7 @@ def test_on_cassandra_every_message_is_handled_and_settled(keyspace):
 
 
 def test_a_coroutine_that_blocks_the_loop_is_told_of(work, dispatch, monkeypatch):
-    """Nothing else can be done about it from outside; the log says why all coroutines stand still."""
+    """A blocked loop cannot be freed from outside; the log says why all coroutines stand still."""
     monkeypatch.setattr(loop, "BLOCKED_S", 0.1)
     events, over = [], threading.Event()
 
@@ -959,7 +958,7 @@ def test_a_coroutine_that_blocks_the_loop_is_told_of(work, dispatch, monkeypatch
 
 
 def test_a_dispatcher_that_cannot_start_leaves_nothing_behind(shop, work):
-    """No threads, and no consumer that sends would ring."""
+    """A failed start leaves no threads, and no consumer that later sends would wake."""
     shop.create_queue("gone")
     dispatcher = Dispatcher([work, shop.queue("gone")], fail)
     shop.delete_queue("gone")

@@ -1,4 +1,4 @@
-"""Firings: each time is fired, and the schedule goes on once, whoever dies where."""
+"""Firings: each time is fired, and the schedule goes on once, wherever a process dies."""
 
 import random
 import threading
@@ -9,7 +9,7 @@ import pytest
 from cqueue import Message
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.delivery import SUCCEEDED, Verb
-from cqueue.dispatcher.firing import ScheduleStep, begin, commit
+from cqueue.dispatcher.firing import FiringHooks, begin, commit
 from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
 from cqueue.dispatcher.verdicts import Cancel
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
@@ -56,7 +56,7 @@ class DiesAt:
 
 
 def run_with_a_death(trigger, number, *, after):
-    """One worker dies at its n-th write; another goes on. The world, and whether there was an n-th write."""
+    """Let one worker die at its n-th write while another goes on; return the world, and whether it died."""
     world = World()
     fault = DiesAt(number, after=after)
     first = world.process(fault)
@@ -86,7 +86,7 @@ POLICIES = [
 @pytest.mark.parametrize("trigger", POLICIES, ids=repr)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_death_at_any_write_repeats_a_firing_at_most(trigger, after):
-    """It loses no time, doubles at most the one in hand, and leaves one chain of firings."""
+    """A death loses no time, repeats at most the current firing, and leaves one chain of firings."""
     number, met = 0, True
     while met:
         number += 1
@@ -106,9 +106,9 @@ def judge(world, survivor, trigger, duplicates=1):
         assert set(expected) <= set(fired)
     assert fired[-1] >= expected[-1], "it stopped"
     assert survivor.live() == 1, "one chain"
-    (row,) = survivor.schedules.ledger.rows()
+    (row,) = survivor.schedules.store.rows()
     assert row.fired == len(numbers)
-    assert survivor.schedules.ledger.is_live(row)
+    assert survivor.schedules.store.is_live(row)
 
 
 # ── Answers that do not come ──
@@ -137,7 +137,7 @@ class Silent:
 @pytest.mark.parametrize("made", [False, True], ids=["not made", "made"])
 @pytest.mark.parametrize("times", [1, 30])
 def test_unknown_outcomes_lose_and_double_nothing(trigger, made, times):
-    """Once, and for so long that the firing is given up and comes again."""
+    """An outcome may be unknown once, or until the firing is given up and delivered again."""
     for number in range(6):
         world = World()
         fault = Silent(number, made=made, times=times)
@@ -265,7 +265,7 @@ def test_until_ends_the_schedule_and_once_is_once(process, world):
     ],
 )
 def test_misfires_after_an_outage(process, world, options, expected):
-    """No dispatcher runs from second 12 to second 55."""
+    """No dispatcher runs from second 12 to second 55; the policy decides what fires then."""
     process.schedules.add("k", Repeating(10 * SECOND, **options))
     process.run(12)
     world.advance(43)
@@ -292,18 +292,18 @@ def test_a_slow_handler_delays_the_next_firing_unless_it_is_sent_before(process)
         process.schedules.add(key, Repeating(10 * SECOND, auto_commit=auto_commit))
     live = {}
     process.handler = lambda firing: live.setdefault(
-        firing.key, process.schedules.ledger.read(firing.key).fired
+        firing.key, process.schedules.store.read(firing.key).fired
     )
     process.run(12)
     assert live == {"after": 0, "before": 1}
 
 
 def test_a_firing_that_is_retried_runs_again_though_others_have_fired_since(process, world):
-    """What was begun is a message like any other: only its schedule has gone on without it."""
+    """A firing that has begun is a message like any other: only its schedule has gone on."""
     process.schedules.add("k", Repeating(SECOND))
     world.advance(1)
     (message,) = process.consumer.receive(10)
-    commit(process.schedules.ledger, begin(process.schedules.ledger, message))
+    commit(process.schedules.store, begin(process.schedules.store, message))
     message.nack(5 * SECOND)
     process.run(4)
     assert world.seconds == [2, 3, 4, 5]
@@ -331,11 +331,11 @@ def test_what_only_looks_like_a_firing_is_an_ordinary_message(process):
     for trigger in ("mine", '{"schedule": 7}', '{"schedule": "k", "firing": [1, "x", 2, 3]}'):
         process.queue.send_many([Message(b"x", trigger=trigger)])
     found = process.consumer.receive(10)
-    assert [begin(process.schedules.ledger, message) for message in found] == [None] * 3
+    assert [begin(process.schedules.store, message) for message in found] == [None] * 3
 
 
 def test_a_firing_waits_while_its_schedule_cannot_be_read(world):
-    """It is neither run nor dropped, and uses no attempt."""
+    """The firing is neither run nor dropped, and uses no attempt."""
 
     def fault(operation, do):
         if type(operation).__name__ == "ReadSchedule" and fault.broken:
@@ -363,7 +363,7 @@ def test_a_dead_letter_is_handled_on_its_own(process, world):
     process.schedules.remove("k")
     dead = process.client.queue("q.dead")
     (letter,) = dead.consumer().receive(10)
-    begun = begin(dead.schedules.ledger, letter)
+    begun = begin(dead.schedules.store, letter)
     assert (begun.key, begun.fired_at, begun.moved) == ("k", NOON + 10 * SECOND, None)
 
 
@@ -375,7 +375,7 @@ def context():
 
 
 def test_the_step_tells_the_handler_which_firing_it_is(process, world):
-    step = ScheduleStep([process.schedules.ledger])
+    step = FiringHooks([process.schedules.store])
     process.schedules.add("k", EVERY_TEN)
     world.advance(10)
     (message,) = process.consumer.receive(10)
@@ -395,7 +395,7 @@ def test_the_step_brings_a_firing_again_whose_schedule_could_not_be_moved(world)
         return do()
 
     process = world.process(fault)
-    step = ScheduleStep([process.schedules.ledger])
+    step = FiringHooks([process.schedules.store])
     process.schedules.add("k", EVERY_TEN)
     world.advance(10)
     (message,) = process.consumer.receive(10)
@@ -406,7 +406,7 @@ def test_the_step_brings_a_firing_again_whose_schedule_could_not_be_moved(world)
 
 
 def test_the_step_drops_what_its_schedule_has_left_behind(process, world):
-    step = ScheduleStep([process.schedules.ledger])
+    step = FiringHooks([process.schedules.store])
     process.schedules.add("k", EVERY_TEN)
     process.schedules.remove("k")
     world.advance(10)

@@ -1,4 +1,4 @@
-"""What probes are answered: restart what a restart cures, and nothing else."""
+"""Answers to probes: `/livez` fails only if a restart cures."""
 
 import json
 import urllib.error
@@ -21,8 +21,8 @@ from cqueue.errors import ConfigError, Refused, Unavailable
         (judge("running", stuck={"mail": "Refused: no grant"}), True, False),  # nor here
         (judge("running", stalled_s=59), True, True),
         (judge("running", stalled_s=61), False, False),
-        (judge("running", dead_threads=("cqueue-feeder-0",)), False, False),
-        (judge("running", dead_threads=("cqueue-keeper",), failing=True), False, False),
+        (judge("running", dead_threads=("cqueue-fetcher-0",)), False, False),
+        (judge("running", dead_threads=("cqueue-lease-extender",), failing=True), False, False),
     ],
 )
 def test_an_outage_is_not_a_reason_to_restart_and_a_dead_thread_is(health, alive, ready):
@@ -31,7 +31,7 @@ def test_an_outage_is_not_a_reason_to_restart_and_a_dead_thread_is(health, alive
 
 
 def test_a_queue_that_cannot_be_received_from_is_named_with_the_reason():
-    """Of many only the first few: a probe's answer is read by people."""
+    """Of many queues only the first few are named: people read a probe's answer."""
     stuck = {f"q{number}": "Refused: GRANT MODIFY" for number in range(5)}
     reason = judge("running", failing=True, stuck=stuck).reason
     assert reason.startswith("queue q0 cannot be received from: Refused: GRANT MODIFY; queue q1")

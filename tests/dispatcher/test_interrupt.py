@@ -12,7 +12,7 @@ from cqueue.dispatcher.interrupt import Interrupted, Interruptible
 
 
 def test_a_handler_is_interrupted_where_it_is():
-    """Its own `finally` blocks run."""
+    """The handler's `finally` blocks run."""
     run, cleaned = Interruptible(), []
     timer = threading.Timer(0.02, run.interrupt)
 
@@ -31,14 +31,14 @@ def test_a_handler_is_interrupted_where_it_is():
 
 
 def test_a_handler_that_has_returned_is_not_interrupted():
-    """Whoever comes too late is told so."""
+    """An interrupt that comes too late returns False."""
     run = Interruptible()
     assert run.call(lambda: 7) == 7
     assert not run.interrupt()
 
 
 def test_a_handler_may_swallow_it():
-    """What it then returns counts, and nothing comes later."""
+    """The value that the handler then returns counts, and no further exception comes."""
     run = Interruptible()
     timer = threading.Timer(0.02, run.interrupt)
 
@@ -56,12 +56,12 @@ def test_a_handler_may_swallow_it():
 
 
 def test_what_never_began_is_not_waited_for():
-    """As when memory runs out between the call and the handler."""
+    """An exception before the handler begins, such as a MemoryError, ends the call."""
     Interruptible()._end()
 
 
 def test_what_it_raises_itself_is_raised():
-    """And counts as its end."""
+    """The handler's own exception is raised, and ends the run."""
     run = Interruptible()
     with pytest.raises(KeyError):
         run.call({}.__getitem__, "x")

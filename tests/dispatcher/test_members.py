@@ -8,7 +8,7 @@ from cqueue.client import connect
 from cqueue.dispatcher import members
 from cqueue.dispatcher.app import App
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.members import Members, Worker, parse, share_of, told
+from cqueue.dispatcher.members import Membership, Worker, parse, share_of, told
 from cqueue.errors import Unavailable
 from cqueue.store.control import Heartbeat, ReadWorkers, WorkerRow
 from cqueue.store.memory import MemoryStore
@@ -64,7 +64,7 @@ def worker(name="me", **values):
     return members.replace(base, **values)
 
 
-class Fleet:
+class ParentProcess:
     """A store in memory, and what each member was told."""
 
     def __init__(self):
@@ -76,7 +76,7 @@ class Fleet:
         def changed(queue, share):
             self.told.setdefault(described.name, []).append((queue, share))
 
-        return Members(self.driver.ask, lambda: described, changed, now_s=lambda: self.now_s)
+        return Membership(self.driver.ask, lambda: described, changed, now_s=lambda: self.now_s)
 
     def rows(self):
         return [members.parse(row) for row in self.driver.ask(ReadWorkers())]
@@ -84,7 +84,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet():
-    return Fleet()
+    return ParentProcess()
 
 
 def test_a_row_says_who_runs_what(fleet):
@@ -134,7 +134,7 @@ def test_an_outage_leaves_the_shares_as_they_are():
         raise Unavailable("away")
 
     told = []
-    member = Members(fails, worker, lambda *told_: told.append(told_), now_s=lambda: 0.0)
+    member = Membership(fails, worker, lambda *told_: told.append(told_), now_s=lambda: 0.0)
     member.beat()
     member.beat()
     assert not told
@@ -156,7 +156,7 @@ def test_a_worker_says_which_tasks_it_knows_unless_they_are_too_many():
 
 
 def test_a_dispatcher_knows_its_tasks(connected):
-    """Of a mapping and an application; a single handler takes any."""
+    """A mapping and an application have names; a single handler takes any task."""
     queue = connected.create_queue("q", exist_ok=True)
     app = App(connected)
     app.task(name="send")(lambda to: to)

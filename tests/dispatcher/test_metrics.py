@@ -1,4 +1,4 @@
-"""What a daemon counts, and how the counts of several processes become one."""
+"""Metrics of a daemon, and how those of several processes are added up."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import cqueue
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.metrics import Meter, Metrics, Sum, added, exposition
+from cqueue.dispatcher.metrics import ChildMetrics, Meter, Metrics, added, exposition
 from cqueue.dispatcher.tally import Depth, Depths, QueueCounts, Stats
 from tests.fix_dispatcher import until
 
@@ -19,7 +19,7 @@ def stats(**counts):
 
 
 def samples(families):
-    """What Prometheus reads: values by name and labels."""
+    """Return what Prometheus reads: values by name and labels."""
     text = exposition(families).decode()
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
@@ -89,7 +89,7 @@ def test_the_meter_times_handlers_and_the_way_from_due_to_start():
 
 
 def test_later_attempts_say_nothing_about_lateness():
-    """They were due again, at a time that the message does not tell."""
+    """A retry was due again, at a time that the message does not tell."""
     metrics = metrics_of()
     meter = Meter(metrics)
     meter.before_run(
@@ -121,7 +121,7 @@ def test_samples_of_processes_are_added_up_but_ages_and_versions_are_not():
 
 
 def test_what_a_dead_child_had_counted_stays_counted_and_its_gauges_go():
-    total = Sum()
+    total = ChildMetrics()
     total.put(0, metrics_of(received=5).families())
     total.gone(0)
     total.put(0, metrics_of(received=1).families())
@@ -132,7 +132,7 @@ def test_what_a_dead_child_had_counted_stays_counted_and_its_gauges_go():
 
 
 def test_a_later_report_replaces_an_earlier_one():
-    total = Sum()
+    total = ChildMetrics()
     total.put(0, metrics_of(received=5).families())
     total.put(0, metrics_of(received=6).families())
     assert samples(total.families())["cqueue_received_total", ("queue", "mail")] == 6
@@ -176,7 +176,7 @@ def test_depths_are_those_of_the_queue(mail):
         one.dead("no")
         depths = Depths([mail])
         depths.wanted = True
-        depths.look()
+        depths.refresh()
     found = depths.latest["mail"]
     assert (found.ready, found.dead) == (3, 1)
     assert 1 <= found.in_flight <= 2  # the one that died may be counted for a moment
@@ -187,7 +187,7 @@ def test_nothing_is_read_where_nobody_wants_to_know(mail, monkeypatch):
     """A dispatcher without metrics asks Cassandra for nothing that it does not use."""
     monkeypatch.setattr(type(mail), "stats", lambda _self: pytest.fail("was read"))
     depths = Depths([mail])
-    depths.look()
+    depths.refresh()
     assert depths.latest == {}
 
 
@@ -195,14 +195,14 @@ def test_a_queue_that_cannot_be_read_has_no_figures_and_costs_the_others_nothing
     """Old figures would look like news."""
     depths = Depths([mail, SimpleNamespace(name="gone")])
     depths.wanted = True
-    depths.look()
+    depths.refresh()
     assert set(depths.latest) == {"mail"}
 
     def down(_self):
         raise cqueue.NotDone("no node answers")
 
     monkeypatch.setattr(type(mail), "stats", down)
-    depths.look()
+    depths.refresh()
     assert depths.latest == {}
 
 
@@ -210,7 +210,7 @@ def test_a_scrape_reads_nothing(mail, monkeypatch):
     """However often somebody scrapes, and whatever Cassandra does."""
     depths = Depths([mail])
     depths.wanted = True
-    depths.look()
+    depths.refresh()
     metrics = Metrics("shop:app")
     metrics.watch(stats, dict, lambda: depths.latest)
     monkeypatch.setattr(type(mail), "stats", lambda _self: pytest.fail("was read"))

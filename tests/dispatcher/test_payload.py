@@ -72,7 +72,7 @@ def same(one, other):
 @names
 @given(args=st.lists(_values, max_size=3), kwargs=st.dictionaries(_keys, _values, max_size=3))
 def test_arguments_come_back_as_they_were(name, args, kwargs):
-    """Of every supported type, in every nesting, under every key: also such as look like a tag."""
+    """Values of every type come back, in every nesting, under every key, also keys that look like a tag."""
     given_ = Arguments(tuple(args), kwargs)
     got = decode(encode(given_, codec(name)), name)
     assert same(got.args, given_.args)
@@ -86,7 +86,7 @@ def test_arguments_come_back_as_they_were(name, args, kwargs):
     ids=lambda value: f"{type(value).__name__}",
 )
 def test_extremes_come_back(name, value):
-    """What the format's own numbers would not hold."""
+    """Values that the format's own numbers cannot hold come back."""
     assert same(there_and_back(value, name), value)
 
 
@@ -127,7 +127,7 @@ def test_the_body_is_json_that_others_read():
     ],
 )
 def test_others_may_write_it(body, expected):
-    """No name of a codec is JSON, and either half may be left out."""
+    """A message without a codec is JSON, and either half may be left out."""
     assert decode(body, None) == expected
 
 
@@ -205,7 +205,7 @@ def test_arguments_without_a_name_are_counted():
     ],
 )
 def test_bodies_that_cannot_be_read_are_a_mismatch(body, name):
-    """Whatever is wrong with them, one error says so: another version of the code may read them."""
+    """One error covers every defect: another version of the code may read the body."""
     with pytest.raises(PayloadMismatch, match=f"cannot be read as {name}"):
         decode(body, name)
 

@@ -18,7 +18,7 @@ def app():
 
 
 def test_a_periodic_task_is_told_the_time_that_is_fired(app):
-    """It is called with it by the schedule, and stays the function that it was."""
+    """The schedule passes the time, and the task stays a plain function."""
     seen = []
     at = datetime.now(UTC).replace(microsecond=0)
 

@@ -14,9 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cqueue.dispatcher.processes import (
+    ChildProcess,
     Ended,
-    Process,
-    Said,
+    Reported,
     Signalled,
     Supervisor,
     pause_s,
@@ -37,7 +37,7 @@ class FakeChild:
         self.fleet.end(self, -signal.SIGKILL)
 
 
-class Fleet:
+class ParentProcess:
     """A clock, an inbox that lets time pass while nothing comes, and a supervisor of fake children."""
 
     def __init__(self, count=2, grace_s=30, **options):
@@ -51,7 +51,7 @@ class Fleet:
         return self.started[-1]
 
     def say(self, child, report=READY):
-        self.news.put(Said(child.pid, report))
+        self.news.put(Reported(child.pid, report))
 
     def end(self, child, code):
         self.news.put(Ended(child.pid, code))
@@ -91,7 +91,7 @@ class Fleet:
 
     @property
     def alive(self):
-        return [slot.life.child for slot in self.supervisor.slots if slot.life is not None]
+        return [slot.child.process for slot in self.supervisor.slots if slot.child is not None]
 
     def up(self):
         """All children are started and at work."""
@@ -103,11 +103,11 @@ class Fleet:
 
 
 def test_as_many_children_as_asked_for_are_started():
-    assert len(Fleet(3).up()) == 3
+    assert len(ParentProcess(3).up()) == 3
 
 
 def test_a_child_that_is_killed_at_work_is_replaced_within_a_second():
-    fleet = Fleet()
+    fleet = ParentProcess()
     first, second = fleet.up()
     fleet.end(first, -9)
     fleet.step(1)
@@ -117,7 +117,7 @@ def test_a_child_that_is_killed_at_work_is_replaced_within_a_second():
 
 def test_repeated_deaths_at_work_still_wait_no_longer_than_a_second():
     """A message that kills its process costs the neighbours' throughput, not their lives."""
-    fleet = Fleet()
+    fleet = ParentProcess()
     for _ in range(10):
         fleet.end(fleet.up()[0], -9)
         fleet.step(1.1)
@@ -132,7 +132,7 @@ def test_the_pause_grows_to_its_limit(deaths, came_up, pause):
 
 
 def test_a_child_that_never_came_up_is_started_ever_more_rarely():
-    fleet = Fleet(1)
+    fleet = ParentProcess(1)
     times = []
     for _ in range(13):
         fleet.step()
@@ -147,8 +147,8 @@ def test_a_child_that_never_came_up_is_started_ever_more_rarely():
 
 
 def test_a_child_that_its_first_message_kills_is_replaced_as_quickly():
-    """It had come up; that it never was at work for a second is its message's fault."""
-    fleet = Fleet(1)
+    """The child had come up; its message is to blame that it was never ready."""
+    fleet = ParentProcess(1)
     for _ in range(10):
         fleet.step()
         (child,) = fleet.alive
@@ -159,9 +159,9 @@ def test_a_child_that_its_first_message_kills_is_replaced_as_quickly():
 
 
 def test_a_death_is_told_with_what_was_being_handled():
-    """At most twenty messages are named; how many there were is always said."""
+    """At most twenty messages are named; their number is always logged."""
     runs = [{"task": "send", "message_id": str(n), "attempt": 1, "queue": "mail"} for n in range(25)]
-    fleet = Fleet(1)
+    fleet = ParentProcess(1)
     fleet.step()
     (child,) = fleet.started
     with capture_logs() as lines:
@@ -173,14 +173,14 @@ def test_a_death_is_told_with_what_was_being_handled():
 
 def test_a_child_that_ended_well_by_itself_is_replaced():
     """Somebody may have sent it a SIGTERM of its own."""
-    fleet = Fleet()
+    fleet = ParentProcess()
     fleet.end(fleet.up()[0], 0)
     fleet.step()
     assert len(fleet.alive) == 2
 
 
 def test_drain_ends_when_all_have_ended_and_replaces_the_killed():
-    fleet = Fleet(drain=True)
+    fleet = ParentProcess(drain=True)
     first, second = fleet.up()
     fleet.end(first, 0)
     fleet.end(second, -9)
@@ -191,7 +191,7 @@ def test_drain_ends_when_all_have_ended_and_replaces_the_killed():
 
 
 def test_a_signal_tells_all_to_stop_and_the_code_is_0_when_they_have():
-    fleet = Fleet()
+    fleet = ParentProcess()
     children = fleet.up()
     fleet.signal(signal.SIGTERM)
     fleet.step()
@@ -203,7 +203,7 @@ def test_a_signal_tells_all_to_stop_and_the_code_is_0_when_they_have():
 
 
 def test_the_code_is_1_if_one_had_to_leave_handlers_running():
-    fleet = Fleet()
+    fleet = ParentProcess()
     children = fleet.up()
     fleet.signal(signal.SIGTERM)
     fleet.end(children[0], 0)
@@ -213,7 +213,7 @@ def test_the_code_is_1_if_one_had_to_leave_handlers_running():
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_kills_all_at_once(number, code):
-    fleet = Fleet()
+    fleet = ParentProcess()
     fleet.up()
     fleet.signal(signal.SIGTERM)
     fleet.signal(number)
@@ -222,7 +222,7 @@ def test_a_second_signal_kills_all_at_once(number, code):
 
 
 def test_a_child_that_outlives_its_grace_is_killed():
-    fleet = Fleet(1, grace_s=30)
+    fleet = ParentProcess(1, grace_s=30)
     fleet.up()
     fleet.signal(signal.SIGTERM)
     fleet.step(33)
@@ -232,7 +232,7 @@ def test_a_child_that_outlives_its_grace_is_killed():
 
 
 def test_a_stop_starts_nobody_that_was_waiting_to_be_replaced():
-    fleet = Fleet(1)
+    fleet = ParentProcess(1)
     fleet.end(fleet.up()[0], -9)
     fleet.signal(signal.SIGTERM)
     assert fleet.run() == 0
@@ -240,7 +240,7 @@ def test_a_stop_starts_nobody_that_was_waiting_to_be_replaced():
 
 
 def test_a_silent_child_is_killed_and_replaced():
-    fleet = Fleet(1)
+    fleet = ParentProcess(1)
     (child,) = fleet.up()
     for _ in range(40):
         fleet.wait()
@@ -249,7 +249,7 @@ def test_a_silent_child_is_killed_and_replaced():
 
 
 def test_a_child_that_says_it_has_stalled_is_replaced():
-    fleet = Fleet(1)
+    fleet = ParentProcess(1)
     (child,) = fleet.up()
     fleet.say(child, {"ready": False, "alive": False, "reason": "no thread has moved for 61 s"})
     fleet.step(1)
@@ -257,7 +257,7 @@ def test_a_child_that_says_it_has_stalled_is_replaced():
 
 
 def test_a_parent_that_was_held_up_blames_no_child():
-    fleet = Fleet()
+    fleet = ParentProcess()
     children = fleet.up()
     fleet.now_s += 3600  # the machine slept
     fleet.step(1)
@@ -265,8 +265,8 @@ def test_a_parent_that_was_held_up_blames_no_child():
 
 
 def test_a_reload_replaces_one_after_the_other():
-    """So that the queue is never without workers."""
-    fleet = Fleet()
+    """The queue is never without workers."""
+    fleet = ParentProcess()
     first, second = fleet.up()
     fleet.signal(signal.SIGHUP)
     fleet.step()
@@ -281,7 +281,7 @@ def test_a_reload_replaces_one_after_the_other():
 
 
 def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
-    fleet = Fleet()
+    fleet = ParentProcess()
     first, second = fleet.up()
     fleet.signal(signal.SIGHUP)
     fleet.step()
@@ -293,7 +293,7 @@ def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
 
 
 def test_changed_code_replaces_a_single_child():
-    fleet = Fleet(1)
+    fleet = ParentProcess(1)
     (child,) = fleet.up()
     fleet.supervisor.reload(files=["app.py"])
     fleet.step()
@@ -301,14 +301,14 @@ def test_changed_code_replaces_a_single_child():
 
 
 def test_an_application_that_cannot_be_loaded_ends_the_daemon():
-    fleet = Fleet()
+    fleet = ParentProcess()
     fleet.step()
     fleet.end(fleet.alive[0], 2)
     assert fleet.run() == 2
 
 
 def test_under_watch_it_waits_for_the_next_change():
-    fleet = Fleet(1, patient=True)
+    fleet = ParentProcess(1, patient=True)
     fleet.step()
     fleet.end(fleet.alive[0], 2)
     fleet.step()
@@ -318,7 +318,7 @@ def test_under_watch_it_waits_for_the_next_change():
 
 
 def test_after_a_reload_broken_code_is_tried_again_and_the_others_go_on():
-    fleet = Fleet()
+    fleet = ParentProcess()
     first, second = fleet.up()
     fleet.signal(signal.SIGHUP)
     fleet.step()
@@ -355,8 +355,8 @@ def module(tmp_path, monkeypatch):
 
 def test_a_real_child_gets_its_options_reports_obeys_and_is_reaped(module):
     inbox = queue.SimpleQueue()
-    child = Process(module, {"app": "shop:app"}, inbox)
-    assert inbox.get(timeout=30) == Said(child.pid, {"ready": True, "options": {"app": "shop:app"}})
+    child = ChildProcess(module, {"app": "shop:app"}, inbox)
+    assert inbox.get(timeout=30) == Reported(child.pid, {"ready": True, "options": {"app": "shop:app"}})
     child.tell("7")
     assert inbox.get(timeout=30) == Ended(child.pid, 7, [])
     child.tell("too late")
@@ -365,7 +365,7 @@ def test_a_real_child_gets_its_options_reports_obeys_and_is_reaped(module):
 
 def test_a_real_child_can_be_killed(module):
     inbox = queue.SimpleQueue()
-    child = Process(module, {}, inbox)
+    child = ChildProcess(module, {}, inbox)
     inbox.get(timeout=30)
     child.kill()
     assert inbox.get(timeout=30) == Ended(child.pid, -9, [])
@@ -373,7 +373,7 @@ def test_a_real_child_can_be_killed(module):
 
 def test_a_child_sees_that_its_parent_has_gone(module):
     inbox = queue.SimpleQueue()
-    child = Process(module, {}, inbox)
+    child = ChildProcess(module, {}, inbox)
     inbox.get(timeout=30)
     with socket.socket(fileno=os.dup(child.connection.fileno())) as ours:
         ours.shutdown(socket.SHUT_RDWR)
@@ -405,6 +405,6 @@ def test_a_child_that_ends_is_heard_to_its_last_word(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess.Popen, "wait", tell)
     monkeypatch.setattr(Connection, "recv", slowly)
     inbox = queue.SimpleQueue()
-    child = Process("brief_child", {}, inbox)
-    assert inbox.get(timeout=30) == Said(child.pid, {"failed": "no such module"})
+    child = ChildProcess("brief_child", {}, inbox)
+    assert inbox.get(timeout=30) == Reported(child.pid, {"failed": "no such module"})
     assert inbox.get(timeout=30) == Ended(child.pid, 0, [])

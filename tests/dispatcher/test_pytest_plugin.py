@@ -41,14 +41,14 @@ def run_pytest(folder, *options):
 
 
 def test_a_project_names_its_application_in_the_configuration(project):
-    """And its tests have it in memory, each anew; those of the example say the rest."""
+    """Its tests get the application in memory, a new one each; the example's own tests cover the rest."""
     (project / "pytest.ini").write_text("[pytest]\ncqueue_app = hooks:app\nstrict = true\n")
     code, output = run_pytest(project, "-W", "error")
     assert (code, "5 passed" in output) == (0, True), output
 
 
 def test_the_page_about_testing_runs_under_pytest(project):
-    """Its tests in one module, with the fixtures that it shows."""
+    """The page's tests run in one module, with the fixtures that the page shows."""
     page = ROOT / "docs/how-to/test.md"
     text = "\n".join(block.text for block in markdown_pages.blocks(page, "python"))
     (project / "test_hooks.py").write_text(text)
@@ -74,7 +74,7 @@ def test_a_project_may_define_the_application_as_a_fixture(project):
     ],
 )
 def test_a_project_that_says_it_wrongly_is_told(project, option, text):
-    """In a sentence, not in a traceback through the plugin."""
+    """The error is a sentence, not a traceback through the plugin."""
     (project / "pytest.ini").write_text(f"[pytest]\ncqueue_app = {option}\n")
     code, output = run_pytest(project)
     assert code == 1

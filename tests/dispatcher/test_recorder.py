@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.dispatcher import recorder
-from cqueue.dispatcher.recorder import SIZE, SLOTS, Recorder, running
+from cqueue.dispatcher.recorder import SIZE, SLOTS, RunRecorder, unfinished_runs
 
 
 @pytest.fixture
@@ -25,40 +25,40 @@ def run(number, task="send"):
 
 
 def test_what_has_begun_and_not_ended_is_told(shared):
-    """In any order of their ends; slots are used again."""
-    writes = Recorder(os.dup(shared))
+    """Runs may end in any order; slots are used again."""
+    writes = RunRecorder(os.dup(shared))
     runs = [run(number) for number in range(5)]
     for message, context in runs:
         writes.before_run(message, context)
     for message, context in (runs[3], runs[0], runs[4]):
         writes.after_run(message, context, None, None)
-    told = running(shared)
+    told = unfinished_runs(shared)
     assert sorted(one["message_id"] for one in told) == ["id-1", "id-2"]
     assert told[0] | {"message_id": ""} == {"task": "send", "message_id": "", "attempt": 2, "queue": "mail"}
     for message, context in (runs[1], runs[2]):
         writes.after_run(message, context, None, None)
-    assert running(shared) == []
+    assert unfinished_runs(shared) == []
 
 
 def test_more_runs_than_there_are_slots_cost_nothing_but_their_names(shared):
-    writes = Recorder(os.dup(shared))
+    writes = RunRecorder(os.dup(shared))
     runs = [run(number) for number in range(SLOTS + 3)]
     for message, context in runs:
         writes.before_run(message, context)
-    assert len(running(shared)) == SLOTS
+    assert len(unfinished_runs(shared)) == SLOTS
     for message, context in runs:
         writes.after_run(message, context, None, None)
-    assert running(shared) == []
+    assert unfinished_runs(shared) == []
     writes.before_run(*run(1))
-    assert len(running(shared)) == 1
+    assert len(unfinished_runs(shared)) == 1
 
 
 def test_a_long_name_is_cut_and_harms_no_neighbour(shared):
     """Names have up to 1,000 characters, of any length in bytes."""
-    writes = Recorder(os.dup(shared))
+    writes = RunRecorder(os.dup(shared))
     writes.before_run(*run(1, "ü" * 1000))
     writes.before_run(*run(2))
-    by_id = {one["message_id"]: one["task"] for one in running(shared)}
+    by_id = {one["message_id"]: one["task"] for one in unfinished_runs(shared)}
     assert by_id["id-2"] == "send"
     assert set(by_id["id-1"]) == {"ü"}
     assert len(by_id["id-1"].encode()) < SIZE
@@ -69,12 +69,12 @@ def test_a_killed_process_leaves_what_it_had_begun(shared):
     code = """
         import os, sys
         from types import SimpleNamespace
-        from cqueue.dispatcher.recorder import Recorder
-        writes = Recorder(int(sys.argv[1]))
+        from cqueue.dispatcher.recorder import RunRecorder
+        writes = RunRecorder(int(sys.argv[1]))
         context = SimpleNamespace(queue="mail", task="send")
         writes.before_run(SimpleNamespace(id="id", attempt=1), context)
         os.kill(os.getpid(), 9)
     """
     args = [sys.executable, "-c", textwrap.dedent(code), str(shared)]
     assert subprocess.run(args, pass_fds=[shared], check=False).returncode == -9
-    assert running(shared) == [{"task": "send", "message_id": "id", "attempt": 1, "queue": "mail"}]
+    assert unfinished_runs(shared) == [{"task": "send", "message_id": "id", "attempt": 1, "queue": "mail"}]

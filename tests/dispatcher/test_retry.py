@@ -58,21 +58,21 @@ def test_a_fixed_delay_is_taken_as_it_is():
 
 
 def test_tenacitys_own_jitter_is_at_most_a_second():
-    """What `wait_exponential_jitter` adds by default, for readers of its documentation."""
+    """`wait_exponential_jitter` adds one second at most by default, for readers of its documentation."""
     policy = Retry(wait=tenacity.wait_exponential_jitter(1, 600))
     assert all(seconds(4) <= resolved_delay(policy, Failure(3)) <= seconds(5) for _ in range(100))
 
 
 @given(attempt=st.integers(1, 2000))
 def test_the_default_waits_from_a_second_to_ten_minutes(attempt):
-    """At random below a limit that doubles."""
+    """The wait is random below a limit that doubles."""
     most = min(600, 2 ** min(attempt - 1, 20))
     assert seconds(1) <= resolved_delay(DEFAULT_POLICY, Failure(attempt)) <= seconds(most)
 
 
 @given(wait=st.one_of(st.floats(), st.integers(), st.timedeltas(), st.text(), st.none()))
 def test_no_wait_leads_out_of_range(wait):
-    """Whatever a policy's wait answers, the delay is 0 to 10 years."""
+    """The delay is 0 to 10 years, whatever a policy's wait returns."""
     delay = resolved_delay(Retry(wait=lambda _state: wait), Failure(1))
     assert timedelta() <= delay <= LONGEST_DELAY
 
@@ -114,8 +114,8 @@ def test_the_smaller_limit_counts(policys, queues, dead_at):
     """The policy's and the queue's max_attempts; 0 and None are none."""
     policy = Retry(seconds(1), max_attempts=policys)
     for attempt in range(1, 10):
-        verdict = decided(policy, attempt=attempt, max_attempts=queues)
-        assert isinstance(verdict, Dead) == (attempt >= dead_at)
+        action = decided(policy, attempt=attempt, max_attempts=queues)
+        assert isinstance(action, Dead) == (attempt >= dead_at)
 
 
 def test_without_a_limit_it_goes_on():
@@ -137,9 +137,9 @@ def test_without_a_limit_it_goes_on():
     ],
 )
 def test_tenacity_stops_say_when_to_end(stop, first_seen_s, attempt, is_dead):
-    """By attempts, by the message's age, and by its age at the next attempt (here 10 s later)."""
-    verdict = decided(Retry(seconds(10), stop=stop), attempt=attempt, first_seen_s=first_seen_s)
-    assert isinstance(verdict, Dead) == is_dead
+    """A stop may count attempts, the message's age, or its age at the next attempt (here 10 s later)."""
+    action = decided(Retry(seconds(10), stop=stop), attempt=attempt, first_seen_s=first_seen_s)
+    assert isinstance(action, Dead) == is_dead
 
 
 def test_a_stop_that_raises_stops_nothing(caplog):
@@ -175,7 +175,7 @@ class Missing(KeyError):
 
 
 @pytest.mark.parametrize(
-    ("error", "attempt", "verdict"),
+    ("error", "attempt", "action"),
     [
         (LookupError(), 1, Cancel("gone")),
         (IndexError(), 1, Cancel("gone")),
@@ -187,14 +187,14 @@ class Missing(KeyError):
         (ValueError(), 4, Retry(seconds(1))),
     ],
 )
-def test_the_most_derived_class_counts(error, attempt, verdict):
+def test_the_most_derived_class_counts(error, attempt, action):
     """The order of the rules does not; an exception without a rule goes by the policy."""
     policy = Retry(seconds(1), max_attempts=5, rules=RULES)
-    assert decided(policy, attempt=attempt, error=error) == verdict
+    assert decided(policy, attempt=attempt, error=error) == action
 
 
 def test_a_retry_among_the_rules_replaces_the_policy():
-    """Its limit as well as its delay."""
+    """The rule replaces limit and delay."""
     policy = Retry(seconds(1), max_attempts=20, rules=RULES)
     assert isinstance(decided(policy, attempt=2, error=OSError("down")), Dead)
 
@@ -255,7 +255,7 @@ def test_a_dead_letter_says_what_failed_when():
 
 
 class Unspeakable(Exception):
-    """Its text cannot be had."""
+    """An error whose text cannot be read."""
 
     def __str__(self):
         raise RuntimeError
@@ -274,7 +274,7 @@ def test_an_error_with_bytes_of_a_file_name_is_a_reason_too():
 
 @given(text=st.text(max_size=5000))
 def test_a_reason_fits_where_it_is_stored(text):
-    """It is not for a message's error to be too long for a header."""
+    """A long error text is cut, so that it fits into a header."""
     reason = decided(attempt=5, max_attempts=5, error=ValueError(text)).reason
     assert len(reason) < 600 < MAX_REASON
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from cqueue.dispatcher.definition import Definition, Standing, Ticket, standing
+from cqueue.dispatcher.definition import FiringId, FiringState, ScheduleDefinition, firing_state
 from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import (
     BadInput,
@@ -86,7 +86,7 @@ def test_the_same_again_changes_nothing(process, world):
 
 
 def test_a_replaced_schedule_begins_anew(process, world):
-    """What was sent for the old definition is dropped when it comes."""
+    """Messages of the old definition are dropped when they come."""
     process.schedules.add("k", EVERY_TEN, b"old")
     process.run(15)
     process.schedules.add("k", Repeating(7 * SECOND), b"new", replace=True)
@@ -110,7 +110,7 @@ def test_a_removed_schedule_fires_no_more_and_its_key_is_free(process, world):
 
 
 def test_pause_and_resume(process, world):
-    """What falls into the pause is left out. Either may be said twice."""
+    """Times within the pause are left out. Either call may be repeated."""
     process.schedules.add("k", EVERY_TEN)
     process.run(12)
     assert process.schedules.pause("k").state == "paused"
@@ -224,7 +224,7 @@ def test_what_is_done_cannot_be_paused(process):
 
 def test_a_definition_of_a_newer_version_is_a_clear_error():
     with pytest.raises(ConfigError, match="cannot read the schedule's definition"):
-        Definition.from_json(
+        ScheduleDefinition.from_json(
             '{"start": 1, "trigger": {"kind": "cron", "expression": "* * * * *"}, "moon": 1}'
         )
 
@@ -233,16 +233,16 @@ def test_a_schedule_of_a_newer_version_is_left_as_it_is(process):
     """An older client reads the others, and changes nothing of what it does not understand."""
     process.schedules.add("k", EVERY_TEN)
     process.schedules.add("other", EVERY_TEN)
-    ledger = process.schedules.ledger
-    row = ledger.read("k")
-    newer = ledger.change(row._replace(definition='{"moon": 1, ' + row.definition[1:]))
+    store = process.schedules.store
+    row = store.read("k")
+    newer = store.change(row._replace(definition='{"moon": 1, ' + row.definition[1:]))
     for call in (process.schedules.pause, process.schedules.resume, process.schedules.get):
         with pytest.raises(DamagedRow, match="cannot read the schedule"):
             call("k")
     with pytest.raises(ScheduleExists):
         process.schedules.add("k", EVERY_TEN, exist_ok=True)
     process.run(12)
-    assert ledger.read("k") == newer
+    assert store.read("k") == newer
     assert process.schedules.get("other").fired == 1
     process.schedules.remove("k")
 
@@ -270,7 +270,7 @@ def test_a_change_of_unknown_outcome_is_read_back(world, made):
     assert process.schedules.get("k").state == "paused"
     fault.seen.discard("ChangeSchedule")
     process.schedules.resume("k")
-    assert process.schedules.ledger.read("k").version == 3
+    assert process.schedules.store.read("k").version == 3
     process.run(12)
     assert world.seconds == [10], "whose outcome was unknown has sent the firing"
     process.schedules.remove("k")
@@ -297,24 +297,24 @@ ROW = ScheduleRow("q@1", "k", 9, "active", 5, "{}", 4_000, 3_000, 3)
 
 
 @pytest.mark.parametrize(
-    ("ticket", "row", "expected"),
+    ("firing_id", "row", "expected"),
     [
-        (Ticket("k", 5, 4, 4_000), ROW, Standing.CURRENT),
-        (Ticket("k", 5, 3, 3_000), ROW, Standing.REPEAT),
-        (Ticket("k", 5, 3, 2_000), ROW, Standing.REPEAT),  # fired for a later time, after a misfire
-        (Ticket("k", 5, 1, 1_000), ROW, Standing.REPEAT),
-        (Ticket("k", 5, 3, 3_500), ROW, Standing.OVER),  # passed over
-        (Ticket("k", 5, 4, 3_500), ROW, Standing.OVER),
-        (Ticket("k", 5, 5, 5_000), ROW, Standing.OVER),
-        (Ticket("k", 4, 4, 4_000), ROW, Standing.OVER),
-        (Ticket("k", 4, 1, 1_000), ROW, Standing.OVER),
-        (Ticket("k", 5, 4, 4_000), ROW._replace(state="paused"), Standing.OVER),
-        (Ticket("k", 5, 3, 3_000), ROW._replace(state="paused"), Standing.REPEAT),
-        (Ticket("k", 5, 3, 3_000), ROW._replace(state="done", next_at=0), Standing.REPEAT),
-        (Ticket("k", 5, 4, 4_000), None, Standing.OVER),
+        (FiringId("k", 5, 4, 4_000), ROW, FiringState.CURRENT),
+        (FiringId("k", 5, 3, 3_000), ROW, FiringState.REPEAT),
+        (FiringId("k", 5, 3, 2_000), ROW, FiringState.REPEAT),  # fired for a later time, after a misfire
+        (FiringId("k", 5, 1, 1_000), ROW, FiringState.REPEAT),
+        (FiringId("k", 5, 3, 3_500), ROW, FiringState.OVER),  # passed over
+        (FiringId("k", 5, 4, 3_500), ROW, FiringState.OVER),
+        (FiringId("k", 5, 5, 5_000), ROW, FiringState.OVER),
+        (FiringId("k", 4, 4, 4_000), ROW, FiringState.OVER),
+        (FiringId("k", 4, 1, 1_000), ROW, FiringState.OVER),
+        (FiringId("k", 5, 4, 4_000), ROW._replace(state="paused"), FiringState.OVER),
+        (FiringId("k", 5, 3, 3_000), ROW._replace(state="paused"), FiringState.REPEAT),
+        (FiringId("k", 5, 3, 3_000), ROW._replace(state="done", next_at=0), FiringState.REPEAT),
+        (FiringId("k", 5, 4, 4_000), None, FiringState.OVER),
     ],
 )
-def test_standing(ticket, row, expected):
+def test_standing(firing_id, row, expected):
     """The row is the authority: by generation, number and time a message is current, a repeat, or over."""
-    assert standing(ticket, row) is expected
-    assert Ticket.parse(ticket.to_json()) == ticket
+    assert firing_state(firing_id, row) is expected
+    assert FiringId.parse(firing_id.to_json()) == firing_id

@@ -1,4 +1,4 @@
-"""The settler: together what can go together, again what failed, and nothing twice."""
+"""The settlement writer: together what can go together, again what failed, and nothing twice."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import cqueue
 from cqueue.dispatcher.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.events import Event
-from cqueue.dispatcher.lanes import Lane, Roster
+from cqueue.dispatcher.lanes import Poller, PollSchedule
 from cqueue.dispatcher.options import Options
-from cqueue.dispatcher.settler import Settler
-from cqueue.dispatcher.tally import Account
+from cqueue.dispatcher.settler import SettlementWriter
+from cqueue.dispatcher.tally import Telemetry
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.store.operations import DeleteMessages, Mutate
 from tests.fix_dispatcher import SOON, SOON_S, until
@@ -44,66 +44,68 @@ class Calls:
 
 
 @pytest.fixture
-def settler():
-    made = Settler(Options(ack_interval=timedelta(seconds=5)), [], Account())  # nothing is sent but by hand
+def writer():
+    made = SettlementWriter(
+        Options(ack_interval=timedelta(seconds=5)), [], Telemetry()
+    )  # nothing is sent but by hand
     yield made
     made.close()
 
 
 @pytest.fixture
-def lane(work):
-    lane = Lane(work, Roster(lambda *_: 1, 0.005, 1.0), Options())
-    lane.learn()
-    yield lane
-    lane.consumer.close()
+def poller(work):
+    poller = Poller(work, PollSchedule(lambda *_: 1, 0.005, 1.0), Options())
+    poller.learn()
+    yield poller
+    poller.consumer.close()
 
 
-def deliveries(lane, work, count=10):
+def deliveries(poller, work, count=10):
     work.send_many([cqueue.Message(b"x") for _ in range(count)])
-    return [Delivery(message, lane) for message in lane.consumer.receive(100, wait=SOON)]
+    return [Delivery(message, poller) for message in poller.consumer.receive(100, wait=SOON)]
 
 
-def test_acks_are_one_delete_for_each_wide_row(troubled, settler, lane, work):
+def test_acks_are_one_delete_for_each_wide_row(troubled, writer, poller, work):
     """However many messages."""
-    held = deliveries(lane, work, 50)
+    held = deliveries(poller, work, 50)
     calls = Calls(troubled)
     for delivery in held:
-        settler.settle(delivery, SUCCEEDED)
-    assert settler.flush(SOON_S)
+        writer.settle(delivery, SUCCEEDED)
+    assert writer.flush(SOON_S)
     assert len(calls.deletes) == len({delivery.message.lease.wide_row for delivery in held})
     assert not any(delivery.message.is_held for delivery in held)
 
 
-def test_nacks_of_equal_delay_go_together(troubled, settler, lane, work):
-    """One mutation for each delay, verb and lease."""
-    held = deliveries(lane, work, 20)
+def test_nacks_of_equal_delay_go_together(troubled, writer, poller, work):
+    """There is one mutation for each delay, verb and lease."""
+    held = deliveries(poller, work, 20)
     leases = {delivery.message.lease for delivery in held}
     calls = Calls(troubled)
     for delivery in held[:10]:
-        settler.settle(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=30)))
+        writer.settle(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=30)))
     for delivery in held[10:]:
-        settler.settle(delivery, RELEASED)
-    assert settler.flush(SOON_S)
+        writer.settle(delivery, RELEASED)
+    assert writer.flush(SOON_S)
     assert len(calls.mutates) <= 2 * len(leases)
     assert {stored.state for stored in work.peek(100)} == {"waiting"}
 
 
-def test_a_nack_is_due_when_the_handler_said_however_late_it_is_sent(troubled, settler, lane, work, clock):
+def test_a_nack_is_due_when_the_handler_said_however_late_it_is_sent(troubled, writer, poller, work, clock):
     """The time that passed is taken off the delay."""
-    (delivery,) = deliveries(lane, work, 1)
+    (delivery,) = deliveries(poller, work, 1)
     ticks = Clock()
-    settler._clock = ticks
-    settler.settle(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=30)))
+    writer._clock = ticks
+    writer.settle(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=30)))
     ticks.now += 20
     calls = Calls(troubled)
-    settler.flush(0.0)
+    writer.flush(0.0)
     until(lambda: calls.mutates)
     due_ms = calls.mutates[0].slots[-1].row.due_ms
     assert due_ms * 1000 - clock.us == pytest.approx(10_000_000, abs=300_000)
 
 
-def test_hooks_after_an_ack_run_in_the_opposite_order(lane, work):
-    """As all `after_` hooks do."""
+def test_hooks_after_an_ack_run_in_the_opposite_order(poller, work):
+    """They run like all `after_` hooks."""
     called = []
 
     class Hooks(cqueue.Middleware):
@@ -117,84 +119,84 @@ def test_hooks_after_an_ack_run_in_the_opposite_order(lane, work):
             called.append(f"{self.name} after")
 
     hooks = [Hooks("outer"), Hooks("inner")]
-    settler = Settler(Options(), hooks, Account())
-    settler.settle_now(*deliveries(lane, work, 1), SUCCEEDED)
+    writer = SettlementWriter(Options(), hooks, Telemetry())
+    writer.settle_now(*deliveries(poller, work, 1), SUCCEEDED)
     assert called == ["outer before", "inner before", "inner after", "outer after"]
 
 
-def test_an_ack_whose_outcome_is_unknown_is_sent_again(troubled, settler, lane, work):
+def test_an_ack_whose_outcome_is_unknown_is_sent_again(troubled, writer, poller, work):
     """Until it is known to be stored."""
-    held = deliveries(lane, work, 5)
+    held = deliveries(poller, work, 5)
     calls = Calls(troubled)
     calls.error = OutcomeUnknown("timed out")
     for delivery in held:
-        settler.settle(delivery, SUCCEEDED)
-    assert not settler.flush(0.3)
-    assert settler.pending == 5
+        writer.settle(delivery, SUCCEEDED)
+    assert not writer.flush(0.3)
+    assert writer.pending == 5
     calls.error = None
-    assert settler.flush(SOON_S)
+    assert writer.flush(SOON_S)
     assert work.peek() == []
 
 
-def test_a_nack_whose_lease_is_lost_is_dropped(settler, lane, work, clock):
+def test_a_nack_whose_lease_is_lost_is_dropped(writer, poller, work, clock):
     """The message belongs to somebody else."""
-    (delivery,) = deliveries(lane, work, 1)
+    (delivery,) = deliveries(poller, work, 1)
     clock.advance(10)
     with work.consumer() as other:
         assert other.receive(wait=SOON)
-        settler.settle(delivery, Settlement(Verb.NACK, "retried"))
-        assert settler.flush(SOON_S)
+        writer.settle(delivery, Settlement(Verb.NACK, "retried"))
+        assert writer.flush(SOON_S)
         assert delivery.message.lease.lost
         assert [stored.state for stored in work.peek()] == ["claimed"]
 
 
-def test_an_ack_whose_lease_is_lost_is_sent(settler, lane, work, clock):
-    """The work is done, whoever holds the message by now."""
-    (delivery,) = deliveries(lane, work, 1)
+def test_an_ack_whose_lease_is_lost_is_sent(writer, poller, work, clock):
+    """The work is done, so the ack is right even after the lease was lost."""
+    (delivery,) = deliveries(poller, work, 1)
     clock.advance(10)
     with work.consumer() as other:
         assert other.receive(wait=SOON)
-        settler.settle(delivery, SUCCEEDED)
-        assert settler.flush(SOON_S)
+        writer.settle(delivery, SUCCEEDED)
+        assert writer.flush(SOON_S)
         assert work.peek() == []
 
 
 @pytest.mark.parametrize("error", [Unavailable("no node"), OutcomeUnknown("timed out")])
-def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, settler, lane, work, error):  # noqa: PLR0917
-    """There is one letter, and the message is gone."""
-    (delivery,) = deliveries(lane, work, 1)
+def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, writer, poller, work, error):  # noqa: PLR0917
+    """In the end there is one letter, and the message is gone."""
+    (delivery,) = deliveries(poller, work, 1)
     calls = Calls(troubled)
     calls.error = error
-    settler.settle(delivery, Settlement(Verb.DEAD, "dead", reason="bad", traceback="Traceback"))
+    writer.settle(delivery, Settlement(Verb.DEAD, "dead", reason="bad", traceback="Traceback"))
     until(lambda: calls.mutates)
     calls.error = None
-    assert settler.flush(SOON_S)
+    assert writer.flush(SOON_S)
     until(lambda: work.peek() == [] or delivery.message.lease.lost)
     letters = shop.queue("work.dead").peek()
     assert len(letters) <= 1
     assert len(letters) + len(work.peek()) == 1
 
 
-def test_an_ack_that_breaks_is_told_of_and_sent_again(lane, work, monkeypatch):
+def test_an_ack_that_breaks_is_told_of_and_sent_again(poller, work, monkeypatch):
     """A bug loses no ack, and does not stay hidden."""
-    held, told = deliveries(lane, work, 1), []
+    held, told = deliveries(poller, work, 1), []
     held[0].settlement = SUCCEEDED
-    settler = Settler(Options(), [], Account(on_event=lambda event, _: told.append(event)))
+    writer = SettlementWriter(Options(), [], Telemetry(on_event=lambda event, _: told.append(event)))
     with monkeypatch.context() as patch:
-        patch.setattr(lane.consumer, "ack", lambda _: 1 / 0)
-        (error,) = settler.send(held)
+        patch.setattr(poller.consumer, "ack", lambda _: 1 / 0)
+        (error,) = writer.send(held)
     assert isinstance(error, ZeroDivisionError)
     assert told == [Event.BROKEN]
-    assert settler.send(held) == [None]
+    assert writer.send(held) == [None]
     assert work.peek() == []
 
 
-def test_what_is_decided_after_the_end_is_left_to_its_timeout(settler, lane, work):
+def test_what_is_decided_after_the_end_is_left_to_its_timeout(writer, poller, work):
     """A handler may end after the dispatcher has."""
-    held = deliveries(lane, work, 2)
-    settler.close()
-    settler.settle(held[0], SUCCEEDED)
-    settler.settle(held[1], Settlement(Verb.NACK, "retried"))
+    held = deliveries(poller, work, 2)
+    writer.close()
+    writer.settle(held[0], SUCCEEDED)
+    writer.settle(held[1], Settlement(Verb.NACK, "retried"))
     assert all(delivery.is_left for delivery in held)
-    assert settler.pending == 0
+    assert writer.pending == 0
     assert len(work.peek()) == 2

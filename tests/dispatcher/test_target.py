@@ -91,7 +91,7 @@ def test_a_typo_gets_a_sentence_and_a_suggestion(text, said):
 )
 @pytest.mark.usefixtures("project")
 def test_an_error_of_the_application_is_shown_with_its_traceback(text, said):
-    """And nothing of how it was imported."""
+    """The frames of the import itself are left out."""
     with pytest.raises(TargetError, match=said) as caught:
         target.load(text)
     assert f"{text}.py" in str(caught.value)
@@ -122,7 +122,7 @@ def test_tasks_and_schedules_have_the_same_name_from_every_folder(project, monke
 def test_a_module_that_has_another_name_elsewhere_is_refused_before_it_is_imported(
     project, monkeypatch, stand_in, text, meant
 ):
-    """Its messages and schedules would be unknown to dispatchers that were started in another folder."""
+    """Its messages and schedules would be unknown to dispatchers that start in another folder."""
     monkeypatch.chdir(project / stand_in)
     module = text.partition(":")[0]
     with pytest.raises(
@@ -133,7 +133,7 @@ def test_a_module_that_has_another_name_elsewhere_is_refused_before_it_is_import
 
 
 def test_an_app_dir_that_is_given_is_where_names_begin(project):
-    """Who keeps modules in folders without __init__.py says so, and is obeyed."""
+    """`--app-dir` decides for modules in folders without `__init__.py`."""
     assert list(target.load("examples.till:app", project).tasks) == ["examples.till:count"]
 
 

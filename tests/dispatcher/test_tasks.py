@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import cqueue
-from cqueue.dispatcher.registry import Registry, task_name
+from cqueue.dispatcher.registry import TaskRegistry, task_name
 
 MINUTE = timedelta(minutes=1)
 
@@ -73,7 +73,7 @@ class Adder:
 
 
 def test_a_callable_object_may_be_a_task(app, sent):
-    """Its `__call__` has the signature, and may be a coroutine function."""
+    """The object's `__call__` has the signature, and may be a coroutine function."""
     task = app.task(queue="mail")(Adder(2))
     assert task.is_async
     assert task.name == f"{__name__}:Adder"
@@ -198,7 +198,7 @@ def test_a_source_makes_enqueueing_idempotent(app, sent):
 
 
 def test_many_at_once_fail_one_by_one(app, sent):
-    """As with `send_many`."""
+    """Entries fail one by one, as with `send_many`."""
     task = app.task(queue="mail")(send)
     urgent, bad = task.options(priority=1), replace(task.message("b"), priority=99)
     result = task.enqueue_many([task.message("a"), bad, urgent.message("c")])
@@ -253,7 +253,7 @@ def test_a_queue_that_is_missing_is_said(app):
 
 
 def test_an_argument_may_be_called_self(app):
-    """Or anything else: names of this library's own parameters are out of the way."""
+    """An argument may have any name: this library's own parameters do not interfere."""
 
     @app.task
     def odd(self: str, args: str, kwargs: str) -> None: ...
@@ -294,7 +294,7 @@ def test_what_would_run_nothing_is_no_task(app, wrong):
     ],
 )
 def test_wrong_settings_are_found_where_they_stand(app, options):
-    """At the decorator, not when the first message comes."""
+    """The decorator raises, not the first message."""
     with pytest.raises(cqueue.BadInput):
         app.task(**options)(send)
 
@@ -329,7 +329,7 @@ def test_the_name_does_not_depend_on_how_the_program_is_started(tmp_path, argume
 
 
 def test_a_module_without_a_file_keeps_its_name(monkeypatch):
-    """As in an interactive session."""
+    """An interactive session is such a module."""
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.setattr(send, "__module__", "__main__")
@@ -368,7 +368,7 @@ def test_tasks_are_a_mapping_in_order(app):
     assert "b" in repr(app.tasks)
     with pytest.raises(TypeError):
         app.tasks["c"] = app.tasks["a"]
-    assert list(Registry()) == []
+    assert list(TaskRegistry()) == []
 
 
 # ── The other codec ──
@@ -379,7 +379,7 @@ def test_tasks_are_a_mapping_in_order(app):
 )
 @pytest.mark.usefixtures("sent")
 def test_a_task_may_use_msgpack(app):
-    """Its messages say so, and are read so."""
+    """The task's messages name the codec, and are read with it."""
     got = []
 
     @app.task(queue="mail", codec="msgpack")

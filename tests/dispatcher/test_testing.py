@@ -46,7 +46,7 @@ def clean(fired_at: datetime) -> None:
 
 
 def program() -> None:
-    """What imports the application, and knows of no test."""
+    """The application, and code that imports it and knows of no test."""
     send_hook.enqueue("http://a", tries=2)
     mail.options(delay=HOUR).enqueue("ann")
 
@@ -67,7 +67,7 @@ def t():
 
 
 def test_the_program_enqueues_to_a_private_store():
-    """Nothing connects; each block begins empty, and the application is afterwards as it was before."""
+    """Nothing connects; each block begins empty, and the application is the same afterwards as before."""
     for _ in range(2):
         with app.testing() as t:
             program()
@@ -106,7 +106,7 @@ print("cassandra" in sys.modules)
 
 
 def test_a_client_of_ones_own_is_given_back():
-    """It is neither sent to nor closed."""
+    """The sandbox neither sends to the client nor closes it."""
     with cqueue.connect("memory://") as client, cqueue.App(client) as own:
         task = own.task(lambda: None, queue="q", name="work")
         own.setup()
@@ -149,7 +149,7 @@ def test_after_the_block_it_says_that_it_is_over():
 
 
 def test_a_program_may_close_its_application():
-    """As workers are other processes: what it has enqueued is run, and what that enqueues is, too."""
+    """Workers are other processes: what the program has enqueued still runs, and what that enqueues."""
     own = cqueue.App("cassandra://127.0.0.1:1/nowhere")
     second = own.task(lambda: ran.append("second"), name="second")
     first = own.task(lambda: second.enqueue() and None, name="first")
@@ -225,7 +225,7 @@ def test_a_mistyped_argument_is_an_error(t):
 
 
 def test_a_job_says_how_it_was_sent(t):
-    """And cannot be changed by a test."""
+    """A test cannot change a job."""
     id_ = mail.options(priority=3, headers={"k": "v"}, key="order-7", delay=HOUR).enqueue("ann")
     (job,) = t.enqueued(mail)
     assert (job.task, job.queue, job.id, job.attempt) == (mail.name, "mail", id_, 1)
@@ -377,7 +377,7 @@ def test_a_task_that_enqueues_itself_ends_the_call():
 
 
 def test_a_task_cannot_drain_its_own_block():
-    """Its own message is held; the error is that of its run."""
+    """The task's own message is held; the error is the run's."""
     own = cqueue.App()
     with own.testing() as t:
         task = own.task(lambda: t.drain() and None, name="task")
@@ -402,7 +402,7 @@ def test_a_task_that_fails_at_once_for_ever_ends_the_call():
 
 @pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError()], ids=repr)
 def test_a_task_that_exits_has_failed(error):
-    """As in a worker, which it does not end."""
+    """An exit fails the task, as on a worker, and does not end the test."""
     own = cqueue.App()
 
     @own.task
@@ -416,7 +416,7 @@ def test_a_task_that_exits_has_failed(error):
 
 
 def test_a_task_of_a_newer_version_waits_for_it(t):
-    """As in a dispatcher: without using an attempt, for an hour, and then it fails as any other."""
+    """The message waits an hour without using an attempt, as in a dispatcher; then it fails."""
     app.send("mail", cqueue.Message(b"{}", task="newer", codec="json"))
     (job,) = t.enqueued()
     runs = [run for run in t.advance(HOUR - SECOND) if run.task == "newer"]
@@ -435,7 +435,7 @@ def test_what_others_put_among_the_dead_letters_is_shown(t):
 
 
 def test_an_interrupted_test_leaves_all_as_it_was():
-    """What ends a test is no failure of the task: it passes through."""
+    """An exception that ends a test is no failure of the task: it passes through."""
     own = cqueue.App()
 
     @own.task
@@ -453,7 +453,7 @@ def test_an_interrupted_test_leaves_all_as_it_was():
 
 
 def test_coroutines_share_a_loop_and_run_inside_another_one():
-    """So that a client of one run serves the next, and asynchronous tests can drain."""
+    """A client of one run serves the next, and asynchronous tests can drain."""
     loops = []
     own = cqueue.App()
 
@@ -473,7 +473,7 @@ def test_coroutines_share_a_loop_and_run_inside_another_one():
 
 
 def test_a_source_is_enqueued_once(t):
-    """As on Cassandra, also when it was sent with a time that has passed."""
+    """One message is stored, as on Cassandra, also if it was sent with a time that has passed."""
     app.client.queue("mail").alter(derived_sends=True)
     for due in (NOON - HOUR, NOON - HOUR, NOON):
         mail.options(source="welcome ann", due=due).enqueue("ann")
@@ -512,7 +512,7 @@ def test_middleware_and_context_are_those_of_a_dispatcher():
 
 
 def test_the_clock_stands_still_until_it_is_moved():
-    """It begins at this second, or where a test says."""
+    """The clock begins at the current second, or where the test says."""
     with app.testing() as t:
         began = t.now
         assert abs(began - datetime.now(UTC)) < 5 * SECOND
@@ -565,7 +565,7 @@ def test_advance_runs_each_at_its_time():
 
 
 def test_nothing_comes_before_its_time(t):
-    """And all of it at its time: the retry of a message that was delayed, too."""
+    """Every message comes at its time, also the retry of a delayed message."""
     fails.append(ConnectionError())
     mail.options(delay=HOUR).enqueue("ann")
     send_hook.options(delay=HOUR - SECOND).enqueue("http://a")
@@ -598,7 +598,7 @@ def test_a_retry_comes_when_the_clock_is_moved_by_its_delay(seconds):
 
 
 def test_a_message_that_nobody_settled_comes_again_after_its_timeout(t):
-    """Its holder has vanished; the attempt counts."""
+    """The message's consumer has vanished; the attempt counts."""
     mail.enqueue("ann")
     consumer = app.client.queue("mail").consumer()
     assert len(consumer.receive(1)) == 1
@@ -630,7 +630,7 @@ def test_a_message_that_was_left_comes_again_after_its_timeout():
 
 
 def test_a_message_without_attempts_left_is_buried_unseen(t):
-    """What its holders let expire too often; it stands among the dead letters without having run."""
+    """Its leases expired too often; it is a dead letter without a last run."""
     mail.enqueue("ann")
     for _ in range(5):
         consumer = app.client.queue("mail").consumer()
@@ -645,7 +645,7 @@ def test_a_message_without_attempts_left_is_buried_unseen(t):
 
 
 def test_a_paused_queue_gives_nothing(t):
-    """And does not keep a test from its end."""
+    """A paused queue does not keep `drain` from its end."""
     app.client.queue("mail").pause()
     mail.enqueue("ann")
     assert not t.drain()
@@ -683,7 +683,7 @@ def test_fire_runs_a_periodic_task_now(t):
 
 
 def test_fire_runs_nothing_beside_it(t):
-    """What is due in the same queue waits on, in its order and with all its attempts."""
+    """Other due messages of the queue wait on, in their order and with all their attempts."""
     for number in range(3):
         clean.enqueue(fired_at=NOON + number * HOUR)
     clean_fails.append(LookupError("once"))

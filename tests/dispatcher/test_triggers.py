@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cqueue.dispatcher.definition import Definition
+from cqueue.dispatcher.definition import ScheduleDefinition
 from cqueue.dispatcher.triggers import (
     Choice,
     Cron,
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_said_when_it_is_made(make, complaint):
 )
 def test_what_another_version_wrote_is_a_clear_error(text):
     with pytest.raises(ConfigError, match="cannot read the schedule's definition"):
-        Definition.from_json(f'{{"start": 0, "trigger": {text}}}')
+        ScheduleDefinition.from_json(f'{{"start": 0, "trigger": {text}}}')
 
 
 def seconds(trigger, count=3, after=-1, start_ms=NOON_MS):
@@ -101,7 +101,7 @@ def test_times():
 
 
 def test_the_first_time():
-    """Of a RunOnce it may be past; what has no time at all has no first one."""
+    """The time of a RunOnce may be past; a trigger that never fires has no first time."""
     assert Timetable(RunOnce(at=NOON - HOUR), NOON_MS).first() == NOON_MS - 3_600_000
     assert Timetable(Repeating(MINUTE, timedelta()), NOON_MS).first() == NOON_MS
     assert Timetable(Cron("0 0 31 2 *"), NOON_MS).first() is None
@@ -160,7 +160,7 @@ def test_a_long_outage_is_bridged_at_once():
     grace_s=st.none() | st.integers(1, 1000),
 )
 def test_a_schedule_goes_forward_whatever_is_missed(interval_ms, late_ms, misfire, grace_s):
-    """Nothing early is fired, nothing twice, nothing too late, and the next time is later than all of it."""
+    """Nothing is fired early, twice or too late, and the next time is later than all fired ones."""
     grace = grace_s and timedelta(seconds=grace_s)
     trigger = Repeating(timedelta(milliseconds=interval_ms), misfire=misfire, grace=grace)
     timetable = Timetable(trigger, NOON_MS)

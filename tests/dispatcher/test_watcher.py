@@ -1,4 +1,4 @@
-"""The watcher: a schedule whose firing is gone goes on; one whose firing only waits is left alone."""
+"""The schedule monitor: a schedule whose firing is gone goes on; one whose firing waits is left alone."""
 
 import threading
 from datetime import timedelta
@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from cqueue.dispatcher.triggers import Repeating, RunOnce
-from cqueue.dispatcher.watcher import Watcher
+from cqueue.dispatcher.watcher import ScheduleMonitor
 from cqueue.errors import Unavailable
 from tests.fix_schedules import NOON
 
@@ -62,7 +62,7 @@ def test_a_firing_that_was_never_sent_is_sent(world):
 
 @pytest.mark.parametrize("why", ["paused queue", "backlog", "held", "paused schedule"])
 def test_a_firing_that_waits_is_left_alone(process, world, why):
-    """Its message is there, however late it is."""
+    """A stored firing is left alone, however late it is."""
     process.schedules.add("k", EVERY_TEN)
     if why == "paused queue":
         process.queue.pause()
@@ -71,9 +71,9 @@ def test_a_firing_that_waits_is_left_alone(process, world, why):
     world.advance(10)
     held = process.consumer.receive(10) if why == "held" else []
     world.advance(20)
-    before = process.schedules.ledger.read("k")
+    before = process.schedules.store.read("k")
     assert process.watch() == []
-    assert process.schedules.ledger.read("k") == before
+    assert process.schedules.store.read("k") == before
     assert process.live() == 1
     assert len(held) == (why == "held")
 
@@ -99,7 +99,7 @@ def test_a_schedule_that_ends_with_the_lost_firing_is_done(process, world):
 
 
 def test_after_an_outage_longer_than_gc_grace_the_firing_is_sent_under_another_id(world):
-    """Its own id may be forgotten by then."""
+    """The store may have forgotten the firing's own id."""
 
     def fault(operation, do):
         if type(operation).__name__ == "InsertMessages":
@@ -115,8 +115,8 @@ def test_after_an_outage_longer_than_gc_grace_the_firing_is_sent_under_another_i
     assert process.live() == 1
 
 
-def test_one_queue_that_cannot_be_read_stops_no_watcher(process, world, caplog):
-    """It says so, and looks at the others."""
+def test_one_queue_that_cannot_be_read_stops_no_monitor(process, world, caplog):
+    """The monitor logs the queue, and checks the others."""
 
     class Broken:
         queue = "broken"
@@ -133,8 +133,8 @@ def test_one_queue_that_cannot_be_read_stops_no_watcher(process, world, caplog):
     process.schedules.add("k", EVERY_TEN)
     process.queue.purge()
     world.advance(21)
-    watcher = Watcher([Broken(), Wrong(), process.schedules.ledger])
-    watcher.look()
+    monitor = ScheduleMonitor([Broken(), Wrong(), process.schedules.store])
+    monitor.check_all()
     assert process.live() == 1
     said = caplog.text
     assert "no replica" in said
@@ -144,8 +144,8 @@ def test_one_queue_that_cannot_be_read_stops_no_watcher(process, world, caplog):
 
 def test_the_thread_looks_again_and_again(process):
     looks = threading.Semaphore(0)
-    watcher = Watcher([process.schedules.ledger], interval_s=0.001)
-    watcher.look = looks.release
-    watcher.start()
+    monitor = ScheduleMonitor([process.schedules.store], interval_s=0.001)
+    monitor.check_all = looks.release
+    monitor.start()
     assert all(looks.acquire(timeout=10) for _ in range(3))
-    watcher.close()
+    monitor.close()

@@ -9,7 +9,7 @@ import pytest
 from cqueue import cores
 from cqueue.cli import bench
 from cqueue.dispatcher import fleet
-from cqueue.dispatcher.daemon import Daemon, Settings
+from cqueue.dispatcher.daemon import Daemon, DaemonSettings
 from cqueue.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
@@ -71,9 +71,9 @@ def test_a_process_that_may_not_says_so(monkeypatch):
 
 def test_each_child_of_a_daemon_gets_another_core(monkeypatch):
     given = []
-    monkeypatch.setattr(fleet, "Process", lambda _module, options, _inbox: given.append(options["core"]))
+    monkeypatch.setattr(fleet, "ChildProcess", lambda _module, options, _inbox: given.append(options["core"]))
     for core in (40, None):
-        parent = fleet.Fleet(Settings(target="shop:app", core=core), 3, queue.SimpleQueue())
+        parent = fleet.ParentProcess(DaemonSettings(target="shop:app", core=core), 3, queue.SimpleQueue())
         for index in range(3):
             parent._child(index)
     assert given == [40, 41, 42, None, None, None]
@@ -81,8 +81,8 @@ def test_each_child_of_a_daemon_gets_another_core(monkeypatch):
 
 def test_a_daemon_is_kept_to_its_core_before_it_starts_anything(asked, monkeypatch):
     monkeypatch.setattr(Daemon, "_launch", lambda _: asked.append("launched"))
-    Daemon(Settings(target="shop:app", core=1), queue.SimpleQueue()).run()
-    Daemon(Settings(target="shop:app"), queue.SimpleQueue()).run()
+    Daemon(DaemonSettings(target="shop:app", core=1), queue.SimpleQueue()).run()
+    Daemon(DaemonSettings(target="shop:app"), queue.SimpleQueue()).run()
     assert asked == [{5}, "launched", "launched"]
 
 

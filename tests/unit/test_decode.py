@@ -75,12 +75,12 @@ def test_any_row_of_logs(rows):
 @given(columns(KEY, KEY, BIGINT, TEXT, BIGINT, TEXT, BIGINT, BIGINT, BIGINT))
 def test_any_row_of_schedules(rows):
     """And a definition that is JSON and no schedule's is a DamagedRow."""
-    from cqueue.dispatcher.definition import Definition
+    from cqueue.dispatcher.definition import ScheduleDefinition
 
     found = decode.schedules(rows)
     judged(rows, found)
     for row in found.values:
-        _parsed(lambda row=row: Definition.from_json(row.definition))
+        _parsed(lambda row=row: ScheduleDefinition.from_json(row.definition))
 
 
 @given(columns(KEY, TEXT, BIGINT))

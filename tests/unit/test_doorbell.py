@@ -677,8 +677,8 @@ def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
     dispatcher.start()
     try:
         until(lambda: dispatcher.stats().hints == HintCounts() and store.seen.rings)
-        lane = dispatcher.lanes[0]
-        until(lambda: lane.turn.began_s is None and lane.turn.pause_s > 1)  # longer than this test
+        poller = dispatcher.pollers[0]
+        until(lambda: poller.state.began_s is None and poller.state.pause_s > 1)  # longer than this test
         sender.queue("orders").send(b"x")
         until(lambda: dispatcher.stats().total.acked)
         stats = dispatcher.stats()
@@ -702,12 +702,12 @@ def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(cl
         )
         dispatcher.start()
         try:
-            roster, sent = dispatcher.engine.roster, 0
-            while roster._room(roster.lanes[0], 0):
+            schedule, sent = dispatcher.engine.poll_schedule, 0
+            while schedule._room(schedule.pollers[0], 0):
                 sender.queue("orders").send(b"long")
                 sent += 1
                 until(lambda sent=sent: dispatcher.stats().total.received == sent)
-            roster.lanes[0].consumer.receive(1)  # finds nothing, and lets go of the lock
+            schedule.pollers[0].consumer.receive(1)  # finds nothing, and lets go of the lock
             with patient(receiver) as consumer:
                 came = waiting(consumer)
                 until(lambda: len(store.store.execute(ReadDigests())) == 2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cqueue
 from cqueue.testing import HistoryError, check, judge, recording
-from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, Event
+from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, HistoryLine
 
 S = 1_000_000_000
 LEASE_S = 30
@@ -31,14 +31,14 @@ class Story:
         self.calls += 1
         common = {"operation": operation, "call": self.calls, "process": who, "holder": who, "queue": "q"}
         self.events.append(
-            Event(phase=INVOKE, mono_ns=int(at * S), messages=tuple(asked), note=note or {}, **common)
+            HistoryLine(phase=INVOKE, mono_ns=int(at * S), messages=tuple(asked), note=note or {}, **common)
         )
         if outcome is None:  # killed
             return
         end_ns = int((at + 0.01 if end is None else end) * S)
         remarks = note if operation == "send" and note else {}
         self.events.append(
-            Event(
+            HistoryLine(
                 phase=outcome,
                 mono_ns=end_ns,
                 cluster_us=end_ns // 1000,
@@ -577,7 +577,7 @@ def test_a_line_cut_off_by_a_kill_is_left_out(queue, tmp_path):
 
 
 def test_an_end_without_a_beginning_is_no_history():
-    event = Event(operation="ack", phase=OK, call=1, process="a", holder="a", queue="q", mono_ns=1)
+    event = HistoryLine(operation="ack", phase=OK, call=1, process="a", holder="a", queue="q", mono_ns=1)
     with pytest.raises(HistoryError, match="without having begun"):
         judge([event])
 

@@ -1,4 +1,4 @@
-"""What a process waits for, and the row that says so to others."""
+"""Publish the names that a process waits for, in a row that other processes read."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from cqueue.doorbell.listener import Address, Listener
 from cqueue.store.control import Listen, ListenerRow
 
 TTL_S: Final = 30
-"""Time to live of a listener's row. Rings to a process that has died are lost until then."""
+"""Seconds until a listener's row expires: until then, rings to a process that died are lost."""
 BEAT_S: Final = 10.0
-"""How often the row is written."""
+"""Seconds between writes of the row: two writes may fail before the row expires."""
 HASTE_S: Final = 0.1
-"""Pause before the row is written again, so that consumers that join one after the other share a write."""
+"""Seconds before the row is written again after a consumer joins, so that several joins share a write."""
 FORGET_S: Final = 1.0
-"""The same pause after a consumer has left. Rings that come meanwhile do no harm."""
+"""Seconds before the row is written again after a consumer has left: rings that still come do no harm."""
 NEVER: Final = float("inf")
+"""A time that never comes."""
 
 Heard = Callable[[bytes, int], None]
-"""Told of a place and its flags, on the listener's thread. It must return at once."""
+"""Called with a place and its flags on the listener's thread; it must return at once."""
 
 
 class Presence:
-    """One process among those that wait. The caller serialises `listen`, `forget` and `beat`.
+    """One listening client. The caller serialises `listen`, `forget` and `beat`.
 
     beat_s: when the row is to be written next.
     """
@@ -43,13 +44,13 @@ class Presence:
         self._is_closed = False
 
     def listen(self, name: str, heard: Heard, now_s: float) -> None:
-        """Call `heard` as well when others ring at this name."""
+        """Begin to call `heard` when others ring for this name."""
         short = short_name(name)
         self._heard[short] = (*self._heard.get(short, ()), heard)
         self.beat_s = min(self.beat_s, now_s + (HASTE_S if self._listener else 0.0))
 
     def forget(self, name: str, heard: Heard, now_s: float) -> None:
-        """Call it no more."""
+        """Stop calling `heard`."""
         short = short_name(name)
         left = tuple(one for one in self._heard.pop(short, ()) if one != heard)
         if left:
@@ -57,28 +58,28 @@ class Presence:
         self.beat_s = min(self.beat_s, now_s + FORGET_S)
 
     def open(self) -> Listener:
-        """The listener, which the first call makes. It may have to look up a name.
+        """Return the listener; the first call makes it, and may have to resolve a host name.
 
         Raises:
             OSError: no socket can be opened.
         """
         if self._listener is None:
             self._listener = Listener(self._address, self._take, self._counts, self._now_us)
-            if self._is_closed:  # while a name was looked up
+            if self._is_closed:  # closed while a host name was resolved
                 self._listener.close()
         return self._listener
 
     def beat(self, listener: Listener, now_s: float) -> Listen:
-        """What to write now: the row, for the next half minute, or for a moment if nobody waits any more."""
+        """Return the write of the row: with its full ttl, or with 1 s if nobody waits any more."""
         self.beat_s = now_s + BEAT_S * random.uniform(0.8, 1.0) if self._heard else NEVER
         return Listen(self._row(listener), TTL_S if self._heard else 1)
 
     def farewell(self) -> Listen | None:
-        """What to write at the end; None if nothing was ever written."""
+        """Return the write that removes the row within 1 s; None if no row was ever written."""
         return None if self._listener is None else Listen(self._row(self._listener), 1)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._is_closed = True
         if self._listener is not None:
             self._listener.close()

@@ -1,4 +1,4 @@
-"""What is wrong with the doorbell, for the log: each kind once, as it costs latency and nothing else."""
+"""Log the doorbell's failures, each kind once, because a failure costs only latency."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from cqueue.logs import logger
 
 
 class Trouble:
-    """Kinds of trouble that were logged."""
+    """The kinds of failure that were logged already."""
 
     def __init__(self) -> None:
         self._told = set[str]()
 
     def tell(self, event: str, error: Exception) -> None:
-        """Log it, if it is the first of its kind."""
+        """Log a failure, if it is the first of its kind."""
         if event not in self._told:
             self._told.add(event)
             logger("cqueue.doorbell").warning(event, error=str(error), then="messages are found by polling")

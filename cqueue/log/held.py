@@ -1,4 +1,4 @@
-"""The partitions that a member of a subscription holds: as they are stored, read, and done."""
+"""Keep the partitions that a subscription member owns: their stored rows, reads and finished records."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cqueue.log.protocol.progress import NOBODY, change, changed
 from cqueue.store.subscriptions import PositionChange, PositionRow
 
 Report = Callable[[str, int, int], None]
-"""Told of: "acquired", "checkpoint", "released" or "lost"; the partition; the position."""
+"""Called with "acquired", "checkpoint", "released" or "lost", the partition, and the position."""
 
 
 class Held:
-    """The partitions of one member. Not thread-safe.
+    """The partitions that one member owns. Not thread-safe.
 
-    early: records beyond the horizon are read as well.
+    early: records beyond the stable horizon are read as well.
     """
 
     def __init__(self, member: Member, report: Report, *, early: bool) -> None:
@@ -25,7 +25,7 @@ class Held:
         self.following = Following(member.spec(), {}, early=early)
         self.member = member
         self._report = report
-        self._spell: int | None = None  # the one in which all that is held was confirmed
+        self._spell: int | None = None  # the spell in which the ownership of all partitions was confirmed
 
     def __contains__(self, partition: int) -> bool:
         return partition in self.lanes.by_partition
@@ -34,12 +34,12 @@ class Held:
         return iter(list(self.lanes.by_partition.values()))
 
     def is_confirmed(self) -> bool:
-        """Whether nobody can have taken over what is held; if that is not sure, find out first.
+        """Return whether no other member can have taken over a partition; if that is uncertain, find out.
 
-        After False what was chosen may be gone: choose again.
+        After False a partition chosen earlier may be lost, so the caller chooses again.
 
         Raises:
-            NotDone, OutcomeUnknown: it is not sure yet.
+            NotDone, OutcomeUnknown: the ownership is still uncertain.
         """
         spell = self.member.spell()
         if spell is not None and spell == self._spell:
@@ -54,31 +54,31 @@ class Held:
     # ── positions ──
 
     def upto(self, lane: Lane) -> int:
-        """The position to write down: nothing up to it waits, or may still come."""
+        """Return the position to write: up to it no record waits, or may still become readable."""
         return max(lane.row.position, min(lane.upto(), self.following.position(lane.partition)))
 
     def pass_quiet(self, lane: Lane) -> None:
-        """Where nothing waits, all is done up to where the partition has been read."""
+        """Advance a partition without waiting records to where it has been read."""
         if not lane.waiting:
             lane.done = max(lane.done, self.following.position(lane.partition))
 
     def moved(self, lane: Lane, owner: str | None = None) -> PositionChange:
-        """The lane's position where it is by now, under a new fence. owner: another one."""
+        """Return the change that writes the current position under a new fence. owner: None for the same."""
         now_us = self.member.driver.clock.now_us()
         return changed(lane.row, now_us, self.upto(lane), lane.row.owner if owner is None else owner)
 
     def release(self, lanes: Iterable[Lane]) -> list[PositionChange]:
-        """What gives these lanes back, with all that is done."""
+        """Return the changes that write these partitions' positions and release them."""
         leaving = list(lanes)
         for lane in leaving:
             self.pass_quiet(lane)
         return [self.moved(lane, NOBODY) for lane in leaving]
 
     def change(self, changes: list[PositionChange]) -> None:
-        """Change positions in one mutation, and take note of what stands then.
+        """Write position changes in one mutation, and note the rows that are stored then.
 
         Raises:
-            NotDone, OutcomeUnknown: they may be changed or not.
+            NotDone, OutcomeUnknown: the positions may be changed or not.
         """
         if not changes:
             return
@@ -98,20 +98,20 @@ class Held:
             self._open(stored)
 
     def adopt(self, stored: PositionRow) -> None:
-        """Compare what is held with what is stored; what is stored is older at times, never wrong."""
+        """Compare an owned partition with its stored row, which may be outdated but is never wrong."""
         lane = self.lanes.by_partition.get(stored.partition)
         if lane is None or stored.fence <= lane.row.fence:
             return
         if stored.owner != self.member.name:
             self._drop(stored, "lost")
         elif stored.generation != lane.row.generation:
-            self._open(stored)  # moved by hand
+            self._open(stored)  # an operator moved the position
         else:
             lane.row = stored
             self._report("checkpoint", stored.partition, stored.position)
 
     def lose(self, partition: int, fence: int | None) -> None:
-        """A position cannot be read. Where only the position is wrong, the next checkpoint mends it."""
+        """Note a damaged position. Keep the partition if its fence is intact: a checkpoint mends the row."""
         lane = self.lanes.by_partition.get(partition)
         if lane is not None and lane.row.fence != fence:
             self._drop(lane.row._replace(position=self.upto(lane)), "lost")

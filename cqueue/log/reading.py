@@ -1,8 +1,8 @@
-"""What a member of a subscription does from moment to moment: take partitions, read, hand out, check in.
+"""The work loop of a subscription member: take partitions, read, call listeners, write positions.
 
-One thread does all of this, a step at a time, so that at every step it is known what is held and what is
-done. It never calls a listener unless others must take this member for alive; where it cannot be sure, it
-first renews the fences of all it holds, and what it has lost is dropped.
+One thread does all of this step by step, so at each step it is certain which partitions the member owns and
+which records are done. The loop calls a listener only while all other members must take this one for alive.
+If that is uncertain, the loop first renews the fences of all owned partitions, and drops those it has lost.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from cqueue.log.records import LogRecord
 from cqueue.log.sharing import Sharing
 
 PAUSED_S: Final = 0.5
+"""Seconds between checks of a paused subscription: with the reads of 1.5 s it resumes within 2 s."""
 
 
 class Reading:
     """The work of one member.
 
     Args:
-        held: its partitions; `sharing` takes them and gives them back.
-        topics: which records it wants; None for all.
-        told: of appends, if records are read early.
-        time_s: a clock that only runs forward.
+        held: the member's partitions, which `sharing` takes and releases.
+        topics: of the records that listeners want; None for all.
+        told: notifications of appends, for low latency.
+        time_s: a monotonic clock.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Reading:
     # ── a step ──
 
     def step(self) -> float:
-        """Do what is next; after how many seconds there may be more to do.
+        """Do the next piece of work; return the seconds until there may be more.
 
         Raises:
             NotDone, OutcomeUnknown: Cassandra did not answer; the next step goes on.
@@ -93,7 +94,7 @@ class Reading:
         return wait_s if retry_s is None else max(0.0, min(wait_s, retry_s - now_s))
 
     def _read_on(self, now_s: float) -> float:
-        """Read all partitions if it is time for that, or those of which it was told."""
+        """Read all partitions if a poll is due, otherwise those with notified appends."""
         following, spec = self._held.following, self._member.spec()
         rest_s = self._polls.rest_s(now_s)
         if rest_s <= 0 or not following.is_at_end:
@@ -109,7 +110,7 @@ class Reading:
         return rest_s
 
     def _put(self, found: Found) -> None:
-        """Let what was read wait for listeners."""
+        """Queue records for the listeners."""
         for row, partition in found.records:
             wanted = self._topics is None or row.topic in self._topics
             record = LogRecord(self._member.key.log, partition, row) if wanted else None
@@ -120,10 +121,10 @@ class Reading:
     # ── positions ──
 
     def checkpoint(self) -> None:
-        """Write down how far everything is done; with all of it in one mutation.
+        """Write all positions that have moved, in one mutation.
 
         Raises:
-            NotDone, OutcomeUnknown: what was done since the last time may be done again by another.
+            NotDone, OutcomeUnknown: another member may repeat records done since the last checkpoint.
         """
         now_s, held = self._time_s(), self._held
         lanes = list(held)
@@ -134,9 +135,9 @@ class Reading:
         held.change([held.moved(lane) for lane in lanes if held.upto(lane) > lane.row.position])
 
     def release_all(self) -> None:
-        """Check in, and give everything back.
+        """Write the positions of all partitions, and release them.
 
         Raises:
-            NotDone, OutcomeUnknown: others take over when this member is dead to them.
+            NotDone, OutcomeUnknown: others take over only when this member's heartbeat has expired.
         """
         self._held.change(self._held.release(self._held))

@@ -1,4 +1,4 @@
-"""The threads of a member of a subscription: one that works, and one that says that it lives."""
+"""Run a subscription member's two threads: one works, the other sends heartbeats."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from cqueue.log.member import Member
 from cqueue.log.reading import Reading
 
 TROUBLE_S: Final = 0.3
+"""Seconds to wait after a failure that may be over soon: short, as a heartbeat is due every 1.5 s."""
 LASTING_S: Final = 5.0
-"""Pauses after a failure, and after one that lasts until an operator mends something."""
+"""Seconds to wait after a failure that lasts until an operator mends something."""
 SHORTEST_WAIT_S: Final = 0.02
+"""Seconds between two reads of the subscription at least, so that a wrong time cannot make a thread spin."""
 
 _log = logging.getLogger("cqueue.log")
 
 
 class Running:
-    """Runs a member, once.
+    """Runs a member once.
 
-    wake: ends a pause between two steps. listening: entered as long as it runs.
+    wake: ends a pause between two steps. listening: a context that is entered while the member runs.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Running:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Run on this thread until `stop`; raises what ended it before."""
+        """Run on this thread until `stop`; raise the error that ended the member earlier."""
         self._begin()
         self._run()
         if self._failure is not None:
@@ -59,7 +61,11 @@ class Running:
         self.thread.start()
 
     def stop(self, timeout_s: float | None) -> bool:
-        """Have it end; whether it has, after so long at most. Raises what ended its thread before."""
+        """Ask the member to end; return whether it ended within `timeout_s`.
+
+        Raises:
+            BaseException: the error that ended the member's thread.
+        """
         self._stop.set()
         self._wake.set()
         if self.thread is None or self.thread is current_thread():
@@ -109,13 +115,13 @@ class Running:
                 self._wake.wait(wait_s)
 
     def _live(self) -> None:
-        """Say that this member lives, and see who else does."""
+        """Send heartbeats and read the subscription until the member stops."""
         while not self._stop.is_set():
             try:
                 wait_s = self._member.pulse()
             except (NotDone, OutcomeUnknown) as exc:
                 wait_s = _pause_s(exc)
-            except Exception as exc:  # noqa: BLE001 - without its heart a member must not seem to work
+            except Exception as exc:  # noqa: BLE001 - a member must not work on without heartbeats
                 self._failure = exc
                 self._stop.set()
                 return
@@ -124,7 +130,7 @@ class Running:
             self._stop.wait(max(SHORTEST_WAIT_S, wait_s))
 
     def leave(self) -> None:
-        """Give everything back, and say good-bye."""
+        """Release all partitions, and remove the member."""
         try:
             self._reading.release_all()
             self._member.leave()

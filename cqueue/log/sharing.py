@@ -1,4 +1,4 @@
-"""How members of a subscription share its partitions: what a look shows, and what follows from it."""
+"""Rebalance a subscription's partitions: take over those assigned to this member, and release the others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cqueue.log.protocol.progress import NOBODY, changed, taken
 
 
 class Sharing:
-    """Takes partitions that are this member's by now, and gives back those of others.
+    """Takes over the partitions that are assigned to this member, and releases those of other members.
 
-    partitions: which of them this member would read; None for all. on_expired: "error", or "earliest" for a
-    position that the log no longer remembers. paused: no listener is to be called.
+    partitions: those that this member can read; None for all. on_expired: "error", or "earliest" for a
+    position that the log no longer remembers. paused: whether listener calls are paused.
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class Sharing:
         self._held = held
         self._partitions = partitions
         self._on_expired = on_expired
-        self._seen = 0  # the number of the last view that was followed
+        self._seen = 0  # number of the last view acted on
 
     def follow(self) -> None:
-        """Do what the last look shows.
+        """Act on the last read of the subscription.
 
         Raises:
             LogNotFound: the subscription has been deleted.
-            NotDone, OutcomeUnknown: some is not done; the next time goes on.
+            NotDone, OutcomeUnknown: some partitions are not yet taken or released; the next call goes on.
             PositionExpired: a position is forgotten, and `on_expired` is "error".
         """
         view = self._member.view
@@ -63,7 +63,7 @@ class Sharing:
         return assigned(self._member.key, self._member.name, view.alive, readable)
 
     def _release(self, view: View, mine: set[int]) -> None:
-        """Give back what is another's now; also what was taken here by a mutation that seemed to fail."""
+        """Release partitions of other members, also those taken by a mutation that seemed to fail."""
         leaving = [lane for lane in self._held if lane.partition not in mine]
         now_us = self._member.driver.clock.now_us()
         stray = [
@@ -74,7 +74,7 @@ class Sharing:
         self._held.change(self._held.release(leaving) + stray)
 
     def _acquire(self, view: View, wanted: Iterable[int], origin: Origin) -> None:
-        """Take what is mine by now, and nobody's, or that of one who is dead."""
+        """Take over assigned partitions that have no owner, or a dead one."""
         alive = {row.member for row in view.alive} - {self._member.name}
         now_us, changes = self._member.driver.clock.now_us(), []
         for partition in sorted(wanted):
@@ -85,7 +85,7 @@ class Sharing:
         self._held.change(changes)
 
     def _begin(self, partition: int, position: int | None, now_us: int) -> int:
-        """Where to begin; None: at the earliest record.
+        """Return the id behind which reading begins. position: None for the earliest record.
 
         Raises:
             PositionExpired: records behind the position may be forgotten.

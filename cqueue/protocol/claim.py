@@ -1,17 +1,18 @@
-"""Lock, read, one mutation: how a consumer comes by messages.
+"""Claim messages from a wide row: a fence, reads, and one conditional mutation.
 
-The order is the protocol. A fence first, with the lock where others claim too; then cursors and slots; then
-messages, which are skipped if any slot lists them; then one conditional mutation that lists what is taken,
-moves the cursors and releases the lock. Only when that is known to be applied is anything delivered.
+The order is the protocol. First a claim learns the fence, and takes the lock where other consumers claim too.
+Then it reads cursors and slots. Then it reads messages, and skips those that any slot lists. Then it sends
+one conditional mutation that lists what it takes, moves the cursors and releases the lock. It delivers
+messages only when the mutation is known to be applied.
 
-What keeps claims apart is the fence; the lock only keeps others from reading in vain. Only a claim lists ids
-that no slot listed, and a claim changes the fence; holders merely move ids from slot to slot. So while the
-fence stands that a head was read with, all that is listed now was listed there. Hence two shortcuts:
+The fence keeps claims apart; the lock only keeps others from reading in vain. Only a claim lists ids that no
+slot listed, and every claim changes the fence. Holders merely move ids from slot to slot. So while a fence
+stands, all ids listed now were listed in each head read with that fence. That allows two shortcuts:
 
-- Messages may be read beside the head, where an earlier head is known: what neither of them lists may be
-  claimed if both have the same fence.
-- For a moment after a claim of ours the head need not be read at all: it is as that claim left it, but for
-  what others gave back.
+- Messages may be read beside the head if an earlier head is known. What neither head lists may be claimed if
+  both have the same fence.
+- Shortly after this consumer's own claim the head need not be read: it is as that claim left it, except for
+  what other consumers gave back.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from cqueue.protocol.view import Ahead, RowView
 from cqueue.store.operations import Mutate, Now
 
 TRIES = 3
-"""Where somebody else was quicker a claim is made again: on a head that is read anew, then with the lock."""
+"""Most tries of a claim that other consumers outrun: a retry reads the head again, and the next one also
+takes the lock, so a third failure means that the wide row is contended."""
 
 
 def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True) -> Proto[Claim]:
-    """Take up to `want` messages from one wide row; an empty claim if there is nothing to take.
+    """Take up to `want` messages from one wide row; return an empty claim if there is nothing to take.
 
-    stay: keep the lock for a moment if more is there, because the next claim will follow at once.
+    stay: keep the lock briefly if there are more messages, because the next claim follows at once.
 
     Raises:
-        NotDone: a read failed, or the mutation certainly did.
-        OutcomeUnknown: the mutation may be applied; nothing is delivered, its messages come again.
+        NotDone: a read failed, or the mutation was certainly not applied.
+        OutcomeUnknown: the mutation may be applied. Nothing is delivered; its messages come again.
     """
     if view.retired:
         return Claim()
@@ -52,7 +54,7 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
 def _claim_on(
     view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
 ) -> Proto[Claim | None]:
-    """Take what nobody has claimed yet, going by the head as our last claim left it; None: read it."""
+    """Claim by the remembered head, as this consumer's last claim left it; None if it must be read."""
     now_us, head = (yield from Now()), view.known.head
     if head is None or not view.known.is_remembered(now_us):
         return None
@@ -62,19 +64,19 @@ def _claim_on(
     draft = Draft(spec=spec, view=view, now_us=now_us, head=known, want=want, stay=stay)
     yield from fresh.take_fresh(draft)
     if not draft.grants and (view.known.locked or now_us >= view.retire_at_us(spec)):
-        return None  # there is a lock to let go of, or a wide row to retire
+        return None  # only a claim that reads the head releases a lock, or retires a wide row
     return (yield from _commit(draft, gate)) if draft.grants else _nothing(draft)
 
 
 def _claim(
     view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
 ) -> Proto[Claim | None]:
-    """Read the head, and take what is there; None if somebody else was quicker."""
+    """Read the head and claim by it; None if another consumer was quicker."""
     if view.known.fence is None and not (yield from make_ready(view, spec)):
         return Claim(contended=not view.retired)
     fence, before = view.known.fence, view.known.head
     owner = yield from new_owner()
-    now_us = yield from Now()  # before all reads: cursors and retirement hang on when those began
+    now_us = yield from Now()  # before all reads: cursors and retirement depend on when reads began
     beside = beside_head(view, spec, now_us, want)
     head, found = yield from lock.read_whole(view.wide_row, beside.all if beside else ())
     view.known.saw(head, now_us)
@@ -100,18 +102,18 @@ def _claim(
 
 
 def _nothing(draft: Draft) -> Claim:
-    """A claim that has nothing to write."""
+    """Finish a claim that has nothing to write."""
     draft.view.reading.floors.by_priority.update(draft.learned.floors)
     return Claim()
 
 
 def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
-    """What is ours now; None if a slot or the lock was changed meanwhile: the next head read tells."""
+    """Write the claim's mutation; None if another client changed a slot or the lock meanwhile."""
     view, known = draft.view, draft.view.known
     if not known.locked and draft.is_empty:
         return _nothing(draft)
     mutation, read_us = draft.mutation(), known.read_us
-    # What the head is like is not known until the mutation is known to be applied.
+    # The head is unknown until the mutation is known to be applied.
     known.whole, known.read_us, known.ahead = False, 0, None
     if mutation.lock is None or not (yield from _settle(draft, mutation)):
         return None
@@ -124,9 +126,10 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
 
 
 def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
-    """Write, and while that is on its way read what the next claim will want at once.
+    """Send the mutation, and read the next claim's slice side by side with it.
 
-    Of what is kept for that, nothing may be listed now: when it is claimed, its slot may be free again.
+    A message read ahead is dropped if a slot lists it now. By the time of the next claim it may be acked and
+    its slot be free again.
     """
     ahead, read = draft.learned.next, next_slice(draft)
     if ahead is None or not draft.renews:
@@ -144,10 +147,10 @@ def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
 
 
 def _remember(draft: Draft) -> None:
-    """Bring the view up to date with an applied mutation."""
+    """Bring what is remembered of the wide row up to date with an applied mutation."""
     view, changes = draft.view, draft.head.changes
     view.claims += 1
-    view.finished = [  # the next claims' to free
+    view.finished = [  # later claims free these slots
         lease for lease in view.finished if (lease.slot.priority, lease.slot.number) not in changes
     ]
     view.retired = draft.retire

@@ -1,12 +1,12 @@
-"""Messages that nobody has claimed yet: the slice above the boundary, a look-back, and the sweep.
+"""Take messages that nobody has claimed yet: by a slice above the boundary, a look-back, and a sweep.
 
-Rows become visible out of order: a producer's clock may lag, its write may be slow. The slice reads
-on from the boundary; the look-back finds at once most of what landed just below it; the sweep finds
-all the rest, and is what lets the cursor move. A sweep counts only if it *began* W + ε after the
-time up to which the cursor moves: an acknowledged message cannot appear there any more.
+Rows become visible out of order: a producer's clock may lag, or its write be slow. The slice reads above the
+boundary. The look-back soon finds most messages that landed just below the boundary. The sweep finds all the
+others, and only the sweep lets the cursor move. A sweep counts only if it *began* W + ε after the time up to
+which the cursor moves: no acknowledged message can appear there any more.
 
-Open wide rows have no cursor, because messages may land in them at any time: each poll reads what
-became due since the last one, whole passes follow at growing intervals.
+Open wide rows have no cursor, because messages may land in them at any time. Each poll reads what became due
+since the last poll; passes over the whole row follow at growing intervals.
 """
 
 from __future__ import annotations
@@ -32,21 +32,26 @@ from cqueue.store.operations import (
 )
 
 READ_BYTES = 4 << 20
+"""Bytes of bodies that one slice aims at: large enough for a batch, small beside a client's memory."""
 UNREAD_SHARE = MAX_CLAIM_BYTES // READ_BYTES
-"""Bodies that no slice holds are loaded once claimed: of those a read shows as many as a claim takes."""
+"""Divisor for the size of a large body. A slice does not load large bodies; the claim does afterwards, within
+`MAX_CLAIM_BYTES`. So a slice may list this many times more bytes of them."""
 MAX_IDS = 2000
+"""Ids that one look-back or one piece of a sweep reads: a small answer, and twice what one slot can list."""
 LOOK_BACK_GAP_US = 100_000
+"""Least µs between two look-backs of one priority: late messages wait 0.1 s, a busy consumer reads little."""
 SWEEP_GAP_US = 100_000
-"""A sweep that cannot reach the boundary yet, because messages land there all the time, waits so long."""
+"""Least µs between two sweeps that cannot reach the boundary, because messages land there all the time."""
 LOWER_PRIORITIES_SHARE = 10
-"""One claim in so many begins with a less urgent priority, so that none starves."""
+"""One claim in ten begins with a less urgent priority, so that none starves."""
 MAX_PIECES = 16
+"""Pieces of one priority that a claim reads at most: they bound how long a claim takes."""
 AHEAD_US = 500_000
-"""What was read ahead of a claim that came later than this is read again."""
+"""Age in µs at which messages read ahead are read again: by then another client may have purged them."""
 
 
 class Known(NamedTuple):
-    """What was read of one priority, as its cursor stood: a slice, and below it up to `upto`.
+    """Answers to the reads of one priority: a slice above the cursor row `at`, and pieces below it to `upto`.
 
     looked: a look-back is among the pieces.
     """
@@ -59,10 +64,10 @@ class Known(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """Reads of one priority, side by side from `began_us` on.
+    """Reads of one priority that run side by side and begin at `began_us`.
 
-    slice: what stands above the boundary; it may be known. late: below it, a piece of the sweep up to `upto`
-    if that is above the cursor, and a look-back if it `looks`.
+    slice: the read above the boundary, or its answer if it was read ahead. late: the reads below the
+    boundary: a piece of the sweep if `upto` is above the cursor, and a look-back if `looks`.
     """
 
     at: CursorRow
@@ -74,11 +79,11 @@ class Reads(NamedTuple):
 
     @property
     def all(self) -> tuple[Operation[Any], ...]:
-        """As operations."""
+        """Return the operations to perform."""
         return self.late if isinstance(self.slice, Ahead) else (self.slice, *self.late)
 
     def known(self, answers: Sequence[Any]) -> Known:
-        """What they gave."""
+        """Combine the operations' answers."""
         pieces, slice_ = list(answers), self.slice
         if not isinstance(slice_, Ahead):
             rows, _, damaged = pieces.pop(0)
@@ -89,7 +94,7 @@ class Reads(NamedTuple):
 
 
 def take_fresh(draft: Draft, beside: Known | None = None) -> Proto[None]:
-    """Take what is due and unlisted, priority by priority. beside: what was read beside the head."""
+    """Take due messages that no slot lists, priority by priority. beside: what was read beside the head."""
     for priority in _order(draft.view):
         if draft.left <= 0:
             draft.more = True
@@ -126,9 +131,10 @@ def _take_normal(draft: Draft, priority: int, beside: Known | None) -> Proto[Non
 def _take_piece(
     draft: Draft, priority: int, known: Known | None, *, sliced: bool
 ) -> Proto[tuple[bool, bool]]:
-    """Read slice, look-back and one piece of the sweep side by side; whether the two are at their ends.
+    """Take from a slice, a look-back and one piece of the sweep, read side by side.
 
-    Further pieces come without the slice, if it was read to its end: it is `sliced`.
+    Return whether the slice was taken to its end, and whether the sweep has more pieces.
+    sliced: an earlier piece read the slice to its end, so this one reads no slice.
     """
     view, head, spec = draft.view, draft.head, draft.spec
     at = head.cursor(priority)
@@ -149,7 +155,7 @@ def _take_piece(
     passed = [row.id for row in rows if row.id <= boundary]
     if passed:
         draft.learned.took.append((priority, at.boundary, passed))
-    if max(upto, at.cursor) >= at.boundary:  # the slice goes on where the sweep ends
+    if max(upto, at.cursor) >= at.boundary:  # the slice begins where the sweep ends, so it is the sweep
         upto = max(upto, min(boundary, policy.horizon(spec, counts_us)))
     head.move(priority, upto, max(boundary, at.boundary))
     if draft.learned.next is None or draft.learned.next.priority == priority:
@@ -164,7 +170,7 @@ def _take_piece(
 
 
 def _read(draft: Draft, at: CursorRow, *, sliced: bool) -> Proto[Known]:
-    """The slice above the boundary, and the late reads beside it."""
+    """Read the slice above the boundary, and beside it what lies below the boundary."""
     slice_ = Ahead(at.priority, at.boundary, [], draft.now_us, whole=True) if sliced else _ahead(draft, at)
     listed = listed_above(draft.head.slots.values(), at)
     reads = _reads(draft.view, draft.spec, at, draft.now_us, slice_ or draft.left + len(listed))
@@ -172,7 +178,7 @@ def _read(draft: Draft, at: CursorRow, *, sliced: bool) -> Proto[Known]:
 
 
 def _ahead(draft: Draft, at: CursorRow) -> Ahead | None:
-    """The slice if it was read ahead: it has to be young enough, and to fill a claim."""
+    """Return the slice that was read ahead, if it is young enough and fills a claim."""
     ahead = draft.view.known.ahead
     if ahead is None or ahead[:2] != (at.priority, at.boundary):
         return None
@@ -181,7 +187,7 @@ def _ahead(draft: Draft, at: CursorRow) -> Ahead | None:
 
 
 def _reads(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int, slice_: Ahead | int) -> Reads:
-    """What to read of a priority. slice_: what is known of the slice, or how many rows it should give."""
+    """Plan the reads of a priority. slice_: the slice if it was read already, else the rows to ask for."""
     row, priority, upto = view.wide_row, at.priority, _sweep_end(view, spec, at, now_us)
     late = [ReadIds(row, priority, at.cursor, upto, MAX_IDS)] if upto > at.cursor else []
     back = look_back(view, spec, at, now_us)
@@ -196,7 +202,10 @@ def _reads(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int, slice_: A
 
 
 def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads | None:
-    """What a claim will want to read if the head's fence is still the one that we know, as is likely."""
+    """Plan reads to make beside the head; None unless the head's fence is probably unchanged.
+
+    Their answers count only if the head then shows the remembered fence.
+    """
     head, ahead = view.known.head, view.known.ahead
     if head is None or view.open or not policy.is_whole(head):
         return None
@@ -211,7 +220,7 @@ def beside_head(view: RowView, spec: QueueSpec, now_us: int, want: int) -> Reads
 
 
 def next_slice(draft: Draft) -> ReadSlice | None:
-    """What to read while the mutation is on its way, as the next claim will want it at once."""
+    """Plan the slice of the next claim, to be read while this claim's mutation is on its way."""
     ahead = draft.learned.next
     if ahead is None or not draft.renews:
         return None
@@ -223,7 +232,7 @@ def next_slice(draft: Draft) -> ReadSlice | None:
 
 
 def _sweep_end(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> int:
-    """Up to where one piece of the sweep reads: not beyond the boundary, the horizon, or its pace."""
+    """Return the end of the next piece of the sweep: the boundary, the horizon, or the tombstone budget."""
     seen = policy.horizon(spec, now_us)
     last = min(at.boundary, seen)
     if last <= at.cursor:
@@ -234,17 +243,17 @@ def _sweep_end(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> in
 
 
 class LookBack(NamedTuple):
-    """Where to look once more: after < id <= upto."""
+    """Ids that a look-back reads: after < id <= upto."""
 
     after: int
     upto: int
 
 
 def look_back(view: RowView, spec: QueueSpec, at: CursorRow, now_us: int) -> LookBack | None:
-    """What to read below the boundary: ε of it where messages lie sparsely, else what we took last.
+    """Return what to read below the boundary; None if no look-back is due, or nothing lies there.
 
-    What others took they look back to themselves: nobody else knows how many tombstones lie there.
-    None: it is not due, or there is nothing to look at.
+    Where messages are sparse that is the last ε below the boundary, else what this consumer took last.
+    Other consumers look back over what they took: only they know how many tombstones lie there.
     """
     recent = view.reading.budget.recent(at.priority)
     if recent is None or at.cursor >= at.boundary:
@@ -264,13 +273,16 @@ def _readable(piece: IdSlice) -> list[int]:
 
 
 def _swept_end(draft: Draft, piece: IdSlice, upto: int) -> int:
-    """How far a piece really got: not past the last id of a truncated read."""
+    """Return the end that a piece of the sweep reached: the last id of the answer if it was cut off."""
     draft.view.reading.budget.crossed(piece.tombstones)
     return min(upto, piece.ids[-1]) if len(piece.ids) == MAX_IDS else upto
 
 
 def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto[int]:
-    """Take rows that landed below the boundary; the cursor stays below the first one left behind."""
+    """Take messages that landed below the boundary; return how far the cursor may move.
+
+    The cursor stays below the first message that is left behind.
+    """
     if not late:
         return upto
     late.sort()
@@ -285,7 +297,7 @@ def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto
 
 
 def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: bool) -> tuple[int, bool]:
-    """Take a slice's unlisted rows; the new boundary, and whether all that there is was taken."""
+    """Take a slice's unlisted messages; return the new boundary, and whether everything was taken."""
     listed = draft.head.listed.get(priority, ())
     fresh = [row for row in rows if row.id not in listed] if listed else rows
     count = min(within_bytes(fresh), max(0, draft.left))
@@ -300,18 +312,18 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: b
 
 
 def _learn(view: RowView, priority: int, rows: list[MessageRow]) -> None:
-    """Adjust the estimates by which the next reads are bounded."""
+    """Update the estimates of size and density that bound the next reads."""
     if not rows:
         return
     sizes = [len(row.body) if row.body is not None else (row.size or 0) // UNREAD_SHARE for row in rows]
     view.reading.sizes.saw(priority, sum(sizes) // len(rows) + 64, len(rows))
-    if view.open:  # of others it is known between two boundaries
+    if view.open:  # of a normal wide row, the density between two boundaries is known exactly
         span_us = ids.time_us(rows[-1].id) - ids.time_us(rows[0].id)
         view.reading.budget.saw(len(rows), ids.rows_of([row.id for row in rows]), span_us)
 
 
 def _rows_at_once(view: RowView, priority: int, want: int) -> int:
-    """How many of so many rows one read may give, going by how large they were."""
+    """Return how many of `want` messages one read may ask for, by their usual size."""
     return max(1, min(want, view.reading.sizes.within(priority, READ_BYTES)))
 
 
@@ -319,7 +331,7 @@ def _rows_at_once(view: RowView, priority: int, want: int) -> int:
 
 
 def _take_open(draft: Draft, priority: int) -> Proto[None]:
-    """Read on from the floor in pieces until something is found or the present is reached."""
+    """Read an open wide row in pieces, from its floor until messages are found or the present is reached."""
     view, now_us = draft.view, draft.now_us
     present = ids.highest_at(now_us)
     recent = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
@@ -331,19 +343,19 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
         view.reading.budget.crossed(found.tombstones)
         last, whole = _take_slice(draft, priority, found.rows, whole=len(found.rows) < limit)
         if not whole:
-            draft.learned.floors[priority] = min(max(floor, last), recent)  # what is younger may still land
+            draft.learned.floors[priority] = min(max(floor, last), recent)  # later ones may still land
             draft.more = True
         floor = upto if whole else max(floor, last)
         if draft.grants and not whole:
             return
     if floor >= present:
         draft.learned.floors[priority] = recent
-    else:  # enough was found; nobody has looked behind it
+    else:  # the claim is full, and nothing behind its last message was read
         draft.more = True
 
 
 def _floor(draft: Draft, priority: int) -> int:
-    """Where to read on: W + ε before the last poll began, or the start when a whole pass is due."""
+    """Return where reading begins: W + ε before the last poll began, or the start if a pass is due."""
     view = draft.view
     start = ids.lowest_at(view.wide_row.time_shard * 1000)
     if draft.now_us >= view.reading.floors.pass_at_us:
@@ -353,7 +365,7 @@ def _floor(draft: Draft, priority: int) -> int:
 
 
 def together(*operations: Operation[Any]) -> Proto[list[Any]]:
-    """Run reads side by side; the first error of any is raised."""
+    """Run operations side by side; return their results, or raise the first error."""
     if len(operations) == 1:
         return [(yield from operations[0])]
     results = (yield from Together(operations)) if operations else []

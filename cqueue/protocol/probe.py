@@ -1,7 +1,7 @@
-"""Finding work without locks: which wide rows exist, and which of them are worth locking.
+"""Probe wide rows for work by small reads, without locks.
 
-A wide row has work when a due message that no slot lists lies above the boundary or in the look-back
-below it, when a timeout is due, when a sweep is due, or when it can be retired.
+A wide row has work when a due message that no slot lists stands above the boundary or in the look-back, when
+a timeout has passed, when a sweep is due, or when the wide row can be retired.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from cqueue.store.operations import (
 )
 
 MAX_REST_US = 2_000_000
-"""A wide row that is over and waits only for a timeout is looked at this often."""
+"""µs between probes of a wide row that is over and waits only for a timeout: a released message waits no
+longer than this."""
 PROBE_IDS = 200
+"""Ids that one probe reads at most. A full answer counts as work."""
 
 
 def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto[list[RowView]]:
-    """Those wide rows that have work, in the order given.
+    """Return the wide rows that have work, in the order given.
 
     Raises:
-        NotDone: not one of the reads succeeded.
+        NotDone: all reads failed.
     """
     if not views:
         return []
@@ -63,7 +65,7 @@ def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto
 
 
 def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
-    """Whether cursors and slots alone say that there is something to do."""
+    """Return whether the head alone shows work: by a cursor or slot, or because the row can be retired."""
     head = view.known.head or Head()
     used = [slot for slot in head.slots if slot.in_use]
     if any(can_take(slot, spec, gate, now_us) for slot in used):
@@ -76,21 +78,21 @@ def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int
 
 
 def has_suspect(view: RowView, spec: QueueSpec, now_us: int) -> bool:
-    """Whether the head, as last read, shows what its holder has let expire, and that is to be tried again."""
+    """Return whether the head, as last read, shows a suspect: a message to be tried again alone."""
     head = view.known.head or Head()
     ripe = [slot for slot in head.slots if is_ripe(slot, spec, now_us)]
     return any(of_slot(slot, spec) is Disposition.ALONE for slot in ripe)
 
 
 def can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
-    """Whether a slot is a reason to lock: its timeout has passed, and we may hold what it lists."""
+    """Return whether a slot is work: its timeout has passed, and this process may hold its messages."""
     if not is_ripe(slot, spec, now_us):
         return False
     return of_slot(slot, spec) is not Disposition.ALONE or not gate.busy(now_us // 1000)
 
 
 def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[list[RowView]]:
-    """Those views for which a due message that no slot lists can be read; the others may rest."""
+    """Return the wide rows that have a due message that no slot lists; let the others rest."""
     asked: list[RowView] = []
     reads: list[ReadIds] = []
     for view in views:
@@ -104,7 +106,7 @@ def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[lis
     found: list[RowView] = []
     for view, read, answer in zip(asked, reads, answers, strict=True):
         if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, read, answer):
-            view.reading.looked_us.clear()  # the claim has to look back again, to take what was found there
+            view.reading.looked_us.clear()  # the claim has to look back, too, to take what the probe found
             found.append(view)
     for view in views:
         if view not in found:
@@ -113,7 +115,7 @@ def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[lis
 
 
 def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[ReadIds]:
-    """Where to look for messages of a priority, with as many ids as are enough to know."""
+    """Return the reads that show whether a priority has messages, each with just enough ids to tell."""
     row, present = view.wide_row, ids.highest_at(now_us)
     if view.open:
         since = max(view.reading.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
@@ -129,10 +131,7 @@ def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[R
 
 
 def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
-    """Whether an id is among them, or behind them, that no slot lists.
-
-    What lies behind as many as were asked for is not known.
-    """
+    """Return whether an answer has an id that no slot lists, or is full, so that such an id may follow."""
     head = view.known.head or Head()
     listed = {
         id_
@@ -144,12 +143,15 @@ def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
 
 
 def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
-    """A row that is over cannot get new messages: look again when a timeout is due, or soon anyway."""
+    """Return when to probe a wide row without work again; 0 for at once, as new messages may land in it.
+
+    A row that is over gets no new messages, so it rests until a timeout passes, for two seconds at most.
+    """
     if now_us < view.end_us + spec.settle_us + spec.skew_us:
         return 0
     used = [slot for slot in (view.known.head or Head()).slots if slot.in_use]
     if any(is_ripe(slot, spec, now_us) for slot in used):
-        return 0  # a suspect that waits for another one: it may be taken any moment
+        return 0  # a suspect that may be taken as soon as this process has finished another one
     wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]
     if view.open:
         wake_us.append(view.reading.floors.pass_at_us)
@@ -157,8 +159,8 @@ def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
 
 
 def some_of(reads: tuple[Operation[Any], ...]) -> Proto[list[Any]]:
-    """Run reads side by side; their results or errors. Raises the first error if all of them failed."""
-    answers = yield from Together(reads, retried=False)  # the next poll asks again anyway
+    """Run reads side by side; return results and errors. Raise the first error if all reads failed."""
+    answers = yield from Together(reads, retried=False)  # the next poll reads again anyway
     if answers and all(isinstance(answer, Exception) for answer in answers):
         raise answers[0]
     return answers

@@ -1,4 +1,4 @@
-"""Retiring a wide row: dropped whole when it is over, empty, and nothing can land in it any more."""
+"""Retire a wide row: drop it whole when it is over and empty, and nothing can land in it any more."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from cqueue.store.operations import (
 )
 
 PRIORITIES = range(10)
+"""All priorities: a pass reads those, too, that no registration names."""
 SIDE_BY_SIDE = 4
+"""Pieces that a pass reads at once: a pass is not urgent, and must not crowd out other reads."""
 QUARANTINE_REST_US = 60_000_000
-"""A wide row that only rows in quarantine keep from being retired is looked at again after this time."""
+"""µs until the next pass over a wide row that only rows in quarantine keep: an operator has to mend them."""
 PASS_IDS = 100
-"""Ids of one read of a pass: one that is alive is enough to keep the wide row."""
+"""Ids that one read of a pass asks for: one live id is enough to keep the wide row."""
 READS_AT_ONCE = 60
-"""A claim makes no more of them for a pass: messages of other wide rows wait meanwhile."""
+"""Reads that one claim makes at most for a pass: messages of other wide rows wait meanwhile."""
 Found = dict[int, list[int]]
-"""Ids by priority."""
+"""Live ids, by priority."""
 GROWTH = 4
-"""How much longer pieces get where none of them crossed anything."""
+"""Factor by which pieces above the boundary get longer while they cross few tombstones."""
 
 
 class Piece(NamedTuple):
-    """A part of one priority: after < id <= upto."""
+    """Ids of one priority that a pass reads: after < id <= upto."""
 
     priority: int
     after: int
@@ -47,7 +49,7 @@ class Piece(NamedTuple):
 
 
 def may_retire(draft: Draft) -> bool:
-    """Whether a pass is worth it: the row is over since W + ε, no slot in use, no sweep open."""
+    """Return whether a pass is due: the row ended W + ε ago, no slot is in use, and no sweep is open."""
     if draft.now_us < draft.view.retire_at_us(draft.spec) or draft.grants:
         return False
     if any(change.row.ids for change in draft.head.changes.values()):
@@ -59,11 +61,11 @@ def may_retire(draft: Draft) -> bool:
 
 
 def try_retire(draft: Draft) -> Proto[None]:
-    """Pass over the row from its start; drop it if nothing is alive, else take what was found.
+    """Pass over the row from its start; drop it if nothing is alive, otherwise take the strays found.
 
-    The pass began after end + W + ε, because `draft.now_us` was read before everything else. It goes on in
-    the next claim where this one has read enough: what it passed stays empty, as nothing acknowledged lands
-    there any more, and each claim sees for itself that no slot is in use.
+    The pass began after end + W + ε, because `draft.now_us` was read before everything else. A long pass
+    continues in the next claims. What it has passed stays empty, as nothing acknowledged lands there any
+    more, and each claim checks that no slot is in use.
     """
     view = draft.view
     if not may_retire(draft):
@@ -91,7 +93,7 @@ def _end(draft: Draft) -> int:
 
 
 def _pass_others(draft: Draft) -> Proto[Found]:
-    """Live ids of the priorities that nobody uses: each in one read, as nothing lies there."""
+    """Return live ids of the unregistered priorities, each read at once, as they should be empty."""
     view = draft.view
     others = [p for p in PRIORITIES if p not in view.priorities and p not in view.reading.passed.upto]
     found, _ = yield from _pass_over(draft, [Piece(priority, ids.START, _end(draft)) for priority in others])
@@ -101,10 +103,10 @@ def _pass_others(draft: Draft) -> Proto[Found]:
 
 
 def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found, int]]:
-    """Live ids of one priority, read on until some are found or `most` reads are made; and how many were.
+    """Pass over one priority until live ids are found or `most` reads are made; return both.
 
-    Below the boundary lie tombstones, so that pieces are cut by what is known of them. Above it nobody took
-    much: pieces grow there, until they cross tombstones after all (of a purge).
+    Below the boundary the tombstone budget bounds the pieces. Above the boundary few messages were taken, so
+    pieces grow until they do cross tombstones, e.g. those of a purge.
     """
     view, at, end, reads = draft.view, draft.head.cursor(priority), _end(draft), 0
     after = view.reading.passed.upto.get(priority, ids.lowest_at(view.wide_row.time_shard * 1000) - 1)
@@ -132,7 +134,7 @@ def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found,
 
 
 def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[Found, int]]:
-    """Live ids by priority in some pieces of the row, read side by side; tombstones crossed at most."""
+    """Read pieces side by side; return their live ids, and the most tombstones that one read crossed."""
     if not pieces:
         return {}, 0
     row, found = draft.view.wide_row, dict[int, list[int]]()
@@ -145,7 +147,7 @@ def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[Found, int]]:
 
 
 def _not_in_quarantine(draft: Draft, piece: Piece, answer: IdSlice) -> Proto[list[int]]:
-    """Ids of a piece that are not in quarantine; where an answer is full of others, those behind it."""
+    """Return live ids of a piece that are not in quarantine, reading on where a page holds only such ids."""
     aside = _set_aside(draft, piece.priority)
     while True:
         some = [i for i in answer.ids if i not in aside and not ids.is_any_of_row(i, answer.damaged)]
@@ -157,9 +159,9 @@ def _not_in_quarantine(draft: Draft, piece: Piece, answer: IdSlice) -> Proto[lis
 
 
 def _take_strays(draft: Draft, found: Found) -> Proto[None]:
-    """Messages behind a cursor: sent late, or brought back by a repair. Deliver them.
+    """Take messages found behind a cursor, which were sent late or brought back by a repair.
 
-    What cannot be read stays, and with it the wide row: it is looked at again after a while.
+    An unreadable message stays, and so does its wide row, until the next pass after a rest.
     """
     view, damaged = draft.view, tuple[int, ...]()
     for priority, strays in found.items():
@@ -168,7 +170,7 @@ def _take_strays(draft: Draft, found: Found) -> Proto[None]:
         if wanted:
             read = ReadSlice(view.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
             rows, _, damaged = yield from read
-            # Others may stand between them, and fill the answer: of what is behind it nothing is known.
+            # Other messages may stand between the wanted ones; ids behind a full answer are unread.
             reached = rows[-1].id if len(rows) >= len(wanted) else wanted[-1]
             rows = [row for row in rows if row.id in wanted]
             if rows:
@@ -181,17 +183,17 @@ def _take_strays(draft: Draft, found: Found) -> Proto[None]:
 
 
 def _set_aside(draft: Draft, priority: int) -> set[int]:
-    """What slots in quarantine list."""
+    """Return the ids that slots in quarantine list."""
     slots = [slot for slot in draft.head.slots.values() if slot.state is SlotState.QUARANTINED]
     return {id_ for slot in slots if slot.priority == priority for id_ in slot.ids}
 
 
 def _delete_phantoms(draft: Draft, priority: int, phantoms: set[int]) -> Proto[None]:
-    """Delete ids of packs that seemed to be live, but have no message.
+    """Delete ids of packs that a read of ids showed, but that have no message.
 
-    They were acked a moment ago, or never acknowledged: read repair has brought some columns of an insert to
-    other replicas, and then its only copy was lost. Left there they would keep the wide row for ever. Ids of
-    packs only: nobody sends one of them again so late, as is done with derived ids.
+    Such a message was acked a moment ago, or its send was never acknowledged: read repair copied some columns
+    of an insert to other replicas before the only whole copy was lost. Left alone, the id would keep the wide
+    row for ever. Only ids of packs are deleted, because a derived id may be sent again even this late.
     """
     packed = tuple(sorted(filter(ids.is_packed, phantoms)))
     if packed:
@@ -200,7 +202,7 @@ def _delete_phantoms(draft: Draft, priority: int, phantoms: set[int]) -> Proto[N
 
 
 def finish_retirement(view: RowView, spec: QueueSpec) -> Proto[None]:
-    """Drop the bodies and the registry row of a retired wide row; repeating it is harmless."""
+    """Drop the bodies and the registry row of a retired wide row. A repeat is harmless."""
     queue, time_shard, shard = view.wide_row
     yield from together(
         DropBodies(view.wide_row, policy.bodies_dropped_at_us(view.end_us)),

@@ -1,4 +1,4 @@
-"""Reading partitions on and on: what followers and members of subscriptions have in common."""
+"""Read partitions for ever: the part that followers and members of subscriptions share."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from cqueue.store.operations import Now
 
 
 class Found(NamedTuple):
-    """Records that were read, and whether that is all there is for now."""
+    """Records that were read. is_all: there are no others for now."""
 
     records: list[Record]
     is_all: bool
 
 
 class Following:
-    """Some partitions, read up to the horizon again and again; with `early`, beyond it as well.
+    """Some partitions, read up to the stable horizon again and again.
 
-    is_at_end: all has been read up to some horizon, and beyond it there may be more.
+    early: read beyond the horizon as well. is_at_end: the last read reached the horizon of its time.
     """
 
     def __init__(self, spec: LogSpec, positions: Mapping[int, int], *, early: bool = False) -> None:
         self.is_at_end = False
         self._merge = Merge(spec, dict(positions))
         self._tail = Tail() if early else None
-        self._aim: tuple[int, int] | None = None  # (horizon, when it was) until all has been read up to it
+        self._aim: tuple[int, int] | None = None  # (horizon, its time) that a read is still on the way to
 
     def __contains__(self, partition: int) -> bool:
         return partition in self._merge.sources
 
     def open(self, spec: LogSpec, partition: int, position: int) -> None:
-        """Read this partition as well, or from another position."""
+        """Add a partition, or read it from another position."""
         self._merge.add(spec, partition, position)
         self.is_at_end = False
         if self._tail is not None:
             self._tail.forget(partition)
 
     def close(self, partition: int) -> None:
-        """Read it no more."""
+        """Stop reading a partition."""
         del self._merge.sources[partition]
         if self._tail is not None:
             self._tail.forget(partition)
 
     def position(self, partition: int) -> int:
-        """Up to where all is stable and has been handed out."""
+        """Return the position up to which all records are stable and were handed out."""
         return self._merge.sources[partition].handed_out
 
     def positions(self) -> dict[int, int]:
-        """The position of every partition."""
+        """Return the position of every partition."""
         return {partition: self.position(partition) for partition in self._merge.sources}
 
     def read(self, spec: LogSpec, told: Collection[int] = ()) -> Proto[Found]:
-        """What comes next. told: partitions that are said to have something beyond the horizon.
+        """Return the next records. told: partitions in which an append beyond the horizon was notified.
 
         Raises:
-            NotDone: Cassandra did not answer; reading again goes on.
+            NotDone: Cassandra did not answer; the next call goes on.
         """
-        if self._aim is None:  # kept until it is reached: the horizon itself never is
+        if self._aim is None:  # fixed until it is reached, because the horizon itself moves on
             now_us = yield from Now()
             self._aim = (spec.horizon(now_us), now_us)
         found = in_order((yield from self._merge.more(spec, *self._aim)) or ())
@@ -80,9 +80,9 @@ class Following:
         return Found(found, is_all=True)
 
     def read_told(self, spec: LogSpec, told: Collection[int]) -> Proto[Found]:
-        """What lies beyond the horizon in partitions that are said to have something there.
+        """Return records beyond the horizon in notified partitions.
 
-        Whoever has not read up to the horizon gets nothing: it comes there soon, and in order.
+        A reader that has not reached the horizon gets nothing: it will read these records soon, in order.
 
         Raises:
             NotDone: Cassandra did not answer.

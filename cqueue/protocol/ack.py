@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import policy, sanity
-from cqueue.protocol.draft import MOST_NEW, freed
+from cqueue.protocol.draft import MAX_NEW_SLOTS, freed
 from cqueue.protocol.lease import Change, Lease, Taken
-from cqueue.protocol.lock import new_owner, settle, share
+from cqueue.protocol.lock import mutate_once, new_owner, tally_share
 from cqueue.protocol.spec import Proto
 from cqueue.store.operations import (
     DeleteBodies,
@@ -114,7 +114,7 @@ def _freed(leases: Sequence[Lease]) -> Proto[bool]:
     now_us = yield from Now()
     owner = yield from new_owner()
     slots = [SlotChange(lease.slot.rev, freed(lease.slot)) for lease in leases]
-    return (yield from settle(Mutate(leases[0].wide_row, slots=_stamped(slots, owner, now_us))))
+    return (yield from mutate_once(Mutate(leases[0].wide_row, slots=_stamped(slots, owner, now_us))))
 
 
 # ── nack, snooze, extend, release ──
@@ -207,9 +207,9 @@ def place(
         stays = len(slots) == 1 and placement.state is SlotState.CLAIMED
         change = Change(slots[0].row, slots[-1].row, () if stays else moving)
         try:
-            applied = yield from settle(Mutate(lease.wide_row, slots=slots))
+            applied = yield from mutate_once(Mutate(lease.wide_row, slots=slots))
         except OutcomeUnknown:
-            lease.doubted(change)
+            lease.note_unresolved(change)
             raise
         if applied:
             lease.changed(change)
@@ -242,7 +242,7 @@ def _plan(
         tally = stored.tally if stored else 0
         target = SlotChange(stored.rev if stored else None, placed._replace(number=number, tally=tally))
     source = SlotChange(slot.rev, slot._replace(ids=rest) if rest else freed(slot))
-    return [_add(source, share(owner)), _add(target, -share(owner))]
+    return [_add(source, tally_share(owner)), _add(target, -tally_share(owner))]
 
 
 def _free_slot(lease: Lease) -> Proto[tuple[int, SlotRow | None]]:
@@ -258,7 +258,7 @@ def _free_slot(lease: Lease) -> Proto[tuple[int, SlotRow | None]]:
         slot = free[pick % len(free)]
         return slot.number, slot
     used = {slot.number for slot in mine}
-    return next(n for n in count(len(used) + MOST_NEW + pick % 4) if n not in used), None
+    return next(n for n in count(len(used) + MAX_NEW_SLOTS + pick % 4) if n not in used), None
 
 
 def _slots(wide_row: WideRow) -> Proto[dict[tuple[int, int], SlotRow]]:

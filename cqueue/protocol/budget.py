@@ -16,36 +16,36 @@ from typing import NamedTuple
 
 from cqueue import ids
 
-FIRST_PACE_US = 250_000
+FIRST_PIECE_US = 250_000
 """µs of a wide row that the first read covers: 1,000 tombstones at 4,000 messages a second."""
-LONGEST_PACE_US = 60_000_000
+LONGEST_PIECE_US = 60_000_000
 """µs that one read covers at most: longer reads of an almost empty row save nothing."""
-SHORTEST_PACE_US = 1_000
+SHORTEST_PIECE_US = 1_000
 """µs that one read covers at least, so that a pass always gets on."""
-GENTLE_TOMBSTONES = 500
+TARGET_TOMBSTONES = 500
 """Tombstones that one read aims at: half of the 1,000 that it must not exceed by much."""
 
-KNOWN_TOMBSTONES = 750
+MAX_COUNTED_TOMBSTONES = 750
 """Tombstones that one read may cross where this consumer took every message. The rest of the 1,000 is for
 late messages there."""
 
-STRETCH = 150
-"""Messages noted as one stretch: five make `KNOWN_TOMBSTONES`, so that reads come close to that bound."""
+STRETCH_MESSAGES = 150
+"""Messages noted as one stretch: five make `MAX_COUNTED_TOMBSTONES`, so reads come close to it."""
 
-GOOD_PIECES = 3
+PIECES_TO_DOUBLE = 3
 """Pieces in a row with few tombstones after which pieces get twice as long; fewer may be chance."""
 
-CLOSER = 3
+DENSITY_SAFETY_FACTOR = 3
 """Safety factor: local density may exceed the row's average threefold."""
 
-TELLING_MESSAGES = 50
+MIN_SAMPLE = 50
 """Messages from which density is estimated; fewer say little."""
 
-MOST_PIECES = 1000
+MAX_PIECES = 1000
 """Pieces of one pass at most. The densest part of the row bounds the length of pieces, until a pass would
 need more pieces than this."""
 
-SMALLER = 20
+FAILURE_DIVISOR = 20
 """Divisor of the piece length after a failed pass: Cassandra refuses a read across 100,000 tombstones."""
 
 FEW_MESSAGES = 100
@@ -61,25 +61,25 @@ class Stretch(NamedTuple):
     rows: int
 
 
-class _Taken:
+class _TakenMessages:
     """What this consumer took of one priority without a gap: the last few hundred messages and all before."""
 
     def __init__(self) -> None:
         self.recent: deque[Stretch] = deque()
-        self._before: list[Stretch] = []  # older stretches, joined up to what one read may cross
+        self._older: list[Stretch] = []  # older stretches, joined up to what one read may cross
 
     def add(self, stretch: Stretch) -> None:
         self.recent.append(stretch)
-        while len(self.recent) > 1 and self.messages > GENTLE_TOMBSTONES:
+        while len(self.recent) > 1 and self.messages > TARGET_TOMBSTONES:
             self._join(self.recent.popleft())
 
     def _join(self, stretch: Stretch) -> None:
-        last = self._before[-1] if self._before else None
-        if last is not None and last.rows + stretch.rows <= KNOWN_TOMBSTONES:
+        last = self._older[-1] if self._older else None
+        if last is not None and last.rows + stretch.rows <= MAX_COUNTED_TOMBSTONES:
             messages, rows = last.messages + stretch.messages, last.rows + stretch.rows
-            self._before[-1] = Stretch(last.after, stretch.upto, messages, rows)
+            self._older[-1] = Stretch(last.after, stretch.upto, messages, rows)
         else:
-            self._before.append(stretch)
+            self._older.append(stretch)
 
     @property
     def messages(self) -> int:
@@ -93,15 +93,15 @@ class _Taken:
 
     def end(self, after: int, last: int) -> int | None:
         """Return how far, up to `last`, a read behind `after` crosses few tombstones; None if unknown."""
-        first = self._before[0] if self._before else self.recent[0]
+        first = self._older[0] if self._older else self.recent[0]
         if not first.after <= after < self.recent[-1].upto:
             return None
         end, rows = after, 0
-        start = bisect_right(self._before, after, key=lambda one: one.upto)
-        for stretch in chain((self._before[at] for at in range(start, len(self._before))), self.recent):
+        start = bisect_right(self._older, after, key=lambda one: one.upto)
+        for stretch in chain((self._older[at] for at in range(start, len(self._older))), self.recent):
             if stretch.upto > after:
                 rows += stretch.rows
-                if rows > KNOWN_TOMBSTONES and end > after:
+                if rows > MAX_COUNTED_TOMBSTONES and end > after:
                     break
                 end = stretch.upto
         return min(end, last)
@@ -113,72 +113,72 @@ class TombstoneBudget:
     def __init__(self, begin_us: int, end_us: int) -> None:
         self._begin_us = begin_us
         self._width_us = end_us - begin_us
-        self.pace_us = FIRST_PACE_US  # length of the next read where tombstones are not counted
-        self._densest_us = LONGEST_PACE_US  # length of a read that suits the densest part of the row
-        self._good = 0  # reads in a row that crossed few tombstones
+        self.piece_us = FIRST_PIECE_US  # length of the next read where tombstones are not counted
+        self._densest_us = LONGEST_PIECE_US  # length of a read that suits the densest part of the row
+        self._cheap_reads = 0  # reads in a row that crossed few tombstones
         self.cautious = False  # a pass failed: use short pieces also where no tombstones are expected
-        self._taken: dict[int, _Taken] = {}  # by priority
+        self._taken: dict[int, _TakenMessages] = {}  # by priority
 
-    def piece_end(self, priority: int, after: int, last: int, pace_us: int | None = None) -> int:
+    def piece_end(self, priority: int, after: int, last: int, piece_us: int | None = None) -> int:
         """Return where the next read behind `after` ends, at most at `last`.
 
         pace_us: the read's length where tombstones are not counted; by default as the last reads suggest.
         """
-        known = self.known_end(priority, after, last)
+        known = self.counted_end(priority, after, last)
         if known is not None:
             return known
         start_us = max(ids.time_us(after), self._begin_us)
-        return min(last, ids.highest_at(start_us + (pace_us or self.pace_us)))
+        return min(last, ids.highest_at(start_us + (piece_us or self.piece_us)))
 
     # ── where tombstones are not counted ──
 
     def restart(self) -> None:
         """Begin a sweep or pass: assume the density of the densest part of this wide row."""
-        self.pace_us = min(self.pace_us, self._densest_us)
-        self._good = 0
+        self.piece_us = min(self.piece_us, self._densest_us)
+        self._cheap_reads = 0
 
-    def crossed(self, tombstones: int) -> None:
+    def note_tombstones(self, tombstones: int) -> None:
         """Note the tombstones that a read crossed: shorten the next read, or lengthen it after good ones."""
-        if tombstones > GENTLE_TOMBSTONES:
-            self._at_most(self.pace_us * GENTLE_TOMBSTONES // tombstones)
+        if tombstones > TARGET_TOMBSTONES:
+            self._at_most(self.piece_us * TARGET_TOMBSTONES // tombstones)
             return
-        self._good += 1
-        if self._good % GOOD_PIECES == 0:
-            longest_us = min(LONGEST_PACE_US, max(self._densest_us, self._width_us // MOST_PIECES))
-            self.pace_us = min(longest_us, self.pace_us * 2)
+        self._cheap_reads += 1
+        if self._cheap_reads % PIECES_TO_DOUBLE == 0:
+            longest_us = min(LONGEST_PIECE_US, max(self._densest_us, self._width_us // MAX_PIECES))
+            self.piece_us = min(longest_us, self.piece_us * 2)
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         """Note that a pass failed, perhaps because of tombstones: the next pass uses short pieces."""
         self.cautious = True
-        self._at_most(self.pace_us // SMALLER)
+        self._at_most(self.piece_us // FAILURE_DIVISOR)
 
-    def saw(self, messages: int, rows: int, span_us: int) -> None:
+    def note_density(self, messages: int, rows: int, span_us: int) -> None:
         """Note the density of messages: their tombstones will lie as densely, and denser in places."""
-        if messages >= TELLING_MESSAGES:
-            self._at_most(GENTLE_TOMBSTONES * span_us // (CLOSER * rows))
+        if messages >= MIN_SAMPLE:
+            self._at_most(TARGET_TOMBSTONES * span_us // (DENSITY_SAFETY_FACTOR * rows))
 
     def _at_most(self, dense_us: int) -> None:
-        dense_us = max(SHORTEST_PACE_US, dense_us)
+        dense_us = max(SHORTEST_PIECE_US, dense_us)
         self._densest_us = min(self._densest_us, dense_us)
-        self.pace_us = min(self.pace_us, dense_us)
-        self._good = 0
+        self.piece_us = min(self.piece_us, dense_us)
+        self._cheap_reads = 0
 
     # ── where this consumer counted them ──
 
-    def took(self, priority: int, after: int, taken: Sequence[int]) -> None:
+    def note_taken(self, priority: int, after: int, taken: Sequence[int]) -> None:
         """Note the messages `taken`, in order: all that stood between `after` and the last of them."""
         known = self._taken.get(priority)
         if known is None or known.recent[-1].upto != after:
-            known = self._taken[priority] = _Taken()
+            known = self._taken[priority] = _TakenMessages()
         for stretch in _stretches(after, taken):
             known.add(stretch)
-        self.saw(known.messages, known.rows, self._span_us(known))
+        self.note_density(known.messages, known.rows, self._span_us(known))
 
-    def _span_us(self, taken: _Taken) -> int:
+    def _span_us(self, taken: _TakenMessages) -> int:
         start_us = max(ids.time_us(taken.recent[0].after), self._begin_us)
         return ids.time_us(taken.recent[-1].upto) - start_us
 
-    def known_end(self, priority: int, after: int, last: int) -> int | None:
+    def counted_end(self, priority: int, after: int, last: int) -> int | None:
         """Return how far, up to `last`, a read behind `after` may go; None where others took messages."""
         taken = self._taken.get(priority)
         return taken.end(after, last) if taken is not None else None
@@ -196,7 +196,7 @@ class TombstoneBudget:
 
 
 def _stretches(after: int, taken: Sequence[int]) -> Iterator[Stretch]:
-    for start in range(0, len(taken), STRETCH):
-        some = taken[start : start + STRETCH]
+    for start in range(0, len(taken), STRETCH_MESSAGES):
+        some = taken[start : start + STRETCH_MESSAGES]
         yield Stretch(after, some[-1], len(some), ids.rows_of(some))
         after = some[-1]

@@ -21,11 +21,11 @@ from cqueue.protocol import fresh, lock, retire
 from cqueue.protocol.draft import Claim, Draft, HeadDraft
 from cqueue.protocol.fresh import beside_head, next_slice
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.lock import make_ready, new_owner, settle, settle_beside
+from cqueue.protocol.lock import mutate_once, mutate_once_beside, new_owner, prepare_fence
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, take_ripe
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import Ahead, RowView
+from cqueue.protocol.view import ReadAhead, RowMemory
 from cqueue.store.operations import Mutate, Now
 
 TRIES = 3
@@ -33,7 +33,9 @@ TRIES = 3
 takes the lock, so a third failure means that the wide row is contended."""
 
 
-def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True) -> Proto[Claim]:
+def claim(
+    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True
+) -> Proto[Claim]:
     """Take up to `want` messages from one wide row; return an empty claim if there is nothing to take.
 
     stay: keep the lock briefly if there are more messages, because the next claim follows at once.
@@ -42,90 +44,92 @@ def claim(view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay:
         NotDone: a read failed, or the mutation was certainly not applied.
         OutcomeUnknown: the mutation may be applied. Nothing is delivered; its messages come again.
     """
-    if view.retired:
+    if memory.retired:
         return Claim()
-    claimed = yield from _claim_on(view, spec, gate, want, stay=stay)
+    claimed = yield from _claim_on(memory, spec, gate, want, stay=stay)
     for _ in range(TRIES):
         if claimed is None:
-            claimed = yield from _claim(view, spec, gate, want, stay=stay)
+            claimed = yield from _claim(memory, spec, gate, want, stay=stay)
     return claimed or Claim(contended=True)
 
 
 def _claim_on(
-    view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
+    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
 ) -> Proto[Claim | None]:
     """Claim by the remembered head, as this consumer's last claim left it; None if it must be read."""
-    now_us, head = (yield from Now()), view.known.head
-    if head is None or not view.known.is_remembered(now_us):
+    now_us, head = (yield from Now()), memory.remembered.head
+    if head is None or not memory.remembered.is_usable(now_us):
         return None
-    known = HeadDraft(head, view, (yield from new_owner()), now_us)
-    if any(is_ripe(slot, spec, now_us) for slot in known.in_use()) or not view.is_current(now_us):
+    head_draft = HeadDraft(head, memory, (yield from new_owner()), now_us)
+    if any(is_ripe(slot, spec, now_us) for slot in head_draft.in_use()) or not memory.is_boundary_current(
+        now_us
+    ):
         return None
-    draft = Draft(spec=spec, view=view, now_us=now_us, head=known, want=want, stay=stay)
+    draft = Draft(spec=spec, memory=memory, now_us=now_us, head=head_draft, want=want, stay=stay)
     yield from fresh.take_fresh(draft)
-    if not draft.grants and (view.known.locked or now_us >= view.retire_at_us(spec)):
+    if not draft.grants and (memory.remembered.locked or now_us >= memory.retire_at_us(spec)):
         return None  # only a claim that reads the head releases a lock, or retires a wide row
     return (yield from _commit(draft, gate)) if draft.grants else _nothing(draft)
 
 
 def _claim(
-    view: RowView, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
+    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
 ) -> Proto[Claim | None]:
     """Read the head and claim by it; None if another consumer was quicker."""
-    if view.known.fence is None and not (yield from make_ready(view, spec)):
-        return Claim(contended=not view.retired)
-    fence, before = view.known.fence, view.known.head
+    if memory.remembered.fence is None and not (yield from prepare_fence(memory, spec)):
+        return Claim(contended=not memory.retired)
+    fence, before = memory.remembered.fence, memory.remembered.head
     owner = yield from new_owner()
     now_us = yield from Now()  # before all reads: cursors and retirement depend on when reads began
-    beside = beside_head(view, spec, now_us, want)
-    head, found = yield from lock.read_whole(view.wide_row, beside.all if beside else ())
-    view.known.saw(head, now_us)
-    if view.known.fence != fence:
+    beside = beside_head(memory, spec, now_us, want)
+    head, found = yield from lock.read_whole(memory.wide_row, beside.all if beside else ())
+    memory.remembered.note_read(head, now_us)
+    if memory.remembered.fence != fence:
         return None
-    view.known.whole = True
-    read = HeadDraft(head, view, owner, now_us)
-    view.finished = list(read.finished.values())
-    draft = Draft(spec=spec, view=view, now_us=now_us, head=read, want=want, stay=stay)
+    memory.remembered.whole = True
+    read = HeadDraft(head, memory, owner, now_us)
+    memory.finished = list(read.finished.values())
+    draft = Draft(spec=spec, memory=memory, now_us=now_us, head=read, want=want, stay=stay)
     if found is not None and before is not None:
         read.skip_listed(before)
     try:
         yield from take_ripe(draft, gate)
-        yield from fresh.take_fresh(draft, beside.known(found) if beside and found is not None else None)
-        if retire.may_retire(draft) and not view.known.locked:
-            yield from lock.acquire(view, spec)  # one consumer passes over a wide row at a time
+        yield from fresh.take_fresh(draft, beside.answered(found) if beside and found is not None else None)
+        if retire.may_retire(draft) and not memory.remembered.locked:
+            yield from lock.acquire(memory, spec)  # one consumer passes over a wide row at a time
             return None
         yield from retire.try_retire(draft)
         return (yield from _commit(draft, gate))
     finally:
         if draft.reserved:
-            gate.settle()
+            gate.end_reservation()
 
 
 def _nothing(draft: Draft) -> Claim:
     """Finish a claim that has nothing to write."""
-    draft.view.reading.floors.by_priority.update(draft.learned.floors)
+    draft.memory.reads.floors.by_priority.update(draft.learned.floors)
     return Claim()
 
 
 def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
     """Write the claim's mutation; None if another client changed a slot or the lock meanwhile."""
-    view, known = draft.view, draft.view.known
-    if not known.locked and draft.is_empty:
+    memory, remembered = draft.memory, draft.memory.remembered
+    if not remembered.locked and draft.is_empty:
         return _nothing(draft)
-    mutation, read_us = draft.mutation(), known.read_us
+    mutation, read_us = draft.mutation(), remembered.read_us
     # The head is unknown until the mutation is known to be applied.
-    known.whole, known.read_us, known.ahead = False, 0, None
-    if mutation.lock is None or not (yield from _settle(draft, mutation)):
+    remembered.whole, remembered.read_us, remembered.read_ahead = False, 0, None
+    if mutation.lock is None or not (yield from _send_mutation(draft, mutation)):
         return None
-    known.read_us = read_us
-    known.wrote(draft.head.left_with(mutation.lock), whole=True)
+    remembered.read_us = read_us
+    remembered.note_write(draft.head.left_with(mutation.lock), whole=True)
     _remember(draft)
     if draft.retire:
-        yield from finish_retirement(view, draft.spec)
+        yield from finish_retirement(memory, draft.spec)
     return draft.claim(gate, mutation.lock.fence)
 
 
-def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
+def _send_mutation(draft: Draft, mutation: Mutate) -> Proto[bool]:
     """Send the mutation, and read the next claim's slice side by side with it.
 
     A message read ahead is dropped if a slot lists it now. By the time of the next claim it may be acked and
@@ -133,28 +137,28 @@ def _settle(draft: Draft, mutation: Mutate) -> Proto[bool]:
     """
     ahead, read = draft.learned.next, next_slice(draft)
     if ahead is None or not draft.renews:
-        return (yield from settle(mutation))
+        return (yield from mutate_once(mutation))
     if read is None:
-        draft.view.known.ahead = draft.head.without_listed(ahead)
-        return (yield from settle(mutation))
-    applied, found = yield from settle_beside(mutation, read)
+        draft.memory.remembered.read_ahead = draft.head.without_listed(ahead)
+        return (yield from mutate_once(mutation))
+    applied, found = yield from mutate_once_beside(mutation, read)
     if applied and found is not None:
         rows = [*ahead.rows, *found.rows]
         began_us = ahead.began_us if ahead.rows else draft.now_us
-        read_ahead = Ahead(ahead.priority, ahead.after, rows, began_us)
-        draft.view.known.ahead = draft.head.without_listed(read_ahead)
+        read_ahead = ReadAhead(ahead.priority, ahead.after, rows, began_us)
+        draft.memory.remembered.read_ahead = draft.head.without_listed(read_ahead)
     return applied
 
 
 def _remember(draft: Draft) -> None:
     """Bring what is remembered of the wide row up to date with an applied mutation."""
-    view, changes = draft.view, draft.head.changes
-    view.claims += 1
-    view.finished = [  # later claims free these slots
-        lease for lease in view.finished if (lease.slot.priority, lease.slot.number) not in changes
+    memory, changes = draft.memory, draft.head.changes
+    memory.claims += 1
+    memory.finished = [  # later claims free these slots
+        lease for lease in memory.finished if (lease.slot.priority, lease.slot.number) not in changes
     ]
-    view.retired = draft.retire
-    view.seen_us = 0 if draft.more else view.known.read_us
-    view.reading.floors.by_priority.update(draft.learned.floors)
+    memory.retired = draft.retire
+    memory.emptied_us = 0 if draft.more else memory.remembered.read_us
+    memory.reads.floors.by_priority.update(draft.learned.floors)
     for took in draft.learned.took:
-        view.reading.budget.took(*took)
+        memory.reads.budget.note_taken(*took)

@@ -16,10 +16,10 @@ from cqueue import ids
 from cqueue.protocol import policy, sanity
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, SuspectGate, Taken
-from cqueue.protocol.lock import share
+from cqueue.protocol.lock import tally_share
 from cqueue.protocol.sanity import is_lost, restarted
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.view import Ahead, RowView
+from cqueue.protocol.view import ReadAhead, RowMemory
 from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
     CursorRow,
@@ -42,10 +42,10 @@ FREED_AT_ONCE = 3
 """Finished slots that a claim with messages frees, besides those it uses again: each row slows the claim."""
 MAX_CLAIM_BYTES = 16 << 20
 """Bytes of bodies that one claim takes, so that they fit into memory; a single larger message still fits."""
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 """Messages that one slot lists at most: taking over an expired slot reads all their rows by id."""
 
-MOST_NEW = 4
+MAX_NEW_SLOTS = 4
 """New slots that a claim usually makes at most. Holders number theirs above these, to avoid clashes."""
 
 
@@ -73,17 +73,17 @@ class Grant:
 class HeadDraft:
     """A wide row's head as it was read, and the changes that the mutation makes."""
 
-    def __init__(self, head: Head, view: RowView, owner: bytes, now_us: int) -> None:
+    def __init__(self, head: Head, memory: RowMemory, owner: bytes, now_us: int) -> None:
         self.owner = owner
         self.now_us = now_us
         self.cursors = dict(head.cursors)
         self.moved: dict[int, CursorRow] = {}
         self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
         self.changes: dict[tuple[int, int], SlotChange] = {}
-        self.finished = self._finished(view.finished)
+        self.finished = self._finished(memory.finished)
         self.listed: dict[int, set[int]] = {}
         self.skip_listed(head)
-        for at in () if view.open else head.cursors.values():
+        for at in () if memory.open else head.cursors.values():
             if is_lost(at, now_us):
                 self._place(restarted(at, now_us))
 
@@ -117,7 +117,7 @@ class HeadDraft:
         listed = self.listed.get(priority, ())
         return [id_ for id_ in ids_ if id_ not in listed]
 
-    def without_listed(self, ahead: Ahead) -> Ahead:
+    def without_listed(self, ahead: ReadAhead) -> ReadAhead:
         """Return the messages read ahead without those that a slot lists."""
         listed = self.listed.get(ahead.priority, set())
         return ahead._replace(rows=policy.unlisted(ahead.rows, listed)) if listed else ahead
@@ -147,7 +147,7 @@ class HeadDraft:
         key = (row.priority, row.number)
         stored = self.slots.get(key)
         expect = stored.rev if stored else None
-        tally = wrapped((stored.tally if stored else 0) + share(self.owner))
+        tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
         row = row._replace(rev=sanity.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
         self.changes[key] = SlotChange(expect, row)
         self.finished.pop(key, None)
@@ -180,7 +180,7 @@ class HeadDraft:
 
     def _place(self, at: CursorRow) -> None:
         stored = self.cursors.get(at.priority)
-        tally = wrapped((stored.tally if stored else 0) + share(self.owner))
+        tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
         self.moved[at.priority] = at._replace(tally=tally)
 
 
@@ -188,7 +188,7 @@ class HeadDraft:
 class Learned:
     """What a claim's reads have shown, to be remembered for later claims."""
 
-    next: Ahead | None = None  # where the next claim's slice begins, with messages already read of it
+    next: ReadAhead | None = None  # where the next claim's slice begins, with messages already read of it
     floors: dict[int, int] = field(default_factory=dict)  # of an open wide row, by priority
     took: list[tuple[int, int, list[int]]] = field(default_factory=list)
     """(priority, old boundary, ids passed above that boundary) of each slice."""
@@ -199,7 +199,7 @@ class Draft:
     """A claim on one wide row while it is put together: what it may take, and what it has taken."""
 
     spec: QueueSpec
-    view: RowView
+    memory: RowMemory
     now_us: int
     head: HeadDraft
     want: int
@@ -219,8 +219,8 @@ class Draft:
 
     @property
     def listable(self) -> int:
-        """Return how many more messages the claim takes over from slots, `MOST_LISTED` in all."""
-        return min(self.left, MOST_LISTED - (self.want - self.left))
+        """Return how many more messages the claim takes over from slots, `MAX_LISTED` in all."""
+        return min(self.left, MAX_LISTED - (self.want - self.left))
 
     @property
     def is_empty(self) -> bool:
@@ -238,7 +238,7 @@ class Draft:
         died_at_ms: int | None = None,
         suspect: bool = False,
     ) -> None:
-        """List messages in place of the slot `within`, else in one or more free slots."""
+        """List messages in place of the slot `count_within`, else in one or more free slots."""
         for some in [rows] if within else _portions(rows):
             slot = SlotRow(
                 priority=priority,
@@ -260,17 +260,17 @@ class Draft:
 
     def mutation(self) -> Mutate:
         """Return the claim's mutation: one conditional batch of slots, cursors and the lock."""
-        head, known = self.head, self.view.known
+        head, remembered = self.head, self.memory.remembered
         head.free_finished(FREED_AT_ONCE if self.grants else None)
         until_ms = self.now_us // 1000 + min(self.spec.lease_ms, STAY_MS) if self.renews else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if until_ms else LockState.FREE
-        lock = LockRow(state, head.owner, until_ms, sanity.next_fence(known.fence, self.now_us))
+        lock = LockRow(state, head.owner, until_ms, sanity.next_fence(remembered.fence, self.now_us))
         if self.retire:  # nothing else is left
-            return Mutate(self.view.wide_row, lock=lock, expect_fence=known.fence, retire=True)
+            return Mutate(self.memory.wide_row, lock=lock, expect_fence=remembered.fence, retire=True)
         return Mutate(
-            self.view.wide_row,
+            self.memory.wide_row,
             lock=head.left_with(lock).lock,
-            expect_fence=known.fence,
+            expect_fence=remembered.fence,
             cursors=tuple(head.moved.values()),
             slots=tuple(head.changes.values()),
         )
@@ -282,7 +282,7 @@ class Draft:
             Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
         }  # fmt: skip
         for grant in self.grants:
-            lease = Lease(self.view.wide_row, grant.slot, fence, gate if grant.suspect else None)
+            lease = Lease(self.memory.wide_row, grant.slot, fence, gate if grant.suspect else None)
             if grant.suspect:
                 gate.hold(lease)
             dying = grant.slot.died_at_ms is not None
@@ -299,7 +299,7 @@ class Draft:
 def _portions(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
     """Split messages into parts that one slot may list; messages of one pack stay together."""
     start = 0
-    while (end := start + MOST_LISTED) < len(rows):
+    while (end := start + MAX_LISTED) < len(rows):
         while end > start + 1 and ids.share_row(rows[end - 1].id, rows[end].id):
             end -= 1
         yield rows[start:end]

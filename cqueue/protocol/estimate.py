@@ -22,13 +22,13 @@ from cqueue.store.operations import Head, IdSlice, Now, ReadHead, ReadIds, SlotS
 
 PAGE = 1000
 """Ids that one read asks for: few enough for a quick answer, so that 16 reads side by side are light."""
-MOST_IDS = 10_000
+MAX_IDS = 10_000
 """Ids read of one queue. A larger count is a lower bound; an operator needs it no more exactly than that."""
-MOST_READS = 512
+MAX_READS = 512
 """Pages of ids read of one queue, empty pages included: 32 rounds of 16 reads side by side."""
-MOST_ROWS = 512
+MAX_ROWS = 512
 """Wide rows whose heads are read: 32 rounds of 16 reads side by side."""
-MOST_EPOCHS = 64
+MAX_EPOCHS = 64
 """Epochs read of the registry: more than two days, as each covers an hour at most."""
 AT_ONCE = 16
 """Reads side by side: as many as a consumer's search makes, so a monitor is no heavier than a consumer."""
@@ -46,15 +46,15 @@ class _Scan(NamedTuple):
 def estimate(spec: QueueSpec) -> Proto[Counts]:
     """Count what a queue holds, up to the limits above. `live` is the sum of the other figures."""
     counts = Counts()
-    rows, whole = yield from first_wide_rows(spec, MOST_EPOCHS)
+    rows, whole = yield from first_wide_rows(spec, MAX_EPOCHS)
     now_us = yield from Now()
     counts.wide_rows = len(rows)
     counts.future_wide_rows = sum(not _has_begun(row, now_us) for row, _ in rows)
     if not whole:
         _leave(counts, due=False)
-    if len(rows) > MOST_ROWS:
-        _leave(counts, due=_has_begun(rows[MOST_ROWS][0], now_us), slots=True)
-    scans = yield from _heads(counts, rows[:MOST_ROWS], now_us)
+    if len(rows) > MAX_ROWS:
+        _leave(counts, due=_has_begun(rows[MAX_ROWS][0], now_us), slots=True)
+    scans = yield from _heads(counts, rows[:MAX_ROWS], now_us)
     yield from _ids(counts, scans, now_us)
     return counts
 
@@ -92,7 +92,7 @@ def _boundary(row: WideRow, head: Head, priority: int, now_us: int) -> int:
 
 def _ids(counts: Counts, scans: list[_Scan], now_us: int) -> Proto[None]:
     reads = 0
-    while scans and reads < MOST_READS and counts.live < MOST_IDS:
+    while scans and reads < MAX_READS and counts.live < MAX_IDS:
         some, scans = scans[:AT_ONCE], scans[AT_ONCE:]
         reads += len(some)
         pages = yield from Together(tuple(ReadIds(*scan[:3], END, PAGE) for scan in some))

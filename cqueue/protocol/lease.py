@@ -53,7 +53,7 @@ class Lease:
     gate: SuspectGate | None = None
     state: Holding = Holding.HELD
     outstanding: set[int] = field(init=False)  # ids neither acked nor moved to another slot
-    tried: dict[int, Change] = field(default_factory=dict)  # by new revision: outcome unknown
+    unresolved: dict[int, Change] = field(default_factory=dict)  # by new revision: outcome unknown
 
     def __post_init__(self) -> None:
         """Begin with all listed messages outstanding."""
@@ -116,11 +116,11 @@ class Lease:
         else:
             self.state = Holding.GIVEN
         self.outstanding.difference_update(change.moving)
-        self.tried.clear()
+        self.unresolved.clear()
 
-    def doubted(self, change: Change) -> None:
+    def note_unresolved(self, change: Change) -> None:
         """Remember a change of unknown outcome, to tell it from another client's change later."""
-        self.tried[change.source.rev] = change
+        self.unresolved[change.source.rev] = change
 
     def is_slot(self, stored: SlotRow | None) -> bool:
         """Return whether a stored slot is as the holder left it, if only by a change of unknown outcome."""
@@ -148,7 +148,7 @@ class Lease:
 
     def _standing(self, stored: SlotRow | None) -> Change | None:
         """Return the change of unknown outcome that a stored slot shows."""
-        change = self.tried.get(stored.rev) if stored is not None else None
+        change = self.unresolved.get(stored.rev) if stored is not None else None
         return change if stored is not None and change and change.source.owner == stored.owner else None
 
 
@@ -176,14 +176,14 @@ class SuspectGate:
             return policy.is_suspect_held(self._lease, reserved=self._reserved or self._shut)
 
     def reserve(self, now_ms: int) -> bool:
-        """Take the right to claim one suspect, if it is free; the claim ends it with `settle`."""
+        """Take the right to claim one suspect, if it is free; the claim ends it with `end_reservation`."""
         with self._mutex:
             if self.busy(now_ms):
                 return False
             self._reserved = True
             return True
 
-    def settle(self) -> None:
+    def end_reservation(self) -> None:
         """End the reservation. From now on only the lease of a granted suspect keeps the gate busy."""
         self._reserved = False
 

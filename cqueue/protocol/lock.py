@@ -10,7 +10,7 @@ from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol import policy, sanity
 from cqueue.protocol.sanity import is_held, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView, fence_of
+from cqueue.protocol.view import RowMemory, fence_of
 from cqueue.store.operations import (
     Head,
     LockRow,
@@ -46,7 +46,7 @@ def new_owner() -> Proto[bytes]:
     return bits.to_bytes(16, "big")
 
 
-def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
+def prepare_fence(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
     """Prepare a claim's fence. Return False if the wide row is dropped, or locked by another consumer.
 
     The stored fence is enough: the claim fails if another claim comes before it. The claim takes the lock
@@ -54,48 +54,48 @@ def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
     no fence is stored yet, the lock writes one: a claim that was prepared before the wide row was dropped,
     and arrives after that, must not find its condition true again.
     """
-    known = view.known
-    if known.head is None:
+    remembered = memory.remembered
+    if remembered.head is None:
         now_us = yield from Now()
-        known.saw((yield from ReadHead(view.wide_row)), now_us)
-    head, now_us = known.head or Head(), (yield from Now())
-    if is_retired(head.lock, view.end_us, now_us):
-        view.retired = True
-    if view.retired:
+        remembered.note_read((yield from ReadHead(memory.wide_row)), now_us)
+    head, now_us = remembered.head or Head(), (yield from Now())
+    if is_retired(head.lock, memory.end_us, now_us):
+        memory.retired = True
+    if memory.retired:
         return False
     if is_held(head.lock, spec, now_us):
-        known.head = None  # the lock's holder will have changed the head by the time it lets go
+        remembered.head = None  # the lock's holder will have changed the head by the time it lets go
         return False
-    if policy.locks_first(head, has_rival=not known.expects_no_rival(now_us)):
-        return (yield from acquire(view, spec))
-    known.fence = fence_of(head)
+    if policy.locks_first(head, has_rival=not remembered.expects_no_rival(now_us)):
+        return (yield from acquire(memory, spec))
+    remembered.fence = fence_of(head)
     return True
 
 
-def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
+def acquire(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
     """Lock a wide row whose lock is free or expired, as far as is known; return whether it worked."""
     owner, now_us = (yield from new_owner()), (yield from Now())
     lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, 0)
-    return (yield from _write(view, lock, now_us))
+    return (yield from _write(memory, lock, now_us))
 
 
-def unlock(view: RowView) -> Proto[None]:
+def unlock(memory: RowMemory) -> Proto[None]:
     """Release a lock that is held between claims. A failure does no harm: the lock's lease ends by itself."""
-    if view.known.locked:
+    if memory.remembered.locked:
         now_us = yield from Now()
-        yield from _write(view, LockRow(LockState.FREE, b"", 0, 0), now_us)
+        yield from _write(memory, LockRow(LockState.FREE, b"", 0, 0), now_us)
 
 
-def _write(view: RowView, lock: LockRow, now_us: int) -> Proto[bool]:
+def _write(memory: RowMemory, lock: LockRow, now_us: int) -> Proto[bool]:
     """Write `lock` with the next fence; return whether it was applied."""
-    head = view.known.head or Head()
+    head = memory.remembered.head or Head()
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
     lock = lock._replace(fence=sanity.next_fence(stored, now_us), tally=tally)
-    view.known.forget()
-    if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
+    memory.remembered.forget()
+    if not (yield from mutate_once(Mutate(memory.wide_row, lock=lock, expect_fence=stored))):
         return False
     # The rest of the head is from an earlier read that may be torn, so a claim reads the head first.
-    view.known.wrote(replace(head, lock=lock), whole=False)
+    memory.remembered.note_write(replace(head, lock=lock), whole=False)
     return True
 
 
@@ -131,7 +131,7 @@ def read_whole(
     raise NotDone("the wide row is changing too fast to be read in one piece")
 
 
-def share(owner: bytes) -> int:
+def tally_share(owner: bytes) -> int:
     """Return the odd number that a mutation adds to the tallies of its rows; other mutations add others.
 
     Because the number is odd, adding it up to 2⁶⁴ - 1 times never gives 0 modulo 2⁶⁴.
@@ -139,7 +139,7 @@ def share(owner: bytes) -> int:
     return int.from_bytes(owner[:8], "big") | 1
 
 
-def settle(mutation: Mutate) -> Proto[bool]:
+def mutate_once(mutation: Mutate) -> Proto[bool]:
     """Send a conditional mutation once; return whether it was applied and still stands.
 
     The mutation is never sent again: a repeated one answers "not applied" although the first was applied.
@@ -154,8 +154,8 @@ def settle(mutation: Mutate) -> Proto[bool]:
         return (yield from find_out(mutation, exc))
 
 
-def settle_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
-    """As `settle`, with a read side by side; return also the read's answer, or None if the read failed."""
+def mutate_once_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
+    """As `mutate_once`, with a read beside it; return also the read's answer, or None if the read failed."""
     applied, found = yield from Together((mutation, read), retried=False)
     if isinstance(applied, OutcomeUnknown):
         applied = yield from find_out(mutation, applied)
@@ -174,11 +174,11 @@ def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
         except NotDone:
             yield from Pause(pause_s)
         else:
-            return stands(head, mutation)
+            return was_applied(head, mutation)
     raise unknown
 
 
-def stands(head: Head, mutation: Mutate) -> bool:
+def was_applied(head: Head, mutation: Mutate) -> bool:
     """Return whether a head holds what the mutation wrote: its slots, or its lock if it wrote no slot.
 
     Of a claim, every slot that lists messages must be there; otherwise another consumer may hold some of
@@ -189,7 +189,7 @@ def stands(head: Head, mutation: Mutate) -> bool:
     stored = {(slot.priority, slot.number): slot for slot in head.slots}
     rows = [change.row for change in mutation.slots]
     standing = [_is_written(stored.get((row.priority, row.number)), row) for row in rows]
-    listing = [stands for stands, row in zip(standing, rows, strict=True) if row.ids]
+    listing = [is_there for is_there, row in zip(standing, rows, strict=True) if row.ids]
     return all(listing) if mutation.lock is not None and listing else any(standing)
 
 

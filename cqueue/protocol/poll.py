@@ -19,7 +19,7 @@ from cqueue.protocol.lock import unlock
 from cqueue.protocol.probe import has_suspect, probe
 from cqueue.protocol.registry import Registry, refresh
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowMemory
 from cqueue.protocol.work import Reason, Work, WorkList
 from cqueue.store.operations import Now, Pause, QueueRow, RandomBits, WideRow
 
@@ -29,12 +29,12 @@ ENOUGH_FOUND = 8
 """Wide rows with work after which a search ends: enough to claim from until the next search."""
 SEARCH_EVERY_US = 500_000
 """µs between searches while a consumer has work: no lock or busy wide row hides others for longer."""
-PUT_OFF_US = 2_000_000
+MAX_SEARCH_DELAY_US = 2_000_000
 """µs for which hints may delay a search: hinted messages come first, but unhinted ones must not starve."""
 FREE_AFTER_US = 200_000
 """µs that a slot with only acked messages waits for a claim to free it, before it gets its own mutation."""
 
-CONTENDED_S = (0.01, 0.02, 0.04)
+CONTENDED_PAUSES_S = (0.01, 0.02, 0.04)
 """Seconds to wait before each retry of a hinted wide row that another consumer is claiming from."""
 
 OTHERS_EVERY_US = 2_000_000
@@ -57,7 +57,7 @@ class Poll:
         self.finished: deque[Lease] = deque()  # leases with all messages acked, whose slots are to be freed
         self.gate = self._own_gate = gate  # `gate` holds for the next rounds
         self._share: Share | None = None
-        self._contended: list[RowView] = []  # hinted, but locked or claimed from by another consumer
+        self._contended: list[RowMemory] = []  # hinted, but locked or claimed from by another consumer
         self._searched = False  # this round has searched, or leaves it to the next one
         self._searched_us = 0  # when the last search began
         self._put_off = False  # hints delayed this round's search
@@ -76,8 +76,8 @@ class Poll:
 
     def distrust(self) -> None:
         """Forget messages that were read ahead, as they may have been deleted since."""
-        for view in self.registry.views.values():
-            view.known.ahead = None
+        for memory in self.registry.rows.values():
+            memory.remembered.read_ahead = None
 
     # ── a round ──
 
@@ -95,7 +95,7 @@ class Poll:
         self._share = share
         ago_us = now_us - self._searched_us
         is_told = yield from self._hear(spec, hints, now_us)
-        is_due = ago_us >= (PUT_OFF_US if is_told else SEARCH_EVERY_US)
+        is_due = ago_us >= (MAX_SEARCH_DELAY_US if is_told else SEARCH_EVERY_US)
         self._searched = is_told and not is_due
         self._put_off = False
         if is_due and self.has_work:
@@ -112,10 +112,10 @@ class Poll:
         here = [hint for hint in here if hint.wide_row.time_shard * 1000 <= now_us]
         if not all(self.registry.knows(hint.wide_row, hint.priorities) for hint in here):
             yield from refresh(self.registry, spec)
-        views = [view for hint in here if (view := self.registry.views.get(hint.wide_row)) is not None]
-        for view in views:
-            self.work.add(view, Reason.HINT)
-        return bool(views)
+        memories = [memory for hint in here if (memory := self.registry.rows.get(hint.wide_row)) is not None]
+        for memory in memories:
+            self.work.add(memory, Reason.HINT)
+        return bool(memories)
 
     @property
     def has_work(self) -> bool:
@@ -129,7 +129,7 @@ class Poll:
             NotDone, OutcomeUnknown: the error of the first wide row that failed, if no other had messages.
         """
         failure: NotDone | OutcomeUnknown | None = None
-        pauses = iter(CONTENDED_S)
+        pauses = iter(CONTENDED_PAUSES_S)
         while True:
             work = self.work.next(suspects=not self._claims_ahead)
             if work is None:
@@ -161,27 +161,27 @@ class Poll:
         return True
 
     def _claim(self, work: Work, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim]:
-        view, list_ = work.view, self.work
-        yield from self.let_go(but=view)
-        view.foreign = self._share is not None and not self._share(view.wide_row)
+        memory, list_ = work.memory, self.work
+        yield from self.let_go(but=memory)
+        memory.assigned_elsewhere = self._share is not None and not self._share(memory.wide_row)
         try:
-            stay = stay and not list_.is_last_turn(view)
-            claimed = yield from claim(view, spec, self.gate, want, stay=stay)
+            stay = stay and not list_.is_last_turn(memory)
+            claimed = yield from claim(memory, spec, self.gate, want, stay=stay)
         except (NotDone, OutcomeUnknown):
-            view.reading.sizes.doubt(view.priorities)
+            memory.reads.sizes.assume_larger(memory.priorities)
             raise
         finally:
-            list_.hold(view if view.known.locked else None)
+            list_.hold(memory if memory.remembered.locked else None)
         claimed.reason = work.reason
         if claimed.contended and work.reason is Reason.HINT:
-            self._contended.append(view)
+            self._contended.append(memory)
         if claimed.more:
-            list_.add(view, Reason.LEFT)
-        if self._claims_ahead and has_suspect(view, spec, (yield from Now())):
-            list_.add(view, Reason.SUSPECT)
+            list_.add(memory, Reason.LEFT)
+        if self._claims_ahead and has_suspect(memory, spec, (yield from Now())):
+            list_.add(memory, Reason.SUSPECT)
         return claimed
 
-    def let_go(self, but: RowView | None = None) -> Proto[None]:
+    def let_go(self, but: RowMemory | None = None) -> Proto[None]:
         """Unlock the wide row whose lock is held, unless it is `but`."""
         held = self.work.held
         if held is None or held is but:
@@ -215,7 +215,7 @@ class Poll:
         if work is None:
             return Claim()
         self.gate = self._own_gate
-        work.view.known.ahead = None  # the messages may have been deleted since the last round
+        work.memory.remembered.read_ahead = None  # the messages may have been deleted since the last round
         try:
             return (yield from self._claim(work, spec, want, stay=False))
         except (NotDone, OutcomeUnknown):
@@ -235,11 +235,11 @@ class Poll:
         yield from refresh(self.registry, spec)
         share = None if now_us - self._others_us >= OTHERS_EVERY_US else self._share
         due = [
-            view
-            for view in (yield from self._due())
-            if view not in self.work
-            if share is None or share(view.wide_row)
-            if not busy or view.seen_us <= last_us
+            memory
+            for memory in (yield from self._due())
+            if memory not in self.work
+            if share is None or share(memory.wide_row)
+            if not busy or memory.emptied_us <= last_us
         ]
         for start in range(0, len(due), PROBED_AT_ONCE):
             if not policy.probes_on(start, found_enough=len(self.work) >= ENOUGH_FOUND):
@@ -248,7 +248,7 @@ class Poll:
         if share is None:
             self._others_us = now_us
 
-    def _due(self) -> Proto[list[RowView]]:
+    def _due(self) -> Proto[list[RowMemory]]:
         """Return the wide rows that may have work, the one probed longest ago first, then the oldest.
 
         Equal ones come in random order, so that consumers do not all try the same one.
@@ -257,17 +257,17 @@ class Poll:
         if len(due) > 1:
             bits = yield from RandomBits(64)
             Random(bits).shuffle(due)
-            due.sort(key=lambda view: (view.probed_us, view.wide_row.time_shard))
+            due.sort(key=lambda memory: (memory.probed_us, memory.wide_row.time_shard))
         return due
 
-    def _probe(self, spec: QueueSpec, views: list[RowView], now_us: int) -> Proto[None]:
-        found = yield from probe(views, spec, self.gate)
-        for view in sorted(views, key=lambda view: view.wide_row.time_shard):
-            view.probed_us = now_us
-            if view in found:
-                self.work.add(view, Reason.FOUND)
-            elif self._claims_ahead and has_suspect(view, spec, now_us):
-                self.work.add(view, Reason.SUSPECT)
+    def _probe(self, spec: QueueSpec, memories: list[RowMemory], now_us: int) -> Proto[None]:
+        found = yield from probe(memories, spec, self.gate)
+        for memory in sorted(memories, key=lambda memory: memory.wide_row.time_shard):
+            memory.probed_us = now_us
+            if memory in found:
+                self.work.add(memory, Reason.FOUND)
+            elif self._claims_ahead and has_suspect(memory, spec, now_us):
+                self.work.add(memory, Reason.SUSPECT)
 
     # ── finished leases ──
 
@@ -275,9 +275,9 @@ class Poll:
         """Hand finished leases to their wide rows; the next claim there frees their slots."""
         while self.finished:
             lease = self.finished.popleft()
-            view = self.registry.views.get(lease.wide_row)
-            if view is not None:
-                view.finished.append(lease)
+            memory = self.registry.rows.get(lease.wide_row)
+            if memory is not None:
+                memory.finished.append(lease)
                 if self._unfreed_us is None:
                     self._unfreed_us = now_us
 
@@ -288,15 +288,15 @@ class Poll:
         if self._unfreed_us is None or (not at_once and now_us - self._unfreed_us < FREE_AFTER_US):
             return
         self._unfreed_us = None
-        for view in list(self.registry.views.values()):
-            if view.finished and not view.retired:
-                yield from self._free(view, now_us)
+        for memory in list(self.registry.rows.values()):
+            if memory.finished and not memory.retired:
+                yield from self._free(memory, now_us)
 
-    def _free(self, view: RowView, now_us: int) -> Proto[None]:
+    def _free(self, memory: RowMemory, now_us: int) -> Proto[None]:
         """Free the finished slots of a wide row, except slots that another client has changed."""
-        finished, view.finished = view.finished, []
+        finished, memory.finished = memory.finished, []
         try:
             yield from ack.free(finished)
         except (NotDone, OutcomeUnknown):
-            view.finished = finished  # the next read of the head shows which slots are still to be freed
+            memory.finished = finished  # the next read of the head shows which slots are still to be freed
             self._unfreed_us = now_us

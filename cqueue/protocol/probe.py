@@ -19,7 +19,7 @@ from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.ripe import is_ripe, ripe_at_us
 from cqueue.protocol.sanity import is_held, is_lost, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowMemory
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -40,46 +40,46 @@ PROBE_IDS = 200
 """Ids that one probe reads at most. A full answer counts as work."""
 
 
-def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto[list[RowView]]:
+def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> Proto[list[RowMemory]]:
     """Return the wide rows that have work, in the order given.
 
     Raises:
         NotDone: all reads failed.
     """
-    if not views:
+    if not memories:
         return []
     now_us = yield from Now()
-    heads = yield from some_of(tuple(ReadHead(view.wide_row) for view in views))
+    heads = yield from some_of(tuple(ReadHead(memory.wide_row) for memory in memories))
     busy: set[int] = set()
-    ask: list[RowView] = []
-    for index, (view, head) in enumerate(zip(views, heads, strict=True)):
+    ask: list[RowMemory] = []
+    for index, (memory, head) in enumerate(zip(memories, heads, strict=True)):
         if isinstance(head, Head):
-            view.known.saw(head, now_us)
-            if is_retired(head.lock, view.end_us, now_us):
-                view.retired = True
-                yield from finish_retirement(view, spec)
+            memory.remembered.note_read(head, now_us)
+            if is_retired(head.lock, memory.end_us, now_us):
+                memory.retired = True
+                yield from finish_retirement(memory, spec)
             elif not is_held(head.lock, spec, now_us):
-                (busy.add(index) if head_has_work(view, spec, gate, now_us) else ask.append(view))
+                (busy.add(index) if head_has_work(memory, spec, gate, now_us) else ask.append(memory))
     asked = yield from _with_fresh(ask, spec, now_us)
-    return [view for index, view in enumerate(views) if index in busy or view in asked]
+    return [memory for index, memory in enumerate(memories) if index in busy or memory in asked]
 
 
-def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
+def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
     """Return whether the head alone shows work: by a cursor or slot, or because the row can be retired."""
-    head = view.known.head or Head()
+    head = memory.remembered.head or Head()
     used = [slot for slot in head.slots if slot.in_use]
     if any(can_take(slot, spec, gate, now_us) for slot in used):
         return True
-    if view.open:
-        return now_us >= view.reading.floors.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
+    if memory.open:
+        return now_us >= memory.reads.floors.pass_at_us or (not used and now_us >= memory.retire_at_us(spec))
     if any(is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
         return True
-    return not used and now_us >= view.retire_at_us(spec)
+    return not used and now_us >= memory.retire_at_us(spec)
 
 
-def has_suspect(view: RowView, spec: QueueSpec, now_us: int) -> bool:
+def has_suspect(memory: RowMemory, spec: QueueSpec, now_us: int) -> bool:
     """Return whether the head, as last read, shows a suspect: a message to be tried again alone."""
-    head = view.known.head or Head()
+    head = memory.remembered.head or Head()
     ripe = [slot for slot in head.slots if is_ripe(slot, spec, now_us)]
     return any(of_slot(slot, spec) is Disposition.ALONE for slot in ripe)
 
@@ -91,48 +91,48 @@ def can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> 
     return of_slot(slot, spec) is not Disposition.ALONE or not gate.busy(now_us // 1000)
 
 
-def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[list[RowView]]:
+def _with_fresh(memories: list[RowMemory], spec: QueueSpec, now_us: int) -> Proto[list[RowMemory]]:
     """Return the wide rows that have a due message that no slot lists; let the others rest."""
-    asked: list[RowView] = []
+    asked: list[RowMemory] = []
     reads: list[ReadIds] = []
-    for view in views:
-        for priority in sorted(view.priorities):
-            for read in _looks(view, spec, priority, now_us):
-                asked.append(view)
+    for memory in memories:
+        for priority in sorted(memory.priorities):
+            for read in _looks(memory, spec, priority, now_us):
+                asked.append(memory)
                 reads.append(read)
     if not reads:
         return []
     answers = yield from some_of(tuple(reads))
-    found: list[RowView] = []
-    for view, read, answer in zip(asked, reads, answers, strict=True):
-        if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, read, answer):
-            view.reading.looked_us.clear()  # the claim has to look back, too, to take what the probe found
-            found.append(view)
-    for view in views:
-        if view not in found:
-            view.rest_until_us = _rest_until(view, spec, now_us)
+    found: list[RowMemory] = []
+    for memory, read, answer in zip(asked, reads, answers, strict=True):
+        if isinstance(answer, IdSlice) and memory not in found and _any_unlisted(memory, read, answer):
+            memory.reads.looked_back_us.clear()  # so that the claim looks back, too
+            found.append(memory)
+    for memory in memories:
+        if memory not in found:
+            memory.rest_until_us = _rest_until(memory, spec, now_us)
     return found
 
 
-def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[ReadIds]:
+def _looks(memory: RowMemory, spec: QueueSpec, priority: int, now_us: int) -> list[ReadIds]:
     """Return the reads that show whether a priority has messages, each with just enough ids to tell."""
-    row, present = view.wide_row, ids.highest_at(now_us)
-    if view.open:
-        since = max(view.reading.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
+    row, present = memory.wide_row, ids.highest_at(now_us)
+    if memory.open:
+        since = max(memory.reads.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
         return [ReadIds(row, priority, since, present, PROBE_IDS)]
-    at = (view.known.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
-    above = len(listed_above((view.known.head or Head()).slots, at))
+    at = (memory.remembered.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
+    above = len(listed_above((memory.remembered.head or Head()).slots, at))
     looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
-    back = look_back(view, spec, at, now_us)
+    back = look_back(memory, spec, at, now_us)
     if back is not None:
-        view.reading.looked_us[priority] = now_us
+        memory.reads.looked_back_us[priority] = now_us
         looks.append(ReadIds(row, priority, back.after, back.upto, PROBE_IDS))
     return looks
 
 
-def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
+def _any_unlisted(memory: RowMemory, read: ReadIds, answer: IdSlice) -> bool:
     """Return whether an answer has an id that no slot lists, or is full, so that such an id may follow."""
-    head = view.known.head or Head()
+    head = memory.remembered.head or Head()
     listed = {
         id_
         for slot in head.slots
@@ -142,19 +142,19 @@ def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
     return len(answer.ids) >= read.limit or any(id_ not in listed for id_ in answer.ids)
 
 
-def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
+def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
     """Return when to probe a wide row without work again; 0 for at once, as new messages may land in it.
 
     A row that is over gets no new messages, so it rests until a timeout passes, for two seconds at most.
     """
-    if now_us < view.end_us + spec.settle_us + spec.skew_us:
+    if now_us < memory.end_us + spec.settle_us + spec.skew_us:
         return 0
-    used = [slot for slot in (view.known.head or Head()).slots if slot.in_use]
+    used = [slot for slot in (memory.remembered.head or Head()).slots if slot.in_use]
     if any(is_ripe(slot, spec, now_us) for slot in used):
         return 0  # a suspect that may be taken as soon as this process has finished another one
-    wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]
-    if view.open:
-        wake_us.append(view.reading.floors.pass_at_us)
+    wake_us = [now_us + MAX_REST_US, memory.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]
+    if memory.open:
+        wake_us.append(memory.reads.floors.pass_at_us)
     return min((at for at in wake_us if at > now_us), default=now_us + MAX_REST_US)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from cqueue.protocol import policy, shards
 from cqueue.protocol.fresh import together
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView, Sizes, view_of
+from cqueue.protocol.view import MessageSizes, RowMemory, remember_row
 from cqueue.store.operations import (
     AdvanceEpoch,
     Now,
@@ -42,37 +42,37 @@ class Registry:
     """The wide rows of one queue that one consumer knows of."""
 
     def __init__(self, oldest_epoch: int, oldest_open_epoch: int, *, read_open: bool) -> None:
-        self.views: dict[WideRow, RowView] = {}
-        self._sizes = Sizes()
+        self.rows: dict[WideRow, RowMemory] = {}
+        self._sizes = MessageSizes()
         self._kinds = [_Kind(open=False, oldest=oldest_epoch, next_open=oldest_epoch)]
         if read_open:
             open_ = _Kind(open=True, oldest=oldest_open_epoch, next_open=oldest_open_epoch)
             self._kinds.append(open_)
 
-    def due(self, now_us: int) -> list[RowView]:
+    def due(self, now_us: int) -> list[RowMemory]:
         """Return the wide rows that may have work now, without those whose time shard has not begun."""
-        begun = [view for view in self.views.values() if now_us >= view.wide_row.time_shard * 1000]
-        return [view for view in begun if now_us >= view.rest_until_us]
+        begun = [memory for memory in self.rows.values() if now_us >= memory.wide_row.time_shard * 1000]
+        return [memory for memory in begun if now_us >= memory.rest_until_us]
 
-    def add(self, spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:
+    def add(self, spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowMemory:
         """Add a wide row, or new priorities of a known one; new priorities end its rest."""
-        view = self.views.get(wide_row)
-        if view is None:
-            view = self.views[wide_row] = view_of(spec, wide_row, priorities, self._sizes)
-        elif not priorities <= view.priorities:
-            view.priorities |= priorities
-            view.rest_until_us = view.seen_us = 0
-        return view
+        memory = self.rows.get(wide_row)
+        if memory is None:
+            memory = self.rows[wide_row] = remember_row(spec, wide_row, priorities, self._sizes)
+        elif not priorities <= memory.priorities:
+            memory.priorities |= priorities
+            memory.rest_until_us = memory.emptied_us = 0
+        return memory
 
     def knows(self, wide_row: WideRow, priorities: frozenset[int]) -> bool:
         """Return whether the wide row is known, with all these priorities."""
-        view = self.views.get(wide_row)
-        return view is not None and priorities <= view.priorities
+        memory = self.rows.get(wide_row)
+        return memory is not None and priorities <= memory.priorities
 
     def forget_retired(self) -> None:
         """Forget the wide rows that are retired."""
-        for wide_row in [row for row, view in self.views.items() if view.retired]:
-            del self.views[wide_row]
+        for wide_row in [row for row, memory in self.rows.items() if memory.retired]:
+            del self.rows[wide_row]
 
 
 def refresh(registry: Registry, spec: QueueSpec) -> Proto[None]:
@@ -157,7 +157,7 @@ def _advance(registry: Registry, kind: _Kind, spec: QueueSpec) -> Proto[None]:
 
 
 def _known(registry: Registry, spec: QueueSpec, epoch: int) -> bool:
-    return any(shards.epoch_of(spec, row) == epoch for row in registry.views)
+    return any(shards.epoch_of(spec, row) == epoch for row in registry.rows)
 
 
 def _move_oldest(kind: _Kind, spec: QueueSpec, to: int) -> Proto[None]:

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import policy
-from cqueue.protocol.budget import GENTLE_TOMBSTONES
+from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.draft import Draft
 from cqueue.protocol.fresh import together
 from cqueue.protocol.shards import epoch_of
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowMemory
 from cqueue.store.operations import (
     DeleteMessages,
     DropBodies,
@@ -50,14 +50,14 @@ class Piece(NamedTuple):
 
 def may_retire(draft: Draft) -> bool:
     """Return whether a pass is due: the row ended W + ε ago, no slot is in use, and no sweep is open."""
-    if draft.now_us < draft.view.retire_at_us(draft.spec) or draft.grants:
+    if draft.now_us < draft.memory.retire_at_us(draft.spec) or draft.grants:
         return False
     if any(change.row.ids for change in draft.head.changes.values()):
         return False
     idle = {key for key, change in draft.head.changes.items() if not change.row.ids}
     if any((slot.priority, slot.number) not in idle for slot in draft.head.in_use()):
         return False
-    return all(draft.head.cursor(p).cursor >= draft.head.cursor(p).boundary for p in draft.view.priorities)
+    return all(draft.head.cursor(p).cursor >= draft.head.cursor(p).boundary for p in draft.memory.priorities)
 
 
 def try_retire(draft: Draft) -> Proto[None]:
@@ -67,38 +67,40 @@ def try_retire(draft: Draft) -> Proto[None]:
     continues in the next claims. What it has passed stays empty, as nothing acknowledged lands there any
     more, and each claim checks that no slot is in use.
     """
-    view = draft.view
+    memory = draft.memory
     if not may_retire(draft):
         return
-    if not view.reading.passed.upto:
-        view.reading.budget.restart()
+    if not memory.reads.retirement_pass.upto:
+        memory.reads.budget.restart()
     found = yield from _pass_others(draft)
     left = READS_AT_ONCE
-    for priority in sorted(view.priorities):
+    for priority in sorted(memory.priorities):
         if not found and left > 0:
             found, reads = yield from _pass_priority(draft, priority, left)
             left -= reads
     if found:
-        view.reading.passed.restart()
+        memory.reads.retirement_pass.restart()
         yield from _take_strays(draft, found)
-    elif all(view.reading.passed.upto.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
-        draft.retire = not view.reading.passed.quarantine
-        if view.reading.passed.quarantine:
-            view.reading.passed.restart()
-            view.rest_until_us = draft.now_us + QUARANTINE_REST_US
+    elif all(memory.reads.retirement_pass.upto.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
+        draft.retire = not memory.reads.retirement_pass.quarantine
+        if memory.reads.retirement_pass.quarantine:
+            memory.reads.retirement_pass.restart()
+            memory.rest_until_us = draft.now_us + QUARANTINE_REST_US
 
 
 def _end(draft: Draft) -> int:
-    return ids.highest_at(draft.view.end_us)
+    return ids.highest_at(draft.memory.end_us)
 
 
 def _pass_others(draft: Draft) -> Proto[Found]:
     """Return live ids of the unregistered priorities, each read at once, as they should be empty."""
-    view = draft.view
-    others = [p for p in PRIORITIES if p not in view.priorities and p not in view.reading.passed.upto]
+    memory = draft.memory
+    others = [
+        p for p in PRIORITIES if p not in memory.priorities and p not in memory.reads.retirement_pass.upto
+    ]
     found, _ = yield from _pass_over(draft, [Piece(priority, ids.START, _end(draft)) for priority in others])
     if not found:
-        view.reading.passed.upto.update(dict.fromkeys(others, _end(draft)))
+        memory.reads.retirement_pass.upto.update(dict.fromkeys(others, _end(draft)))
     return found
 
 
@@ -108,28 +110,30 @@ def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found,
     Below the boundary the tombstone budget bounds the pieces. Above the boundary few messages were taken, so
     pieces grow until they do cross tombstones, e.g. those of a purge.
     """
-    view, at, end, reads = draft.view, draft.head.cursor(priority), _end(draft), 0
-    after = view.reading.passed.upto.get(priority, ids.lowest_at(view.wide_row.time_shard * 1000) - 1)
-    longest_us = view.reading.budget.pace_us
+    memory, at, end, reads = draft.memory, draft.head.cursor(priority), _end(draft), 0
+    after = memory.reads.retirement_pass.upto.get(
+        priority, ids.lowest_at(memory.wide_row.time_shard * 1000) - 1
+    )
+    longest_us = memory.reads.budget.piece_us
     while after < end and reads < most:
         pieces: list[Piece] = []
         while len(pieces) < SIDE_BY_SIDE and after < end:
-            pace_us = view.reading.budget.pace_us if view.open or after < at.boundary else longest_us
-            upto = view.reading.budget.piece_end(priority, after, end, pace_us)
+            piece_us = memory.reads.budget.piece_us if memory.open or after < at.boundary else longest_us
+            upto = memory.reads.budget.piece_end(priority, after, end, piece_us)
             pieces.append(Piece(priority, after, upto))
             after = upto
         reads += len(pieces)
         try:
             found, crossed = yield from _pass_over(draft, pieces)
         except NotDone:
-            view.reading.budget.failed()
+            memory.reads.budget.note_failure()
             raise
         if found:
             return found, reads
-        view.reading.passed.upto[priority] = after
-        view.reading.budget.crossed(crossed)
-        is_clear = crossed <= GENTLE_TOMBSTONES and not view.reading.budget.cautious
-        longest_us = longest_us * GROWTH if is_clear else view.reading.budget.pace_us
+        memory.reads.retirement_pass.upto[priority] = after
+        memory.reads.budget.note_tombstones(crossed)
+        is_clear = crossed <= TARGET_TOMBSTONES and not memory.reads.budget.cautious
+        longest_us = longest_us * GROWTH if is_clear else memory.reads.budget.piece_us
     return {}, reads
 
 
@@ -137,7 +141,7 @@ def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[Found, int]]:
     """Read pieces side by side; return their live ids, and the most tombstones that one read crossed."""
     if not pieces:
         return {}, 0
-    row, found = draft.view.wide_row, dict[int, list[int]]()
+    row, found = draft.memory.wide_row, dict[int, list[int]]()
     answers: list[IdSlice] = yield from together(*(ReadIds(row, *piece, PASS_IDS) for piece in pieces))
     for piece, answer in zip(pieces, answers, strict=True):
         some = yield from _not_in_quarantine(draft, piece, answer)
@@ -151,11 +155,11 @@ def _not_in_quarantine(draft: Draft, piece: Piece, answer: IdSlice) -> Proto[lis
     aside = _set_aside(draft, piece.priority)
     while True:
         some = [i for i in answer.ids if i not in aside and not ids.is_any_of_row(i, answer.damaged)]
-        draft.view.reading.passed.quarantine |= len(some) < len(answer.ids)
+        draft.memory.reads.retirement_pass.quarantine |= len(some) < len(answer.ids)
         if some or len(answer.ids) < PASS_IDS:
             return some
         rest = piece._replace(after=answer.ids[-1])
-        answer = yield from ReadIds(draft.view.wide_row, *rest, PASS_IDS)
+        answer = yield from ReadIds(draft.memory.wide_row, *rest, PASS_IDS)
 
 
 def _take_strays(draft: Draft, found: Found) -> Proto[None]:
@@ -163,12 +167,12 @@ def _take_strays(draft: Draft, found: Found) -> Proto[None]:
 
     An unreadable message stays, and so does its wide row, until the next pass after a rest.
     """
-    view, damaged = draft.view, tuple[int, ...]()
+    memory, damaged = draft.memory, tuple[int, ...]()
     for priority, strays in found.items():
-        view.priorities.add(priority)
+        memory.priorities.add(priority)
         wanted = draft.head.unlisted(priority, sorted(strays))[: max(0, draft.left)]
         if wanted:
-            read = ReadSlice(view.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
+            read = ReadSlice(memory.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
             rows, _, damaged = yield from read
             # Other messages may stand between the wanted ones; ids behind a full answer are unread.
             reached = rows[-1].id if len(rows) >= len(wanted) else wanted[-1]
@@ -179,7 +183,7 @@ def _take_strays(draft: Draft, found: Found) -> Proto[None]:
             phantoms = {id_ for id_ in gone if not ids.is_any_of_row(id_, damaged)}
             yield from _delete_phantoms(draft, priority, phantoms)
     if damaged and not draft.grants:
-        view.rest_until_us = draft.now_us + QUARANTINE_REST_US
+        memory.rest_until_us = draft.now_us + QUARANTINE_REST_US
 
 
 def _set_aside(draft: Draft, priority: int) -> set[int]:
@@ -198,13 +202,13 @@ def _delete_phantoms(draft: Draft, priority: int, phantoms: set[int]) -> Proto[N
     packed = tuple(sorted(filter(ids.is_packed, phantoms)))
     if packed:
         with suppress(NotDone, OutcomeUnknown):
-            yield from DeleteMessages(draft.view.wide_row, priority, packed)
+            yield from DeleteMessages(draft.memory.wide_row, priority, packed)
 
 
-def finish_retirement(view: RowView, spec: QueueSpec) -> Proto[None]:
+def finish_retirement(memory: RowMemory, spec: QueueSpec) -> Proto[None]:
     """Drop the bodies and the registry row of a retired wide row. A repeat is harmless."""
-    queue, time_shard, shard = view.wide_row
+    queue, time_shard, shard = memory.wide_row
     yield from together(
-        DropBodies(view.wide_row, policy.bodies_dropped_at_us(view.end_us)),
-        UnregisterShard(queue, epoch_of(spec, view.wide_row), time_shard, shard),
+        DropBodies(memory.wide_row, policy.bodies_dropped_at_us(memory.end_us)),
+        UnregisterShard(queue, epoch_of(spec, memory.wide_row), time_shard, shard),
     )

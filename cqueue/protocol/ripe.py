@@ -65,7 +65,7 @@ def alone_before(slot: SlotRow, spec: QueueSpec) -> int:
 
 def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
     chunk, rest = slot.ids[: draft.listable], slot.ids[draft.listable :]
-    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, chunk)
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, chunk)
     if rows:
         draft.grant(slot.priority, rows, slot.attempt + 1, within=None if rest else slot)
     if rest or not rows:
@@ -75,7 +75,7 @@ def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
 
 def take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
     """Take the first live message of a slot alone. Ids before it are dead; those behind it stay listed."""
-    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, slot.ids, limit=1)
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, slot.ids, limit=1)
     if not rows:
         draft.head.keep(slot, ())
         return
@@ -94,7 +94,7 @@ def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
     time is so old that tombstones could swallow the insert.
     """
     chunk, rest = slot.ids[:BURIED_AT_ONCE], slot.ids[BURIED_AT_ONCE:]
-    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, chunk)
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, chunk)
     died_at_ms = kept_time_of_death(slot, draft.spec, draft.now_us // 1000)
     for index, row in enumerate(rows):
         last = index == len(rows) - 1 and not rest

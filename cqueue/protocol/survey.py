@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
-from cqueue.protocol.budget import GENTLE_TOMBSTONES
+from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.fresh import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
@@ -42,10 +42,10 @@ PURGED_AT_ONCE = 250
 FIRST_PIECE_US = 1_000_000
 """µs of a wide row that the first read of a walk covers; later pieces adapt to the tombstones crossed."""
 LONGEST_PIECE_US = 30_000_000
-"""µs that one read covers at most, except in a wide row so long that `MOST_PIECES` asks for more."""
+"""µs that one read covers at most, except in a wide row so long that `MAX_PIECES` asks for more."""
 SHORTEST_PIECE_US = 1_000
 """µs that one read covers at least, so that a walk always gets on."""
-MOST_PIECES = 128
+MAX_PIECES = 128
 """Pieces in which a wide row with few messages is read, about, at most: it bounds the cost of long rows."""
 EPOCHS_AT_ONCE = 32
 """Epochs that are read side by side."""
@@ -97,13 +97,13 @@ class Walk:
         self._last = last
         self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after) if after else 0)
         self._end_us = shards.end_us(spec, wide_row)
-        self._pace_us = FIRST_PIECE_US
-        self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MOST_PIECES)
+        self._piece_us = FIRST_PIECE_US
+        self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MAX_PIECES)
 
     @property
     def upto(self) -> int:
         """Return the last id of the current piece."""
-        next_us = self._at_us + self._pace_us
+        next_us = self._at_us + self._piece_us
         return self._last if next_us >= self._end_us else min(self._last, ids.lowest_at(next_us) - 1)
 
     def passed(self, last: int | None, tombstones: int) -> None:
@@ -112,9 +112,9 @@ class Walk:
             self.after = last
             return
         self.after, self.done = self.upto, self.upto == self._last
-        self._at_us += self._pace_us
-        wanted_us = self._pace_us * GENTLE_TOMBSTONES // tombstones if tombstones else self._pace_us * 2
-        self._pace_us = max(SHORTEST_PIECE_US, min(self._longest_us, wanted_us))
+        self._at_us += self._piece_us
+        wanted_us = self._piece_us * TARGET_TOMBSTONES // tombstones if tombstones else self._piece_us * 2
+        self._piece_us = max(SHORTEST_PIECE_US, min(self._longest_us, wanted_us))
 
 
 Registered = tuple[WideRow, frozenset[int]]

@@ -12,17 +12,17 @@ from cqueue.protocol.lease import Lease
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import Head, MessageRow, WideRow
 
-REMEMBERED_US = 250_000
+HEAD_REMEMBERED_US = 250_000
 """µs for which a head need not be read: messages that others give back or let expire wait no longer."""
 
-RIVALS_US = 1_000_000
+RIVAL_WINDOW_US = 1_000_000
 """µs after another consumer's claim for which more of its claims are expected, unless the lock is held."""
 
-CURRENT_US = 50_000
+BOUNDARY_CURRENT_US = 50_000
 """µs for which a boundary counts as current: in that time others acknowledge too little for a read to cross
 too many tombstones."""
 
-UNSEEN_US = 2_500_000
+MAX_UNSEEN_US = 2_500_000
 """µs for which a lone consumer counts a boundary as current. An idle consumer pauses for less, so another one
 would have shown itself by then."""
 
@@ -31,7 +31,7 @@ UNKNOWN_SIZE = 8 << 10
 LARGE_SIZE = 256 << 10
 """Bytes that a message is assumed to have at most where reads keep failing: 16 messages for 4 MiB."""
 
-TELLING_MESSAGES = 50
+MIN_SAMPLE = 50
 """Messages smaller than expected that replace the estimate; fewer only lower it in proportion."""
 
 NEVER_US = 1 << 62
@@ -43,7 +43,7 @@ LONGEST_PASS_GAP_US = 60_000_000
 """µs between passes at most: gaps double up to this, as each pass reads the whole row."""
 
 
-class Ahead(NamedTuple):
+class ReadAhead(NamedTuple):
     """Messages of one priority above `after` that were read, from `began_us` on, before their claim.
 
     whole: no other messages stood above `after`.
@@ -64,30 +64,30 @@ def fence_of(head: Head) -> int | None:
 
 
 @dataclass(slots=True)
-class Sizes:
+class MessageSizes:
     """Estimated mean size of a queue's messages by priority, which bounds reads by bytes."""
 
     means: dict[int, float] = field(default_factory=dict)
 
-    def saw(self, priority: int, size: int, messages: int) -> None:
+    def note_read(self, priority: int, size: int, messages: int) -> None:
         """Update the estimate from a read. Large messages raise it at once, small ones lower it by number."""
         mean = self.means.get(priority, UNKNOWN_SIZE)
-        weight = 1.0 if size > mean else min(1.0, messages / TELLING_MESSAGES)
+        weight = 1.0 if size > mean else min(1.0, messages / MIN_SAMPLE)
         self.means[priority] = mean + (size - mean) * weight
 
-    def doubt(self, priorities: Iterable[int]) -> None:
+    def assume_larger(self, priorities: Iterable[int]) -> None:
         """Double the estimates of these priorities, because a failed read may have been too large."""
         for priority in priorities:
             mean = self.means.get(priority, UNKNOWN_SIZE)
             self.means[priority] = max(mean, min(2 * mean, LARGE_SIZE), UNKNOWN_SIZE)
 
-    def within(self, priority: int, budget: int) -> int:
+    def count_within(self, priority: int, budget: int) -> int:
         """Return how many messages of a priority have about `budget` bytes."""
         return int(budget / self.means.get(priority, UNKNOWN_SIZE))
 
 
 @dataclass(slots=True)
-class Passed:
+class RetirementPass:
     """How far the pass before retirement has found nothing alive, by priority."""
 
     upto: dict[int, int] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Passed:
 
 
 @dataclass(slots=True)
-class Floors:
+class ReadFloors:
     """Where reads of an open wide row begin, by priority; whole passes come at growing intervals."""
 
     by_priority: dict[int, int] = field(default_factory=dict)
@@ -115,72 +115,72 @@ class Floors:
 
 
 @dataclass(slots=True)
-class KnownHead:
+class RememberedHead:
     """The head of a wide row as this consumer remembers it, and messages read ahead under its fence."""
 
     head: Head | None = None  # as last read, or as this consumer's last claim left it
     fence: int | None = None  # the next claim's condition: no claim was made while it stands
     locked: bool = False  # this consumer holds the lock
-    ahead: Ahead | None = None  # messages read ahead of the next claim
+    read_ahead: ReadAhead | None = None  # messages read ahead of the next claim
     read_us: int = 0  # when the head was last read
     whole: bool = False  # no part of `head` is older than the rest
     rival_us: int = 0  # when another consumer claimed here, as far as is known
 
-    def saw(self, head: Head, now_us: int) -> None:
+    def note_read(self, head: Head, now_us: int) -> None:
         """Note a head that was read. An unexpected fence is the time of another consumer's claim."""
         if fence_of(head) != self.fence:
             self.rival_us = max(self.rival_us, fence_of(head) or 0)
-            self.fence, self.ahead, self.locked = None, None, False
+            self.fence, self.read_ahead, self.locked = None, None, False
         self.head, self.read_us, self.whole = head, now_us, False
 
     def forget(self) -> None:
         """Forget the head, which may have changed; the next claim reads it."""
-        self.head, self.fence, self.locked, self.ahead = None, None, False, None
+        self.head, self.fence, self.locked, self.read_ahead = None, None, False, None
 
-    def wrote(self, head: Head, *, whole: bool) -> None:
+    def note_write(self, head: Head, *, whole: bool) -> None:
         """Note the head that an applied mutation left. whole: no part of it is older than the rest."""
         self.head, self.fence, self.whole = head, fence_of(head), whole
         self.locked = head.lock is not None and bool(head.lock.until_ms)
 
-    def is_remembered(self, now_us: int) -> bool:
+    def is_usable(self, now_us: int) -> bool:
         """Return whether a claim may skip reading the head: this consumer's last claim left it a moment ago.
 
         Where others claim too, the head has probably changed, unless this consumer holds the lock.
         """
-        return self.whole and now_us - self.read_us < REMEMBERED_US and self.expects_no_rival(now_us)
+        return self.whole and now_us - self.read_us < HEAD_REMEMBERED_US and self.expects_no_rival(now_us)
 
     def expects_no_rival(self, now_us: int) -> bool:
         """Return whether no other consumer is likely to claim here: none has for a second."""
-        return self.locked or now_us - self.rival_us >= RIVALS_US
+        return self.locked or now_us - self.rival_us >= RIVAL_WINDOW_US
 
 
 @dataclass(slots=True)
-class Reading:
+class ReadMemory:
     """What one consumer remembers of reading the messages of a wide row."""
 
     budget: TombstoneBudget
-    sizes: Sizes = field(default_factory=Sizes)  # shared by all wide rows of a queue
-    looked_us: dict[int, int] = field(default_factory=dict)  # by priority: when it last looked back
+    sizes: MessageSizes = field(default_factory=MessageSizes)  # shared by all wide rows of a queue
+    looked_back_us: dict[int, int] = field(default_factory=dict)  # by priority: when it last looked back
     swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last reached its end
-    passed: Passed = field(default_factory=Passed)
-    floors: Floors = field(default_factory=Floors)  # of an open wide row
+    retirement_pass: RetirementPass = field(default_factory=RetirementPass)
+    floors: ReadFloors = field(default_factory=ReadFloors)  # of an open wide row
 
 
 @dataclass(slots=True, eq=False)
-class RowView:
+class RowMemory:
     """One wide row in a consumer's memory: its key, what is known of it, and when to probe it again."""
 
     wide_row: WideRow
     end_us: int
     priorities: set[int]
-    reading: Reading
-    known: KnownHead = field(default_factory=KnownHead)
+    reads: ReadMemory
+    remembered: RememberedHead = field(default_factory=RememberedHead)
     finished: list[Lease] = field(default_factory=list)  # leases with only acked messages: slots to free
     claims: int = 0
-    foreign: bool = False  # another worker looks at this wide row first
+    assigned_elsewhere: bool = False  # another worker looks at this wide row first
     retired: bool = False
     probed_us: int = 0  # when a search last probed it
-    seen_us: int = 0  # when the last claim read the head, if that claim left nothing; else 0
+    emptied_us: int = 0  # when the last claim read the head, if that claim left nothing; else 0
     rest_until_us: int = 0  # there is nothing to do before this time
 
     @property
@@ -188,17 +188,17 @@ class RowView:
         """Return whether this is an open wide row."""
         return policy.has_no_cursor(self.wide_row)
 
-    def is_current(self, now_us: int) -> bool:
+    def is_boundary_current(self, now_us: int) -> bool:
         """Return whether the remembered boundary is probably still near the stored one.
 
         Otherwise a read from there might cross the tombstones of all that others have claimed and acked
         since.
         """
-        unseen_us = now_us - self.known.read_us
-        if self.known.locked or unseen_us < CURRENT_US:
+        unseen_us = now_us - self.remembered.read_us
+        if self.remembered.locked or unseen_us < BOUNDARY_CURRENT_US:
             return True
-        alone = not self.foreign and self.known.expects_no_rival(now_us)
-        return bool(self.seen_us) and unseen_us < UNSEEN_US and alone
+        alone = not self.assigned_elsewhere and self.remembered.expects_no_rival(now_us)
+        return bool(self.emptied_us) and unseen_us < MAX_UNSEEN_US and alone
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """Return when the wide row may be retired, because nothing acknowledged can land in it any more.
@@ -210,10 +210,10 @@ class RowView:
         return policy.nothing_lands_from_us(spec, self.end_us, open_=self.open)
 
 
-def view_of(
-    spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int], sizes: Sizes | None = None
-) -> RowView:
+def remember_row(
+    spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int], sizes: MessageSizes | None = None
+) -> RowMemory:
     """Begin to remember a wide row."""
     end_us = shards.end_us(spec, wide_row)
-    reading = Reading(TombstoneBudget(wide_row.time_shard * 1000, end_us), sizes or Sizes())
-    return RowView(wide_row, end_us, set(priorities), reading)
+    reads = ReadMemory(TombstoneBudget(wide_row.time_shard * 1000, end_us), sizes or MessageSizes())
+    return RowMemory(wide_row, end_us, set(priorities), reads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowMemory
 from cqueue.store.operations import WideRow
 
 TURNS = 4
@@ -31,7 +31,7 @@ class Reason(Enum):
 class Work(NamedTuple):
     """A wide row to claim from, and why."""
 
-    view: RowView
+    memory: RowMemory
     reason: Reason
 
 
@@ -39,40 +39,40 @@ class WorkList:
     """Wide rows to claim from, each at most once. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.held: RowView | None = None  # its lock is kept, as it has more messages
+        self.held: RowMemory | None = None  # its lock is kept, as it has more messages
         self._turns = 0  # claims in a row from `held`
         self._waiting: dict[WideRow, Work] = {}
-        self._suspects: dict[WideRow, RowView] = {}  # a claim ahead left a suspect there
+        self._suspects: dict[WideRow, RowMemory] = {}  # a claim ahead left a suspect there
 
     def __len__(self) -> int:
         """Return how many wide rows wait, `held` not counted."""
         return len(self._waiting)
 
-    def __contains__(self, view: RowView) -> bool:
+    def __contains__(self, memory: RowMemory) -> bool:
         """Return whether a wide row is held, or waits."""
-        return view is self.held or view.wide_row in self._waiting
+        return memory is self.held or memory.wide_row in self._waiting
 
     @property
     def has_suspects(self) -> bool:
         """Return whether a wide row waits because of a suspect."""
         return bool(self._suspects)
 
-    def add(self, view: RowView, reason: Reason) -> None:
+    def add(self, memory: RowMemory, reason: Reason) -> None:
         """Put a wide row at the end. One that waits already keeps its place; a hint becomes its reason."""
         if reason is Reason.SUSPECT:
-            self._suspects[view.wide_row] = view
-        elif view not in self or (reason is Reason.HINT and view is not self.held):
-            self._waiting[view.wide_row] = Work(view, reason)
+            self._suspects[memory.wide_row] = memory
+        elif memory not in self or (reason is Reason.HINT and memory is not self.held):
+            self._waiting[memory.wide_row] = Work(memory, reason)
 
-    def hold(self, view: RowView | None) -> None:
+    def hold(self, memory: RowMemory | None) -> None:
         """Note that the last claim kept the lock of this wide row, or of none."""
-        if view is not self.held:
+        if memory is not self.held:
             self._turns = 0
-        self.held = view
+        self.held = memory
 
-    def is_last_turn(self, view: RowView) -> bool:
+    def is_last_turn(self, memory: RowMemory) -> bool:
         """Return whether the next claim of this wide row releases the lock, because others wait."""
-        return bool(self._waiting) and (self._turns if view is self.held else 0) + 1 >= TURNS
+        return bool(self._waiting) and (self._turns if memory is self.held else 0) + 1 >= TURNS
 
     def next(self, *, suspects: bool) -> Work | None:
         """Take out the next wide row to claim from; None if none is known to have work.
@@ -84,7 +84,7 @@ class WorkList:
             return work
         if work is None:
             return self.next_suspect()
-        self._suspects.pop(work.view.wide_row, None)
+        self._suspects.pop(work.memory.wide_row, None)
         return work
 
     def _next(self) -> Work | None:
@@ -98,7 +98,7 @@ class WorkList:
 
     def next_suspect(self) -> Work | None:
         """Take out the first wide row that has a suspect."""
-        for wide_row, view in self._suspects.items():
+        for wide_row, memory in self._suspects.items():
             del self._suspects[wide_row]
-            return Work(view, Reason.SUSPECT)
+            return Work(memory, Reason.SUSPECT)
         return None

@@ -4,62 +4,62 @@ from types import SimpleNamespace
 
 from cqueue import ids
 from cqueue.protocol.budget import (
-    FIRST_PACE_US,
-    GENTLE_TOMBSTONES,
-    GOOD_PIECES,
-    KNOWN_TOMBSTONES,
-    MOST_PIECES,
-    SHORTEST_PACE_US,
+    FIRST_PIECE_US,
+    MAX_COUNTED_TOMBSTONES,
+    MAX_PIECES,
+    PIECES_TO_DOUBLE,
+    SHORTEST_PIECE_US,
+    TARGET_TOMBSTONES,
     TombstoneBudget,
 )
 from cqueue.protocol.fresh import look_back
-from cqueue.protocol.view import Reading, RowView
+from cqueue.protocol.view import ReadMemory, RowMemory
 from cqueue.store.operations import CursorRow, WideRow
 
 
-def view() -> RowView:
-    return RowView(WideRow("q@1", 0, 0), 30_000_000, {0}, Reading(TombstoneBudget(0, 30_000_000)))
+def view() -> RowMemory:
+    return RowMemory(WideRow("q@1", 0, 0), 30_000_000, {0}, ReadMemory(TombstoneBudget(0, 30_000_000)))
 
 
 def test_a_pass_goes_no_faster_than_where_messages_lay_densest():
     """However sparse it was for a while: what lies ahead may be as dense, and a third leaves room."""
     row = view()
-    row.reading.budget.saw(500, 500, 600_000)  # 500 messages in 600 ms
-    for _ in range(10 * GOOD_PIECES):
-        row.reading.budget.crossed(0)
-    assert row.reading.budget.pace_us == 200_000 * GENTLE_TOMBSTONES // 500
-    row.reading.budget.restart()
-    assert row.reading.budget.pace_us == 200_000 * GENTLE_TOMBSTONES // 500
+    row.reads.budget.note_density(500, 500, 600_000)  # 500 messages in 600 ms
+    for _ in range(10 * PIECES_TO_DOUBLE):
+        row.reads.budget.note_tombstones(0)
+    assert row.reads.budget.piece_us == 200_000 * TARGET_TOMBSTONES // 500
+    row.reads.budget.restart()
+    assert row.reads.budget.piece_us == 200_000 * TARGET_TOMBSTONES // 500
 
 
 def test_a_pass_takes_no_more_pieces_than_it_is_worth():
     """A burst of 500 messages in a millisecond does not cut half a minute into 30,000 reads."""
     row = view()
-    row.reading.budget.saw(500, 500, 1000)
-    row.reading.budget.restart()
-    assert row.reading.budget.pace_us == SHORTEST_PACE_US
-    for _ in range(10 * GOOD_PIECES):
-        row.reading.budget.crossed(0)
-    assert row.reading.budget.pace_us == row.end_us // MOST_PIECES
+    row.reads.budget.note_density(500, 500, 1000)
+    row.reads.budget.restart()
+    assert row.reads.budget.piece_us == SHORTEST_PIECE_US
+    for _ in range(10 * PIECES_TO_DOUBLE):
+        row.reads.budget.note_tombstones(0)
+    assert row.reads.budget.piece_us == row.end_us // MAX_PIECES
 
 
 def test_too_many_tombstones_shorten_the_next_piece_in_proportion():
     """A piece that crossed ten times as many as it should is followed by one a tenth as long, at once."""
     row = view()
-    row.reading.budget.crossed(GENTLE_TOMBSTONES * 10)
-    assert row.reading.budget.pace_us == FIRST_PACE_US // 10
-    row.reading.budget.restart()
-    assert row.reading.budget.pace_us == FIRST_PACE_US // 10
+    row.reads.budget.note_tombstones(TARGET_TOMBSTONES * 10)
+    assert row.reads.budget.piece_us == FIRST_PIECE_US // 10
+    row.reads.budget.restart()
+    assert row.reads.budget.piece_us == FIRST_PIECE_US // 10
 
 
 def test_pieces_grow_only_after_several_good_ones():
     """One sparse piece says little about the next."""
     row = view()
-    for _ in range(GOOD_PIECES - 1):
-        row.reading.budget.crossed(0)
-    assert row.reading.budget.pace_us == FIRST_PACE_US
-    row.reading.budget.crossed(0)
-    assert row.reading.budget.pace_us == 2 * FIRST_PACE_US
+    for _ in range(PIECES_TO_DOUBLE - 1):
+        row.reads.budget.note_tombstones(0)
+    assert row.reads.budget.piece_us == FIRST_PIECE_US
+    row.reads.budget.note_tombstones(0)
+    assert row.reads.budget.piece_us == 2 * FIRST_PIECE_US
 
 
 # ── look-back ──
@@ -77,10 +77,10 @@ def cursor(boundary_us):
     return CursorRow(0, 0, at(boundary_us))
 
 
-def took(row: RowView, after_us: int, upto_us: int, count: int) -> None:
+def took(row: RowMemory, after_us: int, upto_us: int, count: int) -> None:
     """So many messages were taken, evenly spread behind a boundary up to a new one."""
     step_us = (upto_us - after_us) / count
-    row.reading.budget.took(
+    row.reads.budget.note_taken(
         0, at(after_us), [at(after_us + round(step_us * (number + 1))) for number in range(count)]
     )
 
@@ -114,15 +114,15 @@ def test_a_look_back_covers_all_of_epsilon_where_messages_are_few():
 def test_where_tombstones_lie_is_known_of_what_we_took():
     """Reads end where they cross a few hundred; what lies outside of it is not known."""
     row = view()
-    assert row.reading.budget.known_end(0, 0, at(10_000)) is None
+    assert row.reads.budget.counted_end(0, 0, at(10_000)) is None
     for number in range(20):
         took(row, number * 1000, (number + 1) * 1000, 150)
-    assert row.reading.budget.known_end(0, at(0), at(20_000)) == at(5000)  # five, and not six
-    assert row.reading.budget.known_end(0, at(5000), at(20_000)) == at(10_000)
-    assert row.reading.budget.known_end(0, at(2500), at(3000)) == at(3000)
-    assert row.reading.budget.known_end(0, at(17_000), at(50_000)) == at(20_000)
-    assert row.reading.budget.known_end(0, at(20_000), at(50_000)) is None
-    assert row.reading.budget.known_end(1, at(0), at(10_000)) is None
+    assert row.reads.budget.counted_end(0, at(0), at(20_000)) == at(5000)  # five, and not six
+    assert row.reads.budget.counted_end(0, at(5000), at(20_000)) == at(10_000)
+    assert row.reads.budget.counted_end(0, at(2500), at(3000)) == at(3000)
+    assert row.reads.budget.counted_end(0, at(17_000), at(50_000)) == at(20_000)
+    assert row.reads.budget.counted_end(0, at(20_000), at(50_000)) is None
+    assert row.reads.budget.counted_end(1, at(0), at(10_000)) is None
 
 
 def test_no_read_of_what_we_took_crosses_too_much():
@@ -133,8 +133,8 @@ def test_no_read_of_what_we_took_crosses_too_much():
         took(row, number * 1000, (number + 1) * 1000, size)
     after, last, reads = at(0), at(len(sizes) * 1000), 0
     while after < last:
-        after, reads = row.reading.budget.known_end(0, after, last), reads + 1
-    assert sum(sizes) / KNOWN_TOMBSTONES <= reads <= 3 * sum(sizes) / KNOWN_TOMBSTONES
+        after, reads = row.reads.budget.counted_end(0, after, last), reads + 1
+    assert sum(sizes) / MAX_COUNTED_TOMBSTONES <= reads <= 3 * sum(sizes) / MAX_COUNTED_TOMBSTONES
 
 
 def test_what_others_took_is_not_known():
@@ -142,5 +142,5 @@ def test_what_others_took_is_not_known():
     took(row, 0, 1000, 10)
     took(row, 1000, 2000, 10)
     took(row, 3000, 4000, 10)
-    assert row.reading.budget.known_end(0, at(0), at(4000)) is None
-    assert row.reading.budget.known_end(0, at(3000), at(4000)) == at(4000)
+    assert row.reads.budget.counted_end(0, at(0), at(4000)) is None
+    assert row.reads.budget.counted_end(0, at(3000), at(4000)) == at(4000)

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from cqueue import ids
 from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
-from cqueue.protocol.budget import KNOWN_TOMBSTONES
+from cqueue.protocol.budget import MAX_COUNTED_TOMBSTONES
 from cqueue.protocol.claim import claim
-from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
-from cqueue.protocol.fresh import AHEAD_US, READ_BYTES
+from cqueue.protocol.draft import FREED_AT_ONCE, MAX_LISTED
+from cqueue.protocol.fresh import READ_AHEAD_AGE_US, READ_BYTES
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.view import (
-    CURRENT_US,
-    REMEMBERED_US,
-    RIVALS_US,
+    BOUNDARY_CURRENT_US,
+    HEAD_REMEMBERED_US,
+    MAX_UNSEEN_US,
+    RIVAL_WINDOW_US,
     UNKNOWN_SIZE,
-    UNSEEN_US,
-    Sizes,
+    MessageSizes,
 )
 from cqueue.store.operations import (
     Head,
@@ -77,7 +77,7 @@ def test_who_claimed_last_claims_in_one_mutation():
         new = put(table)
         assert claimed(table, view) == new
         assert mutations(table) == before + 1
-        table.pass_time(REMEMBERED_US)
+        table.pass_time(HEAD_REMEMBERED_US)
 
 
 def test_a_claim_that_finds_nothing_writes_nothing():
@@ -118,7 +118,7 @@ def test_where_others_claim_too_the_lock_is_taken_first():
     assert mutations(table) == before + 2
     put(table)
     claimed(table, theirs)
-    table.pass_time(RIVALS_US)
+    table.pass_time(RIVAL_WINDOW_US)
     taken, before = put(table), mutations(table)
     assert ids_of(table.poll(mine)) == taken
     assert mutations(table) == before + 1
@@ -129,7 +129,7 @@ def test_a_fence_that_somebody_else_wrote_will_do():
     table = Table()
     put(table)
     table.claim()
-    table.pass_time(RIVALS_US)
+    table.pass_time(RIVAL_WINDOW_US)
     view, new = table.view(), put(table)
     table.log.clear()
     assert ids_of(table.poll(view)) == new
@@ -160,8 +160,8 @@ def first_read(table: Table, view) -> list[type]:
 
 def test_what_another_worker_looks_at_first_is_soon_out_of_date(two_rows):
     table, first, _ = two_rows
-    first.foreign = True
-    table.pass_time(CURRENT_US)
+    first.assigned_elsewhere = True
+    table.pass_time(BOUNDARY_CURRENT_US)
     assert first_read(table, first) == [ReadHead]
 
 
@@ -170,8 +170,8 @@ def test_where_more_was_left_a_boundary_is_soon_out_of_date(two_rows):
     table, first, _ = two_rows
     put(table, 2)
     assert table.run(claim(first, table.spec, SuspectGate(), 1, stay=False)).more
-    assert not first.known.locked
-    table.pass_time(CURRENT_US)
+    assert not first.remembered.locked
+    table.pass_time(BOUNDARY_CURRENT_US)
     assert first_read(table, first)[:1] == [ReadHead]
 
 
@@ -183,7 +183,7 @@ def test_after_a_long_absence_a_boundary_is_out_of_date(two_rows):
         put(table, 400)
         table.run(ack.ack(table.claim(other, want=400).taken))
     table.run(unlock(other))
-    table.pass_time(UNSEEN_US)
+    table.pass_time(MAX_UNSEEN_US)
     new, crossed = put(table), list[int]()
 
     def note(operation) -> None:
@@ -203,7 +203,7 @@ def test_what_comes_back_is_found_when_the_head_is_read_again():
     before = heads(table)
     assert ids_of(table.claim(view, want=1)) == [second]
     assert heads(table) == before, "the lock is kept: what is listed is known"
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     assert ids_of(table.claim(view, want=2)) == [first, third]
 
 
@@ -217,7 +217,7 @@ def test_a_slot_that_its_holder_extended_is_freed_later():
     view.finished += table.run(ack.ack([taken]))
     assert len(table.claim(view, want=1).taken) == 1
     assert view.finished == [taken.lease]
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     table.claim(view)
     assert taken.row.id not in table.listed()
     assert view.finished == []
@@ -239,7 +239,7 @@ def test_a_claim_frees_a_few_slots_on_the_way():
         used.append(len(table.listed()))
         view.finished += table.run(ack.ack(taken))
     assert used == [12 - FREED_AT_ONCE * claims for claims in (1, 2, 3)]
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     table.claim(view)
     assert table.listed() == []
     assert view.finished == []
@@ -249,7 +249,7 @@ def test_a_large_claim_takes_several_slots():
     """Each lists what whoever takes it over can read at once; messages of one row stay together."""
     table = Table()
     view = table.view()
-    view.reading.sizes.saw(0, 64, 100)
+    view.reads.sizes.note_read(0, 64, 100)
     sizes = [300, 250, 250, 250, 7]  # the first ones are sent one by one
     sent = put(table, sizes[0])
     for number, size in enumerate(sizes[1:]):
@@ -260,7 +260,7 @@ def test_a_large_claim_takes_several_slots():
     slots = sorted(table.head().slots, key=lambda slot: slot.number)
     assert [len(slot.ids) for slot in slots] == [300 + 250 + 250, 250 + 7]
     assert [id_ for slot in slots for id_ in slot.ids] == sent
-    assert MOST_LISTED == 1000
+    assert MAX_LISTED == 1000
     view.finished += table.run(ack.ack(taken))
     put(table)
     table.claim(view)
@@ -271,7 +271,7 @@ def test_what_is_taken_over_is_read_a_thousand_at_a_time():
     """What was deleted is a tombstone in such a read."""
     table = Table()
     view = table.view()
-    view.reading.sizes.saw(0, 64, 100)
+    view.reads.sizes.note_read(0, 64, 100)
     sent = put(table, 2500)
     table.pass_time(2000)
     taken = table.claim(view, want=4000).taken
@@ -282,13 +282,13 @@ def test_what_is_taken_over_is_read_a_thousand_at_a_time():
     assert len([slot for slot in table.head().slots if slot.ids]) == 1
     again = []
     for _ in range(3):
-        table.pass_time(REMEMBERED_US)
+        table.pass_time(HEAD_REMEMBERED_US)
         before = len(table.log)
         again += ids_of(table.claim(view, want=4000))
         reads = [one for one in table.log[before:] if type(one) is ReadMessages]
-        assert [len(one.ids) <= MOST_LISTED for one in reads] == [True]
+        assert [len(one.ids) <= MAX_LISTED for one in reads] == [True]
     assert sorted(again) == sent
-    assert max(len(slot.ids) for slot in table.head().slots) == MOST_LISTED
+    assert max(len(slot.ids) for slot in table.head().slots) == MAX_LISTED
 
 
 def test_a_claim_in_between_makes_the_mutation_fail():
@@ -333,7 +333,7 @@ def test_what_was_read_ahead_is_not_read_again():
         found += ids_of(table.claim(view, want=5))
     assert found == some[:40]
     assert slices(table) == before
-    assert view.known.ahead.rows[0].id == some[40]
+    assert view.remembered.read_ahead.rows[0].id == some[40]
 
 
 def test_what_was_read_ahead_long_ago_is_read_again():
@@ -342,7 +342,7 @@ def test_what_was_read_ahead_long_ago_is_read_again():
     some = put(table, 50)
     table.claim(view, want=20)
     before = slices(table)
-    table.pass_time(AHEAD_US)
+    table.pass_time(READ_AHEAD_AGE_US)
     assert ids_of(table.claim(view, want=20)) == some[20:40]
     assert slices(table) == before + 2
 
@@ -350,7 +350,7 @@ def test_what_was_read_ahead_long_ago_is_read_again():
 @pytest.fixture
 def slices_of_five(monkeypatch):
     """Bytes bound a slice to five messages."""
-    monkeypatch.setattr(Sizes, "within", lambda *_: 5)
+    monkeypatch.setattr(MessageSizes, "count_within", lambda *_: 5)
 
 
 @pytest.mark.usefixtures("slices_of_five")
@@ -465,7 +465,7 @@ def test_a_row_is_swept_and_retired_in_few_reads():
         table.poll(view)
     reads = [read for read in id_reads(table) if read.priority == 0]
     assert len(reads) < 60
-    assert all(crossed(read, 4000) <= KNOWN_TOMBSTONES for read in reads)
+    assert all(crossed(read, 4000) <= MAX_COUNTED_TOMBSTONES for read in reads)
 
 
 def crossed(read: ReadIds, count: int) -> int:
@@ -503,8 +503,8 @@ def test_a_long_pass_goes_on_in_the_next_claim():
     drained(table, table.view())
     view = table.view()
     table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
-    view.reading.budget.cautious = True  # above the boundary as well
-    view.reading.budget.saw(500, 500, 3 * SECOND_US // 10)
+    view.reads.budget.cautious = True  # above the boundary as well
+    view.reads.budget.note_density(500, 500, 3 * SECOND_US // 10)
     claims = 0
     while not view.retired:
         before = len(id_reads(table))
@@ -629,10 +629,10 @@ def test_all_is_read_beside_a_head_that_is_likely_ours():
     for _ in range(2):
         put(table)
         asked_together(table, view)
-        table.pass_time(REMEMBERED_US)
+        table.pass_time(HEAD_REMEMBERED_US)
     put(table)
     assert at_once in beginnings(asked_together(table, view))
-    table.pass_time(RIVALS_US)
+    table.pass_time(RIVAL_WINDOW_US)
     new = put(table)
     assert at_once in beginnings(asked_together(table, view))
     assert table.listed()[-1:] == new
@@ -644,7 +644,7 @@ def test_a_claim_stands_though_the_slice_beside_the_head_failed():
     put(table)
     table.claim(view)
     new = put(table)
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     failed = []
 
     def fail(operation):
@@ -663,7 +663,7 @@ def test_a_look_back_that_is_thrown_away_is_made_again():
     put(table)
     table.claim(view)
     put(table)
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     table.claim()  # somebody else
     first, *later = asked_together(table, view)
     assert first[:3] == (ReadHead, ReadSlice, ReadIds)
@@ -701,34 +701,34 @@ def test_how_large_messages_are_is_learned_once_for_all_wide_rows():
 
 
 def test_larger_messages_are_heeded_at_once_and_smaller_ones_bit_by_bit():
-    sizes = Sizes()
-    assert sizes.within(3, 1 << 20) == 128
+    sizes = MessageSizes()
+    assert sizes.count_within(3, 1 << 20) == 128
     for size, messages, within in [
         (1 << 10, 50, 1024),
         (1 << 20, 1, 1),
         (1 << 10, 25, 1),
         (1 << 10, 50, 1024),
     ]:
-        sizes.saw(3, size, messages)
-        assert sizes.within(3, 1 << 20) == within
-    assert sizes.within(4, 1 << 20) == 128, "another priority has messages of its own"
+        sizes.note_read(3, size, messages)
+        assert sizes.count_within(3, 1 << 20) == within
+    assert sizes.count_within(4, 1 << 20) == 128, "another priority has messages of its own"
 
 
 @pytest.mark.parametrize("size", [200, UNKNOWN_SIZE, 16 << 10, 1 << 20])
 def test_after_reads_that_failed_less_is_asked_for(size):
     """Never more than before; and not for ever so little, whatever it was that failed."""
-    sizes = Sizes()
+    sizes = MessageSizes()
     if size != UNKNOWN_SIZE:
-        sizes.saw(3, size, 1000)
-    limits = [sizes.within(3, READ_BYTES)]
+        sizes.note_read(3, size, 1000)
+    limits = [sizes.count_within(3, READ_BYTES)]
     for _ in range(12):
-        sizes.doubt([3])
-        limits.append(sizes.within(3, READ_BYTES))
+        sizes.assume_larger([3])
+        limits.append(sizes.count_within(3, READ_BYTES))
     assert limits == sorted(limits, reverse=True)
     assert limits[1] <= READ_BYTES // UNKNOWN_SIZE
     assert limits[-1] == min(limits[0], 16)
-    sizes.saw(3, size, 50)
-    assert sizes.within(3, READ_BYTES) == limits[0]
+    sizes.note_read(3, size, 50)
+    assert sizes.count_within(3, READ_BYTES) == limits[0]
 
 
 def test_of_bodies_that_are_loaded_later_a_read_shows_as_many_as_a_claim_takes():
@@ -759,7 +759,7 @@ def test_of_many_that_landed_below_the_boundary_a_claim_takes_a_part():
     found = []
     while table.time_us < before + 10 * SECOND_US:
         taken = ids_of(table.claim(view, want=4000))
-        assert len(taken) <= MOST_LISTED
+        assert len(taken) <= MAX_LISTED
         found += taken
         table.pass_time(200_000)
     assert sorted(found) == late
@@ -771,17 +771,17 @@ def test_a_slice_that_failed_makes_the_next_one_smaller():
     table.insert(ids.packed(table.time_us * 10, 1, 200))
     table.pass_time(1000)
     assert len(table.receive(poll)) == 10
-    view = poll.registry.views[table.row]
-    supposed = view.reading.sizes.means[0]
+    view = poll.registry.rows[table.row]
+    supposed = view.reads.sizes.means[0]
 
     def fail(operation):
         if isinstance(operation, ReadSlice):
             raise Unavailable("too large")
 
-    table.pass_time(AHEAD_US)
+    table.pass_time(READ_AHEAD_AGE_US)
     with pytest.raises(NotDone):
         table.receive(poll, hook=fail)
-    assert view.reading.sizes.means[0] > supposed
+    assert view.reads.sizes.means[0] > supposed
 
 
 def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
@@ -814,7 +814,7 @@ def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
     one, two = table.claim(table.view(), want=2).taken
     table.run(ack.nack(two.lease, (moved,), 20_000, ack.Shared()))
     table.run(ack.free(table.run(ack.ack([one]))))
-    table.pass_time(RIVALS_US)
+    table.pass_time(RIVAL_WINDOW_US)
     put(table)
     table.run(ack.free(table.run(ack.ack(table.claim(want=10).taken))))  # a rival: the lock comes first
     view, execute, reads = table.view(), table.store.execute, []
@@ -832,6 +832,6 @@ def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
     table.store.execute = torn_then_failing
     with pytest.raises(NotDone):
         table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))
-    assert view.known.locked
+    assert view.remembered.locked
     new = put(table)
     assert ids_of(table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))) == new

@@ -191,11 +191,11 @@ def test_after_a_pass_that_found_nothing_an_open_row_is_not_read_from_its_start(
         table.pass_time(20 * SECOND_US)
         assert ids_of(table.claim(view)) == []
         if hinted:  # by the head as it was a moment ago
-            view.reading.floors.by_priority.clear()
+            view.reads.floors.by_priority.clear()
             table.pass_time(1000)
             assert ids_of(table.claim(view)) == []
         behind_us = SETTLE_US + SKEW_US + SECOND_US
-        assert view.reading.floors.by_priority[0] >= table.id_at(table.time_us - behind_us)
+        assert view.reads.floors.by_priority[0] >= table.id_at(table.time_us - behind_us)
 
 
 def test_a_claim_of_an_open_row_that_takes_enough_before_the_present_says_that_there_is_more():

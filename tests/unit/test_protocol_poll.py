@@ -7,12 +7,12 @@ from cqueue.errors import NotDone
 from cqueue.protocol import ack, shards
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.lock import acquire, make_ready, unlock
+from cqueue.protocol.lock import acquire, prepare_fence, unlock
 from cqueue.protocol.poll import (
     ENOUGH_FOUND,
+    MAX_SEARCH_DELAY_US,
     OTHERS_EVERY_US,
     PROBED_AT_ONCE,
-    PUT_OFF_US,
     SEARCH_EVERY_US,
     Poll,
 )
@@ -99,7 +99,7 @@ def test_a_busy_search_leaves_out_what_claims_have_seen():
     put(table, 0)
     put(table, 1)
     table.log.clear()
-    table.pass_time(PUT_OFF_US)
+    table.pass_time(MAX_SEARCH_DELAY_US)
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert other.shard in probed(table)
     assert mine.shard not in probed(table)
@@ -165,7 +165,7 @@ def test_a_hint_is_followed_by_no_search():
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert table.run(poll.next_claim(table.spec, 10)) is None
     assert not [op for op in table.log if type(op) is ReadShards]
-    table.pass_time(PUT_OFF_US)
+    table.pass_time(MAX_SEARCH_DELAY_US)
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
 
@@ -215,7 +215,7 @@ def test_a_wrong_hint_gives_nothing_and_hides_nothing(wrong):
     table.run(poll.begin(table.spec, [wrong]))
     assert table.run(poll.next_claim(table.spec, 10)) is None
     put(table, 0)
-    table.pass_time(PUT_OFF_US)
+    table.pass_time(MAX_SEARCH_DELAY_US)
     table.run(poll.begin(table.spec, [wrong]))
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
 
@@ -326,7 +326,7 @@ def test_a_late_hint_does_not_retire_a_wide_row_again():
     table.run(ack.free(table.run(ack.ack([taken]))))
     table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
     assert took(table, poll) == 0
-    assert poll.registry.views[row].retired
+    assert poll.registry.rows[row].retired
     before = len(table.log)
     table.run(poll.begin(table.spec, [hint(row)]))
     assert table.run(poll.next_claim(table.spec, 10)) is None
@@ -344,9 +344,9 @@ def test_a_hint_counts_where_a_search_has_found_the_wide_row_before():
     poll.work.add(poll.registry.add(table.spec, row, frozenset({0})), Reason.FOUND)
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
     put(table, 0)
-    poll.work.add(poll.registry.views[row], Reason.FOUND)
+    poll.work.add(poll.registry.rows[row], Reason.FOUND)
     rival = table.view(row)
-    table.run(make_ready(rival, table.spec))
+    table.run(prepare_fence(rival, table.spec))
     table.run(acquire(rival, table.spec))
 
     def let_go(operation) -> None:
@@ -368,6 +368,6 @@ def test_a_look_for_a_suspect_gives_nothing_that_was_purged():
     table.pass_time(1000)
     table.run(poll.begin(table.spec))
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 10
-    poll.work.add(poll.registry.views[row], Reason.SUSPECT)
+    poll.work.add(poll.registry.rows[row], Reason.SUSPECT)
     table.store.execute(DeleteMessages(row, 0, tuple(some)))
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == []

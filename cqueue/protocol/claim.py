@@ -23,7 +23,7 @@ from cqueue.protocol.fresh import beside_head, next_slice
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import mutate_once, mutate_once_beside, new_owner, prepare_fence
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.ripe import is_ripe, take_ripe
+from cqueue.protocol.ripe import is_slot_due, take_due_slots
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import ReadAhead, RowMemory
 from cqueue.store.operations import Mutate, Now
@@ -61,7 +61,7 @@ def _claim_on(
     if head is None or not memory.remembered.is_usable(now_us):
         return None
     head_draft = HeadDraft(head, memory, (yield from new_owner()), now_us)
-    if any(is_ripe(slot, spec, now_us) for slot in head_draft.in_use()) or not memory.is_boundary_current(
+    if any(is_slot_due(slot, spec, now_us) for slot in head_draft.in_use()) or not memory.is_boundary_current(
         now_us
     ):
         return None
@@ -93,7 +93,7 @@ def _claim(
     if found is not None and before is not None:
         read.skip_listed(before)
     try:
-        yield from take_ripe(draft, gate)
+        yield from take_due_slots(draft, gate)
         yield from fresh.take_fresh(draft, beside.answered(found) if beside and found is not None else None)
         if retire.may_retire(draft) and not memory.remembered.locked:
             yield from lock.acquire(memory, spec)  # one consumer passes over a wide row at a time

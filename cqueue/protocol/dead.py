@@ -14,8 +14,8 @@ from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import policy, shards
 from cqueue.protocol.ack import Placement, ack, place
 from cqueue.protocol.bodies import look_everywhere, without_body
-from cqueue.protocol.fresh import together
 from cqueue.protocol.lease import Lease, Taken
+from cqueue.protocol.parallel import together
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (

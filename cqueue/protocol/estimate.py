@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import shards
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.sanity import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.survey import END, Counts, count_one, count_slots, first_wide_rows, states_of

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from cqueue import ids
 from cqueue.protocol import policy
 from cqueue.protocol.draft import MAX_CLAIM_BYTES, MAX_LISTED, Draft, listed_above, within_bytes
+from cqueue.protocol.parallel import together
 from cqueue.protocol.sanity import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import ReadAhead, RowMemory
@@ -28,7 +29,6 @@ from cqueue.store.operations import (
     ReadIds,
     ReadMessages,
     ReadSlice,
-    Together,
 )
 
 READ_BYTES = 4 << 20
@@ -303,19 +303,19 @@ def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto
 def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: bool) -> tuple[int, bool]:
     """Take a slice's unlisted messages; return the new boundary, and whether everything was taken."""
     listed = draft.head.listed.get(priority, ())
-    fresh = [row for row in rows if row.id not in listed] if listed else rows
-    count = min(within_bytes(fresh), max(0, draft.left))
-    whole = whole and count == len(fresh)
-    _learn(draft.memory, priority, rows)
-    if count < len(fresh):
-        fresh = fresh[:count]
-        rows = fresh
-    if fresh:
-        draft.grant(priority, fresh, 1)
+    unlisted = [row for row in rows if row.id not in listed] if listed else rows
+    count = min(within_bytes(unlisted), max(0, draft.left))
+    whole = whole and count == len(unlisted)
+    _update_estimates(draft.memory, priority, rows)
+    if count < len(unlisted):
+        unlisted = unlisted[:count]
+        rows = unlisted
+    if unlisted:
+        draft.grant(priority, unlisted, 1)
     return (rows[-1].id if rows else 0), whole
 
 
-def _learn(memory: RowMemory, priority: int, rows: list[MessageRow]) -> None:
+def _update_estimates(memory: RowMemory, priority: int, rows: list[MessageRow]) -> None:
     """Update the estimates of size and density that bound the next reads."""
     if not rows:
         return
@@ -366,14 +366,3 @@ def _floor(draft: Draft, priority: int) -> int:
         memory.reads.floors.start_pass(draft.now_us)
         memory.reads.budget.restart()
     return max(start, memory.reads.floors.by_priority.get(priority, start))
-
-
-def together(*operations: Operation[Any]) -> Proto[list[Any]]:
-    """Run operations side by side; return their results, or raise the first error."""
-    if len(operations) == 1:
-        return [(yield from operations[0])]
-    results = (yield from Together(operations)) if operations else []
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    return results

@@ -7,7 +7,6 @@ a timeout has passed, when a sweep is due, or when the wide row can be retired.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cqueue import ids
 from cqueue.protocol import policy
@@ -15,8 +14,9 @@ from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.draft import listed_above
 from cqueue.protocol.fresh import look_back
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.parallel import some_of
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.ripe import is_ripe, ripe_at_us
+from cqueue.protocol.ripe import is_slot_due, slot_due_at_us
 from cqueue.protocol.sanity import is_held, is_lost, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowMemory
@@ -25,12 +25,10 @@ from cqueue.store.operations import (
     Head,
     IdSlice,
     Now,
-    Operation,
     ReadHead,
     ReadIds,
     SlotRow,
     SlotState,
-    Together,
 )
 
 MAX_REST_US = 2_000_000
@@ -80,13 +78,13 @@ def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us:
 def has_suspect(memory: RowMemory, spec: QueueSpec, now_us: int) -> bool:
     """Return whether the head, as last read, shows a suspect: a message to be tried again alone."""
     head = memory.remembered.head or Head()
-    ripe = [slot for slot in head.slots if is_ripe(slot, spec, now_us)]
-    return any(of_slot(slot, spec) is Disposition.ALONE for slot in ripe)
+    due = [slot for slot in head.slots if is_slot_due(slot, spec, now_us)]
+    return any(of_slot(slot, spec) is Disposition.ALONE for slot in due)
 
 
 def can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
     """Return whether a slot is work: its timeout has passed, and this process may hold its messages."""
-    if not is_ripe(slot, spec, now_us):
+    if not is_slot_due(slot, spec, now_us):
         return False
     return of_slot(slot, spec) is not Disposition.ALONE or not gate.busy(now_us // 1000)
 
@@ -150,17 +148,13 @@ def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
     if now_us < memory.end_us + spec.settle_us + spec.skew_us:
         return 0
     used = [slot for slot in (memory.remembered.head or Head()).slots if slot.in_use]
-    if any(is_ripe(slot, spec, now_us) for slot in used):
+    if any(is_slot_due(slot, spec, now_us) for slot in used):
         return 0  # a suspect that may be taken as soon as this process has finished another one
-    wake_us = [now_us + MAX_REST_US, memory.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]
+    wake_us = [
+        now_us + MAX_REST_US,
+        memory.retire_at_us(spec),
+        *(slot_due_at_us(slot, spec) for slot in used),
+    ]
     if memory.open:
         wake_us.append(memory.reads.floors.pass_at_us)
     return min((at for at in wake_us if at > now_us), default=now_us + MAX_REST_US)
-
-
-def some_of(reads: tuple[Operation[Any], ...]) -> Proto[list[Any]]:
-    """Run reads side by side; return results and errors. Raise the first error if all reads failed."""
-    answers = yield from Together(reads, retried=False)  # the next poll reads again anyway
-    if answers and all(isinstance(answer, Exception) for answer in answers):
-        raise answers[0]
-    return answers

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cqueue.protocol import policy, shards
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import MessageSizes, RowMemory, remember_row
 from cqueue.store.operations import (

@@ -10,7 +10,7 @@ from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.draft import Draft
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.shards import epoch_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.view import RowMemory

@@ -21,23 +21,23 @@ FREED_AT_ONCE = 20
 a row to the claim's mutation."""
 
 
-def is_ripe(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
+def is_slot_due(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
     """Return whether a slot's messages may be taken."""
-    return slot.in_use and (now_us >= ripe_at_us(slot, spec) or is_overdue(slot, now_us))
+    return slot.in_use and (now_us >= slot_due_at_us(slot, spec) or is_overdue(slot, now_us))
 
 
-def ripe_at_us(slot: SlotRow, spec: QueueSpec) -> int:
+def slot_due_at_us(slot: SlotRow, spec: QueueSpec) -> int:
     """Return when a slot's messages may be taken: waiting ones when they are due, claimed ones ε later."""
     return slot.due_ms * 1000 + (spec.skew_us if slot.state is SlotState.CLAIMED else 0)
 
 
-def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
+def take_due_slots(draft: Draft, gate: SuspectGate) -> Proto[None]:
     """Take over due slots, the longest due first; take a suspect alone.
 
     A slot without a live message is freed, and the claim goes on to the next one.
     """
-    ripe = [slot for slot in draft.head.in_use() if is_ripe(slot, draft.spec, draft.now_us)]
-    for slot in sorted(ripe, key=lambda slot: slot.due_ms):
+    due = [slot for slot in draft.head.in_use() if is_slot_due(slot, draft.spec, draft.now_us)]
+    for slot in sorted(due, key=lambda slot: slot.due_ms):
         if draft.listable <= 0:
             draft.more = True
             return

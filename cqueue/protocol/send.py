@@ -86,10 +86,10 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
         """Begin a flush to the current concurrency shard."""
         return new_flush(self.spec, self.state, time_us, now_us)
 
-    def move(self, row: MessageRow, id_: int, late: Flush, fresh: Flush) -> None:
+    def move(self, row: MessageRow, id_: int, late: Flush, renewed: Flush) -> None:
         """Move a message, and its large body if it has one."""
-        super().move(row, id_, late, fresh)
-        fresh.bodies += [(id_, body) for old, body in late.bodies if old == row.id]
+        super().move(row, id_, late, renewed)
+        renewed.bodies += [(id_, body) for old, body in late.bodies if old == row.id]
 
     def delete(self, late: Flush) -> Proto[None]:
         """Delete the messages, then their bodies."""

@@ -14,7 +14,7 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
 from cqueue.protocol.budget import TARGET_TOMBSTONES
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
     DeleteBodies,

@@ -147,9 +147,9 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
         yield from ()
         return None
 
-    def move(self, row: Any, id_: int, late: P, fresh: P) -> None:
+    def move(self, row: Any, id_: int, late: P, renewed: P) -> None:
         """Copy a row of a late part into a new part, under another id."""
-        fresh.rows.append(row._replace(id=id_))
+        renewed.rows.append(row._replace(id=id_))
 
     # ── writing ──
 
@@ -232,10 +232,10 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
     def _remake(self, late: P, remakes: int) -> Proto[list[P]]:
         """Write late rows again under new ids, and only then delete the first copy."""
         done: list[P] = []
-        for fresh in (yield from self._renewed(late)):
+        for renewed in (yield from self._renewed(late)):
             began_us = yield from Now()
-            (error,) = yield from self._try([fresh])
-            done += yield from self._finish(fresh, began_us, error, remakes)
+            (error,) = yield from self._try([renewed])
+            done += yield from self._finish(renewed, began_us, error, remakes)
         for part in done:
             if part.error is not None:
                 part.error = unknown(f"an earlier try is stored, but {self.copy_may}", part.error)

@@ -11,27 +11,27 @@ from cqueue.rendezvous import Names, thing
 from cqueue.store.control import ListenerRow, ReadDigests, ReadListeners
 from cqueue.store.operations import Operation
 
-LISTED_BYTES: Final = 4
+NAME_PREFIX_BYTES: Final = 4
 """Bytes of each hashed name in a listener's row; a collision costs a misdirected datagram."""
-MOST_LISTED: Final = 16_000
+MAX_NAMES: Final = 16_000
 """Names in a listener's row at most, 64 KB, as it is written often. A process with more names lists "all"."""
 REMEMBERED: Final = 10_000
 """Targets whose listeners are remembered; beyond that all are forgotten and computed again."""
 
 
-def listing(names: Iterable[bytes]) -> bytes | None:
+def encode_names(names: Iterable[bytes]) -> bytes | None:
     """Return the column `names` of a process that waits for these short names; None stands for all."""
-    short = sorted({name[:LISTED_BYTES] for name in names})
-    return b"".join(short) if len(short) <= MOST_LISTED else None
+    short = sorted({name[:NAME_PREFIX_BYTES] for name in names})
+    return b"".join(short) if len(short) <= MAX_NAMES else None
 
 
-def lists(names: bytes | None, name: bytes) -> bool:
+def names_contain(names: bytes | None, name: bytes) -> bool:
     """Return whether a listener's column `names` holds a short name."""
     if names is None:
         return True
-    at = names.find(name[:LISTED_BYTES])
-    while at > 0 and at % LISTED_BYTES:
-        at = names.find(name[:LISTED_BYTES], at + 1)
+    at = names.find(name[:NAME_PREFIX_BYTES])
+    while at > 0 and at % NAME_PREFIX_BYTES:
+        at = names.find(name[:NAME_PREFIX_BYTES], at + 1)
     return at >= 0
 
 
@@ -118,6 +118,6 @@ class Directory:
         found = self._others.get(name)
         if found is None:
             short = short_name(name)
-            found = {row.listener: row for row in self._rows if lists(row.names, short)}
+            found = {row.listener: row for row in self._rows if names_contain(row.names, short)}
             self._others[name] = found
         return found

@@ -15,23 +15,23 @@ from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, short_name
 from cqueue.doorbell.directory import Directory, Target
 from cqueue.doorbell.listener import Address
-from cqueue.doorbell.presence import NEVER, Heard, Presence
-from cqueue.doorbell.ringer import Ringer
+from cqueue.doorbell.presence import NEVER, OnRing, Presence
+from cqueue.doorbell.ringer import RingCoalescer
 from cqueue.doorbell.sender import Sender
-from cqueue.doorbell.trouble import Trouble
+from cqueue.doorbell.trouble import FailureLog
 from cqueue.errors import CqueueError, Refused
 from cqueue.rendezvous import own_name
 
-READ_AGAIN_S: Final = 3.0
+REFRESH_S: Final = 3.0
 """Age in s from which a ring has the directory read again, while it still uses the old one."""
 STALE_S: Final = 10.0
 """Age in s from which a ring waits until the directory was read again. Listeners change seldom, and polling
 finds what a stale directory misses."""
-FAILED_S: Final = 5.0
+UNANSWERED_PAUSE_S: Final = 5.0
 """Seconds to wait after Cassandra did not answer."""
-OFF_S: Final = 60.0
+BROKEN_PAUSE_S: Final = 60.0
 """Seconds to wait if the table or a grant is missing, or no socket opens: an operator has to mend it."""
-LEAVE_S: Final = 0.2
+CLOSE_WAIT_S: Final = 0.2
 """Seconds that `close` waits for pending rings, and for the listener's row to be removed."""
 
 _made = itertools.count()
@@ -62,11 +62,11 @@ class Doorbell:
         self.counts = HintCounts()
         self.name = _new_name()
         self._ask = ask
-        self._trouble = Trouble()
-        self._sender = Sender(self.counts, self._trouble)
+        self._failures = FailureLog()
+        self._sender = Sender(self.counts, self._failures)
         self._presence = Presence(self.name, address, self.counts, now_us)
         self._directory = Directory(me=self.name)
-        self._ringer = Ringer[Target, Ring](operator.or_)
+        self._coalescer = RingCoalescer[Target, Ring](operator.or_)
         self._changed = Condition()
         self._is_read_due = self._has_work = self._closing = False
         self._thread: Thread | None = None
@@ -74,16 +74,16 @@ class Doorbell:
 
     # ── waiting ──
 
-    def listen(self, name: str, heard: Heard) -> None:
-        """Begin, within moments, to call `heard` when others ring for this name."""
+    def listen(self, name: str, on_ring: OnRing) -> None:
+        """Begin, within moments, to call `on_ring` when others ring for this name."""
         with self._changed:
-            self._presence.listen(name, heard, time.monotonic())
+            self._presence.listen(name, on_ring, time.monotonic())
             self._wake()
 
-    def forget(self, name: str, heard: Heard) -> None:
-        """Stop calling `heard`. Others learn within seconds if nobody here waits for the name any more."""
+    def forget(self, name: str, on_ring: OnRing) -> None:
+        """Stop calling `on_ring`. Others learn within seconds if nobody here waits for the name any more."""
         with self._changed:
-            self._presence.forget(name, heard, time.monotonic())
+            self._presence.forget(name, on_ring, time.monotonic())
             self._wake()
 
     # ── ringing ──
@@ -108,7 +108,7 @@ class Doorbell:
     def _refresh(self, now_s: float) -> bool:
         """Have the directory read again if it is old; return whether it is too stale to use."""
         age_s = now_s - self._directory.read_s
-        if age_s > READ_AGAIN_S and not self._is_read_due:
+        if age_s > REFRESH_S and not self._is_read_due:
             with self._changed:
                 self._is_read_due = True
                 self._wake()
@@ -118,9 +118,9 @@ class Doorbell:
         """Send a ring now, or after its gap, or once the directory was read."""
         with self._changed:
             if self._is_read_due and now_s - self._directory.read_s > STALE_S:
-                self._ringer.put_off(target, ring)
+                self._coalescer.delay(target, ring)
                 return
-            goes = self._ringer.offer(target, ring, now_s)
+            goes = self._coalescer.offer(target, ring, now_s)
             if not goes:
                 self._wake()
         if goes:
@@ -136,7 +136,7 @@ class Doorbell:
             try:
                 thread.start()
             except RuntimeError as exc:  # there are too many threads, or Python is shutting down
-                self._trouble.tell("doorbell_off", exc)
+                self._failures.log_once("doorbell_off", exc)
                 return
             self._thread = thread
         self._changed.notify()
@@ -149,12 +149,12 @@ class Doorbell:
                 self._has_work = False
             self._work()
         self._work()
-        if (farewell := self._presence.farewell()) is not None:
+        if (removal := self._presence.removal()) is not None:
             with suppress(Exception):  # the client is closing; the row expires by itself
-                self._ask(farewell)
+                self._ask(removal)
 
     def _rest_s(self) -> float | None:
-        until_s = min(self._ringer.next_s, self._presence.beat_s)
+        until_s = min(self._coalescer.next_s, self._presence.heartbeat_s)
         return None if until_s == NEVER else max(0.0, until_s - time.monotonic())
 
     def _work(self) -> None:
@@ -162,13 +162,13 @@ class Doorbell:
         if self._is_read_due:
             self._read()
             self._send_due()
-        if time.monotonic() >= self._presence.beat_s and not self._closing:
-            self._beat()
+        if time.monotonic() >= self._presence.heartbeat_s and not self._closing:
+            self._heartbeat()
 
     def _send_due(self) -> None:
         with self._changed:
             at_once = self._closing and not self._is_read_due
-            due = self._ringer.due(time.monotonic(), at_once=at_once)
+            due = self._coalescer.due(time.monotonic(), at_once=at_once)
         for target, ring in due:
             self._sender.send(ring, self._directory.others(target))
 
@@ -180,25 +180,25 @@ class Doorbell:
             self._directory.read_s = time.monotonic() + self._pause_s(exc)
         with self._changed:
             self._is_read_due = False
-            self._ringer.release(time.monotonic())
+            self._coalescer.release(time.monotonic())
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """Write this process's row: its address and names. The first call opens the socket."""
         try:
             listener = self._presence.open()
             with self._changed:
-                beat = self._presence.beat(listener, time.monotonic())
-            self._ask(beat)
+                heartbeat = self._presence.heartbeat(listener, time.monotonic())
+            self._ask(heartbeat)
         except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
             with self._changed:
-                self._presence.beat_s = time.monotonic() + self._pause_s(exc)
+                self._presence.heartbeat_s = time.monotonic() + self._pause_s(exc)
 
     def _pause_s(self, error: Exception) -> float:
         """Return the seconds until the next try; log the error unless sends and receives report it."""
         if isinstance(error, CqueueError) and not isinstance(error, Refused):
-            return FAILED_S
-        self._trouble.tell("doorbell_deaf" if isinstance(error, OSError) else "doorbell_off", error)
-        return OFF_S
+            return UNANSWERED_PAUSE_S
+        self._failures.log_once("doorbell_deaf" if isinstance(error, OSError) else "doorbell_off", error)
+        return BROKEN_PAUSE_S
 
     # ── the end ──
 
@@ -210,6 +210,6 @@ class Doorbell:
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join(LEAVE_S)
+            self._thread.join(CLOSE_WAIT_S)
         self._presence.close()
         self._sender.close()

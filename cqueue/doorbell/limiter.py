@@ -11,7 +11,7 @@ RATE: Final = 1000.0
 """Turns a second for each name: more polls than that find little more."""
 BURST: Final = 100
 """Turns that may be taken at once: a tenth of a second's."""
-MOST_PLACES: Final = 1000
+MAX_PLACES: Final = 1000
 """Places of one name that wait for a turn at most. Other rings are dropped: polling finds their messages."""
 
 
@@ -44,7 +44,7 @@ class Limiter:
         if places is None and until_s <= now_s and self._takes_turn(ring.name, now_s):
             return True
         places = self._waiting.setdefault(ring.name, {})
-        if ring.place in places or len(places) < MOST_PLACES:
+        if ring.place in places or len(places) < MAX_PLACES:
             waiting = _Waiting(ring, until_s, until_s)
             places[ring.place] = waiting | places.get(ring.place, waiting)
             self._until_s[ring.name] = min(until_s, self._until_s.get(ring.name, until_s))

@@ -19,11 +19,11 @@ from cqueue.errors import NotDone
 from cqueue.logs import logger
 from cqueue.store.decode import KEY_BYTES
 
-MOST_EARLY_S: Final = 0.1
+MAX_WAIT_S: Final = 0.1
 """Seconds that a ring waits for its due time at most: if clocks differ by more, one of them is wrong."""
 LATEST_US: Final = 1 << 62
 """A time after every due time: without a clock, no ring waits."""
-LOOK_UP_S: Final = 5.0
+STOP_CHECK_S: Final = 5.0
 """Seconds after which the thread checks whether it is to end, in case the datagram that wakes it is lost."""
 
 
@@ -88,13 +88,13 @@ class Listener:
     def __init__(
         self,
         address: Address,
-        heard: Callable[[Ring], None],
+        on_ring: Callable[[Ring], None],
         counts: HintCounts,
         now_us: Callable[[], int] = lambda: LATEST_US,
     ) -> None:
         self.host = address.own()
         self.key = secrets.token_bytes(KEY_BYTES)
-        self._heard = heard
+        self._on_ring = on_ring
         self._counts = counts
         self._now_us = now_us
         self._socket = _bound(self.host, address.ports)
@@ -119,7 +119,7 @@ class Listener:
     def _run(self) -> None:
         while not self._closed:
             rest_s = self._limiter.rest_s(time.monotonic())
-            self._socket.settimeout(LOOK_UP_S if rest_s is None else max(rest_s, 0.0005))
+            self._socket.settimeout(STOP_CHECK_S if rest_s is None else max(rest_s, 0.0005))
             try:
                 self._take(self._socket.recv(LONGEST + 1))
             except TimeoutError:
@@ -138,22 +138,22 @@ class Listener:
             return
         self._counts.received += 1
         now_s = time.monotonic()
-        if self._limiter.offer(ring, now_s, now_s + self._early_s(ring)):
+        if self._limiter.offer(ring, now_s, now_s + self._wait_s(ring)):
             self._tell(ring)
         else:
             self._counts.deferred += 1
 
-    def _early_s(self, ring: Ring) -> float:
+    def _wait_s(self, ring: Ring) -> float:
         """Return the seconds that a ring waits, so that its messages are due by this clock."""
         if not ring.due_us:
             return 0.0
         with suppress(NotDone):  # cluster time is not known yet
-            return min(MOST_EARLY_S, max(0.0, (ring.due_us - self._now_us()) / 1e6))
+            return min(MAX_WAIT_S, max(0.0, (ring.due_us - self._now_us()) / 1e6))
         return 0.0
 
     def _tell(self, ring: Ring) -> None:
         try:
-            self._heard(ring)
+            self._on_ring(ring)
         except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
             logger("cqueue.doorbell").error("doorbell_failed", error=repr(exc))
 

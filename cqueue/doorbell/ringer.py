@@ -14,7 +14,7 @@ LONGEST_GAP_S: Final = 0.008
 """Seconds up to which the gap doubles while rings keep coming: a busy listener polls anyway."""
 REMEMBERED: Final = 1000
 """Places whose last ring is remembered; beyond that all are forgotten, and the next ring is sent at once."""
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 """Places whose ring waits at most. Rings of others are dropped: polling finds their messages."""
 
 
@@ -25,7 +25,7 @@ class _Rung(NamedTuple):
     gap_s: float
 
 
-class Ringer(Generic[T, S]):
+class RingCoalescer(Generic[T, S]):
     """Decides whether a ring is sent now, later, or merged with another ring of its place. Not thread-safe.
 
     merge: combines the contents of two rings of one place.
@@ -40,20 +40,20 @@ class Ringer(Generic[T, S]):
         """Return whether to send a ring now; otherwise it waits."""
         rung = self._rung.get(place)
         if rung is not None and now_s < rung.at_s + rung.gap_s:
-            self.put_off(place, said, rung.at_s + rung.gap_s)
+            self.delay(place, said, rung.at_s + rung.gap_s)
             return False
         if place in self._waiting:
-            self.put_off(place, said)
+            self.delay(place, said)
             return False
         self._remember(place, _Rung(now_s, GAP_S))
         return True
 
-    def put_off(self, place: T, said: S, until_s: float = float("inf")) -> None:
+    def delay(self, place: T, said: S, until_s: float = float("inf")) -> None:
         """Let a ring wait, merged with a waiting ring of its place; by default until `release`."""
         waiting = self._waiting.get(place)
         if waiting is not None:
             self._waiting[place] = (waiting[0], self._merge(waiting[1], said))
-        elif len(self._waiting) < MOST_WAITING:
+        elif len(self._waiting) < MAX_WAITING:
             self._waiting[place] = (until_s, said)
 
     def release(self, now_s: float) -> None:

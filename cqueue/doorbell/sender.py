@@ -8,16 +8,16 @@ from threading import Lock
 
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, encode
-from cqueue.doorbell.trouble import Trouble
+from cqueue.doorbell.trouble import FailureLog
 from cqueue.store.control import ListenerRow
 
 
 class Sender:
     """Sends datagrams. Thread-safe."""
 
-    def __init__(self, counts: HintCounts, trouble: Trouble) -> None:
+    def __init__(self, counts: HintCounts, trouble: FailureLog) -> None:
         self._counts = counts
-        self._trouble = trouble
+        self._failures = trouble
         self._mutex = Lock()
         self._sockets: dict[socket.AddressFamily, socket.socket] = {}
         self._closed = False
@@ -30,7 +30,7 @@ class Sender:
             except OSError as exc:
                 self._counts.unsent += 1
                 if not self._closed:
-                    self._trouble.tell("doorbell_unsent", exc)
+                    self._failures.log_once("doorbell_unsent", exc)
             else:
                 self._counts.sent += 1
 

@@ -13,7 +13,7 @@ from threading import Lock
 from cqueue.doorbell import Doorbell, Target
 
 
-class Told:
+class AppendHints:
     """The partitions that one reader was notified of since it last read. Thread-safe.
 
     wake: called on the notifying thread each time.
@@ -35,7 +35,7 @@ class Told:
             self._partitions.add(partition)
         self._wake()
 
-    def heard(self, place: bytes, _: int) -> None:
+    def on_ring(self, place: bytes, _: int) -> None:
         """Note an append that another process rang for. place: the partition's number in ASCII digits."""
         if place.isdigit():
             self.tell(int(place))
@@ -56,38 +56,38 @@ class LogBells:
     def __init__(self, doorbell: Doorbell | None = None) -> None:
         self._doorbell = doorbell
         self._mutex = Lock()
-        self._readers: dict[str, tuple[Told, ...]] = {}
+        self._readers: dict[str, tuple[AppendHints, ...]] = {}
 
-    def listen(self, log: str, told: Told) -> None:
+    def listen(self, log: str, hints: AppendHints) -> None:
         """Begin, within moments, to notify a reader of appends. log: the log's name in partition keys."""
         with self._mutex:
-            self._readers[log] = (*self._readers.get(log, ()), told)
+            self._readers[log] = (*self._readers.get(log, ()), hints)
         if self._doorbell is not None:
-            self._doorbell.listen(log, told.heard)
+            self._doorbell.listen(log, hints.on_ring)
 
-    def forget(self, log: str, told: Told) -> None:
+    def forget(self, log: str, hints: AppendHints) -> None:
         """Stop notifying a reader, if it is notified at all."""
         with self._mutex:
             before = self._readers.pop(log, ())
-            left = tuple(each for each in before if each is not told)
+            left = tuple(each for each in before if each is not hints)
             if left:
                 self._readers[log] = left
         if self._doorbell is not None and left != before:
-            self._doorbell.forget(log, told.heard)
+            self._doorbell.forget(log, hints.on_ring)
 
     @contextmanager
-    def listening(self, log: str, told: Told) -> Iterator[None]:
+    def listening(self, log: str, hints: AppendHints) -> Iterator[None]:
         """Notify a reader while the block runs."""
-        self.listen(log, told)
+        self.listen(log, hints)
         try:
             yield
         finally:
-            self.forget(log, told)
+            self.forget(log, hints)
 
     def ring(self, log: str, partitions: Iterable[int]) -> None:
         """Notify all readers of acknowledged records in these partitions."""
         for partition in partitions:
-            for told in self._readers.get(log, ()):
-                told.tell(partition)
+            for hints in self._readers.get(log, ()):
+                hints.tell(partition)
             if self._doorbell is not None:
                 self._doorbell.ring(Target(log, b"%d" % partition, to_all=True))

@@ -17,7 +17,7 @@ from tenacity.wait import wait_base, wait_random_exponential
 from cqueue.errors import BadInput, LogExists, LogNotFound, RecordRejected
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
-from cqueue.log.lanes import Lane, Waiting
+from cqueue.log.lanes import PartitionBacklog, Waiting
 from cqueue.log.log import Log
 from cqueue.log.records import LogRecord
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES
@@ -133,7 +133,7 @@ class Failure:
     at: Waiting
 
 
-class Delivery:
+class ListenerCalls:
     """Calls the listeners of one subscription with its records."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Delivery:
         self._about = about  # fields of log events that name the subscription
         self.chunk_size = max(getattr(each, "batch_size", 1) for each in self._listeners)
 
-    def deliver(self, lane: Lane, chunk: list[Waiting], now_s: float) -> None:
+    def deliver(self, backlog: PartitionBacklog, chunk: list[Waiting], now_s: float) -> None:
         """Call the listeners that have not handled the chunk. Afterwards the chunk is done, or waits again.
 
         Raises:
@@ -158,10 +158,10 @@ class Delivery:
         """
         if not chunk[0].reason:
             failure = self._call_all(chunk)
-            if failure is not None and not self._is_dead(lane, chunk, failure, now_s):
+            if failure is not None and not self._is_dead(backlog, chunk, failure, now_s):
                 return
-        self._bury_dead(lane, chunk[0], now_s)
-        lane.finish(chunk)
+        self._bury_dead(backlog, chunk[0], now_s)
+        backlog.finish(chunk)
 
     def _call_all(self, chunk: list[Waiting]) -> Failure | None:
         for stage, listener in enumerate(self._listeners):
@@ -171,12 +171,14 @@ class Delivery:
                 return Failure(exc, listener, next((one for one in chunk if one.stage == stage), chunk[0]))
         return None
 
-    def _is_dead(self, lane: Lane, chunk: list[Waiting], failure: Failure, now_s: float) -> bool:
+    def _is_dead(
+        self, backlog: PartitionBacklog, chunk: list[Waiting], failure: Failure, now_s: float
+    ) -> bool:
         """Return whether that was the last attempt; otherwise schedule the next one, one record at a time.
 
         Records that failed together are handed out one by one, to find the one that fails.
         """
-        lane.alone_upto = chunk[-1].id
+        backlog.alone_upto = chunk[-1].id
         if len(chunk) > 1:
             self._tell("listener_batch_failed", failure, records=len(chunk))
             return False
@@ -187,7 +189,7 @@ class Delivery:
         if is_last:
             one.reason = _words(error)
             return True
-        lane.until_s = now_s + self._policy.after_s(one.attempts, error)
+        backlog.until_s = now_s + self._policy.after_s(one.attempts, error)
         return False
 
     def _tell(self, event: str, failure: Failure, **fields: int) -> None:
@@ -209,12 +211,12 @@ class Delivery:
             **logs.trace(error, is_final=event == RECORD_DEAD),
         )
 
-    def _bury_dead(self, lane: Lane, one: Waiting, now_s: float) -> None:
+    def _bury_dead(self, backlog: PartitionBacklog, one: Waiting, now_s: float) -> None:
         if not one.reason or one.record is None:
             return
-        lane.until_s = now_s + BURY_AGAIN_S  # for the case that the burial fails
+        backlog.until_s = now_s + BURY_AGAIN_S  # for the case that the burial fails
         self._bury(one.record, one.attempts, one.reason)
-        lane.until_s = 0.0
+        backlog.until_s = 0.0
 
 
 def _call(listener: Listener, pending: list[Waiting]) -> None:

@@ -9,10 +9,10 @@ from threading import Event
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import Closed
-from cqueue.log.bells import LogBells, Told
+from cqueue.log.bells import AppendHints, LogBells
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.positions import EARLIEST, Start, starts
-from cqueue.log.protocol.following import Following, Found
+from cqueue.log.protocol.following import Following, ReadResult
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogId, LogRecord
@@ -44,11 +44,11 @@ class Follower(Reader):
         self._bells = bells
         self._log = spec.partition
         self._awake = Event()  # set by a notification, or by `close`
-        self._told = Told(self._awake.set)
-        self._following = Following(spec, positions, early=low_latency)
+        self._hints = AppendHints(self._awake.set)
+        self._following = Following(spec, positions, beyond_horizon=low_latency)
         self._next_s = 0.0  # when to read all partitions again
         if low_latency:
-            bells.listen(self._log, self._told)
+            bells.listen(self._log, self._hints)
 
     def __repr__(self) -> str:
         return f"<follower of log {self._name}>"
@@ -71,14 +71,14 @@ class Follower(Reader):
             if found.is_all:
                 self._awake.wait(max(0.0, min(self._next_s, deadline_s) - now_s))
 
-    def _read(self, deadline_s: float) -> Found:
+    def _read(self, deadline_s: float) -> ReadResult:
         """Read all partitions if a poll is due, or `wait` is over; otherwise those with notified appends."""
         now_s = time.monotonic()
-        spec, told = self._spec, self._told.take()
+        spec, hinted = self._spec, self._hints.take()
         if now_s < min(self._next_s, deadline_s):
-            return self._driver.run(self._following.read_told(spec, told))
+            return self._driver.run(self._following.read_hinted(spec, hinted))
         self._add_partitions(spec)
-        found = self._driver.run(self._following.read(spec, told))
+        found = self._driver.run(self._following.read(spec, hinted))
         self._next_s = now_s + self._interval_s if found.is_all else now_s
         return found
 
@@ -93,7 +93,7 @@ class Follower(Reader):
     def close(self) -> None:
         """Stop reading. Never raises; any thread may call it."""
         super().close()
-        self._bells.forget(self._log, self._told)
+        self._bells.forget(self._log, self._hints)
         self._awake.set()
 
     def positions(self) -> dict[int, LogId]:

@@ -25,7 +25,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Lane:
+class PartitionBacklog:
     """A partition that this member owns, and its waiting records.
 
     row: the stored position. done: the last id that is done; with nothing waiting, all up to it is.
@@ -68,20 +68,20 @@ class Lane:
         self.passed()
 
 
-class Lanes:
+class PartitionBacklogs:
     """The owned partitions of a member, served in turn."""
 
     def __init__(self) -> None:
-        self.by_partition: dict[int, Lane] = {}
+        self.by_partition: dict[int, PartitionBacklog] = {}
         self._turns: deque[int] = deque()
 
     def __len__(self) -> int:
         """Return how many records wait."""
-        return sum(len(lane.waiting) for lane in self.by_partition.values())
+        return sum(len(backlog.waiting) for backlog in self.by_partition.values())
 
     def open(self, row: PositionRow) -> None:
         """Add a partition, or begin it again from another position."""
-        self.by_partition[row.partition] = Lane(row, row.position)
+        self.by_partition[row.partition] = PartitionBacklog(row, row.position)
         if row.partition not in self._turns:
             self._turns.append(row.partition)
 
@@ -92,26 +92,28 @@ class Lanes:
 
     def put(self, partition: int, id_: int, record: LogRecord | None) -> None:
         """Add a record behind all that wait. record: None if no listener wants it."""
-        lane = self.by_partition.get(partition)
-        if lane is not None:
-            lane.waiting.append(Waiting(id_, record))
-            if len(lane.waiting) == 1:
-                lane.passed()
+        backlog = self.by_partition.get(partition)
+        if backlog is not None:
+            backlog.waiting.append(Waiting(id_, record))
+            if len(backlog.waiting) == 1:
+                backlog.passed()
 
-    def next(self, now_s: float) -> Lane | None:
+    def next(self, now_s: float) -> PartitionBacklog | None:
         """Return the next partition with records to hand out; the search continues behind it next time."""
         for _ in range(len(self._turns)):
             partition = self._turns[0]
             self._turns.rotate(-1)
-            lane = self.by_partition[partition]
-            if lane.waiting and lane.until_s <= now_s:
-                return lane
+            backlog = self.by_partition[partition]
+            if backlog.waiting and backlog.until_s <= now_s:
+                return backlog
         return None
 
     def next_s(self) -> float | None:
         """Return when the first partition with waiting records may go on; None if none has any."""
-        return min((lane.until_s for lane in self.by_partition.values() if lane.waiting), default=None)
+        return min(
+            (backlog.until_s for backlog in self.by_partition.values() if backlog.waiting), default=None
+        )
 
-    def among(self, partitions: Collection[int]) -> list[Lane]:
+    def among(self, partitions: Collection[int]) -> list[PartitionBacklog]:
         """Return these partitions in the order of their numbers."""
         return [self.by_partition[each] for each in sorted(partitions)]

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.log.protocol.members import (
-    BEAT_US,
     EXPIRY_US,
+    HEARTBEAT_US,
     MEMBER_TTL_S,
     is_alive,
-    is_sure,
+    is_surely_alive,
     member_info,
 )
 from cqueue.log.protocol.spec import LogSpec
@@ -30,7 +30,7 @@ from cqueue.store.subscriptions import (
 )
 
 
-class View(NamedTuple):
+class Membership(NamedTuple):
     """A subscription as one read showed it. number: counts the reads; alive: the members alive then."""
 
     number: int
@@ -42,7 +42,7 @@ class View(NamedTuple):
 class Member:
     """The heartbeats of one member, and its reads of the subscription. Thread-safe.
 
-    A *spell* is a time in which all others certainly take this member for alive. Between two spells another
+    A *trust period* is a time in which all others certainly take this member for alive. Between two, another
     member may have taken over its partitions.
     """
 
@@ -55,17 +55,17 @@ class Member:
         partitions: Iterable[int] | None,
     ) -> None:
         self.name = name
-        self.view: View | None = None
+        self.membership: Membership | None = None
         self.driver = driver
         self.key = key
         self.spec = spec
         self._info = member_info(partitions)
         self._mutex = Lock()
-        self._beat_us = 0
-        self._spells = 0
+        self._heartbeat_us = 0
+        self._trust_periods = 0
         self._number = 0
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Write one heartbeat.
 
         Raises:
@@ -76,23 +76,23 @@ class Member:
         done_us = self.driver.clock.now_us()
         with self._mutex:
             # Others saw the last heartbeat until now, so a gap ends at this moment.
-            if not is_sure(self.spec(), self._beat_us, done_us):
-                self._spells += 1
-            self._beat_us = max(self._beat_us, now_us)
+            if not is_surely_alive(self.spec(), self._heartbeat_us, done_us):
+                self._trust_periods += 1
+            self._heartbeat_us = max(self._heartbeat_us, now_us)
 
     @property
-    def next_beat_us(self) -> int:
+    def next_heartbeat_us(self) -> int:
         """Return when the next heartbeat is due."""
-        return self._beat_us + BEAT_US
+        return self._heartbeat_us + HEARTBEAT_US
 
-    def spell(self) -> int | None:
-        """Return the number of the current spell; None if others may take this member for dead."""
+    def trust_period(self) -> int | None:
+        """Return the number of the current trust period; None if others may take this member for dead."""
         now_us = self.driver.clock.now_us()
         with self._mutex:
-            return self._spells if is_sure(self.spec(), self._beat_us, now_us) else None
+            return self._trust_periods if is_surely_alive(self.spec(), self._heartbeat_us, now_us) else None
 
-    def look(self) -> View:
-        """Read the subscription, and keep what was read as `view`.
+    def read(self) -> Membership:
+        """Read the subscription, and keep what was read as `membership`.
 
         Raises:
             NotDone: the read failed.
@@ -102,19 +102,19 @@ class Member:
         alive = tuple(row for row in rows.members if is_alive(spec, row, began_us))
         over_us = [row.seen + EXPIRY_US + spec.skew_us + 1 for row in alive if row.member != self.name]
         self._number += 1
-        self.view = View(self._number, rows, alive, min([began_us + BEAT_US, *over_us]))
-        return self.view
+        self.membership = Membership(self._number, rows, alive, min([began_us + HEARTBEAT_US, *over_us]))
+        return self.membership
 
-    def pulse(self) -> float:
+    def beat_and_read(self) -> float:
         """Write a heartbeat if one is due, and read the subscription; return seconds until the next call.
 
         Raises:
             NotDone, OutcomeUnknown: one of the two failed; try again soon.
         """
-        if self.driver.clock.now_us() >= self.next_beat_us:
-            self.beat()
-        view = self.look()
-        return (min(self.next_beat_us, view.next_us) - self.driver.clock.now_us()) / 1e6
+        if self.driver.clock.now_us() >= self.next_heartbeat_us:
+            self.heartbeat()
+        membership = self.read()
+        return (min(self.next_heartbeat_us, membership.next_us) - self.driver.clock.now_us()) / 1e6
 
     def leave(self) -> None:
         """Remove this member's row, so that others take over its partitions at once.

@@ -21,7 +21,7 @@ _SHORTEST, _LONGEST = timedelta(milliseconds=1), timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class MemberOptions:
     """How often a member reads and writes positions, and how many records it buffers."""
 
     shortest_poll_s: float = 0.1
@@ -37,7 +37,7 @@ def pace_of(
     checkpoint_interval: timedelta,
     checkpoint_records: int,
     buffer: int,
-) -> Pace:
+) -> MemberOptions:
     """Check the options of a subscription that set its pace.
 
     Raises:
@@ -46,7 +46,7 @@ def pace_of(
     for name, value in (("checkpoint_records", checkpoint_records), ("buffer", buffer)):
         if type(value) is not int or not 1 <= value <= MAX_BUFFER:
             raise BadInput(f"{name} is {value!r}; it goes from 1 to {MAX_BUFFER:,}")
-    return Pace(
+    return MemberOptions(
         check_duration("poll_interval", poll_interval, _SHORTEST, _LONGEST),
         check_duration("max_poll_interval", max_poll_interval, poll_interval, _LONGEST),
         check_duration("checkpoint_interval", checkpoint_interval, timedelta(), _LONGEST),
@@ -55,12 +55,12 @@ def pace_of(
     )
 
 
-class Polls:
+class PollTimer:
     """Decides when to read all partitions: pauses double while reads find nothing."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self._pause_s = pace.shortest_poll_s
+    def __init__(self, options: MemberOptions) -> None:
+        self._options = options
+        self._pause_s = options.shortest_poll_s
         self._next_s = 0.0
 
     def rest_s(self, now_s: float) -> float:
@@ -69,20 +69,20 @@ class Polls:
 
     def found_some(self) -> None:
         """Note that a read found records: the next pause is the shortest."""
-        self._pause_s = self._pace.shortest_poll_s
+        self._pause_s = self._options.shortest_poll_s
 
     def done(self, now_s: float) -> None:
         """Note that a read begun at `now_s` reached the end of all partitions."""
         self._next_s = now_s + self._pause_s
-        self._pause_s = min(self._pause_s * 2, self._pace.longest_poll_s)
+        self._pause_s = min(self._pause_s * 2, self._options.longest_poll_s)
 
 
-class Checkpoints:
+class CheckpointTimer:
     """Decides when to write positions. since: records done since the last checkpoint."""
 
-    def __init__(self, pace: Pace, spec: Callable[[], LogSpec], now_s: float) -> None:
+    def __init__(self, options: MemberOptions, spec: Callable[[], LogSpec], now_s: float) -> None:
         self.since = 0
-        self._pace = pace
+        self._options = options
         self._spec = spec
         self._last_s = now_s
         self._quiet_s = now_s + self._quiet_for_s()
@@ -93,8 +93,8 @@ class Checkpoints:
 
     def is_due(self, now_s: float) -> bool:
         """Return whether a checkpoint is due."""
-        late = now_s - self._last_s >= self._pace.checkpoint_s
-        some = bool(self.since) and (late or self.since >= self._pace.checkpoint_records)
+        late = now_s - self._last_s >= self._options.checkpoint_s
+        some = bool(self.since) and (late or self.since >= self._options.checkpoint_records)
         return some or self.is_quiet_due(now_s)
 
     def is_quiet_due(self, now_s: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from cqueue.errors import LASTING, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.member import Member
-from cqueue.log.reading import Reading
+from cqueue.log.reading import MemberLoop
 
 TROUBLE_S: Final = 0.3
 """Seconds to wait after a failure that may be over soon: short, as a heartbeat is due every 1.5 s."""
@@ -21,7 +21,7 @@ SHORTEST_WAIT_S: Final = 0.02
 _log = logging.getLogger("cqueue.log")
 
 
-class Running:
+class MemberThreads:
     """Runs a member once.
 
     wake: ends a pause between two steps. listening: a context that is entered while the member runs.
@@ -31,7 +31,7 @@ class Running:
         self,
         name: str,
         member: Member,
-        reading: Reading,
+        loop: MemberLoop,
         wake: Event,
         *,
         listening: AbstractContextManager[None],
@@ -39,7 +39,7 @@ class Running:
         self.thread: Thread | None = None
         self._name = name
         self._member = member
-        self._reading = reading
+        self._loop = loop
         self._wake = wake
         self._listening = listening
         self._stop = Event()
@@ -83,11 +83,11 @@ class Running:
             self._began = True
 
     def _run(self) -> None:
-        living = Thread(target=self._live, name=f"cqueue-{self._name}-member", daemon=True)
+        living = Thread(target=self._send_heartbeats, name=f"cqueue-{self._name}-member", daemon=True)
         living.start()
         try:
             with self._listening:
-                self._work()
+                self._run_loop()
         except BaseException as exc:  # noqa: BLE001 - raised again by run, or by stop
             self._failure = exc
         finally:
@@ -95,30 +95,30 @@ class Running:
             living.join()
             self.leave()
 
-    def _work(self) -> None:
-        told = ""
+    def _run_loop(self) -> None:
+        logged = ""
         while not self._stop.is_set():
             self._wake.clear()
             try:
-                wait_s, trouble = self._reading.step(), ""
+                wait_s, trouble = self._loop.step(), ""
             except (Closed, SchemaMismatch):
                 raise
             except (NotDone, OutcomeUnknown) as exc:
                 wait_s, trouble = _pause_s(exc), str(exc)
-                if trouble != told:
+                if trouble != logged:
                     level = logging.ERROR if isinstance(exc, LASTING) else logging.INFO
                     _log.log(
                         level, "subscription_trouble", extra={"subscription": self._name, "error": trouble}
                     )
-            told = trouble
+            logged = trouble
             if wait_s > 0 and not self._stop.is_set():
                 self._wake.wait(wait_s)
 
-    def _live(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Send heartbeats and read the subscription until the member stops."""
         while not self._stop.is_set():
             try:
-                wait_s = self._member.pulse()
+                wait_s = self._member.beat_and_read()
             except (NotDone, OutcomeUnknown) as exc:
                 wait_s = _pause_s(exc)
             except Exception as exc:  # noqa: BLE001 - a member must not work on without heartbeats
@@ -132,7 +132,7 @@ class Running:
     def leave(self) -> None:
         """Release all partitions, and remove the member."""
         try:
-            self._reading.release_all()
+            self._loop.release_all()
             self._member.leave()
         except CqueueError as exc:
             _log.info("subscription_left_late", extra={"subscription": self._name, "error": str(exc)})

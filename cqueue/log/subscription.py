@@ -17,13 +17,13 @@ from typing import Final, Self
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
-from cqueue.log.bells import LogBells, Told
+from cqueue.log.bells import AppendHints, LogBells
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.delivery import DEAD_SUFFIX, DeadLetters, Delivery, Listener, RetryPolicy
-from cqueue.log.held import Held
+from cqueue.log.delivery import DEAD_SUFFIX, DeadLetters, Listener, ListenerCalls, RetryPolicy
+from cqueue.log.held import OwnedPartitions
 from cqueue.log.log import Log
 from cqueue.log.member import Member
-from cqueue.log.pace import Pace
+from cqueue.log.pace import MemberOptions
 from cqueue.log.positions import EARLIEST, ON_EXPIRED, Start, starts
 from cqueue.log.protocol.definition import (
     ACTIVE,
@@ -39,10 +39,10 @@ from cqueue.log.protocol.lag import behind
 from cqueue.log.protocol.progress import move
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.log.reading import Reading
+from cqueue.log.reading import MemberLoop
 from cqueue.log.records import LogId, check_partitions, check_topics
-from cqueue.log.running import Running
-from cqueue.log.sharing import Sharing
+from cqueue.log.running import MemberThreads
+from cqueue.log.sharing import Rebalancer
 from cqueue.message import check_queue_name
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
@@ -82,7 +82,7 @@ class Subscription:
         start: Start,
         on_expired: str,
         policy: RetryPolicy,
-        pace: Pace,
+        options: MemberOptions,
         on_event: OnEvent | None,
         low_latency: bool = False,
         bells: LogBells | None = None,
@@ -96,7 +96,7 @@ class Subscription:
         self._key = SubscriptionKey(spec.partition, name)
         self._on_event = on_event
         readable = check_partitions(partitions, spec.partitions)
-        delivery = Delivery(
+        delivery = ListenerCalls(
             listeners,
             policy,
             DeadLetters(catalog, Log(log + DEAD_SUFFIX, catalog, driver, bells), log, name).bury,
@@ -104,20 +104,20 @@ class Subscription:
         )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
         self._member = Member(driver, self._key, _member_name(), self._specs, readable)
-        self._held = Held(self._member, self._tell, early=low_latency)
+        self._owned = OwnedPartitions(self._member, self._tell, beyond_horizon=low_latency)
         wake = Event()
-        told = Told(wake.set)
-        self._reading = Reading(
-            self._held,
-            Sharing(self._member, self._held, partitions=readable, on_expired=on_expired),
+        hints = AppendHints(wake.set)
+        self._loop = MemberLoop(
+            self._owned,
+            Rebalancer(self._member, self._owned, partitions=readable, on_expired=on_expired),
             delivery,
             topics=check_topics(topics),
-            pace=pace,
-            told=told,
+            options=options,
+            hints=hints,
             time_s=time_s,
         )
-        listening = bells.listening(self._key.log, told) if bells and low_latency else nullcontext()
-        self._running = Running(name, self._member, self._reading, wake, listening=listening)
+        listening = bells.listening(self._key.log, hints) if bells and low_latency else nullcontext()
+        self._threads = MemberThreads(name, self._member, self._loop, wake, listening=listening)
 
     def __repr__(self) -> str:
         return f"<subscription {self.name} of {self.log}>"
@@ -132,11 +132,11 @@ class Subscription:
             LogNotFound: the log, or the subscription, has been deleted.
             Closed: the client has been closed; or the subscription, which runs only once.
         """
-        self._running.run()
+        self._threads.run()
 
     def start(self) -> None:
         """As `run`, on a thread of its own; `stop` raises what `run` would raise."""
-        self._running.start()
+        self._threads.start()
 
     def stop(self, timeout: timedelta | None = None) -> bool:
         """End after the listener call that is under way; return whether the member ended within `timeout`.
@@ -144,7 +144,7 @@ class Subscription:
         The member writes its positions and releases its partitions, so that other members go on at once.
         A listener may call `stop`, which then does not wait.
         """
-        return self._running.stop(None if timeout is None else timeout.total_seconds())
+        return self._threads.stop(None if timeout is None else timeout.total_seconds())
 
     def __enter__(self) -> Self:
         self.start()
@@ -164,7 +164,7 @@ class Subscription:
     @property
     def partitions(self) -> list[int]:
         """Return the partitions that this member reads at present."""
-        return sorted(self._held.lanes.by_partition)
+        return sorted(self._owned.backlogs.by_partition)
 
     def positions(self) -> dict[int, LogId]:
         """Return, for each partition that was read, the position up to which all records are done.

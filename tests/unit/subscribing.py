@@ -10,7 +10,7 @@ from cqueue.client import Client
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.log import LogConfig
 from cqueue.log.delivery import RetryPolicy
-from cqueue.log.pace import Pace
+from cqueue.log.pace import MemberOptions
 from cqueue.log.subscription import Subscription
 from cqueue.store.memory import MemoryStore
 
@@ -104,7 +104,7 @@ class Member:
             "start": "earliest",
             "on_expired": "error",
             "policy": policy or RetryPolicy(wait=lambda state: float(state.attempt_number)),
-            "pace": pace or Pace(),
+            "options": pace or MemberOptions(),
             "on_event": lambda what, partition, at: self.events.append((what, partition, at)),
         }
         self.subscription = Subscription(
@@ -130,10 +130,10 @@ class Member:
 
     def pulse(self):
         """Heartbeat and look, as its thread does."""
-        return self.subscription._member.pulse()
+        return self.subscription._member.beat_and_read()
 
     def step(self):
-        return self.subscription._reading.step()
+        return self.subscription._loop.step()
 
     def work(self, most=10_000):
         """Steps until there is nothing to do for now."""
@@ -149,7 +149,7 @@ class Member:
             self.store.pass_time(seconds=step_s)
 
     def leave(self):
-        self.subscription._running.leave()
+        self.subscription._threads.leave()
 
 
 def live_together(members, seconds=6.0, step_s=0.5):

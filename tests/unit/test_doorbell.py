@@ -23,12 +23,12 @@ from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
-from cqueue.doorbell.directory import Directory, listing, lists
+from cqueue.doorbell.directory import Directory, encode_names, names_contain
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
 from cqueue.doorbell.listener import Listener, _bound
-from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, Ringer
+from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, RingCoalescer
 from cqueue.doorbell.sender import Sender
-from cqueue.doorbell.trouble import Trouble
+from cqueue.doorbell.trouble import FailureLog
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
 from cqueue.settings import load
@@ -107,24 +107,26 @@ def test_what_no_sender_of_a_queue_says_is_no_hint(place, flags):
 
 
 def row(name, *names, **changes):
-    return ListenerRow(name, "127.0.0.1", 4000, KEY, listing(map(short_name, names)))._replace(**changes)
+    return ListenerRow(name, "127.0.0.1", 4000, KEY, encode_names(map(short_name, names)))._replace(**changes)
 
 
 def test_a_listing_holds_exactly_what_it_was_made_of():
     """Also where the bytes of two hashes that stand side by side look like a third one."""
     names = [b"\0\0\0\1", b"\0\1\0\0", b"\1\0\0\0", b"\7\7\7\7"]
     for count in range(5):
-        held = listing(names[:count])
-        assert [name for name in [*names, b"\0\0\1\0"] if lists(held, name + b"more")] == names[:count]
+        held = encode_names(names[:count])
+        assert [name for name in [*names, b"\0\0\1\0"] if names_contain(held, name + b"more")] == names[
+            :count
+        ]
 
 
 def test_one_that_waits_for_very_much_waits_for_all(monkeypatch):
     """Its row, which is written every few seconds, stays small."""
-    monkeypatch.setattr(directories, "MOST_LISTED", 2)
-    assert len(listing([b"aaaa", b"bbbb"])) == 8
-    held = listing([b"aaaa", b"bbbb", b"cccc"])
+    monkeypatch.setattr(directories, "MAX_NAMES", 2)
+    assert len(encode_names([b"aaaa", b"bbbb"])) == 8
+    held = encode_names([b"aaaa", b"bbbb", b"cccc"])
     assert held is None
-    assert lists(held, b"anything")
+    assert names_contain(held, b"anything")
 
 
 def test_one_listener_is_told_of_a_wide_row_and_it_is_the_one_that_looks_there_first():
@@ -207,7 +209,7 @@ def test_who_was_told_and_cannot_look_has_the_next_one_told_and_nobody_is_told_t
 
 def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
     """The first goes at once, all that follow it closely as one, with all their flags."""
-    ringer = Ringer[str, int](operator.or_)
+    ringer = RingCoalescer[str, int](operator.or_)
     assert ringer.offer("a", 1, 10.0)
     assert not ringer.offer("a", 2, 10.0 + GAP_S / 3)
     assert not ringer.offer("a", 4, 10.0 + GAP_S / 2)
@@ -220,7 +222,7 @@ def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
 
 def test_rings_that_keep_coming_become_rarer():
     """Whoever is told of thousands of sends a second is busy, and finds them anyway."""
-    ringer, sent, now_s = Ringer[str, int](operator.or_), 0, 10.0
+    ringer, sent, now_s = RingCoalescer[str, int](operator.or_), 0, 10.0
     for _ in range(10_000):
         now_s += 0.0001
         sent += ringer.offer("a", 1, now_s)
@@ -230,18 +232,18 @@ def test_rings_that_keep_coming_become_rarer():
 
 
 def test_places_do_not_hold_each_other_up():
-    ringer = Ringer[str, int](operator.or_)
+    ringer = RingCoalescer[str, int](operator.or_)
     assert all(ringer.offer(place, 1, 10.0) for place in "abc")
 
 
 def test_what_waits_to_be_released_goes_then_and_at_a_close_at_once():
-    ringer = Ringer[str, int](operator.or_)
-    ringer.put_off("a", 1)
-    ringer.put_off("a", 2)
+    ringer = RingCoalescer[str, int](operator.or_)
+    ringer.delay("a", 1)
+    ringer.delay("a", 2)
     assert ringer.due(1e9) == []
     ringer.release(5.0)
     assert ringer.due(5.0) == [("a", 3)]
-    ringer.put_off("b", 1)
+    ringer.delay("b", 1)
     assert ringer.due(5.0, at_once=True) == [("b", 1)]
 
 
@@ -755,7 +757,7 @@ def test_a_queue_that_is_made_again_is_listened_for_anew(clients, store):
         store.seen.rings.clear()
         consumer.receive()
         assert store.seen.wait()
-        assert store.seen.rings[0].row.names == listing([short_name(f"orders@{incarnation(sender)}")])
+        assert store.seen.rings[0].row.names == encode_names([short_name(f"orders@{incarnation(sender)}")])
 
 
 def test_a_close_lets_the_first_ring_of_a_short_life_go(store):
@@ -887,7 +889,7 @@ def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
             super().setblocking(*args)
 
     monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", Slow)
-    sender = Sender(HintCounts(), Trouble())
+    sender = Sender(HintCounts(), FailureLog())
     threads = [threading.Thread(target=sender.send, args=(RING, [row("a", "q@1")])) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -900,7 +902,7 @@ def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
 def test_a_ring_that_comes_after_the_close_opens_no_socket(monkeypatch, caplog):
     """A close does not wait for long, so a thread of the doorbell may still be at it. Nobody has to know."""
     counts = HintCounts()
-    sender = Sender(counts, Trouble())
+    sender = Sender(counts, FailureLog())
     sender.close()
     monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", None)
     sender.send(RING, [row("a", "q@1")])

@@ -153,7 +153,7 @@ def reader(world, found):
 def early_reader(world, found):
     """Follows with records beyond the horizon, told of partitions rightly or wrongly, or not at all."""
     start = dict.fromkeys(range(SPEC.partitions), ids.lowest_at(NOON_US - 10 * SECOND_US))
-    following = Following(SPEC, start, early=True)
+    following = Following(SPEC, start, beyond_horizon=True)
     positions, last_us = following.positions(), None
     while last_us is None or world.time_us < last_us:
         if not world.appending and last_us is None:
@@ -161,7 +161,7 @@ def early_reader(world, found):
         told = world.rng.sample(range(SPEC.partitions + 1), world.rng.randrange(3))
         try:
             if world.rng.random() < 0.5:
-                got = yield from following.read_told(SPEC, told)
+                got = yield from following.read_hinted(SPEC, told)
             else:
                 got = yield from following.read(SPEC, told)
             found.extend(record.row for record in got.records)

@@ -23,8 +23,8 @@ from cqueue.errors import (
 from cqueue.log import LogConfig, running
 from cqueue.log import member as members
 from cqueue.log.delivery import RetryPolicy, batched
-from cqueue.log.held import Held
-from cqueue.log.pace import Pace
+from cqueue.log.held import OwnedPartitions
+from cqueue.log.pace import MemberOptions
 from cqueue.log.protocol import progress
 from cqueue.log.protocol.definition import Origin
 from cqueue.store.memory import MemoryStore
@@ -112,7 +112,7 @@ def test_listeners_are_called_in_turn_and_the_position_waits_for_all(client, log
     member = Member(client, listeners=[first, second])
     member.pulse()
     member.work(5)
-    assert member.subscription._held.lanes.by_partition[0].done < log_ids(log)[0]
+    assert member.subscription._owned.backlogs.by_partition[0].done < log_ids(log)[0]
     member.live(20)
     # What the first one has done it is not asked to do again.
     assert [number for who, number in calls if who == "first"] == [0, 1, 2]
@@ -484,15 +484,15 @@ def test_no_more_is_read_while_many_wait(client, log, store):
     def listener(_):
         raise ValueError("not now")
 
-    member = Member(client, listener, policy=RetryPolicy(0, lambda _: 100.0), pace=Pace(buffer=50))
+    member = Member(client, listener, policy=RetryPolicy(0, lambda _: 100.0), pace=MemberOptions(buffer=50))
     member.live()
-    waiting = len(member.subscription._held.lanes)
+    waiting = len(member.subscription._owned.backlogs)
     reads = []
     store.trouble = lambda op: reads.append(op) if type(op) is ReadRecordPage else None
     fill(log, store, 100, start=2000)
     member.live()
     assert waiting >= 50
-    assert len(member.subscription._held.lanes) == waiting
+    assert len(member.subscription._owned.backlogs) == waiting
     assert reads == []
 
 
@@ -575,7 +575,7 @@ def test_a_paused_owner_calls_no_listener_and_moves_no_position(client, log, sto
     paused.work(50)
     assert paused.handled == before
     assert paused.partitions == []
-    paused.subscription._reading.checkpoint()
+    paused.subscription._loop.checkpoint()
     after = other.subscription.positions()
     assert all(after[p].locate()[2] >= at.locate()[2] for p, at in positions.items())
     assert sorted(numbers(other.handled)) == list(range(50)), "nothing was written down by the paused one"
@@ -591,7 +591,7 @@ def test_a_paused_owner_whose_heart_beats_before_it_looks_is_no_safer(client, lo
     store.pass_time(seconds=10)
     other = Member(client)
     other.live(3)
-    paused.subscription._member.beat()
+    paused.subscription._member.heartbeat()
     before = list(paused.handled)
     paused.work(50)
     assert paused.handled == before
@@ -624,11 +624,13 @@ def _try_many(count):
 
 
 def without_confirming(monkeypatch):
-    monkeypatch.setattr(Held, "is_confirmed", lambda _: True)
+    monkeypatch.setattr(OwnedPartitions, "is_confirmed", lambda _: True)
 
 
 def without_noticing_gaps(monkeypatch):
-    monkeypatch.setattr(members.Member, "spell", lambda self: 1 if self.driver.clock.now_us() else None)
+    monkeypatch.setattr(
+        members.Member, "trust_period", lambda self: 1 if self.driver.clock.now_us() else None
+    )
 
 
 def without_new_fences(monkeypatch):
@@ -687,13 +689,13 @@ def _member(client, number, calls, **options):
     member = Member(
         client, lambda record: calls.append(("done", number, record.partition, record)), **options
     )
-    tell = member.subscription._held._report
+    tell = member.subscription._owned._report
 
     def report(what, partition, position):
         calls.append((what, number, partition, position))
         tell(what, partition, position)
 
-    member.subscription._held._report = report
+    member.subscription._owned._report = report
     return member
 
 
@@ -809,7 +811,7 @@ def _crash_at(at, *, applied):
         log = made_log(client, partitions=3)
         fill(log, store, 30)
         calls, left = [], [at]
-        victim = _member(client_on(door), 0, calls, pace=Pace(checkpoint_records=4))
+        victim = _member(client_on(door), 0, calls, pace=MemberOptions(checkpoint_records=4))
 
         def trouble(operation):
             left[0] -= 1
@@ -922,7 +924,7 @@ def test_a_listener_may_end_a_subscription_that_has_a_thread_of_its_own(live_log
         "events", name="b", listeners=[lambda _: answers.append(subscription.stop())]
     )
     subscription.start()
-    wait_until(lambda: not subscription._running.thread.is_alive())
+    wait_until(lambda: not subscription._threads.thread.is_alive())
     assert answers == [False]
     assert subscription.stop() is True
 
@@ -931,7 +933,7 @@ def test_a_member_without_a_heart_ends(live_log, monkeypatch):
     """Whatever it is that stopped it: it would never look again."""
     client, _ = live_log
     subscription = client.subscribe("events", name="b", listeners=[print])
-    monkeypatch.setattr(subscription._member, "pulse", lambda: 1 / 0)
+    monkeypatch.setattr(subscription._member, "beat_and_read", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         subscription.run()
 
@@ -942,7 +944,7 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
     log.append("t", b"x")
     found, left = [], [5]
     subscription = client.subscribe("events", name="b", listeners=[found.append])
-    step = subscription._reading.step
+    step = subscription._loop.step
 
     def refused_at_first():
         if left[0]:
@@ -950,7 +952,7 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
             raise Refused("no grant")
         return step()
 
-    monkeypatch.setattr(subscription._reading, "step", refused_at_first)
+    monkeypatch.setattr(subscription._loop, "step", refused_at_first)
     monkeypatch.setattr(running, "LASTING_S", 0.01)
     with subscription:
         wait_until(lambda: found)
@@ -964,7 +966,7 @@ def test_what_ends_a_subscription_is_raised_by_stop(live_log):
     subscription.start()
     client.delete_log("events")
     subscription._specs._known = None
-    wait_until(lambda: not subscription._running.thread.is_alive())
+    wait_until(lambda: not subscription._threads.thread.is_alive())
     with pytest.raises(LogNotFound):
         subscription.stop()
 

@@ -16,7 +16,7 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.rendezvous import Names
 from cqueue.store.subscriptions import MemberRow, SubscriptionKey
 
-BEAT_US = 1_500_000
+HEARTBEAT_US = 1_500_000
 """µs between heartbeats, and between reads of the subscription: half of `EXPIRY_US`."""
 EXPIRY_US = 3_000_000
 """µs for which a heartbeat counts: long enough for one to be lost, short enough for a quick takeover."""
@@ -30,7 +30,7 @@ def is_alive(spec: LogSpec, row: MemberRow, now_us: int) -> bool:
     return now_us <= row.seen + EXPIRY_US + spec.skew_us
 
 
-def is_sure(spec: LogSpec, beat_us: int, now_us: int) -> bool:
+def is_surely_alive(spec: LogSpec, beat_us: int, now_us: int) -> bool:
     """Return whether all others certainly take a member alive whose last heartbeat was at `beat_us`."""
     return now_us < beat_us + EXPIRY_US - spec.skew_us
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.source import SLICE_BYTES, Read, Source, Stretch
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.store.log_operations import PeekRecords
 

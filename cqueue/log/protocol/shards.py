@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.store.log_operations import ReadLogShards
 from cqueue.store.operations import Operation

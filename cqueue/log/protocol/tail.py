@@ -22,7 +22,7 @@ BACK_BYTES = 64 << 10
 """Bytes that a read goes back over, about, where records are large."""
 
 
-class Tail:
+class EarlyRecords:
     """The records beyond the horizon that were handed out, by partition."""
 
     def __init__(self) -> None:
@@ -30,18 +30,18 @@ class Tail:
         self._back_rows: dict[int, int] = {}
 
     def read(
-        self, spec: LogSpec, positions: Mapping[int, int], began_us: int, told: Collection[int] = ()
+        self, spec: LogSpec, positions: Mapping[int, int], began_us: int, hinted: Collection[int] = ()
     ) -> Proto[list[Record]]:
         """Return the readable records behind these positions that were not handed out yet.
 
-        told: partitions with notified appends. One statement asks all others without records together.
+        hinted: partitions with notified appends. One statement asks all others without records together.
 
         Raises:
             NotDone: a read failed; nothing is handed out.
         """
         merge = Merge(spec, {each: self._after(each, position) for each, position in positions.items()})
         for partition, source in merge.sources.items():
-            source.quiet = partition not in told and partition not in self._given
+            source.quiet = partition not in hinted and partition not in self._given
         found: list[Record] = []
         end = ids.highest_at(began_us + spec.skew_us)  # a writer's clock may be ahead
         while (more := (yield from merge.more(spec, end, began_us))) is not None:

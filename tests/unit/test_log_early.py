@@ -1,4 +1,4 @@
-"""Records before they are stable: low-latency followers and subscriptions, and what tells them to look."""
+"""Test records before they are stable: low-latency followers and subscriptions, and their notifications."""
 
 import threading
 import time
@@ -58,7 +58,7 @@ def id_of(log_id):
 
 
 def test_a_member_that_is_told_hands_a_record_out_before_it_is_stable(client, log, store):
-    """And before its next poll."""
+    """A notified member also does not wait for its next poll."""
     member = early(client)
     store.pass_time(milliseconds=1)
     log.append("t", b"0", partition=1)
@@ -67,7 +67,7 @@ def test_a_member_that_is_told_hands_a_record_out_before_it_is_stable(client, lo
 
 
 def test_positions_stay_at_the_horizon(client, log, store):
-    """What was handed out early is written down once nothing before it can come any more."""
+    """The position of an early record is written once no record before it can appear any more."""
     member = early(client, pace=MemberOptions(checkpoint_s=0.1))
     at = id_of(log.append("t", b"0", partition=1))
     for _ in range(20):
@@ -84,7 +84,7 @@ def horizon(log, store):
 
 
 def test_a_record_that_lands_late_is_handed_out_after_later_ones(client, log, store):
-    """Once; and no position passes it before it is done."""
+    """The late record is handed out once, and no position passes it before it is done."""
     member = early(client)
     appended = []
     store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
@@ -99,7 +99,7 @@ def test_a_record_that_lands_late_is_handed_out_after_later_ones(client, log, st
 
 
 def test_a_late_record_whose_listener_fails_holds_the_position(client, log, store):
-    """Later ones are done; a successor begins before it all the same."""
+    """Later records are done, but a successor begins before the failed one."""
     appended = []
     store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
 
@@ -124,7 +124,7 @@ def test_a_late_record_whose_listener_fails_holds_the_position(client, log, stor
 
 
 def test_the_next_member_may_repeat_and_misses_nothing(client, log, store):
-    """What was handed out beyond the horizon is handed out again after a takeover."""
+    """After a takeover, early records are handed out again."""
     member = early(client)
     for number in range(40):
         log.append("t", b"%d" % number)
@@ -141,7 +141,7 @@ def test_the_next_member_may_repeat_and_misses_nothing(client, log, store):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_members_that_come_and_go_miss_nothing(client, log, store, seed):
-    """Each record is handed out at least once, whoever is told of it, and whatever fails."""
+    """Each record is handed out at least once, whichever member is notified, and whatever fails."""
     rng = Random(seed)
     members, sent = [early(client), early(client)], 0
     store.trouble = lambda _: rng.random() < 0.02 and fail()
@@ -182,7 +182,7 @@ def try_(act):
 
 
 class Rung:
-    """A doorbell that notes what is asked of it."""
+    """A doorbell that records its calls."""
 
     def __init__(self):
         self.rung = []
@@ -199,7 +199,7 @@ class Rung:
 
 
 def test_all_readers_of_a_log_are_told():
-    """Those of this process and, once each, those of others; of another log nobody."""
+    """Readers of this and, once each, of other processes are notified; readers of other logs are not."""
     doorbell = Rung()
     bells, woken = LogBells(doorbell), []
     readers = [AppendHints(lambda number=number: woken.append(number)) for number in range(3)]
@@ -254,7 +254,7 @@ def live():
 
 
 def test_a_follower_that_waits_is_woken(live):
-    """Long before its next poll."""
+    """A notification comes long before the follower's next poll."""
     _, log = live
     with log.follow(low_latency=True, poll_interval=LONG) as follower:
         follower.poll()

@@ -1,4 +1,4 @@
-"""The pace of sweeps, passes and look-backs: no read is to cross more than about 1,000 tombstones."""
+"""Test the tombstone budget of sweeps, passes and look-backs: about 1,000 tombstones a read at most."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ def view() -> RowMemory:
 
 
 def test_a_pass_goes_no_faster_than_where_messages_lay_densest():
-    """However sparse it was for a while: what lies ahead may be as dense, and a third leaves room."""
+    """After a sparse part the next one may be as dense as the densest, and threefold in places."""
     row = view()
     row.reads.budget.note_density(500, 500, 600_000)  # 500 messages in 600 ms
     for _ in range(10 * PIECES_TO_DOUBLE):
@@ -44,7 +44,7 @@ def test_a_pass_takes_no_more_pieces_than_it_is_worth():
 
 
 def test_too_many_tombstones_shorten_the_next_piece_in_proportion():
-    """A piece that crossed ten times as many as it should is followed by one a tenth as long, at once."""
+    """A piece that crosses ten times its target is followed at once by one a tenth as long."""
     row = view()
     row.reads.budget.note_tombstones(TARGET_TOMBSTONES * 10)
     assert row.reads.budget.piece_us == FIRST_PIECE_US // 10
@@ -78,7 +78,7 @@ def cursor(boundary_us):
 
 
 def took(row: RowMemory, after_us: int, upto_us: int, count: int) -> None:
-    """So many messages were taken, evenly spread behind a boundary up to a new one."""
+    """Note `count` taken messages, evenly spread between an old boundary and a new one."""
     step_us = (upto_us - after_us) / count
     row.reads.budget.note_taken(
         0, at(after_us), [at(after_us + round(step_us * (number + 1))) for number in range(count)]
@@ -86,7 +86,7 @@ def took(row: RowMemory, after_us: int, upto_us: int, count: int) -> None:
 
 
 def test_a_look_back_covers_what_was_taken_last_and_no_more_than_may_be_crossed():
-    """Of two batches of 300 messages the later one is read again, and a part of the other."""
+    """Of two batches of 300 messages, a look-back reads the later one and part of the earlier."""
     row = view()
     took(row, 1_000_000, 1_010_000, 300)
     took(row, 1_010_000, 1_020_000, 300)
@@ -95,7 +95,7 @@ def test_a_look_back_covers_what_was_taken_last_and_no_more_than_may_be_crossed(
 
 
 def test_a_look_back_leaves_what_others_took_to_them():
-    """Nobody knows how many tombstones lie where another consumer has moved the boundary on."""
+    """A consumer cannot know how many tombstones lie where another one has moved the boundary."""
     row = view()
     took(row, 1_000_000, 1_010_000, 300)
     assert look_back(row, SPEC, cursor(2_000_000), DUE_US) == (at(1_000_000), at(1_010_000))
@@ -105,14 +105,14 @@ def test_a_look_back_leaves_what_others_took_to_them():
 
 
 def test_a_look_back_covers_all_of_epsilon_where_messages_are_few():
-    """A trickle: whoever took what is there, reading ε of it again costs nothing."""
+    """In a trickle, reading the last ε again costs nothing, whichever consumer took the messages."""
     row = view()
     took(row, 1_000_000, 2_000_000, 20)
     assert look_back(row, SPEC, cursor(3_000_000), DUE_US) == (at(3_000_000 - EPSILON_US), at(3_000_000))
 
 
 def test_where_tombstones_lie_is_known_of_what_we_took():
-    """Reads end where they cross a few hundred; what lies outside of it is not known."""
+    """A read within the counted messages ends after a few hundred; outside of them nothing is known."""
     row = view()
     assert row.reads.budget.counted_end(0, 0, at(10_000)) is None
     for number in range(20):
@@ -126,7 +126,7 @@ def test_where_tombstones_lie_is_known_of_what_we_took():
 
 
 def test_no_read_of_what_we_took_crosses_too_much():
-    """From wherever it begins, and however the messages were taken."""
+    """The bound holds from any id, and however the messages were taken."""
     row = view()
     sizes = [1, 700, 3, 149, 151, 20, 450, 80] * 20
     for number, size in enumerate(sizes):

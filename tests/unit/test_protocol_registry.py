@@ -1,4 +1,4 @@
-"""What readers know of wide rows, and how wide rows and epochs end."""
+"""Test what readers know of wide rows, and how wide rows and epochs end."""
 
 from dataclasses import replace
 
@@ -218,7 +218,7 @@ def test_stale_producer_cannot_bring_back_a_retired_row():
 
 
 class _HalfAPack(MemoryStore):
-    """One whose reads of ids show a pack that has no bodies, until it is deleted."""
+    """A store whose reads of ids show a pack that has no bodies, until it is deleted."""
 
     def __init__(self, now, pack):
         super().__init__(now)
@@ -235,7 +235,7 @@ class _HalfAPack(MemoryStore):
 
 
 def test_what_only_seems_to_be_live_keeps_no_row_for_ever():
-    """The remains of a pack that nobody acknowledged, whose only whole copy was lost."""
+    """A pack without a whole copy, whose send was never acknowledged, is deleted."""
     table = Table()
     table.store = _HalfAPack(lambda: table.time_us, ids.packed(NOON_US * 10, 5, 3))
     register(table, NOON_US)

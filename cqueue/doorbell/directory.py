@@ -71,7 +71,7 @@ class Directory:
         self._me = me
         self._others: dict[str, Mapping[str, ListenerRow]] = {}
         self._names: dict[tuple[str, bool], Names] = {}
-        self._told: dict[Target, Sequence[ListenerRow]] = {}
+        self._by_target: dict[Target, Sequence[ListenerRow]] = {}
 
     def refreshed(
         self, ask: Callable[[Operation[Any]], Any], clock: Callable[[], float] = time.monotonic
@@ -93,11 +93,11 @@ class Directory:
 
     def others(self, target: Target) -> Sequence[ListenerRow]:
         """Return the other processes to notify; none if this process is to be notified, or nobody waits."""
-        told = self._told.get(target)
+        told = self._by_target.get(target)
         if told is None:
-            if len(self._told) >= REMEMBERED:
-                self._told.clear()
-            told = self._told[target] = self._find(target)
+            if len(self._by_target) >= REMEMBERED:
+                self._by_target.clear()
+            told = self._by_target[target] = self._find(target)
         return told
 
     def _find(self, target: Target) -> Sequence[ListenerRow]:

@@ -34,7 +34,7 @@ PASS_IDS = 100
 """Ids that one read of a pass asks for: one live id is enough to keep the wide row."""
 READS_AT_ONCE = 60
 """Reads that one claim makes at most for a pass: messages of other wide rows wait meanwhile."""
-Found = dict[int, list[int]]
+LiveIds = dict[int, list[int]]
 """Live ids, by priority."""
 GROWTH = 4
 """Factor by which pieces above the boundary get longer while they cross few tombstones."""
@@ -68,9 +68,10 @@ def try_retire(draft: Draft) -> Proto[None]:
     more, and each claim checks that no slot is in use.
     """
     memory = draft.memory
+    passed = memory.reads.retirement_pass
     if not may_retire(draft):
         return
-    if not memory.reads.retirement_pass.upto:
+    if not passed.upto:
         memory.reads.budget.restart()
     found = yield from _pass_others(draft)
     left = READS_AT_ONCE
@@ -79,12 +80,12 @@ def try_retire(draft: Draft) -> Proto[None]:
             found, reads = yield from _pass_priority(draft, priority, left)
             left -= reads
     if found:
-        memory.reads.retirement_pass.restart()
+        passed.restart()
         yield from _take_strays(draft, found)
-    elif all(memory.reads.retirement_pass.upto.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
-        draft.retire = not memory.reads.retirement_pass.quarantine
-        if memory.reads.retirement_pass.quarantine:
-            memory.reads.retirement_pass.restart()
+    elif all(passed.upto.get(priority, 0) >= _end(draft) for priority in PRIORITIES):
+        draft.retire = not passed.quarantine
+        if passed.quarantine:
+            passed.restart()
             memory.rest_until_us = draft.now_us + QUARANTINE_REST_US
 
 
@@ -92,52 +93,49 @@ def _end(draft: Draft) -> int:
     return ids.highest_at(draft.memory.end_us)
 
 
-def _pass_others(draft: Draft) -> Proto[Found]:
+def _pass_others(draft: Draft) -> Proto[LiveIds]:
     """Return live ids of the unregistered priorities, each read at once, as they should be empty."""
-    memory = draft.memory
-    others = [
-        p for p in PRIORITIES if p not in memory.priorities and p not in memory.reads.retirement_pass.upto
-    ]
+    upto = draft.memory.reads.retirement_pass.upto
+    others = [p for p in PRIORITIES if p not in draft.memory.priorities and p not in upto]
     found, _ = yield from _pass_over(draft, [Piece(priority, ids.START, _end(draft)) for priority in others])
     if not found:
-        memory.reads.retirement_pass.upto.update(dict.fromkeys(others, _end(draft)))
+        upto.update(dict.fromkeys(others, _end(draft)))
     return found
 
 
-def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[Found, int]]:
+def _pass_priority(draft: Draft, priority: int, most: int) -> Proto[tuple[LiveIds, int]]:
     """Pass over one priority until live ids are found or `most` reads are made; return both.
 
     Below the boundary the tombstone budget bounds the pieces. Above the boundary few messages were taken, so
     pieces grow until they do cross tombstones, e.g. those of a purge.
     """
     memory, at, end, reads = draft.memory, draft.head.cursor(priority), _end(draft), 0
-    after = memory.reads.retirement_pass.upto.get(
-        priority, ids.lowest_at(memory.wide_row.time_shard * 1000) - 1
-    )
-    longest_us = memory.reads.budget.piece_us
+    budget, passed = memory.reads.budget, memory.reads.retirement_pass.upto
+    after = passed.get(priority, ids.lowest_at(memory.wide_row.time_shard * 1000) - 1)
+    longest_us = budget.piece_us
     while after < end and reads < most:
         pieces: list[Piece] = []
         while len(pieces) < SIDE_BY_SIDE and after < end:
-            piece_us = memory.reads.budget.piece_us if memory.open or after < at.boundary else longest_us
-            upto = memory.reads.budget.piece_end(priority, after, end, piece_us)
+            piece_us = budget.piece_us if memory.open or after < at.boundary else longest_us
+            upto = budget.piece_end(priority, after, end, piece_us)
             pieces.append(Piece(priority, after, upto))
             after = upto
         reads += len(pieces)
         try:
             found, crossed = yield from _pass_over(draft, pieces)
         except NotDone:
-            memory.reads.budget.note_failure()
+            budget.note_failure()
             raise
         if found:
             return found, reads
-        memory.reads.retirement_pass.upto[priority] = after
-        memory.reads.budget.note_tombstones(crossed)
-        is_clear = crossed <= TARGET_TOMBSTONES and not memory.reads.budget.cautious
-        longest_us = longest_us * GROWTH if is_clear else memory.reads.budget.piece_us
+        passed[priority] = after
+        budget.note_tombstones(crossed)
+        is_clear = crossed <= TARGET_TOMBSTONES and not budget.cautious
+        longest_us = longest_us * GROWTH if is_clear else budget.piece_us
     return {}, reads
 
 
-def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[Found, int]]:
+def _pass_over(draft: Draft, pieces: list[Piece]) -> Proto[tuple[LiveIds, int]]:
     """Read pieces side by side; return their live ids, and the most tombstones that one read crossed."""
     if not pieces:
         return {}, 0
@@ -162,7 +160,7 @@ def _not_in_quarantine(draft: Draft, piece: Piece, answer: IdSlice) -> Proto[lis
         answer = yield from ReadIds(draft.memory.wide_row, *rest, PASS_IDS)
 
 
-def _take_strays(draft: Draft, found: Found) -> Proto[None]:
+def _take_strays(draft: Draft, found: LiveIds) -> Proto[None]:
     """Take messages found behind a cursor, which were sent late or brought back by a repair.
 
     An unreadable message stays, and so does its wide row, until the next pass after a rest.

@@ -29,6 +29,7 @@ from cqueue.store.operations import (
     ReadShards,
     ReadSlice,
     ShardRow,
+    Slice,
     SlotRow,
     SlotState,
     UnregisterShard,
@@ -294,14 +295,12 @@ def purge(spec: QueueSpec) -> Proto[int]:
         for priority in sorted(row.priorities):
             walk = Walk(spec, wide_row)
             while not walk.done:
-                page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
+                page = yield from _next_page(walk, wide_row, priority)
                 total += len(page.rows)
                 if page.rows:
                     yield from discard(wide_row, priority, page.rows)
                 if page.damaged:
                     yield from DropMessages(wide_row, priority, page.damaged, now_us)
-                full = len(page.rows) == PURGED_AT_ONCE
-                walk.passed(page.rows[-1].id if full else None, page.tombstones)
     return total
 
 
@@ -312,9 +311,15 @@ def examine(spec: QueueSpec) -> Proto[None]:
         for priority in sorted(priorities):
             walk = Walk(spec, wide_row)
             while not walk.done:
-                page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
-                full = len(page.rows) == PURGED_AT_ONCE
-                walk.passed(page.rows[-1].id if full else None, page.tombstones)
+                yield from _next_page(walk, wide_row, priority)
+
+
+def _next_page(walk: Walk, wide_row: WideRow, priority: int) -> Proto[Slice]:
+    """Read the next messages of a walk, unreadable ones included."""
+    page: Slice = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
+    full = len(page.rows) == PURGED_AT_ONCE
+    walk.passed(page.rows[-1].id if full else None, page.tombstones)
+    return page
 
 
 def discard(wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:

@@ -490,7 +490,7 @@ LONG = timedelta(seconds=30)
 
 
 def waiting(consumer):
-    """Start a thread that receives; return once it waits, with the queue that its messages go to."""
+    """Start a thread that receives; return, once it waits, the callback that records its messages."""
     came = Heard()
     thread = threading.Thread(
         target=lambda: came(consumer.receive(1, wait=timedelta(seconds=60))), daemon=True

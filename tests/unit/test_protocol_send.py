@@ -32,7 +32,7 @@ def live(table: Table, flush) -> int:
 
 
 def failing(kind: type, error: Exception, times: int = 1):
-    """Return a hook that fails the first `count` operations of a kind before they reach the store."""
+    """Return a hook that fails the first `times` operations of a kind before they reach the store."""
     left = [times]
 
     def hook(operation: object) -> None:

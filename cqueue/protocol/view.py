@@ -23,8 +23,8 @@ BOUNDARY_CURRENT_US = 50_000
 too many tombstones."""
 
 MAX_UNSEEN_US = 2_500_000
-"""µs for which a lone consumer counts a boundary as current. An idle consumer pauses for less, so another one
-would have shown itself by then."""
+"""µs for which a lone consumer counts a boundary as current: just above the idle pause of 2 s.
+After a longer time nothing shows whether another consumer has claimed."""
 
 UNKNOWN_SIZE = 8 << 10
 """Bytes that a message is assumed to have before any was read: half of the largest inline body."""

@@ -339,7 +339,9 @@ class Client:
             start=start,
             on_expired=on_expired,
             policy=policy_of(max_attempts, wait),
-            pace=pace_of(poll_interval, max_poll_interval, checkpoint_interval, checkpoint_records, buffer),
+            options=pace_of(
+                poll_interval, max_poll_interval, checkpoint_interval, checkpoint_records, buffer
+            ),
             on_event=on_event,
             low_latency=low_latency,
             bells=self._log_bells,

@@ -21,7 +21,7 @@ from cqueue.errors import BadInput, DamagedRow
 from cqueue.log.positions import Point, Start
 from cqueue.log.protocol.definition import definition_of, origin_of
 from cqueue.protocol import survey
-from cqueue.protocol.lock import settle
+from cqueue.protocol.lock import mutate_once
 from cqueue.protocol.sanity import next_fence
 from cqueue.protocol.spec import Proto
 from cqueue.store import decode
@@ -223,7 +223,7 @@ def _give_back(wide_row: WideRow, priority: int, id_: int, stored: dict[str, Any
         rev=next_fence(stored.get("rev"), now_us),
         tally=aside.tally,
     )
-    return (yield from settle(Mutate(wide_row, slots=(SlotChange(stored.get("rev"), row),))))
+    return (yield from mutate_once(Mutate(wide_row, slots=(SlotChange(stored.get("rev"), row),))))
 
 
 def _refusal(damage: Damage) -> BadInput:

@@ -1,7 +1,7 @@
-"""The doorbell: a process that has sent something tells another one that waits for it, by one datagram.
+"""The doorbell: a process that has sent something notifies a process that waits for it, by one datagram.
 
-A datagram is a hint and nothing else. Polling stays the truth: a datagram that is lost, late, repeated,
-forged or misdirected costs at most a poll.
+A datagram is only a hint. Consumers find every message by polling as well, so a datagram that is lost, late,
+repeated, forged or misdirected costs at most a poll.
 """
 
 from cqueue.doorbell.counts import HintCounts

@@ -1,4 +1,4 @@
-"""What a client counts of its doorbell."""
+"""Count what a client's doorbell does."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class HintCounts:
-    """Datagrams by which processes tell each other of messages, of one client since it was made.
-
-    Each count only grows.
+    """Counts of a client's datagrams since it was made; each count only grows.
 
     Attributes:
-        sent: handed to the network; nobody knows how many arrived.
-        unsent: refused by the network.
-        received: made by senders of this keyspace.
-        deferred: of those received, how many caused no look at once, and perhaps one together: they came too
-            often, or from a sender whose clock is ahead.
-        misdirected: of those received, how many were of a queue that nobody here waits for any more.
-        forged: received, and not made by a sender of this keyspace, or damaged on the way.
+        sent: datagrams handed to the network; nobody knows how many arrived.
+        unsent: datagrams that the network refused.
+        received: datagrams from senders of this keyspace.
+        deferred: of those received, datagrams that caused no poll at once, and perhaps one together: they
+        came
+            too often, or from a sender whose clock is ahead.
+        misdirected: of those received, datagrams of a queue or log that nobody here waits for any more.
+        forged: datagrams not made by a sender of this keyspace, or damaged on the way.
     """
 
     sent: int = 0
@@ -31,7 +30,7 @@ class HintCounts:
 
 
 def added(counts: Iterable[HintCounts]) -> HintCounts:
-    """The counts of several clients together."""
+    """Return the sum of several clients' counts."""
     total = HintCounts()
     for one in counts:
         for each in fields(HintCounts):

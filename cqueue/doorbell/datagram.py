@@ -1,4 +1,4 @@
-"""Datagrams: what they say, and how a listener tells that a sender of its keyspace made them."""
+"""Encode and decode datagrams, with a tag that proves that a sender of the keyspace made them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from hmac import compare_digest
 from typing import Final, NamedTuple
 
 VERSION: Final = 1
+"""Version of the datagram's format; a listener drops all others."""
 NAME_BYTES: Final = 8
+"""Bytes of a hashed name: two names of one keyspace are unlikely to collide."""
 MAX_PLACE: Final = 48
+"""Bytes of a place at most."""
 
 _HEAD: Final = struct.Struct("!B8sHq")
 _TAG_BYTES: Final = 16
 LONGEST: Final = _HEAD.size + MAX_PLACE + _TAG_BYTES
-"""Bytes of a datagram, which fits any network unfragmented."""
+"""Bytes of a datagram at most: it fits any network unfragmented."""
 
 
 class Ring(NamedTuple):
-    """What a datagram says.
+    """The content of a datagram.
 
-    name: `short_name` of what rings, the partition name of a queue or of a log. place: where in it, in bytes
-    that only those know who ring and listen there. flags: 16 bits that are added up when rings of one place
-    are merged. due_us: the cluster's time, before which there may be nothing to find; 0: at once.
+    name: `short_name` of the queue's or log's name in partition keys. place: where in the queue or log, in a
+    form that only its ringers and listeners know. flags: 16 bits, combined by OR when rings of one place are
+    merged. due_us: cluster time before which there may be nothing to find; 0 for at once.
     """
 
     name: bytes
@@ -31,23 +34,23 @@ class Ring(NamedTuple):
     due_us: int = 0
 
     def __or__(self, other: Ring) -> Ring:
-        """Two rings of one place as one."""
+        """Merge two rings of one place."""
         return self._replace(flags=self.flags | other.flags, due_us=max(self.due_us, other.due_us))
 
 
 def short_name(name: str) -> bytes:
-    """A hash for a name of any length."""
+    """Return the hash of a name of any length."""
     return blake2b(name.encode(), digest_size=NAME_BYTES).digest()
 
 
 def encode(ring: Ring, key: bytes) -> bytes:
-    """The datagram for the listener that has this key."""
+    """Return the datagram for the listener with this key."""
     said = _HEAD.pack(VERSION, ring.name, ring.flags, ring.due_us) + ring.place
     return said + _tag(said, key)
 
 
 def decode(data: bytes, key: bytes) -> Ring | None:
-    """What a datagram says; None if nobody who knows the key has made it, or another version."""
+    """Return a datagram's content; None if its tag does not fit the key, or its version is another one."""
     said, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
     if not _HEAD.size <= len(said) <= LONGEST - _TAG_BYTES or not compare_digest(tag, _tag(said, key)):
         return None

@@ -1,4 +1,4 @@
-"""What senders know of listeners: all rows, of which those were read anew that had changed."""
+"""Keep a copy of all listeners' rows; a refresh reads only rows that have changed."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from cqueue.rendezvous import Names, thing
 from cqueue.store.control import ListenerRow, ReadDigests, ReadListeners
 from cqueue.store.operations import Operation
 
-LISTED_BYTES: Final = 4
-MOST_LISTED: Final = 16_000
-"""A process that waits for more names than this says that it waits for all: its row is written often."""
+NAME_PREFIX_BYTES: Final = 4
+"""Bytes of each hashed name in a listener's row; a collision costs a misdirected datagram."""
+MAX_NAMES: Final = 16_000
+"""Names in a listener's row at most, 64 KB, as it is written often. A process with more names lists "all"."""
 REMEMBERED: Final = 10_000
-"""Places whose listener need not be found out again."""
+"""Targets whose listeners are remembered; beyond that all are forgotten and computed again."""
 
 
-def listing(names: Iterable[bytes]) -> bytes | None:
-    """The column `names` of a process that waits for these short names."""
-    short = sorted({name[:LISTED_BYTES] for name in names})
-    return b"".join(short) if len(short) <= MOST_LISTED else None
+def encode_names(names: Iterable[bytes]) -> bytes | None:
+    """Return the column `names` of a process that waits for these short names; None stands for all."""
+    short = sorted({name[:NAME_PREFIX_BYTES] for name in names})
+    return b"".join(short) if len(short) <= MAX_NAMES else None
 
 
-def lists(names: bytes | None, name: bytes) -> bool:
-    """Whether a listing holds a short name."""
+def names_contain(names: bytes | None, name: bytes) -> bool:
+    """Return whether a listener's column `names` holds a short name."""
     if names is None:
         return True
-    at = names.find(name[:LISTED_BYTES])
-    while at > 0 and at % LISTED_BYTES:
-        at = names.find(name[:LISTED_BYTES], at + 1)
+    at = names.find(name[:NAME_PREFIX_BYTES])
+    while at > 0 and at % NAME_PREFIX_BYTES:
+        at = names.find(name[:NAME_PREFIX_BYTES], at + 1)
     return at >= 0
 
 
 class Target(NamedTuple):
-    """Who is told of what.
+    """What a ring is about, which decides the listeners that are notified.
 
-    name: of what rings, a queue's or a log's partition name. place: where in it. here: this process waits for
-    the name as well. to_all: all who wait are told, and not only the one that comes first for the place.
-    passed: this process was told and cannot look; who comes after it is to be told.
+    name: the queue's or log's name in partition keys. place: where in it. here: this process waits for the
+    name as well. to_all: notify all listeners, not only the one that ranks first for the place. passed: this
+    process was notified and cannot poll, so the listener that ranks next is notified.
     """
 
     name: str
@@ -50,10 +51,10 @@ class Target(NamedTuple):
 
 
 class Directory:
-    """Listeners by what they wait for. Thread-safe: what it remembers is written whole.
+    """The listeners of a keyspace. Thread-safe, because remembered values are replaced whole.
 
-    me: the name of this process among listeners. digests: of the rows, by listener. read_s: when the read
-    began by which they are known.
+    me: this process's name among listeners. digests: of the rows, by listener. read_s: when the read of the
+    digests began.
     """
 
     def __init__(
@@ -70,12 +71,12 @@ class Directory:
         self._me = me
         self._others: dict[str, Mapping[str, ListenerRow]] = {}
         self._names: dict[tuple[str, bool], Names] = {}
-        self._told: dict[Target, Sequence[ListenerRow]] = {}
+        self._by_target: dict[Target, Sequence[ListenerRow]] = {}
 
     def refreshed(
         self, ask: Callable[[Operation[Any]], Any], clock: Callable[[], float] = time.monotonic
     ) -> Directory:
-        """The directory of now: only what has changed is read, and this one stays if nothing has.
+        """Return an up-to-date directory, this one if nothing has changed. Only changed rows are read.
 
         ask: performs one operation.
         """
@@ -91,12 +92,12 @@ class Directory:
         return Directory(rows, me=self._me, digests=digests, read_s=began_s)
 
     def others(self, target: Target) -> Sequence[ListenerRow]:
-        """The other processes that are to be told; none if it is this one, or nobody waits."""
-        told = self._told.get(target)
+        """Return the other processes to notify; none if this process is to be notified, or nobody waits."""
+        told = self._by_target.get(target)
         if told is None:
-            if len(self._told) >= REMEMBERED:
-                self._told.clear()
-            told = self._told[target] = self._find(target)
+            if len(self._by_target) >= REMEMBERED:
+                self._by_target.clear()
+            told = self._by_target[target] = self._find(target)
         return told
 
     def _find(self, target: Target) -> Sequence[ListenerRow]:
@@ -113,10 +114,10 @@ class Directory:
         return [waiting[name] for name in ranked[first : first + 1] if name in waiting]
 
     def _waiting(self, name: str) -> Mapping[str, ListenerRow]:
-        """Other processes that wait for a name, by their own names."""
+        """Return the other processes that wait for a name, by process name."""
         found = self._others.get(name)
         if found is None:
             short = short_name(name)
-            found = {row.listener: row for row in self._rows if lists(row.names, short)}
+            found = {row.listener: row for row in self._rows if names_contain(row.names, short)}
             self._others[name] = found
         return found

@@ -1,4 +1,4 @@
-"""What senders and waiting consumers of one client share: who listens, and the thread that does the rest."""
+"""The doorbell of one client: it rings listeners in other processes, and listens for their rings."""
 
 from __future__ import annotations
 
@@ -15,57 +15,58 @@ from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, short_name
 from cqueue.doorbell.directory import Directory, Target
 from cqueue.doorbell.listener import Address
-from cqueue.doorbell.presence import NEVER, Heard, Presence
-from cqueue.doorbell.ringer import Ringer
+from cqueue.doorbell.presence import NEVER, OnRing, Presence
+from cqueue.doorbell.ringer import RingCoalescer
 from cqueue.doorbell.sender import Sender
-from cqueue.doorbell.trouble import Trouble
+from cqueue.doorbell.trouble import FailureLog
 from cqueue.errors import CqueueError, Refused
 from cqueue.rendezvous import own_name
 
-READ_AGAIN_S: Final = 3.0
-"""A ring finds out who listens by rows that are older, and has them read anew."""
+REFRESH_S: Final = 3.0
+"""Age in s from which a ring has the directory read again, while it still uses the old one."""
 STALE_S: Final = 10.0
-"""By rows that are older it does not go before they were read."""
-FAILED_S: Final = 5.0
-"""Pause after Cassandra did not answer."""
-OFF_S: Final = 60.0
-"""Pause where the table or a grant is missing, or no socket can be opened: somebody may mend it."""
-LEAVE_S: Final = 0.2
-"""What a close may wait for rings that are still to go, and for the row to be let go."""
+"""Age in s from which a ring waits until the directory was read again. Listeners change seldom, and polling
+finds what a stale directory misses."""
+UNANSWERED_PAUSE_S: Final = 5.0
+"""Seconds to wait after Cassandra did not answer."""
+BROKEN_PAUSE_S: Final = 60.0
+"""Seconds to wait if the table or a grant is missing, or no socket opens: an operator has to mend it."""
+CLOSE_WAIT_S: Final = 0.2
+"""Seconds that `close` waits for pending rings, and for the listener's row to be removed."""
 
 _made = itertools.count()
 
 
 def _new_name() -> str:
-    """The process's own name, for the first of its clients."""
+    """Return a name for this client: the process's own name for the first one, a numbered one for others."""
     number = next(_made)
     return f"{own_name()}+{number}" if number else own_name()
 
 
 class Doorbell:
-    """Rings other processes, and is rung by them. Thread-safe; one for a client.
+    """Rings other processes, and is rung by them. Thread-safe; each client has one.
 
-    No call fails or waits for Cassandra. What goes wrong is logged once, and costs polls.
+    No call fails or waits for Cassandra. A failure is logged once, and costs polls.
 
     Args:
-        ask: performs one operation of the store; called on a thread of the doorbell's own.
-        address: where this process may be told.
+        ask: performs one operation of the store; called on the doorbell's own thread.
+        address: where this process receives datagrams.
         now_us: the cluster's time.
 
     Attributes:
-        name: of this process among listeners. It is the one that its dispatcher has as well, so that who is
-            told of a wide row is who looks there first.
+        name: this client's name among listeners. Its dispatcher has the same name, so that the process that
+            is notified of a wide row is the one that looks there first.
     """
 
     def __init__(self, ask: Callable[[Any], Any], address: Address, now_us: Callable[[], int]) -> None:
         self.counts = HintCounts()
         self.name = _new_name()
         self._ask = ask
-        self._trouble = Trouble()
-        self._sender = Sender(self.counts, self._trouble)
+        self._failures = FailureLog()
+        self._sender = Sender(self.counts, self._failures)
         self._presence = Presence(self.name, address, self.counts, now_us)
         self._directory = Directory(me=self.name)
-        self._ringer = Ringer[Target, Ring](operator.or_)
+        self._coalescer = RingCoalescer[Target, Ring](operator.or_)
         self._changed = Condition()
         self._is_read_due = self._has_work = self._closing = False
         self._thread: Thread | None = None
@@ -73,27 +74,27 @@ class Doorbell:
 
     # ── waiting ──
 
-    def listen(self, name: str, heard: Heard) -> None:
-        """Have `heard` called as well when others ring at this name, from some moments on."""
+    def listen(self, name: str, on_ring: OnRing) -> None:
+        """Begin, within moments, to call `on_ring` when others ring for this name."""
         with self._changed:
-            self._presence.listen(name, heard, time.monotonic())
+            self._presence.listen(name, on_ring, time.monotonic())
             self._wake()
 
-    def forget(self, name: str, heard: Heard) -> None:
-        """Call it no more. Others learn within some seconds that nobody here waits, if nobody does."""
+    def forget(self, name: str, on_ring: OnRing) -> None:
+        """Stop calling `on_ring`. Others learn within seconds if nobody here waits for the name any more."""
         with self._changed:
-            self._presence.forget(name, heard, time.monotonic())
+            self._presence.forget(name, on_ring, time.monotonic())
             self._wake()
 
     # ── ringing ──
 
     def ring(self, target: Target, flags: int = 0, due_us: int = 0) -> bool:
-        """Tell other processes; whether the caller is to tell the consumers of this one.
+        """Notify other processes; return whether the caller is to notify consumers of this process.
 
-        due_us: the cluster's time, before which there may be nothing to find.
+        due_us: cluster time before which there may be nothing to find.
 
-        As long as it is not known who else waits, this process is told if it does; otherwise the ring goes as
-        soon as that is known.
+        While the directory is stale, this process is notified if it waits for the name. Otherwise the ring is
+        sent once the directory was read.
         """
         now_s = time.monotonic()
         is_stale = self._refresh(now_s)
@@ -105,21 +106,21 @@ class Doorbell:
         return target.here and target.to_all
 
     def _refresh(self, now_s: float) -> bool:
-        """Have it read who listens if that was long ago; whether it is too long ago to go by."""
+        """Have the directory read again if it is old; return whether it is too stale to use."""
         age_s = now_s - self._directory.read_s
-        if age_s > READ_AGAIN_S and not self._is_read_due:
+        if age_s > REFRESH_S and not self._is_read_due:
             with self._changed:
                 self._is_read_due = True
                 self._wake()
         return age_s > STALE_S
 
     def _offer(self, target: Target, ring: Ring, now_s: float) -> None:
-        """Ring now, or soon; or once it was read who listens."""
+        """Send a ring now, or after its gap, or once the directory was read."""
         with self._changed:
             if self._is_read_due and now_s - self._directory.read_s > STALE_S:
-                self._ringer.put_off(target, ring)
+                self._coalescer.delay(target, ring)
                 return
-            goes = self._ringer.offer(target, ring, now_s)
+            goes = self._coalescer.offer(target, ring, now_s)
             if not goes:
                 self._wake()
         if goes:
@@ -128,14 +129,14 @@ class Doorbell:
     # ── the thread ──
 
     def _wake(self) -> None:
-        """Something is to be done. The mutex is held."""
+        """Wake the thread, or start it. The caller holds the mutex."""
         self._has_work = True
         if self._thread is None and not self._closing:
             thread = Thread(target=self._run, name="cqueue-doorbell", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as exc:  # there are too many, or Python is about to end
-                self._trouble.tell("doorbell_off", exc)
+            except RuntimeError as exc:  # there are too many threads, or Python is shutting down
+                self._failures.log_once("doorbell_off", exc)
                 return
             self._thread = thread
         self._changed.notify()
@@ -148,12 +149,12 @@ class Doorbell:
                 self._has_work = False
             self._work()
         self._work()
-        if (farewell := self._presence.farewell()) is not None:
-            with suppress(Exception):  # the client is being closed
-                self._ask(farewell)
+        if (removal := self._presence.removal()) is not None:
+            with suppress(Exception):  # the client is closing; the row expires by itself
+                self._ask(removal)
 
     def _rest_s(self) -> float | None:
-        until_s = min(self._ringer.next_s, self._presence.beat_s)
+        until_s = min(self._coalescer.next_s, self._presence.heartbeat_s)
         return None if until_s == NEVER else max(0.0, until_s - time.monotonic())
 
     def _work(self) -> None:
@@ -161,54 +162,54 @@ class Doorbell:
         if self._is_read_due:
             self._read()
             self._send_due()
-        if time.monotonic() >= self._presence.beat_s and not self._closing:
-            self._beat()
+        if time.monotonic() >= self._presence.heartbeat_s and not self._closing:
+            self._heartbeat()
 
     def _send_due(self) -> None:
         with self._changed:
             at_once = self._closing and not self._is_read_due
-            due = self._ringer.due(time.monotonic(), at_once=at_once)
+            due = self._coalescer.due(time.monotonic(), at_once=at_once)
         for target, ring in due:
             self._sender.send(ring, self._directory.others(target))
 
     def _read(self) -> None:
-        """Read who listens; what waited for that goes next. If it fails, what was known has to do."""
+        """Read the directory, and release rings that waited for it. If the read fails, keep the old one."""
         try:
             self._directory = self._directory.refreshed(self._ask)
         except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
             self._directory.read_s = time.monotonic() + self._pause_s(exc)
         with self._changed:
             self._is_read_due = False
-            self._ringer.release(time.monotonic())
+            self._coalescer.release(time.monotonic())
 
-    def _beat(self) -> None:
-        """Say where this process may be told, and of what; at first, open the socket for it."""
+    def _heartbeat(self) -> None:
+        """Write this process's row: its address and names. The first call opens the socket."""
         try:
             listener = self._presence.open()
             with self._changed:
-                beat = self._presence.beat(listener, time.monotonic())
-            self._ask(beat)
+                heartbeat = self._presence.heartbeat(listener, time.monotonic())
+            self._ask(heartbeat)
         except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
             with self._changed:
-                self._presence.beat_s = time.monotonic() + self._pause_s(exc)
+                self._presence.heartbeat_s = time.monotonic() + self._pause_s(exc)
 
     def _pause_s(self, error: Exception) -> float:
-        """Seconds before the doorbell tries again. Cassandra's failures are told by sends and receives."""
+        """Return the seconds until the next try; log the error unless sends and receives report it."""
         if isinstance(error, CqueueError) and not isinstance(error, Refused):
-            return FAILED_S
-        self._trouble.tell("doorbell_deaf" if isinstance(error, OSError) else "doorbell_off", error)
-        return OFF_S
+            return UNANSWERED_PAUSE_S
+        self._failures.log_once("doorbell_deaf" if isinstance(error, OSError) else "doorbell_off", error)
+        return BROKEN_PAUSE_S
 
     # ── the end ──
 
     def close(self) -> None:
-        """Let what waits go, tell others that nobody is here any more, and end; within a moment."""
+        """Send pending rings, remove this process's row, and end; waits 0.2 s at most."""
         if os.getpid() != self._pid:
-            return  # the thread and the mutex are those of the process that was forked
+            return  # after a fork, the thread and the mutex belong to the parent process
         with self._changed:
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join(LEAVE_S)
+            self._thread.join(CLOSE_WAIT_S)
         self._presence.close()
         self._sender.close()

@@ -1,4 +1,4 @@
-"""How often datagrams may cause a poll: what comes too often is merged, and told at the next turn."""
+"""Limit how often datagrams cause polls: merge those that come too often, and report them later."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cqueue.doorbell.datagram import Ring
 RATE: Final = 1000.0
 """Turns a second for each name: more polls than that find little more."""
 BURST: Final = 100
-"""Turns that may be taken at once."""
-MOST_PLACES: Final = 1000
-"""Places of one name that wait for a turn. A place beyond that is dropped: polling finds its messages."""
+"""Turns that may be taken at once: a tenth of a second's."""
+MAX_PLACES: Final = 1000
+"""Places of one name that wait for a turn at most. Other rings are dropped: polling finds their messages."""
 
 
 class _Waiting(NamedTuple):
-    """A ring, or several of one place merged: when the first may be told, and when the last."""
+    """A ring, or several of one place merged, with the earliest and the latest time to report it."""
 
     ring: Ring
     first_s: float
@@ -31,33 +31,33 @@ class Limiter:
     """A token bucket for each name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._next_s: dict[bytes, float] = {}  # when the bucket of a name will be full again
+        self._next_s: dict[bytes, float] = {}  # by name: when its bucket will be full again
         self._waiting: dict[bytes, dict[bytes, _Waiting]] = {}  # by name and place
-        self._until_s: dict[bytes, float] = {}  # what waits of a name may not be told before
+        self._until_s: dict[bytes, float] = {}  # by name: when its first waiting ring may be reported
 
     def offer(self, ring: Ring, now_s: float, until_s: float = 0.0) -> bool:
-        """Whether to tell it at once; else it waits for the next turn, unless too much does.
+        """Return whether to report a ring at once; otherwise it waits for the next turn, if there is room.
 
-        until_s: it is not to be told before. It holds up no other ring, not even one of its place.
+        until_s: the earliest time to report this ring. It delays no other ring, not even one of its place.
         """
         places = self._waiting.get(ring.name)
         if places is None and until_s <= now_s and self._takes_turn(ring.name, now_s):
             return True
         places = self._waiting.setdefault(ring.name, {})
-        if ring.place in places or len(places) < MOST_PLACES:
+        if ring.place in places or len(places) < MAX_PLACES:
             waiting = _Waiting(ring, until_s, until_s)
             places[ring.place] = waiting | places.get(ring.place, waiting)
             self._until_s[ring.name] = min(until_s, self._until_s.get(ring.name, until_s))
         return False
 
     def due(self, now_s: float) -> Iterator[Ring]:
-        """All that has waited for a turn which has come: one turn for all places of a name."""
+        """Yield the rings whose turn has come; all places of a name share one turn."""
         for name in list(self._waiting):
             if self._until_s[name] <= now_s and self._takes_turn(name, now_s):
                 yield from self._take(name, now_s)
 
     def _take(self, name: bytes, now_s: float) -> list[Ring]:
-        """What may be told of a name; what was merged with it and is due later is told again then."""
+        """Take the rings of a name that may be reported; one merged with a later ring stays for that one."""
         places, left = self._waiting.pop(name), dict[bytes, _Waiting]()
         for place, waiting in places.items():
             if waiting.last_s > now_s:
@@ -70,7 +70,7 @@ class Limiter:
         return [waiting.ring for waiting in places.values() if waiting.first_s <= now_s]
 
     def rest_s(self, now_s: float) -> float | None:
-        """How long until the next turn of what waits; None: nothing does."""
+        """Return the seconds until the next turn of a waiting ring; None if no ring waits."""
         turns = [
             max(until_s, self._next_s.get(name, 0.0) - (BURST - 1) / RATE)
             for name, until_s in self._until_s.items()

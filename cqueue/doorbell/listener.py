@@ -1,4 +1,4 @@
-"""The receiving end: one socket and one thread a process, whatever it waits for."""
+"""Receive datagrams: one socket and one thread for a client, however many names it waits for."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from cqueue.errors import NotDone
 from cqueue.logs import logger
 from cqueue.store.decode import KEY_BYTES
 
-MOST_EARLY_S: Final = 0.1
-"""A datagram waits no longer for the time that it names: where clocks differ by more, one is wrong."""
+MAX_WAIT_S: Final = 0.1
+"""Seconds that a ring waits for its due time at most: if clocks differ by more, one of them is wrong."""
 LATEST_US: Final = 1 << 62
-LOOK_UP_S: Final = 5.0
-"""How often the thread looks whether it is to end, should the datagram that tells it so be lost."""
+"""A time after every due time: without a clock, no ring waits."""
+STOP_CHECK_S: Final = 5.0
+"""Seconds after which the thread checks whether it is to end, in case the datagram that wakes it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where this process may be told.
+    """Where this process receives datagrams.
 
     Attributes:
-        host: an address of this machine, or one from which datagrams are led to it; None: that by which it
-            reaches `servers`.
-        ports: the first and the last that may be listened on, of which one that is free is taken; 0 for any.
-        servers: (host, port) of Cassandra nodes, the likeliest first.
+        host: an address of this machine, or one that is forwarded to it; None for the address by which this
+            machine reaches `servers`.
+        ports: the first and the last port that may be used; the first free one is taken. 0 for any port.
+        servers: (host, port) of Cassandra nodes, the most likely one first.
     """
 
     host: str | None = None
@@ -42,7 +43,7 @@ class Address:
     servers: tuple[tuple[str, int], ...] = ()
 
     def own(self) -> str:
-        """The address that others are told of.
+        """Return the address that other processes send to.
 
         Raises:
             OSError: no route leads to any server.
@@ -57,7 +58,7 @@ class Address:
 
 
 def _route_to(server: tuple[str, int]) -> str | None:
-    """The address of this machine by which it reaches a server. Nothing is sent."""
+    """Return the local address by which this machine reaches a server. Nothing is sent."""
     with suppress(OSError):
         family, kind, _, _, address = socket.getaddrinfo(*server, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -72,28 +73,28 @@ def _is_loopback(address: str) -> bool:
 
 
 class Listener:
-    """Receives datagrams, drops what nobody who knows the key has made, and tells the rest.
+    """Receives datagrams, drops those with a wrong tag, and reports the others.
 
     Args:
-        heard: called on the listener's thread; it must return at once.
-        counts: of the process.
-        now_us: the cluster's time. Who sends may be ahead of it by some milliseconds, and who looks before a
-            message is due by this clock looks in vain.
+        heard: called with each ring on the listener's thread; it must return at once.
+        counts: the client's counts.
+        now_us: the cluster's time. A sender's clock may be some milliseconds ahead, and a poll finds no
+            message before the message is due by this clock.
 
     Raises:
-        OSError: there is no such address, or the port is taken.
+        OSError: the address does not exist, or the port is taken.
     """
 
     def __init__(
         self,
         address: Address,
-        heard: Callable[[Ring], None],
+        on_ring: Callable[[Ring], None],
         counts: HintCounts,
         now_us: Callable[[], int] = lambda: LATEST_US,
     ) -> None:
         self.host = address.own()
         self.key = secrets.token_bytes(KEY_BYTES)
-        self._heard = heard
+        self._on_ring = on_ring
         self._counts = counts
         self._now_us = now_us
         self._socket = _bound(self.host, address.ports)
@@ -103,12 +104,12 @@ class Listener:
         self._thread = Thread(target=self._run, name="cqueue-listener", daemon=True)
         try:
             self._thread.start()
-        except BaseException:  # there are too many
+        except BaseException:  # there are too many threads
             self._socket.close()
             raise
 
     def close(self) -> None:
-        """Receive nothing more."""
+        """Stop receiving."""
         self._closed = True
         with suppress(OSError):
             self._socket.sendto(b"", self._socket.getsockname())  # wakes the thread
@@ -118,13 +119,13 @@ class Listener:
     def _run(self) -> None:
         while not self._closed:
             rest_s = self._limiter.rest_s(time.monotonic())
-            self._socket.settimeout(LOOK_UP_S if rest_s is None else max(rest_s, 0.0005))
+            self._socket.settimeout(STOP_CHECK_S if rest_s is None else max(rest_s, 0.0005))
             try:
                 self._take(self._socket.recv(LONGEST + 1))
             except TimeoutError:
                 pass
             except OSError:
-                time.sleep(0.1)  # an error of an earlier datagram, told now
+                time.sleep(0.1)  # the error of an earlier datagram, reported only now
             for ring in self._limiter.due(time.monotonic()):
                 self._tell(ring)
 
@@ -137,30 +138,30 @@ class Listener:
             return
         self._counts.received += 1
         now_s = time.monotonic()
-        if self._limiter.offer(ring, now_s, now_s + self._early_s(ring)):
+        if self._limiter.offer(ring, now_s, now_s + self._wait_s(ring)):
             self._tell(ring)
         else:
             self._counts.deferred += 1
 
-    def _early_s(self, ring: Ring) -> float:
-        """How long it is to wait until there can be something to find."""
+    def _wait_s(self, ring: Ring) -> float:
+        """Return the seconds that a ring waits, so that its messages are due by this clock."""
         if not ring.due_us:
             return 0.0
-        with suppress(NotDone):  # this clock does not know the time yet
-            return min(MOST_EARLY_S, max(0.0, (ring.due_us - self._now_us()) / 1e6))
+        with suppress(NotDone):  # cluster time is not known yet
+            return min(MAX_WAIT_S, max(0.0, (ring.due_us - self._now_us()) / 1e6))
         return 0.0
 
     def _tell(self, ring: Ring) -> None:
         try:
-            self._heard(ring)
+            self._on_ring(ring)
         except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
             logger("cqueue.doorbell").error("doorbell_failed", error=repr(exc))
 
 
 def _bound(host: str, ports: tuple[int, int]) -> socket.socket:
-    """A socket at that address, on the first port that is free.
+    """Return a socket at an address, on the first free port.
 
-    Where the address leads here from elsewhere, it is at all addresses of this machine.
+    If the address is forwarded to this machine, the socket is bound to all of the machine's addresses.
     """
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
     first, last = ports

@@ -1,4 +1,4 @@
-"""When rings go: the first of a burst at once, all that follow it closely as one, and none of them never."""
+"""Merge bursts of rings: the first is sent at once, those that follow closely are sent as one."""
 
 from __future__ import annotations
 
@@ -9,59 +9,61 @@ T = TypeVar("T", bound=Hashable)
 S = TypeVar("S")
 
 GAP_S: Final = 0.001
-"""Within so long of a ring the next ones of the same place are merged."""
+"""Seconds after a ring in which further rings of the same place are merged: far below a poll's latency."""
 LONGEST_GAP_S: Final = 0.008
-"""The gap doubles up to this while rings keep coming: whoever is told is busy then."""
+"""Seconds up to which the gap doubles while rings keep coming: a busy listener polls anyway."""
 REMEMBERED: Final = 1000
-"""Places that are known to have rung lately."""
-MOST_WAITING: Final = 1000
-"""Places whose ring waits; what is beyond finds whoever polls."""
+"""Places whose last ring is remembered; beyond that all are forgotten, and the next ring is sent at once."""
+MAX_WAITING: Final = 1000
+"""Places whose ring waits at most. Rings of others are dropped: polling finds their messages."""
 
 
 class _Rung(NamedTuple):
+    """When a place last rang, and the gap until its next ring."""
+
     at_s: float
     gap_s: float
 
 
-class Ringer(Generic[T, S]):
-    """Decides for each ring whether it goes now, later, or with another one of its place. Not thread-safe.
+class RingCoalescer(Generic[T, S]):
+    """Decides whether a ring is sent now, later, or merged with another ring of its place. Not thread-safe.
 
-    merge: of what two rings of one place say.
+    merge: combines the contents of two rings of one place.
     """
 
     def __init__(self, merge: Callable[[S, S], S]) -> None:
         self._merge = merge
         self._rung: dict[T, _Rung] = {}
-        self._waiting: dict[T, tuple[float, S]] = {}  # when it goes, and what it says
+        self._waiting: dict[T, tuple[float, S]] = {}  # when the ring is due, and its content
 
     def offer(self, place: T, said: S, now_s: float) -> bool:
-        """Whether it goes now; else it waits."""
+        """Return whether to send a ring now; otherwise it waits."""
         rung = self._rung.get(place)
         if rung is not None and now_s < rung.at_s + rung.gap_s:
-            self.put_off(place, said, rung.at_s + rung.gap_s)
+            self.delay(place, said, rung.at_s + rung.gap_s)
             return False
         if place in self._waiting:
-            self.put_off(place, said)
+            self.delay(place, said)
             return False
         self._remember(place, _Rung(now_s, GAP_S))
         return True
 
-    def put_off(self, place: T, said: S, until_s: float = float("inf")) -> None:
-        """Let it wait, together with those of its place that wait already; by default until `release`."""
+    def delay(self, place: T, said: S, until_s: float = float("inf")) -> None:
+        """Let a ring wait, merged with a waiting ring of its place; by default until `release`."""
         waiting = self._waiting.get(place)
         if waiting is not None:
             self._waiting[place] = (waiting[0], self._merge(waiting[1], said))
-        elif len(self._waiting) < MOST_WAITING:
+        elif len(self._waiting) < MAX_WAITING:
             self._waiting[place] = (until_s, said)
 
     def release(self, now_s: float) -> None:
-        """Whatever waits for it is due now."""
+        """Make the rings due that wait for this call."""
         for place, (due_s, said) in self._waiting.items():
             if due_s == float("inf"):
                 self._waiting[place] = (now_s, said)
 
     def due(self, now_s: float, *, at_once: bool = False) -> list[tuple[T, S]]:
-        """Take what has waited long enough, or all."""
+        """Take the rings that are due, or all of them."""
         waiting = self._waiting.items()
         due = [(place, said) for place, (due_s, said) in waiting if at_once or due_s <= now_s]
         for place, _ in due:
@@ -73,7 +75,7 @@ class Ringer(Generic[T, S]):
 
     @property
     def next_s(self) -> float:
-        """When the next one is due; infinite if that is not known, or none waits."""
+        """Return when the next ring is due; infinite if none waits, or all wait for `release`."""
         return min((due_s for due_s, _ in self._waiting.values()), default=float("inf"))
 
     def _remember(self, place: T, rung: _Rung) -> None:

@@ -1,4 +1,4 @@
-"""The sending end: sockets that never block, and whose errors are counted."""
+"""Send datagrams on sockets that never block, and count errors."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from threading import Lock
 
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, encode
-from cqueue.doorbell.trouble import Trouble
+from cqueue.doorbell.trouble import FailureLog
 from cqueue.store.control import ListenerRow
 
 
 class Sender:
     """Sends datagrams. Thread-safe."""
 
-    def __init__(self, counts: HintCounts, trouble: Trouble) -> None:
+    def __init__(self, counts: HintCounts, trouble: FailureLog) -> None:
         self._counts = counts
-        self._trouble = trouble
+        self._failures = trouble
         self._mutex = Lock()
         self._sockets: dict[socket.AddressFamily, socket.socket] = {}
         self._closed = False
 
     def send(self, ring: Ring, rows: Iterable[ListenerRow]) -> None:
-        """Tell these listeners, as far as the network takes it at once."""
+        """Send a ring to these listeners. A datagram that the network does not take at once is dropped."""
         for row in rows:
             try:
                 self._socket(row.address).sendto(encode(ring, row.key), (row.address, row.port))
             except OSError as exc:
                 self._counts.unsent += 1
                 if not self._closed:
-                    self._trouble.tell("doorbell_unsent", exc)
+                    self._failures.log_once("doorbell_unsent", exc)
             else:
                 self._counts.sent += 1
 
     def _socket(self, address: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with self._mutex:  # two threads that make one each would leave one open
+        with self._mutex:  # two threads could each make a socket, and one would stay open
             if self._closed:
                 raise OSError("the client has been closed")
             if family not in self._sockets:
@@ -45,7 +45,7 @@ class Sender:
             return self._sockets[family]
 
     def close(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         with self._mutex:
             self._closed = True
             for each in self._sockets.values():

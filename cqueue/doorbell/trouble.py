@@ -1,18 +1,18 @@
-"""What is wrong with the doorbell, for the log: each kind once, as it costs latency and nothing else."""
+"""Log the doorbell's failures, each kind once, because a failure costs only latency."""
 
 from __future__ import annotations
 
 from cqueue.logs import logger
 
 
-class Trouble:
-    """Kinds of trouble that were logged."""
+class FailureLog:
+    """The kinds of failure that were logged already."""
 
     def __init__(self) -> None:
-        self._told = set[str]()
+        self._logged = set[str]()
 
-    def tell(self, event: str, error: Exception) -> None:
-        """Log it, if it is the first of its kind."""
-        if event not in self._told:
-            self._told.add(event)
+    def log_once(self, event: str, error: Exception) -> None:
+        """Log a failure, if it is the first of its kind."""
+        if event not in self._logged:
+            self._logged.add(event)
             logger("cqueue.doorbell").warning(event, error=str(error), then="messages are found by polling")

@@ -1,1 +1,1 @@
-"""Who runs the protocol's generators: the calling thread, and later an event loop."""
+"""Drivers run the protocol's generators: now on the calling thread, later also on an event loop."""

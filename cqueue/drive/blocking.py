@@ -1,4 +1,4 @@
-"""Runs protocol generators on the calling thread."""
+"""Run protocol generators on the calling thread."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from cqueue.store.quarantine import Damage
 T = TypeVar("T")
 
 FIRST_WAIT_S = 0.02
+"""Seconds before the first repeat of a failed operation; each further wait is twice as long."""
 LONGEST_WAIT_S = 0.5
+"""Seconds between repeats at most."""
 TRIES = 5
+"""Repeats of a failed operation at most: they span about 0.3 s, beside the time that the requests take."""
 GRACE_S = 1.0
-"""What a call that is over may still ask for, e.g. what became of its last mutation."""
+"""Seconds after its deadline in which a call may still perform operations, e.g. read a mutation's outcome."""
 
 
 class _TimeIsOver(tenacity.stop.stop_base):
@@ -35,7 +38,7 @@ class _TimeIsOver(tenacity.stop.stop_base):
 
 
 class BlockingDriver:
-    """Performs what a protocol function yields, and gives it the results."""
+    """Performs the operations that a protocol function yields, and sends back their results."""
 
     def __init__(
         self,
@@ -46,31 +49,31 @@ class BlockingDriver:
         pause: Callable[[float], None] = time.sleep,
         deadline_s: float = 10.0,
     ) -> None:
-        """deadline_s: what a run may take from its last success on, its repetitions included."""
+        """Make a driver. deadline_s: seconds that a run may take after its last success, repeats included."""
         self.store = store
         self.clock = clock
         self._random_bits = random_bits
         self._pause = pause
-        # A single request may take as long as it was allowed to.
+        # A run must not end before a single request's own timeout.
         self.deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
         self._watch: Callable[[], None] = lambda: None
         self._closed = False
         self._pid = os.getpid()  # connections and their threads do not survive a fork
 
     def report(self, damage: Damage) -> None:
-        """Set a row aside that cannot be read."""
+        """Report an unreadable row to the quarantine."""
         self.store.quarantine.report(damage)
 
     def close(self) -> None:
-        """Run nothing from now on."""
+        """Refuse all further runs."""
         self._closed = True
 
     def watch(self, check: Callable[[], None]) -> None:
-        """Have `check` called before each run; what it raises is raised instead of the run."""
+        """Call `check` before each run; an error that it raises is raised instead of the run."""
         self._watch = check
 
     def run(self, proto: Proto[T]) -> T:
-        """Run a protocol function to its end; its result, or the error that it raises.
+        """Run a protocol function to its end; return its result, or raise its error.
 
         Raises:
             Closed: the client has been closed, or was made before this process was forked.
@@ -82,14 +85,14 @@ class BlockingDriver:
             return self._run(proto)
 
     def check_open(self) -> None:
-        """Raise `Closed` if nothing can be run any more."""
+        """Raise `Closed` if the driver was closed, or made before a fork."""
         if self._closed:
             raise Closed("the client has been closed")
         if os.getpid() != self._pid:
             raise Closed("the client was made before this process was forked; connect again after the fork")
 
     def limited(self, limit_s: float | None = None) -> AbstractContextManager[None]:
-        """Let everything inside end in one deadline, or in `limit_s`."""
+        """Return a context whose runs share one deadline, of `limit_s` or the driver's own."""
         return limits.within(self.deadline_s if limit_s is None else limit_s)
 
     def _run(self, proto: Proto[T]) -> T:
@@ -117,7 +120,7 @@ class BlockingDriver:
                 error = exc
 
     def _renew(self, value: Any) -> None:
-        """Whatever Cassandra answers shows that it can be waited for: a large send may take its time."""
+        """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers."""
         if not isinstance(value, list) or _all_done(value):
             limits.renew(self.deadline_s)
 
@@ -126,8 +129,8 @@ class BlockingDriver:
         return self.run(iter(operation))
 
     def _ask(self, operation: Operation[Any]) -> Any:
-        """Have the store execute it, repeated where that is harmless."""
-        if limits.is_over(GRACE_S):  # a search would go on to ask in vain for one wide row after the other
+        """Execute an operation on the store; repeat it after a failure if that is harmless."""
+        if limits.is_over(GRACE_S):  # otherwise a search would try one wide row after the other in vain
             late = Unavailable("the call's time is over, and this was not asked any more")
             if isinstance(operation, Together):
                 return [late] * len(operation.operations)
@@ -149,7 +152,7 @@ class BlockingDriver:
             return exc
 
     def _retry_failed(self, operations: tuple[Operation[Any], ...], results: list[Any]) -> list[Any]:
-        """Repeat those that failed and may be repeated, side by side, while there is time left."""
+        """Repeat failed operations that are repeatable, side by side, while there is time left."""
         if _all_done(results):
             return results
 
@@ -187,7 +190,7 @@ def _all_done(results: list[Any]) -> bool:
 
 
 def _after(earlier: Any, result: Any) -> Any:
-    """What is known after another try: one refused does not undo one whose outcome is unknown."""
+    """Combine two tries: a later refusal does not make an unknown outcome known."""
     if isinstance(result, NotDone) and isinstance(earlier, OutcomeUnknown):
         return earlier
     return result

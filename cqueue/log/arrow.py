@@ -1,4 +1,4 @@
-"""Records as Arrow record batches, for data frames and files."""
+"""Convert records to Arrow record batches, for data frames and files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SCHEMA: Final = pa.schema(
 )
 """id: the 16 bytes of the TimeUUID; time: when it was appended, by the cluster's clock."""
 
-_TOPIC, _BODY, _PARTS = 1, 3, 4  # of the pieces of a row: id, topic, key and headers, body
+_TOPIC, _BODY, _PARTS = 1, 3, 4  # places and number of a row's pieces: id, topic, key and headers, body
 
 
 class Columns:
-    """The columns of some records, made as they are asked for; of several partitions in the order of ids.
+    """The columns of some records, each built when it is asked for; several partitions are merged by id.
 
-    ids: the 16 bytes of each in a row of an array of uint8.
+    ids: an array of uint8 with one row of 16 bytes for each record.
     """
 
     def __init__(self, stretches: Sequence[Stretch], *, reverse: bool = False) -> None:
@@ -50,31 +50,31 @@ class Columns:
         return len(self.ids)
 
     def partitions(self) -> Any:
-        """Their numbers, as an array of int16."""
+        """Return the partition numbers as an array of int16."""
         numbers = np.array([stretch.partition for stretch in self._stretches], np.int16)
         return np.repeat(numbers, [stretch.stop - stretch.start for stretch in self._stretches])[self._order]
 
     def times(self) -> pa.Array:
-        """When each was appended."""
+        """Return when each record was appended."""
         return arrays.times(arrays.ticks(self.ids))
 
     def topics(self) -> pa.Array:
-        """Texts."""
+        """Return the topics as texts."""
         return self._taken(_TOPIC).view(pa.string())
 
     def bodies(self) -> pa.Array:
-        """Bytes."""
+        """Return the bodies as bytes."""
         return self._taken(_BODY)
 
     def _taken(self, piece: int) -> pa.Array:
         return self._pieces.take(pa.array(self._order * _PARTS + piece))
 
     def keys(self) -> pa.Array:
-        """Texts, or null."""
+        """Return the keys as texts; null for a record without one."""
         return arrays.texts([key for key, _ in self._texts]) if self._texts else self._nulls(pa.string())
 
     def headers(self) -> pa.Array:
-        """Texts by name, or null."""
+        """Return the headers as maps of texts; null for a record without any."""
         return arrays.maps([each for _, each in self._texts]) if self._texts else self._nulls(arrays.TEXT_MAP)
 
     def _nulls(self, type_: pa.DataType) -> pa.Array:
@@ -82,7 +82,7 @@ class Columns:
 
     @cached_property
     def _texts(self) -> list[tuple[bytes | None, bytes | None]]:
-        """Key and headers of each; nothing if none has any."""
+        """Return the encoded key and headers of each record; an empty list if no record has any."""
         if not any(stretch.page.bodies for stretch in self._stretches):
             return []
         found = [
@@ -94,7 +94,7 @@ class Columns:
 
 
 class _Part:
-    """A stretch: its ids, and the pieces of its rows one after the other."""
+    """The ids of a stretch, and the pieces of its rows one after the other."""
 
     def __init__(self, stretch: Stretch) -> None:
         _, page, start, stop = stretch

@@ -1,7 +1,7 @@
-"""Tells low-latency followers and members of subscriptions that something was appended.
+"""Notify low-latency followers and members of subscriptions of appends.
 
-A log has many readers: all of them are told, those of this process directly and others through the doorbell.
-What they are told is a hint: it says where to look, and may come late, twice, or not at all.
+Every reader of a log is notified: readers of this process directly, those of other processes by the doorbell.
+A notification is a hint. It says where to look, and may come late, twice, or not at all.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from threading import Lock
 from cqueue.doorbell import Doorbell, Target
 
 
-class Told:
-    """The partitions of which one reader was told since it last looked. Thread-safe.
+class AppendHints:
+    """The partitions that one reader was notified of since it last read. Thread-safe.
 
-    wake: called, on the telling thread, each time.
+    wake: called on the notifying thread each time.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -26,68 +26,68 @@ class Told:
 
     @property
     def has_any(self) -> bool:
-        """Whether it was told of any."""
+        """Return whether the reader was notified of any partition."""
         return bool(self._partitions)
 
     def tell(self, partition: int) -> None:
-        """Something was appended to it."""
+        """Note an append to a partition, and wake the reader."""
         with self._mutex:
             self._partitions.add(partition)
         self._wake()
 
-    def heard(self, place: bytes, _: int) -> None:
-        """The same, from another process."""
+    def on_ring(self, place: bytes, _: int) -> None:
+        """Note an append that another process rang for. place: the partition's number in ASCII digits."""
         if place.isdigit():
             self.tell(int(place))
 
     def take(self) -> set[int]:
-        """All of which it was told."""
+        """Return the partitions noted, and forget them."""
         with self._mutex:
             taken, self._partitions = self._partitions, set()
         return taken
 
 
 class LogBells:
-    """The readers of one client that are told, by log. Thread-safe.
+    """Notifies the readers of one client, and through the doorbell those of other processes. Thread-safe.
 
-    doorbell: by which other processes are told, and tell this one; None: there is only this one.
+    doorbell: None if no other process is to be notified.
     """
 
     def __init__(self, doorbell: Doorbell | None = None) -> None:
         self._doorbell = doorbell
         self._mutex = Lock()
-        self._readers: dict[str, tuple[Told, ...]] = {}
+        self._readers: dict[str, tuple[AppendHints, ...]] = {}
 
-    def listen(self, log: str, told: Told) -> None:
-        """Tell this reader of appends to the log of that partition name, from some moments on."""
+    def listen(self, log: str, hints: AppendHints) -> None:
+        """Begin, within moments, to notify a reader of appends. log: the log's name in partition keys."""
         with self._mutex:
-            self._readers[log] = (*self._readers.get(log, ()), told)
+            self._readers[log] = (*self._readers.get(log, ()), hints)
         if self._doorbell is not None:
-            self._doorbell.listen(log, told.heard)
+            self._doorbell.listen(log, hints.on_ring)
 
-    def forget(self, log: str, told: Told) -> None:
-        """Tell this reader no more, if it was told at all."""
+    def forget(self, log: str, hints: AppendHints) -> None:
+        """Stop notifying a reader, if it is notified at all."""
         with self._mutex:
             before = self._readers.pop(log, ())
-            left = tuple(each for each in before if each is not told)
+            left = tuple(each for each in before if each is not hints)
             if left:
                 self._readers[log] = left
         if self._doorbell is not None and left != before:
-            self._doorbell.forget(log, told.heard)
+            self._doorbell.forget(log, hints.on_ring)
 
     @contextmanager
-    def listening(self, log: str, told: Told) -> Iterator[None]:
-        """Tell it as long as the block runs."""
-        self.listen(log, told)
+    def listening(self, log: str, hints: AppendHints) -> Iterator[None]:
+        """Notify a reader while the block runs."""
+        self.listen(log, hints)
         try:
             yield
         finally:
-            self.forget(log, told)
+            self.forget(log, hints)
 
     def ring(self, log: str, partitions: Iterable[int]) -> None:
-        """Records of these partitions have been acknowledged."""
+        """Notify all readers of acknowledged records in these partitions."""
         for partition in partitions:
-            for told in self._readers.get(log, ()):
-                told.tell(partition)
+            for hints in self._readers.get(log, ()):
+                hints.tell(partition)
             if self._doorbell is not None:
                 self._doorbell.ring(Target(log, b"%d" % partition, to_all=True))

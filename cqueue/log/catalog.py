@@ -1,4 +1,4 @@
-"""Which logs exist and how they are configured; each is read again every few seconds while it is used."""
+"""Create, find, alter and delete logs. A log in use is read again every few seconds."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ from cqueue.store.quarantine import Damage
 from cqueue.store.subscriptions import ListSubscriptions
 
 FRESH_S = 5.0
-"""How old a configuration may be: so soon everybody knows of new partitions."""
+"""Seconds for which a configuration is kept: all clients know of new partitions within that time."""
 TRIES = 20
+"""Tries of a change that others outrun; each failed try needs another client's change in that moment."""
 DROPPED_AT_ONCE = 32
+"""Cassandra partitions of a deleted log that are dropped side by side."""
 
 
 class LogEntry(NamedTuple):
-    """A log as it is stored, and as the protocol sees it."""
+    """A log: its stored row, its configuration, and its spec for the protocol."""
 
     row: LogRow
     config: LogConfig
@@ -50,7 +52,7 @@ class LogEntry(NamedTuple):
 
 
 class LogCatalog:
-    """All logs of a keyspace. Thread-safe. deployment: what all clients agree on."""
+    """All logs of a keyspace. Thread-safe. deployment: returns the deployment's row."""
 
     def __init__(self, driver: BlockingDriver, deployment: Callable[[], DeploymentRow]) -> None:
         self._driver = driver
@@ -59,12 +61,12 @@ class LogCatalog:
         self._entries: dict[str, tuple[LogEntry, float]] = {}
 
     def entry(self, name: str) -> LogEntry:
-        """The log's configuration, at most a few seconds old; older while Cassandra does not answer.
+        """Return a log, at most five seconds old, or older while Cassandra does not answer.
 
         Raises:
-            LogNotFound: there is none of that name.
-            DamagedRow: its row cannot be read, and it is not known yet.
-            NotDone: it is not known yet, and cannot be read.
+            LogNotFound: there is no log of that name.
+            DamagedRow: the log's row is damaged.
+            NotDone: the log is not known yet, and the read failed.
         """
         known = self._entries.get(name)
         if known is not None and time.monotonic() - known[1] < FRESH_S:
@@ -111,7 +113,7 @@ class LogCatalog:
         return LogEntry(row, config, spec)
 
     def all(self) -> list[LogEntry]:
-        """All logs by name; such as are being deleted, or cannot be read, are left out."""
+        """Return all logs in the order of names, without those being deleted or damaged."""
         rows = self._driver.ask(ListLogs())
         return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
 
@@ -121,12 +123,12 @@ class LogCatalog:
                 yield self._entry_of(row)
 
     def create(self, name: str, config: LogConfig, *, exist_ok: bool) -> LogEntry:
-        """Create a log.
+        """Create a log. exist_ok: accept an existing log with an equal configuration.
 
         Raises:
-            InvalidQueueName: logs are named as queues are.
-            LogExists: it exists, and not (`exist_ok` and with an equal configuration).
-            OutcomeUnknown: it may exist now.
+            InvalidQueueName: the name breaks the rules, which are those of queues.
+            LogExists: the log exists.
+            OutcomeUnknown: the log may exist now.
         """
         check_queue_name(name)
         if not isinstance(config, LogConfig):
@@ -151,7 +153,7 @@ class LogCatalog:
         return created
 
     def alter(self, name: str, changes: Mapping[str, Any]) -> LogEntry:
-        """Change settings, on top of what others change meanwhile.
+        """Change settings, keeping what other clients change meanwhile.
 
         Raises:
             ConfigError: a value is out of range, or fixed.
@@ -183,12 +185,12 @@ class LogCatalog:
         return applied
 
     def delete(self, name: str) -> None:
-        """Delete a log with its records and subscriptions. Called again after a failure, it goes on.
+        """Delete a log with its records and subscriptions; a repeat after a failure goes on with it.
 
         A log whose row is damaged is deleted as well.
 
         Raises:
-            LogNotFound: there is none of that name.
+            LogNotFound: there is no log of that name.
         """
         row = self._driver.ask(ReadLog(check_queue_name(name), as_stored=True))
         if row is None:
@@ -201,7 +203,7 @@ class LogCatalog:
             decode.check(decode.logs([row]))
             spec = self._entry_of(row).spec
             self._driver.run(_drop_all(spec))
-        except DamagedRow:  # where its time shards stand follows from its configuration
+        except DamagedRow:  # without the configuration, time shards cannot be computed and are listed
             spec = self._entry_as(row, LogConfig()).spec
             self._driver.run(_drop_listed(spec))
         self._drop_subscriptions(spec)
@@ -210,7 +212,7 @@ class LogCatalog:
     def _drop_subscriptions(self, spec: LogSpec) -> None:
         for key in self._driver.ask(ListSubscriptions()):
             if key.log == spec.partition:
-                with suppress(LogNotFound):  # of a deleted one a member may leave a row for a while
+                with suppress(LogNotFound):  # a member of a deleted subscription may leave a row for a while
                     self._driver.run(remove(key))
 
 
@@ -237,7 +239,7 @@ def _drop_all(spec: LogSpec) -> Proto[None]:
 
 
 def _drop_listed(spec: LogSpec) -> Proto[None]:
-    """The same for a log of which it is not known any more where its time shards begin."""
+    """Drop every Cassandra partition of a log whose time shards cannot be computed: list them first."""
     now_us = yield from Now()
     time_shards = yield from ListLogShards(spec.partition)
     for start in range(0, len(time_shards), SHARDS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""A log's configuration: validated whole when it is made, stored as JSON."""
+"""A log's configuration: validated whole when it is made, and stored as JSON."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from cqueue.durations import given
 from cqueue.errors import ConfigError
 
 MAX_PARTITIONS = 32_767
+"""Partitions of a log at most: a partition's number is stored in 16 bits."""
 DEFAULT_TTL = timedelta(days=7)
+"""How long a log keeps records by default: time enough to notice a broken reader and mend it."""
 DEFAULT_TIME_SHARD = timedelta(minutes=10)
+"""Width of a time shard by default: about 1,000 Cassandra partitions a week and log partition."""
 LONGEST_TTL = timedelta(days=3650)
+"""The longest ttl: ten years, within Cassandra's limit of 20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +30,9 @@ class LogConfig:
         ConfigError: a value is out of its range, or does not fit another one.
     """
 
-    # Partitions, 1 to 32,767: as many members of a subscription can read side by side. Only ever more.
+    # Partitions, 1 to 32,767: the number of members that can read side by side. They can only become more.
     partitions: int = 16
-    # How long records are kept, 1 min to 10 years; None for ever. Altered, it holds for new records.
+    # How long records are kept, 1 min to 10 years; None for ever. A change applies to new records.
     ttl: timedelta | None = DEFAULT_TTL
     # Width of a time shard, 1 s to 30 days: divides an hour, or is a multiple of one. Fixed.
     time_shard: timedelta = DEFAULT_TIME_SHARD
@@ -57,19 +61,19 @@ class LogConfig:
 
     @property
     def time_shard_ms(self) -> int:
-        """Width of a time shard in ms."""
+        """Return the width of a time shard in ms."""
         return to_ms(self.time_shard)
 
     @property
     def ttl_s(self) -> int:
-        """Time to live in s; 0 for ever."""
+        """Return the time to live in s; 0 for ever."""
         return 0 if self.ttl is None else max(1, int(self.ttl.total_seconds()))
 
     def altered(self, changes: Mapping[str, Any]) -> LogConfig:
-        """This configuration with some values changed.
+        """Return this configuration with some values changed.
 
         Raises:
-            ConfigError: unknown, fixed or out of range; or fewer partitions.
+            ConfigError: a setting is unknown, fixed or out of range; or the log would have fewer partitions.
         """
         known = {each.name for each in fields(self)}
         for name, value in changes.items():
@@ -83,7 +87,7 @@ class LogConfig:
         return new
 
     def to_json(self, stored: str = "{}") -> str:
-        """As stored: durations in ms under `<name>_ms`; settings of a newer version in `stored` are kept."""
+        """Return the stored form: durations in ms as `<name>_ms`; unknown settings of `stored` are kept."""
         values = asdict(self)
         for name in ("ttl", "time_shard"):
             value = values.pop(name)
@@ -92,10 +96,10 @@ class LogConfig:
 
     @classmethod
     def from_json(cls, text: str) -> LogConfig:
-        """What `to_json` wrote; settings of a newer version that this one does not know are left out.
+        """Read what `to_json` wrote, without settings that only newer versions know.
 
         Raises:
-            DamagedRow: it is no configuration of a log.
+            DamagedRow: the text is no configuration of a log.
         """
         values = stored_values(text)
         with readable(text):

@@ -1,7 +1,7 @@
-"""Calling listeners: in turn, again after a failure, and at last the dead-letter log.
+"""Call listeners with records: in turn, again after a failure, and bury a record after the last attempt.
 
-What a listener has done once it is not asked to do again, as long as this member keeps the partition: each
-record knows how many listeners are done with it.
+Each record counts the listeners that are done with it. So while this member owns the partition, no listener
+is called again for a record that it has handled.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ from tenacity.wait import wait_base, wait_random_exponential
 from cqueue.errors import BadInput, LogExists, LogNotFound, RecordRejected
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
-from cqueue.log.lanes import Lane, Waiting
+from cqueue.log.lanes import PartitionBacklog, Waiting
 from cqueue.log.log import Log
 from cqueue.log.records import LogRecord
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES
 
 DEAD_SUFFIX: Final = ".dead"
+"""What follows a log's name in the name of its dead-letter log."""
 DEFAULT_WAIT: Final = wait_random_exponential(multiplier=0.1, min=0.1, max=30)
+"""Seconds before the next attempt by default: random, up to 0.1 s at first, doubling up to 30 s."""
 MAX_BATCH: Final = 10_000
+"""Records that a listener may take at once at most: as many as one `append_many`."""
 MAX_WORDS: Final = 500
+"""Characters of an error kept in a dead letter and in log events."""
 MAX_ATTEMPTS: Final = 1_000_000
+"""The highest `max_attempts`; 0 stands for ever."""
 BURY_AGAIN_S: Final = 1.0
+"""Seconds until a failed burial is tried again."""
 
 HEADER_REASON: Final = "cqueue-dead-reason"
 HEADER_LOG: Final = "cqueue-dead-log"
@@ -37,7 +43,8 @@ HEADER_PARTITION: Final = "cqueue-dead-partition"
 HEADER_ATTEMPTS: Final = "cqueue-dead-attempts"
 
 Listener = Callable[[Any], object]
-"""Called with a `LogRecord`; with an attribute `batch_size`, with a list of up to so many of a partition."""
+"""Called with one `LogRecord`, or if it has an attribute `batch_size` with a list of up to that many records
+of one partition."""
 
 _RETRYING = Retrying()
 LOGGER: Final = "cqueue.log"
@@ -45,7 +52,7 @@ RECORD_DEAD: Final = "record_dead"
 
 
 class Batched:
-    """A listener that has records in lists of up to `batch_size`."""
+    """A listener that takes records in lists of up to `batch_size`."""
 
     __slots__ = ("_call", "batch_size")
 
@@ -54,15 +61,15 @@ class Batched:
         self.batch_size = batch_size
 
     def __call__(self, records: list[LogRecord]) -> None:
-        """Hand them on."""
+        """Call the wrapped function."""
         self._call(records)
 
 
 def batched(size: int) -> Callable[[Callable[[list[LogRecord]], object]], Batched]:
-    """Decorator: let a listener have records in lists of up to `size` (1 to 10,000), each of one partition.
+    """Decorate a listener to take records in lists of up to `size` (1 to 10,000), each of one partition.
 
     Raises:
-        BadInput: out of range.
+        BadInput: `size` is out of range.
     """
     _check_size(size)
     return lambda listener: Batched(listener, size)
@@ -75,10 +82,10 @@ def _check_size(size: Any) -> int:
 
 
 def checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
-    """The listeners, if they can be called.
+    """Check listeners.
 
     Raises:
-        BadInput: there are none, or one of them is none.
+        BadInput: there is no listener, or one cannot be called or has a bad batch size.
     """
     if callable(listeners) or not listeners or not all(map(callable, listeners)):
         raise BadInput("listeners takes a list of one or more that can be called")
@@ -89,28 +96,28 @@ def checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a listener is called for a record (0: for ever), and how long after which failure."""
+    """How often a listener is called for a record (0: for ever), and how long it waits after failures."""
 
     max_attempts: int = 5
     wait: wait_base = DEFAULT_WAIT
 
     def after_s(self, attempts: int, error: Exception) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt."""
         state = RetryCallState(_RETRYING, None, (), {})
         state.attempt_number = attempts
         state.set_exception((type(error), error, None))
         return max(0.0, float(self.wait(state)))
 
     def is_over(self, attempts: int, error: Exception) -> bool:
-        """Whether it makes no sense to go on."""
+        """Return whether no further attempt is made."""
         return isinstance(error, RecordRejected) or bool(self.max_attempts and attempts >= self.max_attempts)
 
 
 def policy_of(max_attempts: int, wait: wait_base | None) -> RetryPolicy:
-    """How failures are retried.
+    """Check the options that say how failures are retried.
 
     Raises:
-        BadInput: out of range.
+        BadInput: an option is out of range.
     """
     if type(max_attempts) is not int or not 0 <= max_attempts <= MAX_ATTEMPTS:
         raise BadInput(f"max_attempts is {max_attempts!r}; it goes from 0 (for ever) to {MAX_ATTEMPTS:,}")
@@ -119,15 +126,15 @@ def policy_of(max_attempts: int, wait: wait_base | None) -> RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a listener raised, and the first record that it was not done with."""
+    """An error of a listener, and the first record that the listener had not handled."""
 
     error: Exception
     listener: Listener
     at: Waiting
 
 
-class Delivery:
-    """Hands records of one subscription to its listeners."""
+class ListenerCalls:
+    """Calls the listeners of one subscription with its records."""
 
     def __init__(
         self,
@@ -140,21 +147,21 @@ class Delivery:
         self._listeners = checked_listeners(listeners)
         self._policy = policy
         self._bury = bury
-        self._about = about  # in lines of the log: which subscription it is
+        self._about = about  # fields of log events that name the subscription
         self.chunk_size = max(getattr(each, "batch_size", 1) for each in self._listeners)
 
-    def deliver(self, lane: Lane, chunk: list[Waiting], now_s: float) -> None:
-        """Hand the chunk to those listeners that are not done with it; afterwards it is done, or waits.
+    def deliver(self, backlog: PartitionBacklog, chunk: list[Waiting], now_s: float) -> None:
+        """Call the listeners that have not handled the chunk. Afterwards the chunk is done, or waits again.
 
         Raises:
             CqueueError: a dead letter could not be stored; the record waits.
         """
         if not chunk[0].reason:
             failure = self._call_all(chunk)
-            if failure is not None and not self._is_dead(lane, chunk, failure, now_s):
+            if failure is not None and not self._is_dead(backlog, chunk, failure, now_s):
                 return
-        self._bury_dead(lane, chunk[0], now_s)
-        lane.finish(chunk)
+        self._bury_dead(backlog, chunk[0], now_s)
+        backlog.finish(chunk)
 
     def _call_all(self, chunk: list[Waiting]) -> Failure | None:
         for stage, listener in enumerate(self._listeners):
@@ -164,9 +171,14 @@ class Delivery:
                 return Failure(exc, listener, next((one for one in chunk if one.stage == stage), chunk[0]))
         return None
 
-    def _is_dead(self, lane: Lane, chunk: list[Waiting], failure: Failure, now_s: float) -> bool:
-        """Whether that was the last attempt; else again later, one by one, to see which of them it is."""
-        lane.alone_upto = chunk[-1].id
+    def _is_dead(
+        self, backlog: PartitionBacklog, chunk: list[Waiting], failure: Failure, now_s: float
+    ) -> bool:
+        """Return whether that was the last attempt; otherwise schedule the next one, one record at a time.
+
+        Records that failed together are handed out one by one, to find the one that fails.
+        """
+        backlog.alone_upto = chunk[-1].id
         if len(chunk) > 1:
             self._tell("listener_batch_failed", failure, records=len(chunk))
             return False
@@ -177,11 +189,11 @@ class Delivery:
         if is_last:
             one.reason = _words(error)
             return True
-        lane.until_s = now_s + self._policy.after_s(one.attempts, error)
+        backlog.until_s = now_s + self._policy.after_s(one.attempts, error)
         return False
 
     def _tell(self, event: str, failure: Failure, **fields: int) -> None:
-        """Log one failure. Of a record nothing but its id is told."""
+        """Log one failure. Of the record the event holds only its id and partition, never content."""
         from cqueue import logs  # noqa: PLC0415 - it takes structlog, and may never be needed
 
         record, listener, error = failure.at.record, failure.listener, failure.error
@@ -199,16 +211,16 @@ class Delivery:
             **logs.trace(error, is_final=event == RECORD_DEAD),
         )
 
-    def _bury_dead(self, lane: Lane, one: Waiting, now_s: float) -> None:
+    def _bury_dead(self, backlog: PartitionBacklog, one: Waiting, now_s: float) -> None:
         if not one.reason or one.record is None:
             return
-        lane.until_s = now_s + BURY_AGAIN_S  # should it fail
+        backlog.until_s = now_s + BURY_AGAIN_S  # for the case that the burial fails
         self._bury(one.record, one.attempts, one.reason)
-        lane.until_s = 0.0
+        backlog.until_s = 0.0
 
 
 def _call(listener: Listener, pending: list[Waiting]) -> None:
-    """Call it for what it is not done with."""
+    """Call a listener with the records that it has not handled."""
     records = [one.record for one in pending]
     size: int = getattr(listener, "batch_size", 0)
     if not size:
@@ -228,7 +240,7 @@ def _words(error: Exception) -> str:
 
 
 class DeadLetters:
-    """The log `<log>.dead`, made when it is first needed."""
+    """The dead-letter log `<log>.dead`, created when it is first needed."""
 
     def __init__(self, catalog: LogCatalog, dead: Log, log: str, subscription: str) -> None:
         self._catalog = catalog
@@ -237,10 +249,10 @@ class DeadLetters:
         self._dead = dead
 
     def bury(self, record: LogRecord, attempts: int, reason: str) -> None:
-        """Append the record with why it died, and where it stood.
+        """Append a record, with headers that say why it died and where it stood.
 
         Raises:
-            NotDone, AppendUnknown: it may not be there; burying it again may make a second copy.
+            NotDone, AppendUnknown: the letter may be missing; burying it again may make a second copy.
         """
         self._create()
         why = {
@@ -265,7 +277,7 @@ class DeadLetters:
 
 
 def _fitting(headers: Mapping[str, str], why: dict[str, str]) -> dict[str, str]:
-    """Both together; of the record's own headers as many as there is room for."""
+    """Return the headers `why`, and as many of the record's own headers as the limits allow."""
     both = dict(why)
     room = MAX_HEADERS_BYTES - _size(why)
     for name, value in headers.items():

@@ -1,7 +1,7 @@
-"""Feeding queues from a log: each record becomes a message whose id follows from the record's place.
+"""Feed queues from a log: each record becomes a message whose id is derived from the record's id.
 
-So a record that is handed out again, by whichever member, is the same message again, and is not delivered
-twice: between a log and a queue nothing is repeated, although both of them repeat.
+A record that is handed out again, by any member, becomes the same message again, and sending that changes
+nothing. So no record becomes two messages, although members may repeat records.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from cqueue.message import Message
 from cqueue.queue import Queue
 
 FEED_BATCH: Final = 500
+"""Records that a feed sends at once: as many as one flush of a queue."""
 HEADER_TOPIC: Final = "cqueue-topic"
+"""Header of a message that holds its record's topic."""
 
 ToMessage = Callable[[LogRecord], Message]
 
 
 class Feed:
-    """A listener that sends records to queues; made by `feed`."""
+    """A listener that sends records to queues; `feed` makes it."""
 
     batch_size = FEED_BATCH
 
@@ -33,11 +35,11 @@ class Feed:
         self._message = message or plain_message
 
     def __call__(self, records: list[LogRecord]) -> None:
-        """Send them; sending them again changes nothing.
+        """Send records; sending them again changes nothing.
 
         Raises:
-            RecordRejected: a queue does not take one of them: too large, or older than gc_grace.
-            NotDone, SendUnknown: some are sent and others not.
+            RecordRejected: a queue refuses a record that is too large, or older than gc_grace.
+            NotDone, SendUnknown: some records may be sent and others not.
         """
         wanted = [one for one in records if self._topics is None or one.topic in self._topics]
         messages = [_derived(self._message(one), one) for one in wanted]
@@ -49,14 +51,14 @@ class Feed:
 
 
 def feed(*queues: Queue, topics: Iterable[str] | None = None, message: ToMessage | None = None) -> Feed:
-    """A listener that sends each record to these queues, exactly once however often it is handed out.
+    """Return a listener that sends each record to these queues exactly once, however often it is handed out.
 
-    The queues are altered to have `derived_sends`. topics: leave out others. message: makes the message
-    (its `source`, `due` and `delay` are replaced); by default body, key and headers are the record's, and
-    the header `cqueue-topic` says its topic.
+    The queues are altered to have `derived_sends`. topics: send only records of these topics. message: makes
+    the message (its `source`, `due` and `delay` are replaced); by default the message has the record's body,
+    key and headers, and its topic in the header `cqueue-topic`.
 
-    The message is due at the record's time. A record older than the deployment's gc_grace is rejected, since
-    it could not be told any more whether it was sent before.
+    The message is due at the record's time. A record older than the deployment's gc_grace is rejected,
+    because nobody could tell any more whether it was sent before.
 
     Raises:
         BadInput: no queue is given.
@@ -70,12 +72,12 @@ def feed(*queues: Queue, topics: Iterable[str] | None = None, message: ToMessage
 
 
 def plain_message(record: LogRecord) -> Message:
-    """The record as a message."""
+    """Return the record as a message, with its topic in a header."""
     return Message(record.body, key=record.key, headers={**record.headers, HEADER_TOPIC: record.topic})
 
 
 def _derived(message: Message, record: LogRecord) -> Message:
-    """The message under the one id that the record's place gives it."""
+    """Return the message with the record's time and an id derived from the record's id."""
     return Message(
         message.body,
         due=record.time,

@@ -1,4 +1,4 @@
-"""A reader of a log that goes on, as records become stable or, if it is told so, readable."""
+"""Follow a log: read records for ever, as they become stable or, with low latency, readable."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from threading import Event
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import Closed
-from cqueue.log.bells import LogBells, Told
+from cqueue.log.bells import AppendHints, LogBells
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.positions import EARLIEST, Start, starts
-from cqueue.log.protocol.following import Following, Found
+from cqueue.log.protocol.following import Following, ReadResult
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogId, LogRecord
@@ -20,7 +20,7 @@ from cqueue.message import check_duration
 
 
 class Follower(Reader):
-    """Records as they become stable, for ever. One thread reads; any may close."""
+    """Reads records for ever, as they become stable. One thread reads; any thread may close."""
 
     def __init__(
         self,
@@ -43,21 +43,21 @@ class Follower(Reader):
         positions = starts(spec, start, self._partitions, now_us, on_expired)
         self._bells = bells
         self._log = spec.partition
-        self._awake = Event()  # told of something, or closed
-        self._told = Told(self._awake.set)
-        self._following = Following(spec, positions, early=low_latency)
+        self._awake = Event()  # set by a notification, or by `close`
+        self._hints = AppendHints(self._awake.set)
+        self._following = Following(spec, positions, beyond_horizon=low_latency)
         self._next_s = 0.0  # when to read all partitions again
         if low_latency:
-            bells.listen(self._log, self._told)
+            bells.listen(self._log, self._hints)
 
     def __repr__(self) -> str:
         return f"<follower of log {self._name}>"
 
     def poll(self, wait: timedelta = timedelta()) -> list[LogRecord]:
-        """What can be read next; waits up to `wait` (0 to 1 day) for the first record.
+        """Return the next records; wait up to `wait` (0 to 1 day) for the first one.
 
         Raises:
-            NotDone: Cassandra did not answer, to the end of `wait`.
+            NotDone: Cassandra did not answer.
             Closed: the follower has been closed.
         """
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), timedelta(days=1))
@@ -71,19 +71,19 @@ class Follower(Reader):
             if found.is_all:
                 self._awake.wait(max(0.0, min(self._next_s, deadline_s) - now_s))
 
-    def _read(self, deadline_s: float) -> Found:
-        """All partitions if it is time for that, or the last chance; else those of which it was told."""
+    def _read(self, deadline_s: float) -> ReadResult:
+        """Read all partitions if a poll is due, or `wait` is over; otherwise those with notified appends."""
         now_s = time.monotonic()
-        spec, told = self._spec, self._told.take()
+        spec, hinted = self._spec, self._hints.take()
         if now_s < min(self._next_s, deadline_s):
-            return self._driver.run(self._following.read_told(spec, told))
+            return self._driver.run(self._following.read_hinted(spec, hinted))
         self._add_partitions(spec)
-        found = self._driver.run(self._following.read(spec, told))
+        found = self._driver.run(self._following.read(spec, hinted))
         self._next_s = now_s + self._interval_s if found.is_all else now_s
         return found
 
     def __iter__(self) -> Iterator[LogRecord]:
-        """Records until the follower is closed."""
+        """Yield records until the follower is closed."""
         while not self._closed.is_set():
             try:
                 yield from self.poll(timedelta(seconds=1))
@@ -91,18 +91,21 @@ class Follower(Reader):
                 return
 
     def close(self) -> None:
-        """Read no more. Never raises; from any thread."""
+        """Stop reading. Never raises; any thread may call it."""
         super().close()
-        self._bells.forget(self._log, self._told)
+        self._bells.forget(self._log, self._hints)
         self._awake.set()
 
     def positions(self) -> dict[int, LogId]:
-        """For each partition the position behind which all is still to come; a `start` for another reader."""
+        """Return for each partition the position behind which no record was returned.
+
+        The result is a `start` for another reader.
+        """
         log = self._spec.partition
         return {each: LogId.of(log, each, at) for each, at in self._following.positions().items()}
 
     def _add_partitions(self, spec: LogSpec) -> None:
-        """Read new partitions as well, from their beginning."""
+        """Add partitions that the log has gained, from their beginning."""
         if not self._all or spec.partitions - 1 in self._following:
             return
         missing = [each for each in range(spec.partitions) if each not in self._following]

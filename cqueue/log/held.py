@@ -1,84 +1,84 @@
-"""The partitions that a member of a subscription holds: as they are stored, read, and done."""
+"""Keep the partitions that a subscription member owns: their stored rows, reads and finished records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from cqueue.log.lanes import Lane, Lanes
+from cqueue.log.lanes import PartitionBacklog, PartitionBacklogs
 from cqueue.log.member import Member
 from cqueue.log.protocol.following import Following
 from cqueue.log.protocol.progress import NOBODY, change, changed
 from cqueue.store.subscriptions import PositionChange, PositionRow
 
 Report = Callable[[str, int, int], None]
-"""Told of: "acquired", "checkpoint", "released" or "lost"; the partition; the position."""
+"""Called with "acquired", "checkpoint", "released" or "lost", the partition, and the position."""
 
 
-class Held:
-    """The partitions of one member. Not thread-safe.
+class OwnedPartitions:
+    """The partitions that one member owns. Not thread-safe.
 
-    early: records beyond the horizon are read as well.
+    beyond_horizon: records beyond the stable horizon are read as well.
     """
 
-    def __init__(self, member: Member, report: Report, *, early: bool) -> None:
-        self.lanes = Lanes()
-        self.following = Following(member.spec(), {}, early=early)
+    def __init__(self, member: Member, report: Report, *, beyond_horizon: bool) -> None:
+        self.backlogs = PartitionBacklogs()
+        self.following = Following(member.spec(), {}, beyond_horizon=beyond_horizon)
         self.member = member
         self._report = report
-        self._spell: int | None = None  # the one in which all that is held was confirmed
+        self._trust_period: int | None = None  # in which all ownership was confirmed
 
     def __contains__(self, partition: int) -> bool:
-        return partition in self.lanes.by_partition
+        return partition in self.backlogs.by_partition
 
-    def __iter__(self) -> Iterator[Lane]:
-        return iter(list(self.lanes.by_partition.values()))
+    def __iter__(self) -> Iterator[PartitionBacklog]:
+        return iter(list(self.backlogs.by_partition.values()))
 
     def is_confirmed(self) -> bool:
-        """Whether nobody can have taken over what is held; if that is not sure, find out first.
+        """Return whether no other member can have taken over a partition; if that is uncertain, find out.
 
-        After False what was chosen may be gone: choose again.
+        After False a partition chosen earlier may be lost, so the caller chooses again.
 
         Raises:
-            NotDone, OutcomeUnknown: it is not sure yet.
+            NotDone, OutcomeUnknown: the ownership is still uncertain.
         """
-        spell = self.member.spell()
-        if spell is not None and spell == self._spell:
+        trust_period = self.member.trust_period()
+        if trust_period is not None and trust_period == self._trust_period:
             return True
-        if spell is None:
-            self.member.beat()
-            spell = self.member.spell()
-        self.change([self.moved(lane) for lane in self])
-        self._spell = spell
+        if trust_period is None:
+            self.member.heartbeat()
+            trust_period = self.member.trust_period()
+        self.change([self.moved(backlog) for backlog in self])
+        self._trust_period = trust_period
         return False
 
     # ── positions ──
 
-    def upto(self, lane: Lane) -> int:
-        """The position to write down: nothing up to it waits, or may still come."""
-        return max(lane.row.position, min(lane.upto(), self.following.position(lane.partition)))
+    def upto(self, backlog: PartitionBacklog) -> int:
+        """Return the position to write: up to it no record waits, or may still become readable."""
+        return max(backlog.row.position, min(backlog.upto(), self.following.position(backlog.partition)))
 
-    def pass_quiet(self, lane: Lane) -> None:
-        """Where nothing waits, all is done up to where the partition has been read."""
-        if not lane.waiting:
-            lane.done = max(lane.done, self.following.position(lane.partition))
+    def pass_quiet(self, backlog: PartitionBacklog) -> None:
+        """Advance a partition without waiting records to where it has been read."""
+        if not backlog.waiting:
+            backlog.done = max(backlog.done, self.following.position(backlog.partition))
 
-    def moved(self, lane: Lane, owner: str | None = None) -> PositionChange:
-        """The lane's position where it is by now, under a new fence. owner: another one."""
+    def moved(self, backlog: PartitionBacklog, owner: str | None = None) -> PositionChange:
+        """Return the change that writes the current position under a new fence. owner: None for the same."""
         now_us = self.member.driver.clock.now_us()
-        return changed(lane.row, now_us, self.upto(lane), lane.row.owner if owner is None else owner)
+        return changed(backlog.row, now_us, self.upto(backlog), backlog.row.owner if owner is None else owner)
 
-    def release(self, lanes: Iterable[Lane]) -> list[PositionChange]:
-        """What gives these lanes back, with all that is done."""
-        leaving = list(lanes)
-        for lane in leaving:
-            self.pass_quiet(lane)
-        return [self.moved(lane, NOBODY) for lane in leaving]
+    def release(self, backlogs: Iterable[PartitionBacklog]) -> list[PositionChange]:
+        """Return the changes that write these partitions' positions and release them."""
+        leaving = list(backlogs)
+        for backlog in leaving:
+            self.pass_quiet(backlog)
+        return [self.moved(backlog, NOBODY) for backlog in leaving]
 
     def change(self, changes: list[PositionChange]) -> None:
-        """Change positions in one mutation, and take note of what stands then.
+        """Write position changes in one mutation, and note the rows that are stored then.
 
         Raises:
-            NotDone, OutcomeUnknown: they may be changed or not.
+            NotDone, OutcomeUnknown: the positions may be changed or not.
         """
         if not changes:
             return
@@ -98,30 +98,30 @@ class Held:
             self._open(stored)
 
     def adopt(self, stored: PositionRow) -> None:
-        """Compare what is held with what is stored; what is stored is older at times, never wrong."""
-        lane = self.lanes.by_partition.get(stored.partition)
-        if lane is None or stored.fence <= lane.row.fence:
+        """Compare an owned partition with its stored row, which may be outdated but is never wrong."""
+        backlog = self.backlogs.by_partition.get(stored.partition)
+        if backlog is None or stored.fence <= backlog.row.fence:
             return
         if stored.owner != self.member.name:
             self._drop(stored, "lost")
-        elif stored.generation != lane.row.generation:
-            self._open(stored)  # moved by hand
+        elif stored.generation != backlog.row.generation:
+            self._open(stored)  # an operator moved the position
         else:
-            lane.row = stored
+            backlog.row = stored
             self._report("checkpoint", stored.partition, stored.position)
 
     def lose(self, partition: int, fence: int | None) -> None:
-        """A position cannot be read. Where only the position is wrong, the next checkpoint mends it."""
-        lane = self.lanes.by_partition.get(partition)
-        if lane is not None and lane.row.fence != fence:
-            self._drop(lane.row._replace(position=self.upto(lane)), "lost")
+        """Note a damaged position. Keep the partition if its fence is intact: a checkpoint mends the row."""
+        backlog = self.backlogs.by_partition.get(partition)
+        if backlog is not None and backlog.row.fence != fence:
+            self._drop(backlog.row._replace(position=self.upto(backlog)), "lost")
 
     def _open(self, row: PositionRow) -> None:
         self.following.open(self.member.spec(), row.partition, row.position)
-        self.lanes.open(row)
+        self.backlogs.open(row)
         self._report("acquired", row.partition, row.position)
 
     def _drop(self, stored: PositionRow, why: str) -> None:
-        self.lanes.close(stored.partition)
+        self.backlogs.close(stored.partition)
         self.following.close(stored.partition)
         self._report(why, stored.partition, stored.position)

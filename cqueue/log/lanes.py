@@ -1,4 +1,4 @@
-"""Records that wait for listeners, in the order of each partition; one that failed holds up its own only."""
+"""Keep records that wait for listeners, in order by partition; a failure delays only its own partition."""
 
 from __future__ import annotations
 
@@ -12,41 +12,47 @@ from cqueue.store.subscriptions import PositionRow
 
 @dataclass(slots=True)
 class Waiting:
-    """A record and how many listeners are done with it. record: None for one that nobody wants."""
+    """A record that waits, and how many listeners are done with it (`stage`).
+
+    record: None once the record is done, or if no listener wants it.
+    """
 
     id: int
     record: LogRecord | None
     stage: int = 0
     attempts: int = 0
-    reason: str = ""  # why it is to go to the dead-letter log, once that is decided
+    reason: str = ""  # why the record goes to the dead-letter log, once that is decided
 
 
 @dataclass(slots=True)
-class Lane:
-    """A partition that this member owns. row: as it is stored; done: up to where all is done."""
+class PartitionBacklog:
+    """A partition that this member owns, and its waiting records.
+
+    row: the stored position. done: the last id that is done; with nothing waiting, all up to it is.
+    """
 
     row: PositionRow
     done: int
     waiting: deque[Waiting] = field(default_factory=deque)
-    until_s: float = 0.0  # after a failure: not before
-    alone_upto: int = 0  # after a failure: up to this id records go one by one
+    until_s: float = 0.0  # after a failure: when the next attempt may begin
+    alone_upto: int = 0  # after a failure: records up to this id are handed out one by one
 
     @property
     def partition(self) -> int:
-        """Its number."""
+        """Return the partition's number."""
         return self.row.partition
 
     def passed(self) -> None:
-        """Let go of what is done, or not wanted, at the front."""
+        """Remove the records at the front that are done or not wanted."""
         while self.waiting and self.waiting[0].record is None:
             self.done = max(self.done, self.waiting.popleft().id)
 
     def upto(self) -> int:
-        """Up to where nothing waits, at most to the last record that is done."""
+        """Return the highest position below all waiting records, at most `done`."""
         return min(self.done, min((one.id for one in self.waiting), default=self.done + 1) - 1)
 
     def chunk(self, size: int) -> list[Waiting]:
-        """The next records to hand out together, in order."""
+        """Return the next records to hand out together, in order."""
         chunk: list[Waiting] = []
         for one in self.waiting:
             if one.record is not None:
@@ -56,56 +62,58 @@ class Lane:
         return chunk
 
     def finish(self, chunk: Iterable[Waiting]) -> None:
-        """They are done."""
+        """Note that these records are done."""
         for one in chunk:
             one.record = None
         self.passed()
 
 
-class Lanes:
-    """The lanes of a member, each served in turn."""
+class PartitionBacklogs:
+    """The owned partitions of a member, served in turn."""
 
     def __init__(self) -> None:
-        self.by_partition: dict[int, Lane] = {}
+        self.by_partition: dict[int, PartitionBacklog] = {}
         self._turns: deque[int] = deque()
 
     def __len__(self) -> int:
-        """How many records wait."""
-        return sum(len(lane.waiting) for lane in self.by_partition.values())
+        """Return how many records wait."""
+        return sum(len(backlog.waiting) for backlog in self.by_partition.values())
 
     def open(self, row: PositionRow) -> None:
-        """Begin with a partition, or go on in it from another position."""
-        self.by_partition[row.partition] = Lane(row, row.position)
+        """Add a partition, or begin it again from another position."""
+        self.by_partition[row.partition] = PartitionBacklog(row, row.position)
         if row.partition not in self._turns:
             self._turns.append(row.partition)
 
     def close(self, partition: int) -> None:
-        """Forget a partition and what waits in it."""
+        """Remove a partition with its waiting records."""
         del self.by_partition[partition]
         self._turns.remove(partition)
 
     def put(self, partition: int, id_: int, record: LogRecord | None) -> None:
-        """One more record, after all that wait."""
-        lane = self.by_partition.get(partition)
-        if lane is not None:
-            lane.waiting.append(Waiting(id_, record))
-            if len(lane.waiting) == 1:
-                lane.passed()
+        """Add a record behind all that wait. record: None if no listener wants it."""
+        backlog = self.by_partition.get(partition)
+        if backlog is not None:
+            backlog.waiting.append(Waiting(id_, record))
+            if len(backlog.waiting) == 1:
+                backlog.passed()
 
-    def next(self, now_s: float) -> Lane | None:
-        """A lane with something to do; the one after it is the first to be asked next time."""
+    def next(self, now_s: float) -> PartitionBacklog | None:
+        """Return the next partition with records to hand out; the search continues behind it next time."""
         for _ in range(len(self._turns)):
             partition = self._turns[0]
             self._turns.rotate(-1)
-            lane = self.by_partition[partition]
-            if lane.waiting and lane.until_s <= now_s:
-                return lane
+            backlog = self.by_partition[partition]
+            if backlog.waiting and backlog.until_s <= now_s:
+                return backlog
         return None
 
     def next_s(self) -> float | None:
-        """When the first lane that waits after a failure goes on."""
-        return min((lane.until_s for lane in self.by_partition.values() if lane.waiting), default=None)
+        """Return when the first partition with waiting records may go on; None if none has any."""
+        return min(
+            (backlog.until_s for backlog in self.by_partition.values() if backlog.waiting), default=None
+        )
 
-    def among(self, partitions: Collection[int]) -> list[Lane]:
-        """The lanes of these partitions."""
+    def among(self, partitions: Collection[int]) -> list[PartitionBacklog]:
+        """Return these partitions in the order of their numbers."""
         return [self.by_partition[each] for each in sorted(partitions)]

@@ -1,4 +1,4 @@
-"""A log: appending, scanning, following, and changing its configuration."""
+"""The public log: append, scan, follow, and change the configuration."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from cqueue.storing import Failed, Result, States, checked, failures, listed
 
 
 class AppendResult(Result[Write, LogId]):
-    """What became of the entries of one `append_many`.
+    """The outcome of one `append_many`.
 
     Attributes:
         failed: (index, error) of each entry that was not stored (`NotDone`, `BadInput`) or may not have
             been (`AppendUnknown`), in order.
-        remade: how many entries were stored a second time, under a new id, because the first answer came
+        remade: the number of entries that were stored again under a new id, because the first answer came
             too late to count; both copies may be read.
     """
 
@@ -42,7 +42,7 @@ class AppendResult(Result[Write, LogId]):
 
 
 class Log:
-    """One log of a client. Cheap to make; thread-safe."""
+    """One log, as `Client.log` returns it. Cheap to make; thread-safe."""
 
     def __init__(
         self, name: str, catalog: LogCatalog, driver: BlockingDriver, bells: LogBells | None = None
@@ -58,19 +58,20 @@ class Log:
 
     @property
     def config(self) -> LogConfig:
-        """The configuration, at most five seconds old."""
+        """Return the configuration, at most five seconds old."""
         return self._catalog.entry(self.name).config
 
     def alter(self, **changes: Any) -> LogConfig:
         """Change settings of `LogConfig` by name, while the log is used; all clients follow in 5 s.
 
         Raises:
-            ConfigError: out of range, unknown, fixed (time_shard), or fewer partitions.
+            ConfigError: a setting is unknown, out of range or fixed (time_shard), or partitions would become
+                fewer.
         """
         return self._catalog.alter(self.name, changes).config
 
     def stats(self) -> LogStats:
-        """What the log holds, from the registry and a few short scans: some 1,000 records are read.
+        """Describe what the log holds, from the registry and a few short scans of some 1,000 records.
 
         Raises:
             NotDone: Cassandra does not answer.
@@ -106,12 +107,12 @@ class Log:
         partition: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> LogId:
-        """Store one record (see `Record` for ranges); its id once it is acknowledged.
+        """Store one record (see `Record` for ranges); return its id once the record is acknowledged.
 
         Raises:
-            BadInput: a limit is passed; nothing was stored.
-            NotDone: it was not stored; appending again is safe.
-            AppendUnknown: it may be stored; appending again may make a second copy.
+            BadInput: a limit is exceeded; nothing was stored.
+            NotDone: the record was not stored; appending again is safe.
+            AppendUnknown: the record may be stored; appending again may make a second copy.
         """
         result = self.append_many([Record(topic, body, key, partition, headers)])
         for _, error in result.failed:
@@ -122,10 +123,10 @@ class Log:
         return id_
 
     def append_many(self, records: Iterable[Record]) -> AppendResult:
-        """Store up to 10,000 records; entries fail one by one, and the result says which.
+        """Store up to 10,000 records. Entries fail one by one, and the result says which.
 
-        Records without key and partition that are written together go to one partition; so do records of
-        one key, in the order given.
+        Records without key and partition that are written together go to one partition. Records of one key go
+        to one partition, in the order given.
 
         Raises:
             BatchTooLarge: more than 10,000 entries.
@@ -162,11 +163,11 @@ class Log:
 
         start: "earliest", an aware datetime, a record's id (from the record after it), or for each
         partition one of these. end: a datetime (exclusive) or id (inclusive); None for all that is
-        stable: what was acknowledged in the last 2.5 s or so may be missing. reverse: from `end` back to
+        stable, so that records of the last 2.5 s or so may be missing. reverse: from `end` back to
         `start`. on_expired: "error" or "earliest", for a start that the log no longer remembers.
 
         Raises:
-            PartitionOutOfRange, BadInput: what cannot be read.
+            PartitionOutOfRange, BadInput: an argument is out of range.
             PositionExpired: the start lies before what the log remembers.
         """
         return Scanner(
@@ -192,10 +193,10 @@ class Log:
         poll_interval: timedelta = timedelta(milliseconds=100),
         on_expired: str = "error",
     ) -> Follower:
-        """As `scan`, and then on for ever, as records become stable; new partitions are read as well.
+        """Read records for ever, as they become stable, also from new partitions. Arguments as of `scan`.
 
-        low_latency: hand records out as soon as they can be read, each once, in order only as far as they
-        come in order. poll_interval: 1 ms to 1 min.
+        low_latency: hand each record out once, as soon as it can be read, even before earlier records become
+        readable. poll_interval: 1 ms to 1 min.
         """
         return Follower(
             self._catalog,

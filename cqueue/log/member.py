@@ -1,6 +1,7 @@
-"""One member of a subscription: it says that it lives, and sees who else does.
+"""Send a subscription member's heartbeats, and read which other members are alive.
 
-Heartbeats go on while a listener works, so this runs on a thread of its own; it changes no position.
+Heartbeats must go on while a listener works, so they run on a thread of their own. This module changes no
+position.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import NamedTuple
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.log.protocol.members import (
-    BEAT_US,
     EXPIRY_US,
+    HEARTBEAT_US,
     MEMBER_TTL_S,
     is_alive,
-    is_sure,
+    is_surely_alive,
     member_info,
 )
 from cqueue.log.protocol.spec import LogSpec
@@ -29,20 +30,20 @@ from cqueue.store.subscriptions import (
 )
 
 
-class View(NamedTuple):
-    """What a look showed. number: which look it was; alive: the members that count."""
+class Membership(NamedTuple):
+    """A subscription as one read showed it. number: counts the reads; alive: the members alive then."""
 
     number: int
     rows: SubscriptionRows
     alive: tuple[MemberRow, ...]
-    next_us: int  # when somebody may be dead, at the latest when it is time to look again
+    next_us: int  # when to read again: when a member may have died, or a heartbeat interval later
 
 
 class Member:
-    """Heartbeats and looks of one member. Thread-safe.
+    """The heartbeats of one member, and its reads of the subscription. Thread-safe.
 
-    spells: how many times it could not be sure that others take it for alive, and then was again: what it
-    held before such a moment it may have lost.
+    A *trust period* is a time in which all others certainly take this member for alive. Between two, another
+    member may have taken over its partitions.
     """
 
     def __init__(
@@ -54,71 +55,71 @@ class Member:
         partitions: Iterable[int] | None,
     ) -> None:
         self.name = name
-        self.view: View | None = None
+        self.membership: Membership | None = None
         self.driver = driver
         self.key = key
         self.spec = spec
         self._info = member_info(partitions)
         self._mutex = Lock()
-        self._beat_us = 0
-        self._spells = 0
+        self._heartbeat_us = 0
+        self._trust_periods = 0
         self._number = 0
 
-    def beat(self) -> None:
-        """Say that it lives.
+    def heartbeat(self) -> None:
+        """Write one heartbeat.
 
         Raises:
-            NotDone, OutcomeUnknown: perhaps nobody knows.
+            NotDone, OutcomeUnknown: the heartbeat may be missing.
         """
         now_us = self.driver.clock.now_us(checked=True)
         self.driver.ask(BeatMember(self.key, MemberRow(self.name, self._info, now_us), MEMBER_TTL_S))
         done_us = self.driver.clock.now_us()
         with self._mutex:
-            # Others saw nothing new until now: whether there was a gap is measured to this moment.
-            if not is_sure(self.spec(), self._beat_us, done_us):
-                self._spells += 1
-            self._beat_us = max(self._beat_us, now_us)
+            # Others saw the last heartbeat until now, so a gap ends at this moment.
+            if not is_surely_alive(self.spec(), self._heartbeat_us, done_us):
+                self._trust_periods += 1
+            self._heartbeat_us = max(self._heartbeat_us, now_us)
 
     @property
-    def next_beat_us(self) -> int:
-        """When it is time to say so again."""
-        return self._beat_us + BEAT_US
+    def next_heartbeat_us(self) -> int:
+        """Return when the next heartbeat is due."""
+        return self._heartbeat_us + HEARTBEAT_US
 
-    def spell(self) -> int | None:
-        """The spell that lasts, or None if it cannot be sure at present."""
+    def trust_period(self) -> int | None:
+        """Return the number of the current trust period; None if others may take this member for dead."""
         now_us = self.driver.clock.now_us()
         with self._mutex:
-            return self._spells if is_sure(self.spec(), self._beat_us, now_us) else None
+            return self._trust_periods if is_surely_alive(self.spec(), self._heartbeat_us, now_us) else None
 
-    def look(self) -> View:
-        """Read the subscription; also kept as `view`.
+    def read(self) -> Membership:
+        """Read the subscription, and keep what was read as `membership`.
 
         Raises:
-            NotDone: it cannot be read.
+            NotDone: the read failed.
         """
         began_us, spec = self.driver.clock.now_us(), self.spec()
         rows: SubscriptionRows = self.driver.ask(ReadSubscription(self.key, now_us=began_us))
         alive = tuple(row for row in rows.members if is_alive(spec, row, began_us))
         over_us = [row.seen + EXPIRY_US + spec.skew_us + 1 for row in alive if row.member != self.name]
         self._number += 1
-        self.view = View(self._number, rows, alive, min([began_us + BEAT_US, *over_us]))
-        return self.view
+        self.membership = Membership(self._number, rows, alive, min([began_us + HEARTBEAT_US, *over_us]))
+        return self.membership
 
-    def pulse(self) -> float:
-        """One heartbeat if it is time for it, and one look; seconds until the next.
+    def beat_and_read(self) -> float:
+        """Write a heartbeat if one is due, and read the subscription; return seconds until the next call.
 
         Raises:
-            NotDone, OutcomeUnknown: to be tried again soon.
+            NotDone, OutcomeUnknown: one of the two failed; try again soon.
         """
-        if self.driver.clock.now_us() >= self.next_beat_us:
-            self.beat()
-        view = self.look()
-        return (min(self.next_beat_us, view.next_us) - self.driver.clock.now_us()) / 1e6
+        if self.driver.clock.now_us() >= self.next_heartbeat_us:
+            self.heartbeat()
+        membership = self.read()
+        return (min(self.next_heartbeat_us, membership.next_us) - self.driver.clock.now_us()) / 1e6
 
     def leave(self) -> None:
-        """Say good-bye.
+        """Remove this member's row, so that others take over its partitions at once.
 
         Raises:
-            NotDone, OutcomeUnknown: the row goes by itself, and nobody counts it after 3.5 s.
+            NotDone, OutcomeUnknown: the row may stay. It expires by itself, and nobody counts it after 3.5 s.
         """
         self.driver.ask(RemoveMember(self.key, self.name))

@@ -1,4 +1,4 @@
-"""How often a member of a subscription reads, and writes its positions down."""
+"""Decide when a member of a subscription reads, and when it writes its positions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.message import check_duration
 
 QUIET_CHECKPOINT_S: Final = 60.0
-"""A partition without records moves on so often, or sooner where records do not live long: its position
-must not become older than what the log remembers."""
+"""Seconds after which the position of a partition without records moves on; a third of the ttl if that is
+less. A position must not become older than what the log remembers."""
 MAX_BUFFER: Final = 100_000
+"""Records that a buffer, or the records between checkpoints, may be set to: bounds memory and repeats."""
 
 _SHORTEST, _LONGEST = timedelta(milliseconds=1), timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How often to look and to check in."""
+class MemberOptions:
+    """How often a member reads and writes positions, and how many records it buffers."""
 
     shortest_poll_s: float = 0.1
     longest_poll_s: float = 2.0
@@ -36,16 +37,16 @@ def pace_of(
     checkpoint_interval: timedelta,
     checkpoint_records: int,
     buffer: int,
-) -> Pace:
-    """How often to look and to check in.
+) -> MemberOptions:
+    """Check the options of a subscription that set its pace.
 
     Raises:
-        BadInput: out of range.
+        BadInput: an option is out of range.
     """
     for name, value in (("checkpoint_records", checkpoint_records), ("buffer", buffer)):
         if type(value) is not int or not 1 <= value <= MAX_BUFFER:
             raise BadInput(f"{name} is {value!r}; it goes from 1 to {MAX_BUFFER:,}")
-    return Pace(
+    return MemberOptions(
         check_duration("poll_interval", poll_interval, _SHORTEST, _LONGEST),
         check_duration("max_poll_interval", max_poll_interval, poll_interval, _LONGEST),
         check_duration("checkpoint_interval", checkpoint_interval, timedelta(), _LONGEST),
@@ -54,34 +55,34 @@ def pace_of(
     )
 
 
-class Polls:
-    """When to read all partitions: where nothing new is found, after longer and longer pauses."""
+class PollTimer:
+    """Decides when to read all partitions: pauses double while reads find nothing."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self._pause_s = pace.shortest_poll_s
+    def __init__(self, options: MemberOptions) -> None:
+        self._options = options
+        self._pause_s = options.shortest_poll_s
         self._next_s = 0.0
 
     def rest_s(self, now_s: float) -> float:
-        """How long until the next one."""
+        """Return the seconds until the next read is due."""
         return self._next_s - now_s
 
     def found_some(self) -> None:
-        """There was something."""
-        self._pause_s = self._pace.shortest_poll_s
+        """Note that a read found records: the next pause is the shortest."""
+        self._pause_s = self._options.shortest_poll_s
 
     def done(self, now_s: float) -> None:
-        """One that began then has read all there was."""
+        """Note that a read begun at `now_s` reached the end of all partitions."""
         self._next_s = now_s + self._pause_s
-        self._pause_s = min(self._pause_s * 2, self._pace.longest_poll_s)
+        self._pause_s = min(self._pause_s * 2, self._options.longest_poll_s)
 
 
-class Checkpoints:
-    """When to write positions down. since: records done since the last time."""
+class CheckpointTimer:
+    """Decides when to write positions. since: records done since the last checkpoint."""
 
-    def __init__(self, pace: Pace, spec: Callable[[], LogSpec], now_s: float) -> None:
+    def __init__(self, options: MemberOptions, spec: Callable[[], LogSpec], now_s: float) -> None:
         self.since = 0
-        self._pace = pace
+        self._options = options
         self._spec = spec
         self._last_s = now_s
         self._quiet_s = now_s + self._quiet_for_s()
@@ -91,17 +92,17 @@ class Checkpoints:
         return min(QUIET_CHECKPOINT_S, ttl_s / 3) if ttl_s else QUIET_CHECKPOINT_S
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to write something down."""
-        late = now_s - self._last_s >= self._pace.checkpoint_s
-        some = bool(self.since) and (late or self.since >= self._pace.checkpoint_records)
+        """Return whether a checkpoint is due."""
+        late = now_s - self._last_s >= self._options.checkpoint_s
+        some = bool(self.since) and (late or self.since >= self._options.checkpoint_records)
         return some or self.is_quiet_due(now_s)
 
     def is_quiet_due(self, now_s: float) -> bool:
-        """Whether partitions without records are to move on as well."""
+        """Return whether positions of partitions without records are due as well."""
         return now_s >= self._quiet_s
 
     def begun(self, now_s: float, left: int) -> None:
-        """One is being made. left: how many partitions cannot be written down to where they are done."""
+        """Note that a checkpoint begins. left: partitions with done records above their position."""
         self._last_s, self.since = now_s, left
         if self.is_quiet_due(now_s):
             self._quiet_s = now_s + self._quiet_for_s()

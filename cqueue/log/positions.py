@@ -1,4 +1,4 @@
-"""Where a reader starts: what callers may say, as ids."""
+"""Convert the starts that callers give, such as times and record ids, to positions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def starts(
     spec: LogSpec, start: Start, partitions: Sequence[int], now_us: int, on_expired: str
 ) -> dict[int, int]:
-    """For each partition the id behind which to read.
+    """Return for each partition the id behind which to read.
 
     Raises:
-        BadInput, InvalidLogId: it is no position of this log.
-        PositionExpired: records behind it may be forgotten already.
+        BadInput, InvalidLogId: `start` is no position of this log.
+        PositionExpired: records behind the start may be forgotten already.
     """
     if on_expired not in ON_EXPIRED:
         raise BadInput(f"on_expired is {on_expired!r}; it takes 'error' or 'earliest'")
@@ -62,10 +62,10 @@ def _after(spec: LogSpec, point: Point, partition: int, now_us: int, on_expired:
 
 
 def id_at(spec: LogSpec, point: Point) -> int:
-    """A datetime as the last id before it; a record's id as itself.
+    """Return the last id before a datetime, or the id of a record.
 
     Raises:
-        BadInput, InvalidLogId: it is neither, or of another log.
+        BadInput, InvalidLogId: `point` is neither, or of another log.
     """
     if isinstance(point, datetime):
         if point.tzinfo is None:

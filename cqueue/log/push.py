@@ -1,4 +1,4 @@
-"""Pushing records to an address by HTTP: a listener, so retries and positions are the subscription's."""
+"""Push records to an HTTP address. The push is a listener, so the subscription does retries and positions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from cqueue.log.records import LogRecord
 from cqueue.message import check_duration
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=10)
+"""Time that one request may take by default: long for an endpoint, short beside a retry's wait of 30 s."""
 AGAIN: Final = frozenset({408, 429})
-"""Answers of the 400s that say "later", not "never"."""
+"""4xx statuses that ask for a retry; the others reject the record."""
 _SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 
 
 class HttpPush:
-    """A listener that sends each record by HTTP POST; a 2xx answer means that it is done.
+    """A listener that sends each record by HTTP POST; a 2xx answer means that the record is done.
 
-    The body is the record's. Its log position and metadata are headers: `Cqueue-Id`, `Cqueue-Topic`,
-    `Cqueue-Partition`, `Cqueue-Time`, `Cqueue-Key`, and `Cqueue-Header-<name>` for its own headers, with
-    what is not ASCII percent-encoded; case does not count in names of headers. A record may be sent more
+    The request's body is the record's. Its position and metadata are headers: `Cqueue-Id`, `Cqueue-Topic`,
+    `Cqueue-Partition`, `Cqueue-Time`, `Cqueue-Key`, and `Cqueue-Header-<name>` for the record's own headers.
+    Characters that are not ASCII are percent-encoded; header names ignore case. A record may be sent more
     than once, always with the same id.
 
     url: http or https. headers: sent with every request. timeout: 1 ms to 10 min.
@@ -49,9 +50,9 @@ class HttpPush:
         """Send one record.
 
         Raises:
-            RecordRejected: the answer is of the 400s, and neither 408 nor 429.
-            NotDone: another answer than 2xx; to be sent again.
-            OutcomeUnknown: no answer.
+            RecordRejected: the status is 4xx, but neither 408 nor 429.
+            NotDone: the status is another one than 2xx; the record is sent again.
+            OutcomeUnknown: there was no answer; the record is sent again.
         """
         request = Request(self.url, record.body, {**self._headers, **metadata(record)}, method="POST")  # noqa: S310 - checked above
         try:
@@ -66,14 +67,14 @@ class HttpPush:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirected POST would become a GET without the record; so it counts as a failure."""
+    """Treats a redirect as a failure: a redirected POST would become a GET without the record."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def metadata(record: LogRecord) -> dict[str, str]:
-    """The headers that say which record it is."""
+    """Return the HTTP headers that identify and describe a record."""
     found = {
         "Content-Type": "application/octet-stream",
         "Cqueue-Id": str(record.id),

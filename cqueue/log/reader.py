@@ -1,4 +1,4 @@
-"""What a scanner and a follower have in common."""
+"""The base of scanners and followers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cqueue.log.records import LogRecord, check_partitions, check_topics
 
 
 class Reader:
-    """A log, some of its partitions, topics to keep, and an end to it all."""
+    """A reader of some partitions of a log that keeps some topics, until it is closed."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Reader:
             raise Closed(f"the reader of log {self._name!r} has been closed")
 
     def close(self) -> None:
-        """Read no more. Never raises; from any thread."""
+        """Stop reading. Never raises; any thread may call it."""
         self._closed.set()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Records as applications see them: what they append, the ids they get, what they read."""
+"""Define records as applications see them: to append, by id, and as read."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class LogId(str):
 
     @classmethod
     def of(cls, log: str, partition: int, id_: int) -> LogId:
-        """The id of the record at this place. log: the log's name in partition keys."""
+        """Return the id of a record. log: the log's name in partition keys."""
         packed = struct.pack(">BH", 1, partition) + ids.to_bytes(id_) + log.encode()
         return cls(base64.urlsafe_b64encode(packed).decode().rstrip("="))
 
     def locate(self) -> tuple[str, int, int]:
-        """(log's name in partition keys, partition, id).
+        """Return the log's name in partition keys, the partition, and the id.
 
         Raises:
             InvalidLogId: the text was not made by this library.
@@ -77,12 +77,12 @@ class LogRecord:
 
     @property
     def id(self) -> LogId:
-        """Names the record, and a position in its partition."""
+        """Return the record's id, which is also a position in its partition."""
         return LogId.of(self._log, self.partition, self._id)
 
     @property
     def time(self) -> datetime:
-        """When it was appended, in UTC, by the cluster's clock."""
+        """Return when the record was appended, in UTC, by the cluster's clock."""
         return to_datetime(ids.time_us(self._id) // 1000)
 
     def __repr__(self) -> str:
@@ -90,10 +90,10 @@ class LogRecord:
 
 
 def entry_of(record: Record, partitions: int) -> Entry:
-    """The record as the protocol takes it, all limits checked.
+    """Check a record's limits and convert it for the protocol.
 
     Raises:
-        BadInput: one of its kinds, for what is wrong.
+        BadInput: a field is out of its limits; the subclass says which.
     """
     if not isinstance(record, Record):
         raise BadInput(f"an entry is a Record, not {type(record).__name__}: Record(topic, body, ...)")
@@ -114,10 +114,10 @@ def entry_of(record: Record, partitions: int) -> Entry:
 
 
 def check_text(name: str, text: str) -> str:
-    """The text, if it is 1 to 1,000 characters.
+    """Return a text of 1 to 1,000 characters.
 
     Raises:
-        BadInput: it is not.
+        BadInput: the text is longer, empty, or no text.
     """
     if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
         raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
@@ -125,10 +125,10 @@ def check_text(name: str, text: str) -> str:
 
 
 def check_partition(partition: int, partitions: int) -> int:
-    """The partition, if the log has it.
+    """Return a partition that the log has.
 
     Raises:
-        PartitionOutOfRange: it has not.
+        PartitionOutOfRange: the log has no such partition.
     """
     if type(partition) is not int or not 0 <= partition < partitions:
         raise PartitionOutOfRange(f"partition is {partition!r}; the log has 0 to {partitions - 1}")
@@ -136,11 +136,11 @@ def check_partition(partition: int, partitions: int) -> int:
 
 
 def check_partitions(partitions: Iterable[int] | None, count: int) -> frozenset[int] | None:
-    """Some of the log's partitions; None for all.
+    """Return some of the log's partitions; None for all.
 
     Raises:
-        BadInput: they are none.
-        PartitionOutOfRange: the log has not all of them.
+        BadInput: there is no partition among them.
+        PartitionOutOfRange: the log lacks one of them.
     """
     if partitions is None:
         return None
@@ -153,10 +153,10 @@ def check_partitions(partitions: Iterable[int] | None, count: int) -> frozenset[
 
 
 def check_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
-    """Some topics; None for all.
+    """Return some topics; None for all.
 
     Raises:
-        BadInput: they are none.
+        BadInput: there is no topic among them, or one is out of its limits.
     """
     if topics is None:
         return None

@@ -1,4 +1,4 @@
-"""The threads of a member of a subscription: one that works, and one that says that it lives."""
+"""Run a subscription member's two threads: one works, the other sends heartbeats."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from typing import Final
 
 from cqueue.errors import LASTING, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.member import Member
-from cqueue.log.reading import Reading
+from cqueue.log.reading import MemberLoop
 
 TROUBLE_S: Final = 0.3
+"""Seconds to wait after a failure that may be over soon: short, as a heartbeat is due every 1.5 s."""
 LASTING_S: Final = 5.0
-"""Pauses after a failure, and after one that lasts until an operator mends something."""
+"""Seconds to wait after a failure that lasts until an operator mends something."""
 SHORTEST_WAIT_S: Final = 0.02
+"""Seconds between two reads of the subscription at least, so that a wrong time cannot make a thread spin."""
 
 _log = logging.getLogger("cqueue.log")
 
 
-class Running:
-    """Runs a member, once.
+class MemberThreads:
+    """Runs a member once.
 
-    wake: ends a pause between two steps. listening: entered as long as it runs.
+    wake: ends a pause between two steps. listening: a context that is entered while the member runs.
     """
 
     def __init__(
         self,
         name: str,
         member: Member,
-        reading: Reading,
+        loop: MemberLoop,
         wake: Event,
         *,
         listening: AbstractContextManager[None],
@@ -37,7 +39,7 @@ class Running:
         self.thread: Thread | None = None
         self._name = name
         self._member = member
-        self._reading = reading
+        self._loop = loop
         self._wake = wake
         self._listening = listening
         self._stop = Event()
@@ -46,7 +48,7 @@ class Running:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Run on this thread until `stop`; raises what ended it before."""
+        """Run on this thread until `stop`; raise the error that ended the member earlier."""
         self._begin()
         self._run()
         if self._failure is not None:
@@ -59,7 +61,11 @@ class Running:
         self.thread.start()
 
     def stop(self, timeout_s: float | None) -> bool:
-        """Have it end; whether it has, after so long at most. Raises what ended its thread before."""
+        """Ask the member to end; return whether it ended within `timeout_s`.
+
+        Raises:
+            BaseException: the error that ended the member's thread.
+        """
         self._stop.set()
         self._wake.set()
         if self.thread is None or self.thread is current_thread():
@@ -77,11 +83,11 @@ class Running:
             self._began = True
 
     def _run(self) -> None:
-        living = Thread(target=self._live, name=f"cqueue-{self._name}-member", daemon=True)
+        living = Thread(target=self._send_heartbeats, name=f"cqueue-{self._name}-member", daemon=True)
         living.start()
         try:
             with self._listening:
-                self._work()
+                self._run_loop()
         except BaseException as exc:  # noqa: BLE001 - raised again by run, or by stop
             self._failure = exc
         finally:
@@ -89,33 +95,33 @@ class Running:
             living.join()
             self.leave()
 
-    def _work(self) -> None:
-        told = ""
+    def _run_loop(self) -> None:
+        logged = ""
         while not self._stop.is_set():
             self._wake.clear()
             try:
-                wait_s, trouble = self._reading.step(), ""
+                wait_s, trouble = self._loop.step(), ""
             except (Closed, SchemaMismatch):
                 raise
             except (NotDone, OutcomeUnknown) as exc:
                 wait_s, trouble = _pause_s(exc), str(exc)
-                if trouble != told:
+                if trouble != logged:
                     level = logging.ERROR if isinstance(exc, LASTING) else logging.INFO
                     _log.log(
                         level, "subscription_trouble", extra={"subscription": self._name, "error": trouble}
                     )
-            told = trouble
+            logged = trouble
             if wait_s > 0 and not self._stop.is_set():
                 self._wake.wait(wait_s)
 
-    def _live(self) -> None:
-        """Say that this member lives, and see who else does."""
+    def _send_heartbeats(self) -> None:
+        """Send heartbeats and read the subscription until the member stops."""
         while not self._stop.is_set():
             try:
-                wait_s = self._member.pulse()
+                wait_s = self._member.beat_and_read()
             except (NotDone, OutcomeUnknown) as exc:
                 wait_s = _pause_s(exc)
-            except Exception as exc:  # noqa: BLE001 - without its heart a member must not seem to work
+            except Exception as exc:  # noqa: BLE001 - a member must not work on without heartbeats
                 self._failure = exc
                 self._stop.set()
                 return
@@ -124,9 +130,9 @@ class Running:
             self._stop.wait(max(SHORTEST_WAIT_S, wait_s))
 
     def leave(self) -> None:
-        """Give everything back, and say good-bye."""
+        """Release all partitions, and remove the member."""
         try:
-            self._reading.release_all()
+            self._loop.release_all()
             self._member.leave()
         except CqueueError as exc:
             _log.info("subscription_left_late", extra={"subscription": self._name, "error": str(exc)})

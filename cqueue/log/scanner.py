@@ -1,4 +1,4 @@
-"""A reader of a log that ends at what is stable now."""
+"""Scan a log: read records in order, up to what is stable when the scan begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Scanner(Reader):
-    """Records in the order of their ids, up to an end that is fixed when it is made. Not thread-safe."""
+    """Reads records in the order of ids, up to an end that is fixed at its creation. Not thread-safe."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Scanner(Reader):
         first = starts(spec, start, self._partitions, self._began_us, on_expired)
         self._left = limit
         self._reverse = reverse
-        # Backwards all partitions end at one id, so that they can be merged: the earliest of the starts.
+        # Backwards, all partitions are read to the earliest start, so that they can be merged.
         self._first = first
         self._end = min(first.values()) if reverse else last
         positions = {each: max(last, self._end) for each in first} if reverse else first
@@ -60,10 +60,10 @@ class Scanner(Reader):
     # ── reading ──
 
     def batches(self) -> Iterator[list[LogRecord]]:
-        """The records in batches as they were read; the next one is read meanwhile.
+        """Yield the records in batches as they were read; the next batch is read meanwhile.
 
         Raises:
-            NotDone: a read failed to the end; iterating again goes on where it stopped.
+            NotDone: a read failed after all retries; iterating again goes on where it stopped.
             Closed: the scanner has been closed.
         """
         for found in self._found():
@@ -76,7 +76,7 @@ class Scanner(Reader):
         return chain.from_iterable(self.batches())
 
     def _found(self) -> Iterator[list[Stretch]]:
-        """What each round finds, until the limit is reached."""
+        """Yield what each round of reads finds, until the limit is reached."""
         while self._left is None or self._left > 0:
             found = self._take()
             if found is None:
@@ -86,7 +86,7 @@ class Scanner(Reader):
                 yield wanted
 
     def _behind(self, stretch: Stretch) -> Stretch:
-        """What of it is above its partition's start: backwards all are read to the earliest start."""
+        """Return the part of a stretch above its partition's start, which lies above the earliest start."""
         return stretch._replace(stop=passed_upto(stretch, self._first[stretch.partition], reverse=True))
 
     def _given(self, count: int) -> None:
@@ -94,7 +94,7 @@ class Scanner(Reader):
             self._left -= count
 
     def _take(self) -> list[Stretch] | None:
-        """What was read ahead, or is read now; and begin to read on."""
+        """Return what was read ahead, or is read now, and begin the next read."""
         self._check_open()
         ahead, self._next = self._next, None
         found = ahead.result() if ahead is not None else self._read()
@@ -128,20 +128,20 @@ class Scanner(Reader):
     # ── moving ──
 
     def seek(self, start: Start, *, on_expired: str = "error") -> None:
-        """Go on from another position: behind it, or with `reverse` below it.
+        """Continue behind another position, or with `reverse` below it.
 
         Raises:
-            as `Log.scan` of its `start`.
+            BadInput, PositionExpired: `start` is refused, as by `Log.scan`.
         """
         self._check_open()
         ahead, self._next = self._next, None
         if ahead is not None:
-            ahead.exception()  # the sources must not be read and moved at a time
+            ahead.exception()  # wait: the sources must not be moved while they are read
         positions = starts(self._spec, start, self._partitions, self._driver.clock.now_us(), on_expired)
         for partition, position in positions.items():
             self._merge.sources[partition].seek(position)
 
     def close(self) -> None:
-        """Read no more. Never raises."""
+        """Stop reading. Never raises."""
         super().close()
         self._reads.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
-"""What a log holds, as far as that is cheap to know: Cassandra counts no records, so nothing here does.
+"""Describe what a log holds, from cheap reads only: counting records would read all of them.
 
-The registry says which partitions exist; three short scans give the oldest and newest record, and how fast
-records came lately.
+The registry says which partitions exist. Three short scans give the oldest and the newest record, and the
+recent rate.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 RECENT = timedelta(minutes=1)
+"""Time over which the rate is measured: recent, and long enough for slow logs."""
 SAMPLE = 1000
-"""The rate is that of the last minute, or of the last 1,000 records where they came in less."""
+"""Records over which the rate is measured if they came within `RECENT`: it bounds the scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +21,12 @@ class LogStats:
 
     Attributes:
         partitions: as configured.
-        time_shards: stretches of time in which something was appended, and is remembered.
-        cassandra_partitions: how many partitions of Cassandra those are.
-        oldest, newest: when the first and the last record that can be read were appended; None: there is
-            none. What was appended in the last 2.5 s or so does not count.
+        time_shards: number of time shards with records that have not expired.
+        cassandra_partitions: number of Cassandra partitions in those time shards.
+        oldest, newest: when the first and the last readable record were appended; None if there is none.
+            Records of the last 2.5 s or so do not count.
         per_second: records a second over the last minute, or over the last 1,000 records if those came in
-            less.
+            less time.
     """
 
     partitions: int
@@ -37,6 +38,6 @@ class LogStats:
 
 
 def rate(times: list[datetime], until: datetime) -> float:
-    """Records a second, of records newest first that were appended in the last minute before `until`."""
+    """Return records a second, from times, newest first, of the last minute before `until`."""
     span = RECENT if len(times) < SAMPLE else until - times[-1]
     return len(times) / max(span / timedelta(seconds=1), 0.001)

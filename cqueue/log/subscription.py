@@ -1,4 +1,4 @@
-"""A subscription to a log, and the member of it that this process is."""
+"""The public subscription to a log, and the member that this process runs in it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Final, Self
 from cqueue import ids
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
-from cqueue.log.bells import LogBells, Told
+from cqueue.log.bells import AppendHints, LogBells
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.delivery import DEAD_SUFFIX, DeadLetters, Delivery, Listener, RetryPolicy
-from cqueue.log.held import Held
+from cqueue.log.delivery import DEAD_SUFFIX, DeadLetters, Listener, ListenerCalls, RetryPolicy
+from cqueue.log.held import OwnedPartitions
 from cqueue.log.log import Log
 from cqueue.log.member import Member
-from cqueue.log.pace import Pace
+from cqueue.log.pace import MemberOptions
 from cqueue.log.positions import EARLIEST, ON_EXPIRED, Start, starts
 from cqueue.log.protocol.definition import (
     ACTIVE,
@@ -39,24 +39,25 @@ from cqueue.log.protocol.lag import behind
 from cqueue.log.protocol.progress import move
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.log.reading import Reading
+from cqueue.log.reading import MemberLoop
 from cqueue.log.records import LogId, check_partitions, check_topics
-from cqueue.log.running import Running
-from cqueue.log.sharing import Sharing
+from cqueue.log.running import MemberThreads
+from cqueue.log.sharing import Rebalancer
 from cqueue.message import check_queue_name
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
 
 SPEC_FRESH_S: Final = 15.0
-"""How soon a member knows of new partitions."""
+"""Seconds for which a log's configuration is kept: a member learns of new partitions within that time."""
 
 
 OnEvent = Callable[[str, int, LogId], None]
+"""Called with "acquired", "checkpoint", "released" or "lost", the partition, and the position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one partition is behind what can be read: records not done yet, and how old the first is."""
+    """How far one partition is behind: the number of records not done yet, and the first one's age."""
 
     count: int
     seconds: float
@@ -81,7 +82,7 @@ class Subscription:
         start: Start,
         on_expired: str,
         policy: RetryPolicy,
-        pace: Pace,
+        options: MemberOptions,
         on_event: OnEvent | None,
         low_latency: bool = False,
         bells: LogBells | None = None,
@@ -95,7 +96,7 @@ class Subscription:
         self._key = SubscriptionKey(spec.partition, name)
         self._on_event = on_event
         readable = check_partitions(partitions, spec.partitions)
-        delivery = Delivery(
+        delivery = ListenerCalls(
             listeners,
             policy,
             DeadLetters(catalog, Log(log + DEAD_SUFFIX, catalog, driver, bells), log, name).bury,
@@ -103,20 +104,20 @@ class Subscription:
         )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
         self._member = Member(driver, self._key, _member_name(), self._specs, readable)
-        self._held = Held(self._member, self._tell, early=low_latency)
+        self._owned = OwnedPartitions(self._member, self._tell, beyond_horizon=low_latency)
         wake = Event()
-        told = Told(wake.set)
-        self._reading = Reading(
-            self._held,
-            Sharing(self._member, self._held, partitions=readable, on_expired=on_expired),
+        hints = AppendHints(wake.set)
+        self._loop = MemberLoop(
+            self._owned,
+            Rebalancer(self._member, self._owned, partitions=readable, on_expired=on_expired),
             delivery,
             topics=check_topics(topics),
-            pace=pace,
-            told=told,
+            options=options,
+            hints=hints,
             time_s=time_s,
         )
-        listening = bells.listening(self._key.log, told) if bells and low_latency else nullcontext()
-        self._running = Running(name, self._member, self._reading, wake, listening=listening)
+        listening = bells.listening(self._key.log, hints) if bells and low_latency else nullcontext()
+        self._threads = MemberThreads(name, self._member, self._loop, wake, listening=listening)
 
     def __repr__(self) -> str:
         return f"<subscription {self.name} of {self.log}>"
@@ -131,19 +132,19 @@ class Subscription:
             LogNotFound: the log, or the subscription, has been deleted.
             Closed: the client has been closed; or the subscription, which runs only once.
         """
-        self._running.run()
+        self._threads.run()
 
     def start(self) -> None:
-        """The same on a thread of its own; what it would raise is raised by `stop`."""
-        self._running.start()
+        """As `run`, on a thread of its own; `stop` raises what `run` would raise."""
+        self._threads.start()
 
     def stop(self, timeout: timedelta | None = None) -> bool:
-        """End after the call of a listener that is under way; whether it has ended in time.
+        """End after the listener call that is under way; return whether the member ended within `timeout`.
 
-        Positions are written down and the partitions given back, so that other members go on at once.
-        Called by a listener it does not wait.
+        The member writes its positions and releases its partitions, so that other members go on at once.
+        A listener may call `stop`, which then does not wait.
         """
-        return self._running.stop(None if timeout is None else timeout.total_seconds())
+        return self._threads.stop(None if timeout is None else timeout.total_seconds())
 
     def __enter__(self) -> Self:
         self.start()
@@ -158,35 +159,38 @@ class Subscription:
         if self._on_event is not None:
             self._on_event(what, partition, LogId.of(self._key.log, partition, position))
 
-    # ── looking ──
+    # ── state ──
 
     @property
     def partitions(self) -> list[int]:
-        """Those that this member reads at present."""
-        return sorted(self._held.lanes.by_partition)
+        """Return the partitions that this member reads at present."""
+        return sorted(self._owned.backlogs.by_partition)
 
     def positions(self) -> dict[int, LogId]:
-        """For each partition that was read the position up to where all is done; a `start` for readers."""
+        """Return, for each partition that was read, the position up to which all records are done.
+
+        The result is a `start` for other readers.
+        """
         rows = self._rows().positions
         return {each: LogId.of(self._key.log, each, row.position) for each, row in sorted(rows.items())}
 
     def members(self) -> list[str]:
-        """The members that live, whichever processes they are in."""
+        """Return the names of the members that are alive, in any process."""
         return sorted(row.member for row in self._rows().members)
 
     def owners(self) -> dict[int, str]:
-        """For each partition that is being read the member that does."""
+        """Return, for each partition that is being read, the member that reads it."""
         rows = self._rows().positions
         return {each: row.owner for each, row in sorted(rows.items()) if row.owner}
 
     def lag(self) -> dict[int, Lag]:
-        """For each partition how far it is behind, whoever reads it. Counts records, so it is no quick call.
+        """Return how far each partition is behind. The call counts records, so it may take a while.
 
         A partition whose position cannot be read is left out.
 
         Raises:
-            DamagedRow: the subscription's definition cannot be read.
-            NotDone: it cannot be read.
+            DamagedRow: the subscription's definition is damaged.
+            NotDone: a read failed.
         """
         spec, rows = self._specs(), self._rows()
         known, now_us = ShardMap(), self._driver.clock.now_us()
@@ -205,31 +209,31 @@ class Subscription:
 
     @property
     def paused(self) -> bool:
-        """Whether all members are told to wait."""
+        """Return whether the subscription is paused."""
         return self._driver.run(defined(self._key)).state == PAUSED
 
     def _rows(self) -> SubscriptionRows:
         return self._driver.ask(ReadSubscription(self._key, now_us=self._driver.clock.now_us()))
 
-    # ── changing ──
+    # ── changes ──
 
     def pause(self) -> None:
-        """No member calls listeners until `resume`; obeyed within 2 s. Positions stay."""
+        """Stop listener calls in all members until `resume`; members follow within 2 s. Positions stay."""
         self._driver.run(set_state(self._key, PAUSED))
 
     def resume(self) -> None:
-        """Undo `pause`."""
+        """Undo `pause`; members follow within 2 s."""
         self._driver.run(set_state(self._key, ACTIVE))
 
     def seek(self, start: Start, *, on_expired: str = "error") -> None:
-        """Move positions, back or on: all of them, or with a mapping those of its partitions.
+        """Move positions back or forward: all of them, or with a mapping those of its partitions.
 
-        Members finish what they have in hand, and go on from there within 2 s. A position that cannot be
-        read is replaced as well.
+        Members finish the records that they are handling, and go on from the new positions within 2 s. A
+        damaged position is replaced as well.
 
         Raises:
-            BadInput, PositionExpired: as `Log.scan` of its `start`.
-            NotDone, OutcomeUnknown: some may be moved and others not; seeking again is safe.
+            BadInput, PositionExpired: `start` is refused, as by `Log.scan`.
+            NotDone, OutcomeUnknown: some positions may be moved and others not; seeking again is safe.
         """
         spec = self._specs()
         partitions = sorted(start) if isinstance(start, Mapping) else list(range(spec.partitions))
@@ -240,7 +244,7 @@ class Subscription:
 
 
 class _Specs:
-    """The log's configuration, read again every 15 s: an idle subscription must cost little."""
+    """A log's configuration, read again every 15 s, so that an idle subscription costs little."""
 
     def __init__(self, catalog: LogCatalog, log: str, time_s: Callable[[], float]) -> None:
         self._catalog = catalog
@@ -249,7 +253,7 @@ class _Specs:
         self._known: tuple[LogSpec, float] | None = None
 
     def __call__(self) -> LogSpec:
-        """The log as it was some seconds ago at most."""
+        """Return the log's spec, at most `SPEC_FRESH_S` old."""
         known, now_s = self._known, self._time_s()
         if known is not None and now_s - known[1] < SPEC_FRESH_S:
             return known[0]
@@ -263,14 +267,14 @@ def _member_name() -> str:
 
 
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:
-    """Where a new subscription begins."""
+    """Return where a new subscription begins."""
     origin = _unchecked_origin(spec, start, now_us, on_expired)
     _check_not_ahead([origin.default or 0, *origin.own.values()], now_us)
     return origin
 
 
 def _check_not_ahead(positions: Iterable[int], now_us: int) -> None:
-    """A position says up to where all is done: one in the future would be taken for a damaged one."""
+    """Refuse positions in the future: all up to a position is done, so they would count as damaged."""
     if any(ids.time_us(position) > now_us + AHEAD_US for position in positions):
         raise BadInput(
             "a subscription's position cannot lie in the future; 'latest' is what comes from now on"

@@ -1,8 +1,8 @@
-"""What a holder does with its messages: ack, nack, snooze, extend, release.
+"""Settle claimed messages: ack, nack, snooze, extend and release.
 
-A message is in the queue if and only if its row is live, so an ack is a delete: plain, idempotent,
-good whoever sends it. Everything else changes timeout slots in place, conditional on their
-revisions: a stale holder's nack fails, and cannot revive what somebody else has acked.
+A message is in the queue if and only if its row is live. So an ack is a delete: plain, idempotent, and valid
+from any client. Every other call changes timeout slots in place, conditional on their revisions. So a stale
+holder's nack fails, and cannot bring back what another consumer has acked.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import policy, sanity
-from cqueue.protocol.draft import MOST_NEW, freed
+from cqueue.protocol.draft import MAX_NEW_SLOTS, freed
 from cqueue.protocol.lease import Change, Lease, Taken
-from cqueue.protocol.lock import new_owner, settle, share
+from cqueue.protocol.lock import mutate_once, new_owner, tally_share
 from cqueue.protocol.spec import Proto
 from cqueue.store.operations import (
     DeleteBodies,
@@ -36,17 +36,18 @@ from cqueue.store.operations import (
 )
 
 ACK_CHUNK = 500
+"""Messages that one delete removes, about: as many as one flush writes, so the batch stays small."""
 SHARED_MS = 100
-"""Nacks of one holder whose due times fall into the same stretch of this length share a slot."""
+"""ms of due times that share a waiting slot: a nack may come 0.1 s late, and a burst needs few slots."""
 TRIES = 8
-"""How often a change is tried: each time somebody else must have changed the other slot that it needs."""
+"""Most tries of a change. Each failed try needs another client's change of the second slot in that moment."""
 
 
 # ── ack ──
 
 
 def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
-    """Delete messages; the leases that have become empty, whose slots can be freed.
+    """Delete messages; return the leases that have become empty, whose slots can be freed.
 
     Raises:
         NotDone, OutcomeUnknown: the messages may come again.
@@ -67,12 +68,15 @@ def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
     _check_all((yield from Together(tuple(deletes))))
     emptied = [lease for lease, some in by_lease.items() if lease.acked([one.row.id for one in some])]
     if bodies:
-        yield from Together(tuple(bodies))  # one that fails is dropped with its wide row
+        yield from Together(tuple(bodies))  # a body whose delete fails is dropped with its wide row
     return emptied
 
 
 def _chunks(ones: list[Taken]) -> Iterator[list[Taken]]:
-    """Parts of about ACK_CHUNK; messages that share a row stay together, so that it can be deleted."""
+    """Split messages into parts of about ACK_CHUNK; messages of one pack stay together.
+
+    Only a delete that names all live messages of a pack can delete its row.
+    """
     start = 0
     if len(ones) > ACK_CHUNK:
         ones = sorted(ones, key=lambda one: one.row.id)
@@ -85,7 +89,7 @@ def _chunks(ones: list[Taken]) -> Iterator[list[Taken]]:
 
 
 def _check_all(results: list[Any]) -> None:
-    """Raise unless all deletes are stored: not done only if certainly none of them is."""
+    """Raise unless all deletes are stored; raise `NotDone` only if certainly none of them is."""
     errors = [result for result in results if isinstance(result, Exception)]
     if not errors:
         return
@@ -96,7 +100,7 @@ def _check_all(results: list[Any]) -> None:
 
 
 def free(leases: Sequence[Lease]) -> Proto[None]:
-    """Free the slots of finished leases of one wide row, those left out that somebody else has changed."""
+    """Free the slots of finished leases of one wide row, except slots that another client has changed."""
     if (yield from _freed(leases)):
         return
     slots = yield from _slots(leases[0].wide_row)
@@ -106,18 +110,18 @@ def free(leases: Sequence[Lease]) -> Proto[None]:
 
 
 def _freed(leases: Sequence[Lease]) -> Proto[bool]:
-    """False if the slot of one of them is not as its lease knows it."""
+    """Free these slots in one mutation; return False if one of them differs from what its lease knows."""
     now_us = yield from Now()
     owner = yield from new_owner()
     slots = [SlotChange(lease.slot.rev, freed(lease.slot)) for lease in leases]
-    return (yield from settle(Mutate(leases[0].wide_row, slots=_stamped(slots, owner, now_us))))
+    return (yield from mutate_once(Mutate(leases[0].wide_row, slots=_stamped(slots, owner, now_us))))
 
 
 # ── nack, snooze, extend, release ──
 
 
 class Placement(NamedTuple):
-    """How messages are to be listed: state, due, the attempts they then have had, and since when they die."""
+    """How a slot is to list messages: its state, its due time, their attempts, and their time of death."""
 
     state: SlotState
     due_ms: int
@@ -126,22 +130,22 @@ class Placement(NamedTuple):
 
 
 class Shared:
-    """Waiting slots that one holder wrote lately, so that its nacks of 100 ms share one."""
+    """Waiting slots that one holder wrote lately, so that its nacks of the same 100 ms share one slot."""
 
     def __init__(self) -> None:
         self._slots: dict[tuple[WideRow, int, Placement], SlotRow] = {}
 
     def find(self, lease: Lease, placement: Placement) -> SlotRow | None:
-        """The slot to join, if there is one."""
+        """Return the slot that already has this placement, if there is one."""
         return self._slots.get((lease.wide_row, lease.slot.priority, placement))
 
     def store(self, lease: Lease, placement: Placement, slot: SlotRow, now_ms: int) -> None:
-        """Remember a slot; those that are due are forgotten, somebody has taken them."""
+        """Remember a slot, and forget those that are due: a consumer has taken their messages."""
         self._slots = {key: value for key, value in self._slots.items() if value.due_ms > now_ms - SHARED_MS}
         self._slots[lease.wide_row, lease.slot.priority, placement] = slot
 
     def forget(self, lease: Lease, placement: Placement) -> None:
-        """The slot was changed by somebody else."""
+        """Forget a slot that another client has changed."""
         self._slots.pop((lease.wide_row, lease.slot.priority, placement), None)
 
 
@@ -151,7 +155,7 @@ def nack(
     """Make messages of one lease available again after `delay_ms`; `count=False` uses no attempt (snooze).
 
     Raises:
-        LeaseLost: the slot belongs to somebody else.
+        LeaseLost: another client has changed the slot.
         NotDone, OutcomeUnknown: the messages stay, or may stay, with the lease.
     """
     due_ms = (yield from Now()) // 1000 + delay_ms
@@ -162,16 +166,16 @@ def nack(
 
 
 def release(lease: Lease) -> Proto[None]:
-    """Give back messages that were not started: due now, no attempt used. They stay listed."""
+    """Give back messages that no handler has started: they are due now, and use no attempt."""
     now_ms = (yield from Now()) // 1000
     yield from place(lease, lease.slot.ids, Placement(SlotState.WAITING, now_ms, lease.attempt - 1))
 
 
 def extend(lease: Lease, duration_ms: int) -> Proto[None]:
-    """Hold the lease until `duration_ms` from now, for all its messages; it is never shortened.
+    """Extend the lease of all its messages to `duration_ms` from now; never shorten it.
 
     Raises:
-        LeaseLost: the slot belongs to somebody else.
+        LeaseLost: another client has changed the slot.
         NotDone, OutcomeUnknown: the timeout is, or may be, as it was.
     """
     due_ms = max(lease.due_ms, (yield from Now()) // 1000 + duration_ms)
@@ -182,13 +186,14 @@ def extend(lease: Lease, duration_ms: int) -> Proto[None]:
 def place(
     lease: Lease, ids_: Iterable[int], placement: Placement, shared: Shared | None = None
 ) -> Proto[SlotRow]:
-    """List messages of a lease as `placement` says, in one mutation, conditional on all revisions it needs.
+    """List messages of a lease as `placement` says, in one mutation conditional on all slots that it changes.
 
-    Returns the slot that lists them now: the lease's own if that lists nothing else, and none is shared.
+    Return the slot that lists the messages then: the lease's own slot if it lists nothing else and no shared
+    slot fits, otherwise another one.
 
     Raises:
-        LeaseLost: none of them is outstanding, or the slot belongs to somebody else.
-        NotDone, OutcomeUnknown: they are, or may be, listed as before.
+        LeaseLost: none of the messages is outstanding, or another client has changed the slot.
+        NotDone, OutcomeUnknown: the messages are, or may be, listed as before.
     """
     asked = frozenset(ids_)
     for _ in range(TRIES):
@@ -202,9 +207,9 @@ def place(
         stays = len(slots) == 1 and placement.state is SlotState.CLAIMED
         change = Change(slots[0].row, slots[-1].row, () if stays else moving)
         try:
-            applied = yield from settle(Mutate(lease.wide_row, slots=slots))
+            applied = yield from mutate_once(Mutate(lease.wide_row, slots=slots))
         except OutcomeUnknown:
-            lease.doubted(change)
+            lease.note_unresolved(change)
             raise
         if applied:
             lease.changed(change)
@@ -223,7 +228,7 @@ def place(
 def _plan(
     lease: Lease, moving: tuple[int, ...], placement: Placement, shared: Shared | None, owner: bytes
 ) -> Proto[list[SlotChange]]:
-    """The change of the lease's slot, and that of the other one unless its own will do."""
+    """Plan the change of the lease's slot, and of a second slot if the messages move to another one."""
     slot = lease.slot
     rest = tuple(sorted(lease.outstanding.difference(moving)))
     placed = slot._replace(ids=moving, **placement._asdict())
@@ -237,11 +242,14 @@ def _plan(
         tally = stored.tally if stored else 0
         target = SlotChange(stored.rev if stored else None, placed._replace(number=number, tally=tally))
     source = SlotChange(slot.rev, slot._replace(ids=rest) if rest else freed(slot))
-    return [_add(source, share(owner)), _add(target, -share(owner))]
+    return [_add(source, tally_share(owner)), _add(target, -tally_share(owner))]
 
 
 def _free_slot(lease: Lease) -> Proto[tuple[int, SlotRow | None]]:
-    """A free slot, any of them so that holders do not collide, or else a new one above those of a claim."""
+    """Pick a free slot at random, so that holders do not collide; else number a new one.
+
+    A new number lies above those that a claim may be about to use.
+    """
     head = yield from ReadHead(lease.wide_row)
     mine = [slot for slot in head.slots if slot.priority == lease.slot.priority]
     free = [slot for slot in mine if slot.state is SlotState.FREE]
@@ -250,11 +258,11 @@ def _free_slot(lease: Lease) -> Proto[tuple[int, SlotRow | None]]:
         slot = free[pick % len(free)]
         return slot.number, slot
     used = {slot.number for slot in mine}
-    return next(n for n in count(len(used) + MOST_NEW + pick % 4) if n not in used), None
+    return next(n for n in count(len(used) + MAX_NEW_SLOTS + pick % 4) if n not in used), None
 
 
 def _slots(wide_row: WideRow) -> Proto[dict[tuple[int, int], SlotRow]]:
-    """The slots as they stand, by priority and number."""
+    """Read the slots at serial consistency, by priority and number."""
     head = yield from policy.outcome_read(wide_row)
     return {(slot.priority, slot.number): slot for slot in head.slots}
 

@@ -1,4 +1,4 @@
-"""Bodies that stand apart from their messages, as they are large; and what is done where one is lost."""
+"""Read large bodies, which are stored apart from their messages, and handle lost ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cqueue.protocol.spec import Proto
 from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, Together, WideRow
 
 HEADER_LOST = "cqueue-dead-lost"
-"""How many bytes the body had of which no replica has a copy; the letter's own body is empty."""
+"""Header of a dead letter whose body is lost, and empty in the letter: the lost body's size in bytes."""
 
 
 def reads(messages: Iterable[tuple[WideRow, MessageRow]]) -> list[ReadBodies]:
-    """The reads that give the bodies of those messages that were read without."""
+    """Return the reads that load the bodies of the messages that were read without one."""
     sizes: dict[WideRow, dict[int, int]] = {}
     for wide_row, row in messages:
         if row.body is None:
@@ -22,14 +22,15 @@ def reads(messages: Iterable[tuple[WideRow, MessageRow]]) -> list[ReadBodies]:
 
 
 def look_everywhere(missing: Sequence[Taken]) -> Proto[dict[int, bytes | None]]:
-    """Bodies of one wide row that a quorum does not have, by id; None: lost. What was acked is left out.
+    """Ask all replicas for bodies of one wide row that a quorum lacks; return them by id, None if lost.
 
-    A body is lost if its message is there, and no replica has it. Messages are looked for last. An ack
-    deletes them before their bodies, so that one that is still there then had not been acked when its body
-    was not found. Nothing is asked twice: a replica that is away stays so for longer than a claim can wait.
+    A body is lost if its message is live and no replica has the body. The messages are read after the bodies.
+    An ack deletes a message before its body, so a message that is still live had not been acked when its body
+    was missing. Acked messages are left out. No read is repeated: a replica that is away stays away for
+    longer than a claim can wait.
 
     Raises:
-        NotDone: they cannot be read now.
+        NotDone: not all replicas answered.
     """
     wide_row = missing[0].lease.wide_row
     sizes = {one.row.id: one.row.size or 0 for one in missing}
@@ -49,5 +50,5 @@ def look_everywhere(missing: Sequence[Taken]) -> Proto[dict[int, bytes | None]]:
 
 
 def without_body(row: MessageRow) -> MessageRow:
-    """The same with an empty body, and a header that says how large the lost one was."""
+    """Return the message with an empty body, and a header with the lost body's size."""
     return row._replace(size=None, body=b"", headers={**(row.headers or {}), HEADER_LOST: str(row.size)})

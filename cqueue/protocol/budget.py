@@ -1,8 +1,9 @@
-"""How far one read may go, so that it crosses no more than about a thousand tombstones.
+"""Bound each read so that it crosses no more than about a thousand tombstones.
 
-What this consumer took itself are the tombstones of now: there reads are cut by count. Elsewhere nobody knows
-what others took, so reads are cut by time: shorter at once after one that crossed too much, longer after
-several that crossed little, and never longer than where messages lay densest.
+Messages that this consumer took are tombstones now, and it counted them: there it cuts reads by count.
+Elsewhere it does not know what other consumers took, so it cuts reads by time. A piece gets shorter at once
+after a read that crossed too many tombstones, longer after several that crossed few, and never longer than
+the densest part of the wide row allows.
 """
 
 from __future__ import annotations
@@ -15,39 +16,44 @@ from typing import NamedTuple
 
 from cqueue import ids
 
-FIRST_PACE_US = 250_000
-LONGEST_PACE_US = 60_000_000
-SHORTEST_PACE_US = 1_000
-GENTLE_TOMBSTONES = 500
-"""What a read in pieces aims at; 1,000 is the bound."""
+FIRST_PIECE_US = 250_000
+"""µs of a wide row that the first read covers: 1,000 tombstones at 4,000 messages a second."""
+LONGEST_PIECE_US = 60_000_000
+"""µs that one read covers at most: longer reads of an almost empty row save nothing."""
+SHORTEST_PIECE_US = 1_000
+"""µs that one read covers at least, so that a pass always gets on."""
+TARGET_TOMBSTONES = 500
+"""Tombstones that one read aims at: half of the 1,000 that it must not exceed by much."""
 
-KNOWN_TOMBSTONES = 750
-"""What one may cross where we took everything ourselves, and know; late rows lie there besides."""
+MAX_COUNTED_TOMBSTONES = 750
+"""Tombstones that one read may cross where this consumer took every message. The rest of the 1,000 is for
+late messages there."""
 
-STRETCH = 150
-"""Messages noted as one stretch, so that some of them come close to what a read may cross."""
+STRETCH_MESSAGES = 150
+"""Messages noted as one stretch: five make `MAX_COUNTED_TOMBSTONES`, so reads come close to it."""
 
-GOOD_PIECES = 3
-"""After so many pieces in a row that crossed few tombstones the next ones are twice as long."""
+PIECES_TO_DOUBLE = 3
+"""Pieces in a row with few tombstones after which pieces get twice as long; fewer may be chance."""
 
-CLOSER = 3
-"""In places messages lie so many times closer than on the whole."""
+DENSITY_SAFETY_FACTOR = 3
+"""Safety factor: local density may exceed the row's average threefold."""
 
-TELLING_MESSAGES = 50
-"""So many tell how densely messages lie."""
+MIN_SAMPLE = 50
+"""Messages from which density is estimated; fewer say little."""
 
-MOST_PIECES = 1000
-"""Where messages lay densest decides how long pieces get, until a pass would take more of them than this."""
+MAX_PIECES = 1000
+"""Pieces of one pass at most. The densest part of the row bounds the length of pieces, until a pass would
+need more pieces than this."""
 
-SMALLER = 20
-"""By how much pieces get shorter after a pass that failed."""
+FAILURE_DIVISOR = 20
+"""Divisor of the piece length after a failed pass: Cassandra refuses a read across 100,000 tombstones."""
 
 FEW_MESSAGES = 100
-"""What a look-back may cross without a second thought."""
+"""Messages that a look-back may cross at any time: a tenth of what one read may cross."""
 
 
 class Stretch(NamedTuple):
-    """What we took in one place: after < id <= upto, so many messages in so many rows."""
+    """Messages that this consumer took in one stretch of ids: after < id <= upto."""
 
     after: int
     upto: int
@@ -55,142 +61,142 @@ class Stretch(NamedTuple):
     rows: int
 
 
-class _Taken:
-    """All that we took of one priority, without a gap: the last few hundred messages, and what is before."""
+class _TakenMessages:
+    """What this consumer took of one priority without a gap: the last few hundred messages and all before."""
 
     def __init__(self) -> None:
         self.recent: deque[Stretch] = deque()
-        self._before: list[Stretch] = []  # joined as far as a read may cross at once
+        self._older: list[Stretch] = []  # older stretches, joined up to what one read may cross
 
     def add(self, stretch: Stretch) -> None:
         self.recent.append(stretch)
-        while len(self.recent) > 1 and self.messages > GENTLE_TOMBSTONES:
+        while len(self.recent) > 1 and self.messages > TARGET_TOMBSTONES:
             self._join(self.recent.popleft())
 
     def _join(self, stretch: Stretch) -> None:
-        last = self._before[-1] if self._before else None
-        if last is not None and last.rows + stretch.rows <= KNOWN_TOMBSTONES:
+        last = self._older[-1] if self._older else None
+        if last is not None and last.rows + stretch.rows <= MAX_COUNTED_TOMBSTONES:
             messages, rows = last.messages + stretch.messages, last.rows + stretch.rows
-            self._before[-1] = Stretch(last.after, stretch.upto, messages, rows)
+            self._older[-1] = Stretch(last.after, stretch.upto, messages, rows)
         else:
-            self._before.append(stretch)
+            self._older.append(stretch)
 
     @property
     def messages(self) -> int:
-        """How many of the last ones are noted one by one."""
+        """Return how many messages the recent stretches hold."""
         return sum(stretch.messages for stretch in self.recent)
 
     @property
     def rows(self) -> int:
-        """In how many rows they stood."""
+        """Return in how many Cassandra rows those messages stood."""
         return sum(stretch.rows for stretch in self.recent)
 
     def end(self, after: int, last: int) -> int | None:
-        """Up to where, at most `last`, a read from `after` on crosses few tombstones; None: not known."""
-        first = self._before[0] if self._before else self.recent[0]
+        """Return how far, up to `last`, a read behind `after` crosses few tombstones; None if unknown."""
+        first = self._older[0] if self._older else self.recent[0]
         if not first.after <= after < self.recent[-1].upto:
             return None
         end, rows = after, 0
-        start = bisect_right(self._before, after, key=lambda one: one.upto)
-        for stretch in chain((self._before[at] for at in range(start, len(self._before))), self.recent):
+        start = bisect_right(self._older, after, key=lambda one: one.upto)
+        for stretch in chain((self._older[at] for at in range(start, len(self._older))), self.recent):
             if stretch.upto > after:
                 rows += stretch.rows
-                if rows > KNOWN_TOMBSTONES and end > after:
+                if rows > MAX_COUNTED_TOMBSTONES and end > after:
                     break
                 end = stretch.upto
         return min(end, last)
 
 
 class TombstoneBudget:
-    """What one consumer knows of the tombstones of one wide row, which begins and ends at those times."""
+    """What one consumer knows of the tombstones of one wide row, which spans `begin_us` to `end_us`."""
 
     def __init__(self, begin_us: int, end_us: int) -> None:
         self._begin_us = begin_us
         self._width_us = end_us - begin_us
-        self.pace_us = FIRST_PACE_US  # length of the next read where nothing is known
-        self._densest_us = LONGEST_PACE_US  # length of one where messages lay densest
-        self._good = 0  # reads in a row that crossed few
-        self.cautious = False  # a pass has failed: take short pieces where nothing is expected as well
-        self._taken: dict[int, _Taken] = {}  # by priority
+        self.piece_us = FIRST_PIECE_US  # length of the next read where tombstones are not counted
+        self._densest_us = LONGEST_PIECE_US  # length of a read that suits the densest part of the row
+        self._cheap_reads = 0  # reads in a row that crossed few tombstones
+        self.cautious = False  # a pass failed: use short pieces also where no tombstones are expected
+        self._taken: dict[int, _TakenMessages] = {}  # by priority
 
-    def piece_end(self, priority: int, after: int, last: int, pace_us: int | None = None) -> int:
-        """Up to where, at most `last`, the next read goes that begins behind `after`.
+    def piece_end(self, priority: int, after: int, last: int, piece_us: int | None = None) -> int:
+        """Return where the next read behind `after` ends, at most at `last`.
 
-        pace_us: how far it goes where nobody knows, if that is not as far as the last reads suggest.
+        pace_us: the read's length where tombstones are not counted; by default as the last reads suggest.
         """
-        known = self.known_end(priority, after, last)
+        known = self.counted_end(priority, after, last)
         if known is not None:
             return known
         start_us = max(ids.time_us(after), self._begin_us)
-        return min(last, ids.highest_at(start_us + (pace_us or self.pace_us)))
+        return min(last, ids.highest_at(start_us + (piece_us or self.piece_us)))
 
-    # ── where nobody knows ──
+    # ── where tombstones are not counted ──
 
     def restart(self) -> None:
-        """A sweep or pass begins: as if messages lay as densely there as anywhere in this wide row."""
-        self.pace_us = min(self.pace_us, self._densest_us)
-        self._good = 0
+        """Begin a sweep or pass: assume the density of the densest part of this wide row."""
+        self.piece_us = min(self.piece_us, self._densest_us)
+        self._cheap_reads = 0
 
-    def crossed(self, tombstones: int) -> None:
-        """A read has crossed so many: shorten the next one, or lengthen it after a few good ones."""
-        if tombstones > GENTLE_TOMBSTONES:
-            self._at_most(self.pace_us * GENTLE_TOMBSTONES // tombstones)
+    def note_tombstones(self, tombstones: int) -> None:
+        """Note the tombstones that a read crossed: shorten the next read, or lengthen it after good ones."""
+        if tombstones > TARGET_TOMBSTONES:
+            self._at_most(self.piece_us * TARGET_TOMBSTONES // tombstones)
             return
-        self._good += 1
-        if self._good % GOOD_PIECES == 0:
-            longest_us = min(LONGEST_PACE_US, max(self._densest_us, self._width_us // MOST_PIECES))
-            self.pace_us = min(longest_us, self.pace_us * 2)
+        self._cheap_reads += 1
+        if self._cheap_reads % PIECES_TO_DOUBLE == 0:
+            longest_us = min(LONGEST_PIECE_US, max(self._densest_us, self._width_us // MAX_PIECES))
+            self.piece_us = min(longest_us, self.piece_us * 2)
 
-    def failed(self) -> None:
-        """A pass has failed, perhaps because it crossed too much at once: the next one takes short pieces."""
+    def note_failure(self) -> None:
+        """Note that a pass failed, perhaps because of tombstones: the next pass uses short pieces."""
         self.cautious = True
-        self._at_most(self.pace_us // SMALLER)
+        self._at_most(self.piece_us // FAILURE_DIVISOR)
 
-    def saw(self, messages: int, rows: int, span_us: int) -> None:
-        """Messages stood in so many rows in `span_us`: tombstones will lie as close, and closer in places."""
-        if messages >= TELLING_MESSAGES:
-            self._at_most(GENTLE_TOMBSTONES * span_us // (CLOSER * rows))
+    def note_density(self, messages: int, rows: int, span_us: int) -> None:
+        """Note the density of messages: their tombstones will lie as densely, and denser in places."""
+        if messages >= MIN_SAMPLE:
+            self._at_most(TARGET_TOMBSTONES * span_us // (DENSITY_SAFETY_FACTOR * rows))
 
     def _at_most(self, dense_us: int) -> None:
-        dense_us = max(SHORTEST_PACE_US, dense_us)
+        dense_us = max(SHORTEST_PIECE_US, dense_us)
         self._densest_us = min(self._densest_us, dense_us)
-        self.pace_us = min(self.pace_us, dense_us)
-        self._good = 0
+        self.piece_us = min(self.piece_us, dense_us)
+        self._cheap_reads = 0
 
-    # ── what we took ──
+    # ── where this consumer counted them ──
 
-    def took(self, priority: int, after: int, taken: Sequence[int]) -> None:
-        """These, in order, were all that lay behind `after`; how densely shows between two boundaries."""
+    def note_taken(self, priority: int, after: int, taken: Sequence[int]) -> None:
+        """Note the messages `taken`, in order: all that stood between `after` and the last of them."""
         known = self._taken.get(priority)
         if known is None or known.recent[-1].upto != after:
-            known = self._taken[priority] = _Taken()
+            known = self._taken[priority] = _TakenMessages()
         for stretch in _stretches(after, taken):
             known.add(stretch)
-        self.saw(known.messages, known.rows, self._span_us(known))
+        self.note_density(known.messages, known.rows, self._span_us(known))
 
-    def _span_us(self, taken: _Taken) -> int:
+    def _span_us(self, taken: _TakenMessages) -> int:
         start_us = max(ids.time_us(taken.recent[0].after), self._begin_us)
         return ids.time_us(taken.recent[-1].upto) - start_us
 
-    def known_end(self, priority: int, after: int, last: int) -> int | None:
-        """Up to where, at most `last`, a read from `after` on may go; None: we did not take what is there."""
+    def counted_end(self, priority: int, after: int, last: int) -> int | None:
+        """Return how far, up to `last`, a read behind `after` may go; None where others took messages."""
         taken = self._taken.get(priority)
         return taken.end(after, last) if taken is not None else None
 
     def recent(self, priority: int) -> tuple[int, int] | None:
-        """After and up to which ids we took the last few hundred messages; None: we took none."""
+        """Return the ids (after, upto) around the last few hundred messages taken; None if there are none."""
         taken = self._taken.get(priority)
         return (taken.recent[0].after, taken.recent[-1].upto) if taken is not None else None
 
     def is_sparse(self, priority: int, span_us: int) -> bool:
-        """Whether `span_us` of this wide row hold few messages, going by what we took last."""
+        """Return whether `span_us` of this wide row hold few messages, at the density of the recent ones."""
         taken = self._taken[priority]
         few = taken.messages <= FEW_MESSAGES
         return few and taken.messages * span_us <= FEW_MESSAGES * self._span_us(taken)
 
 
 def _stretches(after: int, taken: Sequence[int]) -> Iterator[Stretch]:
-    for start in range(0, len(taken), STRETCH):
-        some = taken[start : start + STRETCH]
+    for start in range(0, len(taken), STRETCH_MESSAGES):
+        some = taken[start : start + STRETCH_MESSAGES]
         yield Stretch(after, some[-1], len(some), ids.rows_of(some))
         after = some[-1]

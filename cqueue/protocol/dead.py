@@ -1,8 +1,8 @@
-"""Dead letters: a message moves to an open wide row of the dead-letter queue, and is never in neither.
+"""Bury messages: move one to an open wide row of the dead-letter queue, so that it is always in one of both.
 
-The time of death goes into the message's slot first. With it, whoever has to finish a burial that
-was cut off derives the same id and the same place, so that the insert is idempotent. Only when the
-insert is confirmed is the original deleted.
+A burial first writes the time of death into the message's slot. A consumer that finishes an interrupted
+burial derives the same id and the same place from that time, so the insert is idempotent. The original is
+deleted only when the insert is confirmed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import policy, shards
 from cqueue.protocol.ack import Placement, ack, place
 from cqueue.protocol.bodies import look_everywhere, without_body
-from cqueue.protocol.fresh import together
 from cqueue.protocol.lease import Lease, Taken
+from cqueue.protocol.parallel import together
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
@@ -35,19 +35,21 @@ HEADER_ATTEMPTS = "cqueue-dead-attempts"
 HEADER_ID = "cqueue-dead-id"
 HEADER_TRACEBACK = "cqueue-dead-traceback"
 MAX_REASON = 2000
+"""Characters kept of a reason: enough for an error message, and little beside the 16 KiB of headers."""
 PAUSES_S = (0.05, 0.2, 0.5, 1.0)
+"""Seconds to wait after each failed insert of a letter; after the last one the burial fails."""
 
 
 def bury(spec: QueueSpec, dead: QueueSpec, taken: Taken, why: Mapping[str, str]) -> Proto[list[Lease]]:
-    """Move one message to the dead-letter queue; the leases that have become empty.
+    """Move one message to the dead-letter queue; return the leases that have become empty.
 
     why: headers of the dead letter beside the message's own; see `why_dead`.
 
     Raises:
-        LeaseLost: the message belongs to somebody else.
-        NotDone, OutcomeUnknown: it is still in its queue; whoever takes it over finishes the burial.
+        LeaseLost: another consumer holds the message.
+        NotDone, OutcomeUnknown: the message is still in its queue; the next holder finishes the burial.
     """
-    row, body = yield from _row_and_body(taken)  # first: nothing is changed if it cannot be read
+    row, body = yield from _row_and_body(taken)  # first, so that a failed read changes nothing
     lease = yield from _die(spec, taken)
     died_at_us = (lease.slot.died_at_ms or 0) * 1000
     source = identity(lease.wide_row, row)
@@ -59,12 +61,12 @@ def bury(spec: QueueSpec, dead: QueueSpec, taken: Taken, why: Mapping[str, str])
 
 
 def identity(wide_row: WideRow, row: MessageRow) -> bytes:
-    """What makes a message this message: the source of its derived ids."""
+    """Return the bytes that identify a message; its derived ids follow from them."""
     return json.dumps([*wide_row, row.priority, row.id]).encode()
 
 
 def why_dead(reason: str, queue: str, attempts: int, message_id: str) -> dict[str, str]:
-    """Headers that say why a message died, where from and after how many attempts."""
+    """Return the headers that say why a message died, in which queue, and after how many attempts."""
     return {
         HEADER_REASON: storable(reason)[:MAX_REASON],
         HEADER_QUEUE: queue,
@@ -74,12 +76,12 @@ def why_dead(reason: str, queue: str, attempts: int, message_id: str) -> dict[st
 
 
 def storable(text: str) -> str:
-    """The text with what no encoding has (lone surrogates) written out: a burial must not fail for it."""
+    """Return the text with lone surrogates escaped: no encoding has them, and a burial must not fail."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
-    """Write the time of death into a slot that the message has to itself."""
+    """Write the time of death into a slot that lists only this message; return the slot's lease."""
     lease, row = taken.lease, taken.row
     if lease.slot.died_at_ms is not None and lease.outstanding == {row.id}:
         return lease
@@ -90,7 +92,7 @@ def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
 
 
 def _row_and_body(taken: Taken) -> Proto[tuple[MessageRow, bytes | None]]:
-    """A message as it is to be stored, and its body if that stands apart."""
+    """Return a message as the letter stores it, and its body if that is stored apart."""
     row = taken.row
     if row.size is None:
         return row, None
@@ -104,7 +106,7 @@ def _row_and_body(taken: Taken) -> Proto[tuple[MessageRow, bytes | None]]:
 
 
 def insert_letter(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:
-    """Insert until it is confirmed: the id is derived, so that repeating it is harmless."""
+    """Insert a letter until the insert is confirmed. A repeat is harmless, because the id is derived."""
     for pause_s in PAUSES_S:
         try:
             if body is not None:

@@ -1,4 +1,4 @@
-"""Where a message goes: to a consumer, alone or with others, to the dead-letter queue, or nowhere."""
+"""Decide where a message goes: to a consumer, alone or with others, to the dead-letter queue, or nowhere."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import SlotRow, SlotState
 
 BODY_LOST = "its body is lost: no replica has it"
+"""The reason in the dead letter of a message whose body is lost."""
 
 
 class Disposition(Enum):
-    """Where a message goes."""
+    """The four places that a message can go to."""
 
     DELIVER = "deliver"
     ALONE = "deliver alone"  # a suspect: a process holds one at a time
@@ -28,7 +29,7 @@ def disposition(
     body_lost: bool = False,
     refused: bool = False,
 ) -> Disposition:
-    """Where a message goes, by the first line of this table that is true of it.
+    """Return where a message goes, by the first line of this table that is true of it.
 
     | the message                               | goes                      | in a dead-letter queue  |
     |-------------------------------------------|---------------------------|-------------------------|
@@ -40,11 +41,12 @@ def disposition(
     | was let expire by its holder              | to a consumer, alone      | the same                |
     | is new, or was given back                 | to a consumer             | the same                |
 
-    "Came back alone": given back, or let expire with no other in its slot. Of those that one holder let
-    expire together only one need have killed it, so each gets its last attempt alone.
+    "Came back alone" means given back, or let expire with no other message in its slot. When a holder let
+    several messages expire together, only one of them need have killed it, so each gets its last attempt
+    alone.
 
-    left: the slot that lists it, as its last holder left it; None for a new message, or one that is held.
-    dying: its slot has its time of death.
+    left: the slot that lists the message, as its last holder left it; None for a new or a held message.
+    dying: the message's slot has a time of death.
     """
     if expired:
         return Disposition.DELETE
@@ -61,10 +63,10 @@ def disposition(
 
 
 def of_slot(slot: SlotRow, spec: QueueSpec) -> Disposition:
-    """Where the messages of a slot go that is due."""
+    """Return where the messages of a due slot go."""
     return disposition(spec, left=slot, dying=slot.died_at_ms is not None)
 
 
 def spent(attempts: int) -> str:
-    """The reason in the letter of a message that has no attempt left."""
+    """Return the reason in the dead letter of a message without an attempt left."""
     return f"not acked in {attempts} attempts"

@@ -1,8 +1,8 @@
-"""The one mutation of a claim while it is being put together: pure bookkeeping over what was read.
+"""Build the one mutation of a claim from what was read: pure bookkeeping, no operations.
 
-Rules kept here, each with a test that fails without it: an id that any slot lists is not claimed
-again; every slot is overwritten on the condition of its revision; an id leaves a slot only when its
-row is dead, or by being listed elsewhere in this mutation.
+Three rules are kept here, and each has a test that fails without it. A claim takes no id that a slot lists.
+It overwrites each slot on the condition of the slot's revision. An id leaves a slot only if its row is dead,
+or if the same mutation lists the id elsewhere.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cqueue import ids
 from cqueue.protocol import policy, sanity
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, SuspectGate, Taken
-from cqueue.protocol.lock import share
+from cqueue.protocol.lock import tally_share
 from cqueue.protocol.sanity import is_lost, restarted
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.view import Ahead, RowView
+from cqueue.protocol.view import ReadAhead, RowMemory
 from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
     CursorRow,
@@ -36,33 +36,34 @@ from cqueue.store.operations import (
 )
 
 STAY_MS = 250
-"""How long a lock is kept between two claims of a holder that is expected back at once."""
+"""ms for which a lock is kept between two claims. A consumer that comes back usually does so within 100 ms;
+one that died keeps the others waiting no longer than this."""
 FREED_AT_ONCE = 3
-"""Finished slots that a claim frees on the way, besides those that it uses again: each takes it longer."""
+"""Finished slots that a claim with messages frees, besides those it uses again: each row slows the claim."""
 MAX_CLAIM_BYTES = 16 << 20
-"""Bodies claimed at once, the last one on top."""
-MOST_LISTED = 1000
-"""Messages of one slot that a claim writes: whoever takes over an expired one reads all their rows."""
+"""Bytes of bodies that one claim takes, so that they fit into memory; a single larger message still fits."""
+MAX_LISTED = 1000
+"""Messages that one slot lists at most: taking over an expired slot reads all their rows by id."""
 
-MOST_NEW = 4
-"""Slots that a claim makes at once, or little more: holders who make one meanwhile stay above."""
+MAX_NEW_SLOTS = 4
+"""New slots that a claim usually makes at most. Holders number theirs above these, to avoid clashes."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """What a claim gave: messages to deliver, to bury, and such whose own time to live is over."""
+    """The result of a claim: messages to deliver (`taken`), to bury (`dead`), and those past their ttl."""
 
     taken: list[Taken] = field(default_factory=list)
     dead: list[Taken] = field(default_factory=list)
     expired: list[Taken] = field(default_factory=list)
-    more: bool = False  # whether there is more to take where these came from
-    contended: bool = False  # somebody else has the wide row at the moment
-    reason: Reason | None = None  # why the consumer looked there
+    more: bool = False  # the wide row has more to take
+    contended: bool = False  # another consumer holds the wide row at the moment
+    reason: Reason | None = None  # why the wide row was on the work list
 
 
 @dataclass(slots=True)
 class Grant:
-    """Messages that will be ours under one slot, once the mutation is known to be applied."""
+    """Messages that one slot will list for this consumer, once the mutation is known to be applied."""
 
     slot: SlotRow
     rows: Sequence[MessageRow]
@@ -70,24 +71,24 @@ class Grant:
 
 
 class HeadDraft:
-    """The head of a wide row: as it was read, and what the mutation changes in it."""
+    """A wide row's head as it was read, and the changes that the mutation makes."""
 
-    def __init__(self, head: Head, view: RowView, owner: bytes, now_us: int) -> None:
+    def __init__(self, head: Head, memory: RowMemory, owner: bytes, now_us: int) -> None:
         self.owner = owner
         self.now_us = now_us
         self.cursors = dict(head.cursors)
         self.moved: dict[int, CursorRow] = {}
         self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
         self.changes: dict[tuple[int, int], SlotChange] = {}
-        self.finished = self._finished(view.finished)
+        self.finished = self._finished(memory.finished)
         self.listed: dict[int, set[int]] = {}
         self.skip_listed(head)
-        for at in () if view.open else head.cursors.values():
+        for at in () if memory.open else head.cursors.values():
             if is_lost(at, now_us):
                 self._place(restarted(at, now_us))
 
     def _finished(self, leases: Iterable[Lease]) -> dict[tuple[int, int], Lease]:
-        """Slots of ours whose messages are all acked, unless somebody else has changed them since."""
+        """Return this consumer's slots with only acked messages, unless another client has changed them."""
         return {
             key: lease
             for lease in leases
@@ -95,9 +96,9 @@ class HeadDraft:
         }
 
     def left_with(self, lock: LockRow) -> Head:
-        """The head as the mutation leaves it, with a tally of the lock that makes the sum 0.
+        """Return the head as the mutation leaves it, with a lock's tally that makes the sum 0.
 
-        Holders that change slots meanwhile leave the sum of those as it is.
+        Holders that change slots meanwhile do not change the sum of the slots' tallies.
         """
         cursors, slots = {**self.cursors, **self.moved}, policy.slots_after(self.slots, self.changes)
         tally = wrapped(-tallies(cursors.values(), slots.values()))
@@ -106,39 +107,39 @@ class HeadDraft:
     # ── what slots list ──
 
     def skip_listed(self, head: Head) -> None:
-        """What any slot lists, expired or not, may not be claimed from the messages."""
+        """Exclude from this claim all ids that a slot lists, expired or not."""
         for slot in head.slots:
             if policy.is_skipped(slot, self.now_us // 1000):
                 self.listed.setdefault(slot.priority, set()).update(slot.ids)
 
     def unlisted(self, priority: int, ids_: Iterable[int]) -> list[int]:
-        """Those ids that no slot lists."""
+        """Return the ids that no slot lists."""
         listed = self.listed.get(priority, ())
         return [id_ for id_ in ids_ if id_ not in listed]
 
-    def without_listed(self, ahead: Ahead) -> Ahead:
-        """Those of these messages that no slot lists."""
+    def without_listed(self, ahead: ReadAhead) -> ReadAhead:
+        """Return the messages read ahead without those that a slot lists."""
         listed = self.listed.get(ahead.priority, set())
         return ahead._replace(rows=policy.unlisted(ahead.rows, listed)) if listed else ahead
 
     def in_use(self) -> list[SlotRow]:
-        """Slots that hold messages, our finished ones left out."""
+        """Return the slots that list messages, without this consumer's finished ones."""
         return [slot for key, slot in self.slots.items() if slot.in_use and key not in self.finished]
 
     # ── slots ──
 
     def list_in(self, slot: SlotRow) -> SlotRow:
-        """Write a slot that lists messages; as it will be."""
+        """Add the write of a slot that lists messages; return the slot as it will be stored."""
         self.listed.setdefault(slot.priority, set()).update(slot.ids)
         return self._overwrite(slot)
 
     def keep(self, slot: SlotRow, ids_: Sequence[int]) -> None:
-        """Let `slot` list only `ids_` from now on; with none left it is free."""
+        """Reduce a slot to `ids_`; free the slot if none are left."""
         rest = policy.still_listed(ids_)
         self._overwrite(slot._replace(ids=rest) if rest else freed(slot))
 
     def free_finished(self, most: int | None) -> None:
-        """Free so many of our finished slots."""
+        """Free up to `most` of this consumer's finished slots; None frees all."""
         for key in list(self.finished)[:most]:
             self._overwrite(freed(self.slots[key]))
 
@@ -146,14 +147,14 @@ class HeadDraft:
         key = (row.priority, row.number)
         stored = self.slots.get(key)
         expect = stored.rev if stored else None
-        tally = wrapped((stored.tally if stored else 0) + share(self.owner))
+        tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
         row = row._replace(rev=sanity.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
         self.changes[key] = SlotChange(expect, row)
         self.finished.pop(key, None)
         return row
 
     def free_number(self, priority: int) -> int:
-        """A slot to overwrite: one of ours that is finished, a free one, or else a new one."""
+        """Return the number of a slot to overwrite: a finished one of this consumer, a free or a new one."""
         numbers = {key[1] for key in (*self.slots, *self.changes) if key[0] == priority}
         for number in sorted(numbers):
             key = (priority, number)
@@ -166,11 +167,11 @@ class HeadDraft:
     # ── cursors ──
 
     def cursor(self, priority: int) -> CursorRow:
-        """Where this priority stands."""
+        """Return the cursor row of a priority, as the mutation leaves it."""
         return self.moved.get(priority) or self.cursors.get(priority) or CursorRow(priority, 0, 0)
 
     def move(self, priority: int, cursor: int, boundary: int) -> None:
-        """Move cursor and boundary, never back."""
+        """Move cursor and boundary forward, never back."""
         old = self.cursor(priority)
         cursor = policy.cursor_at(cursor, boundary)
         new = old._replace(cursor=max(cursor, old.cursor), boundary=max(boundary, old.boundary))
@@ -179,26 +180,26 @@ class HeadDraft:
 
     def _place(self, at: CursorRow) -> None:
         stored = self.cursors.get(at.priority)
-        tally = wrapped((stored.tally if stored else 0) + share(self.owner))
+        tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
         self.moved[at.priority] = at._replace(tally=tally)
 
 
 @dataclass(slots=True)
 class Learned:
-    """What a claim's reads of messages have shown, for the claims after it."""
+    """What a claim's reads have shown, to be remembered for later claims."""
 
-    next: Ahead | None = None  # where the next claim goes on, with what was read of it already
-    floors: dict[int, int] = field(default_factory=dict)  # of an open wide row
+    next: ReadAhead | None = None  # where the next claim's slice begins, with messages already read of it
+    floors: dict[int, int] = field(default_factory=dict)  # of an open wide row, by priority
     took: list[tuple[int, int, list[int]]] = field(default_factory=list)
-    """Priority, old boundary, what lay behind it."""
+    """(priority, old boundary, ids passed above that boundary) of each slice."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """A claim on one wide row: what it is to take, and what it has taken so far."""
+    """A claim on one wide row while it is put together: what it may take, and what it has taken."""
 
     spec: QueueSpec
-    view: RowView
+    memory: RowMemory
     now_us: int
     head: HeadDraft
     want: int
@@ -206,24 +207,24 @@ class Draft:
     grants: list[Grant] = field(default_factory=list)
     learned: Learned = field(default_factory=Learned)
     more: bool = False
-    reserved: bool = False  # the right to take a suspect, with the gate
-    retire: bool = False
+    reserved: bool = False  # the gate lets this claim take a suspect
+    retire: bool = False  # the mutation drops the wide row
 
     @property
     def left(self) -> int:
-        """How many more it takes; a suspect comes alone."""
+        """Return how many more messages the claim takes: none beside a suspect, which comes alone."""
         if any(grant.suspect for grant in self.grants):
             return 0
         return self.want - sum([len(grant.rows) for grant in self.grants])
 
     @property
     def listable(self) -> int:
-        """How many messages may be taken over from slots: as many as a slot lists."""
-        return min(self.left, MOST_LISTED - (self.want - self.left))
+        """Return how many more messages the claim takes over from slots, `MAX_LISTED` in all."""
+        return min(self.left, MAX_LISTED - (self.want - self.left))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write: nothing to take, no slot to change, no cursor to move."""
+        """Return whether there is nothing to write: no message taken, no slot changed, no cursor moved."""
         head = self.head
         return not (self.grants or head.changes or head.finished or head.moved or self.retire)
 
@@ -237,7 +238,7 @@ class Draft:
         died_at_ms: int | None = None,
         suspect: bool = False,
     ) -> None:
-        """List `rows` in a slot of ours: in place of the slot `within`, else in a free one, or several."""
+        """List messages in place of the slot `count_within`, else in one or more free slots."""
         for some in [rows] if within else _portions(rows):
             slot = SlotRow(
                 priority=priority,
@@ -247,41 +248,41 @@ class Draft:
                 due_ms=self.now_us // 1000 + self.spec.visibility_ms,
                 attempt=attempt,
                 owner=self.head.owner,
-                rev=0,  # set when it is written
+                rev=0,  # `HeadDraft` sets it
                 died_at_ms=died_at_ms,
             )
             self.grants.append(Grant(self.head.list_in(slot), some, suspect))
 
     @property
     def renews(self) -> bool:
-        """Whether the lock is kept, as there is more to take."""
+        """Return whether the lock is kept, because there is more to take."""
         return self.stay and self.more and bool(self.grants) and not self.retire
 
     def mutation(self) -> Mutate:
-        """Everything in one conditional batch: slots, cursors, and the lock released or renewed."""
-        head, known = self.head, self.view.known
+        """Return the claim's mutation: one conditional batch of slots, cursors and the lock."""
+        head, remembered = self.head, self.memory.remembered
         head.free_finished(FREED_AT_ONCE if self.grants else None)
         until_ms = self.now_us // 1000 + min(self.spec.lease_ms, STAY_MS) if self.renews else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if until_ms else LockState.FREE
-        lock = LockRow(state, head.owner, until_ms, sanity.next_fence(known.fence, self.now_us))
+        lock = LockRow(state, head.owner, until_ms, sanity.next_fence(remembered.fence, self.now_us))
         if self.retire:  # nothing else is left
-            return Mutate(self.view.wide_row, lock=lock, expect_fence=known.fence, retire=True)
+            return Mutate(self.memory.wide_row, lock=lock, expect_fence=remembered.fence, retire=True)
         return Mutate(
-            self.view.wide_row,
+            self.memory.wide_row,
             lock=head.left_with(lock).lock,
-            expect_fence=known.fence,
+            expect_fence=remembered.fence,
             cursors=tuple(head.moved.values()),
             slots=tuple(head.changes.values()),
         )
 
     def claim(self, gate: SuspectGate, fence: int) -> Claim:
-        """What is ours now that the mutation is applied."""
+        """Return the claim's result, after the mutation was applied."""
         claim = Claim(more=self.more and bool(self.grants))
         lists = {
             Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
         }  # fmt: skip
         for grant in self.grants:
-            lease = Lease(self.view.wide_row, grant.slot, fence, gate if grant.suspect else None)
+            lease = Lease(self.memory.wide_row, grant.slot, fence, gate if grant.suspect else None)
             if grant.suspect:
                 gate.hold(lease)
             dying = grant.slot.died_at_ms is not None
@@ -296,9 +297,9 @@ class Draft:
 
 
 def _portions(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
-    """Rows in parts that a slot may list; messages that share a row stay together."""
+    """Split messages into parts that one slot may list; messages of one pack stay together."""
     start = 0
-    while (end := start + MOST_LISTED) < len(rows):
+    while (end := start + MAX_LISTED) < len(rows):
         while end > start + 1 and ids.share_row(rows[end - 1].id, rows[end].id):
             end -= 1
         yield rows[start:end]
@@ -307,12 +308,12 @@ def _portions(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
 
 
 def freed(slot: SlotRow) -> SlotRow:
-    """The slot with nothing in it: an empty list and its state, never null."""
+    """Return the slot as free: with an empty list and a state, never null, which would be a tombstone."""
     return slot._replace(state=SlotState.FREE, ids=(), due_ms=0, attempt=0, died_at_ms=None)
 
 
 def listed_above(slots: Iterable[SlotRow], at: CursorRow) -> set[int]:
-    """Ids of a priority above its boundary that slots list: strays that a pass has found."""
+    """Return the ids above a priority's boundary that slots list: strays that a pass has found."""
     return {
         id_
         for slot in slots
@@ -324,7 +325,7 @@ def listed_above(slots: Iterable[SlotRow], at: CursorRow) -> set[int]:
 
 
 def within_bytes(rows: Sequence[MessageRow], budget: int = MAX_CLAIM_BYTES) -> int:
-    """How many of `rows` may be claimed so that their bodies fit into memory: at least one."""
+    """Return how many of `rows`, at least one, have bodies of `budget` bytes in all."""
     sizes = [row.size if row.size is not None else len(row.body or b"") for row in rows]
     if sum(sizes) <= budget:
         return len(rows)

@@ -1,9 +1,9 @@
-"""How much a queue holds, roughly: cheap enough for a monitor that asks twice a minute.
+"""Estimate what a queue holds, cheaply enough for a monitor that asks twice a minute.
 
-Of each wide row the head is read, and of each priority the ids above its boundary. Below it stand messages
-that landed late; they are missed until a consumer's sweep finds them. The number of reads and of ids is
-bounded, oldest first, so that a backlog of millions costs no more than one of ten thousand; `at_least` names
-the figures that may be higher.
+An estimate reads the head of each wide row, and the ids above the boundary of each priority. It misses late
+messages below a boundary until a consumer's sweep finds them. Reads and ids are bounded, the oldest come
+first, and a backlog of millions costs no more than one of ten thousand. `Counts.at_least` names the figures
+that may be higher.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import shards
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.sanity import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.survey import END, Counts, count_one, count_slots, first_wide_rows, states_of
 from cqueue.store.operations import Head, IdSlice, Now, ReadHead, ReadIds, SlotState, Together, WideRow
 
 PAGE = 1000
-MOST_IDS = 10_000
-"""Ids that an estimate reads of one queue: beyond them the count is a lower bound."""
-MOST_READS = 512
-"""Pages of ids of one queue, empty ones among them."""
-MOST_ROWS = 512
-"""Wide rows whose heads are read."""
-MOST_EPOCHS = 64
-"""Parts of the registry, an hour each at most."""
+"""Ids that one read asks for: few enough for a quick answer, so that 16 reads side by side are light."""
+MAX_IDS = 10_000
+"""Ids read of one queue. A larger count is a lower bound; an operator needs it no more exactly than that."""
+MAX_READS = 512
+"""Pages of ids read of one queue, empty pages included: 32 rounds of 16 reads side by side."""
+MAX_ROWS = 512
+"""Wide rows whose heads are read: 32 rounds of 16 reads side by side."""
+MAX_EPOCHS = 64
+"""Epochs read of the registry: more than two days, as each covers an hour at most."""
 AT_ONCE = 16
+"""Reads side by side: as many as a consumer's search makes, so a monitor is no heavier than a consumer."""
 
 
 class _Scan(NamedTuple):
-    """Where to go on reading the ids of one priority."""
+    """The next page of ids to read, of one priority of a wide row. states: of the slots that list them."""
 
     wide_row: WideRow
     priority: int
@@ -42,17 +44,17 @@ class _Scan(NamedTuple):
 
 
 def estimate(spec: QueueSpec) -> Proto[Counts]:
-    """What a queue holds, counted up to the bounds above. `live` is the sum of the other figures."""
+    """Count what a queue holds, up to the limits above. `live` is the sum of the other figures."""
     counts = Counts()
-    rows, whole = yield from first_wide_rows(spec, MOST_EPOCHS)
+    rows, whole = yield from first_wide_rows(spec, MAX_EPOCHS)
     now_us = yield from Now()
     counts.wide_rows = len(rows)
     counts.future_wide_rows = sum(not _has_begun(row, now_us) for row, _ in rows)
     if not whole:
         _leave(counts, due=False)
-    if len(rows) > MOST_ROWS:
-        _leave(counts, due=_has_begun(rows[MOST_ROWS][0], now_us), slots=True)
-    scans = yield from _heads(counts, rows[:MOST_ROWS], now_us)
+    if len(rows) > MAX_ROWS:
+        _leave(counts, due=_has_begun(rows[MAX_ROWS][0], now_us), slots=True)
+    scans = yield from _heads(counts, rows[:MAX_ROWS], now_us)
     yield from _ids(counts, scans, now_us)
     return counts
 
@@ -62,7 +64,7 @@ def _has_begun(wide_row: WideRow, now_us: int) -> bool:
 
 
 def _leave(counts: Counts, *, due: bool, slots: bool = False) -> None:
-    """Note that something is not counted. due: messages that are due may be among it."""
+    """Mark the figures that left-out rows may raise. due: due messages may be among them."""
     names = {"delayed", "live"}
     if due:
         names |= {"ready", "claimed", "waiting"} if slots else {"ready"}
@@ -83,14 +85,14 @@ def _heads(counts: Counts, rows: Sequence[tuple[WideRow, frozenset[int]]], now_u
 
 
 def _boundary(row: WideRow, head: Head, priority: int, now_us: int) -> int:
-    """Above which messages stand that nobody has claimed; open wide rows have none."""
+    """Return the id above which unclaimed messages stand: the start in an open wide row."""
     at = head.cursors.get(priority)
     return ids.START if at is None or shards.is_open(row) or is_lost(at, now_us) else at.boundary
 
 
 def _ids(counts: Counts, scans: list[_Scan], now_us: int) -> Proto[None]:
     reads = 0
-    while scans and reads < MOST_READS and counts.live < MOST_IDS:
+    while scans and reads < MAX_READS and counts.live < MAX_IDS:
         some, scans = scans[:AT_ONCE], scans[AT_ONCE:]
         reads += len(some)
         pages = yield from Together(tuple(ReadIds(*scan[:3], END, PAGE) for scan in some))

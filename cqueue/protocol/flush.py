@@ -1,8 +1,8 @@
-"""Flushes: messages of one wide row with their ids, written together.
+"""Group messages into flushes: messages of one wide row, with their ids, that are written together.
 
-The order of writes is what keeps garbage out: the registry row before large bodies, so that whoever
-retires the wide row drops bodies whose message never came; large bodies before their messages, so that
-no message is seen without its body.
+The order of writes leaves no garbage. The registry row comes before large bodies, so that retiring the wide
+row also drops bodies whose message was never written. Large bodies come before their messages, so that no
+message is read without its body.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from cqueue.protocol.writing import PART_ROWS, Bits, Part, WriterState
 from cqueue.store.operations import MessageRow, WideRow
 
 PACK_ROWS = 125
+"""Messages of one pack at most (cqueue.store.packs): four full packs make a flush of 500 messages."""
 PACK_BYTES = 32 << 10
-"""Messages of a flush that are alike share rows (cqueue.store.packs) of at most so many messages, and bytes
-of bodies: who reads one message reads them all. Four full ones make a flush."""
+"""Bytes of bodies in one pack at most: a read of one message reads the whole pack."""
 PACKED_BODY = 4 << 10
-"""A larger body has a row alone: what a row costs is little beside it, and large rows are slow to read."""
+"""Bytes of the largest body in a pack. A larger one gets its own row: the row's cost is small beside it, and
+large rows are slow to read."""
 INLINE_BODY = 16 << 10
-"""A larger body is a row of its own: that costs a write and a read, and keeps reads of messages small."""
+"""Bytes of the largest body stored in its message's row. A larger one goes to the table `bodies`: that costs
+a second write and read, and keeps reads of messages small."""
 TURN_US = 250_000
+"""µs after which a producer moves to the next concurrency shard: a trickle fills one shard for that time, so
+that a claim finds several messages."""
 
 
 class Outgoing(NamedTuple):
-    """A message to send, its limits checked. due_us: None for now. source: of a derived id."""
+    """A message to send, with its limits checked. due_us: None for now. source: what the id derives from."""
 
     body: bytes
     priority: int
@@ -46,9 +50,10 @@ class Outgoing(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Flush(Part):
-    """Messages of one wide row.
+    """Messages of one wide row that are written together.
 
-    bodies: large ones, by id. derived: its ids are; to an open wide row, never made again.
+    bodies: large bodies, by id. derived: the ids are derived, so the flush goes to an open wide row and is
+    never written again under new ids.
     """
 
     wide_row: WideRow
@@ -59,7 +64,7 @@ class Flush(Part):
 
 @dataclass(slots=True)
 class ProducerState(WriterState):
-    """What a producer remembers: also the rotation of shards."""
+    """A writer's state, with the rotation of concurrency shards."""
 
     turned_us: int = 0
     rows_in_turn: int = 0
@@ -68,7 +73,10 @@ class ProducerState(WriterState):
 def make_flushes(
     spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing], now_us: int, bits: Bits
 ) -> list[Flush]:
-    """Give every message its id, neighbours that are alike those of a pack, and group them by time shard."""
+    """Give each message its id, and group messages by time shard.
+
+    Neighbours that differ only in their bodies get the ids of a pack.
+    """
     width_us = spec.width_ms * 1000
     open_: dict[int | WideRow, Flush] = {}
     done: list[Flush] = []
@@ -107,7 +115,7 @@ def make_flushes(
 
 
 def _run(outgoing: Sequence[Outgoing], start: int) -> int:
-    """Where the messages end that can share a row with the one at `start`."""
+    """Return the end of the run of messages that can share a pack with the one at `start`."""
     first = outgoing[start]
     size, shape = len(first.body), first[1:]
     if size > PACKED_BODY or first.source is not None:
@@ -127,10 +135,10 @@ def _ids(ticks: int, random_bits: int, count: int) -> Sequence[int]:
 
 
 def new_flush(spec: QueueSpec, state: ProducerState, due_us: int, now_us: int) -> Flush:
-    """A flush to the shard whose turn it is; small flushes in quick succession share a turn.
+    """Begin a flush to the current concurrency shard; small flushes in quick succession share a shard.
 
-    A consumer's claim costs the same for one message as for hundreds: spreading a trickle over all
-    shards would make it pay for each message.
+    A claim costs the same for one message as for hundreds. If a trickle were spread over all shards, a
+    consumer would pay for a claim per message.
     """
     if state.rows_in_turn >= PART_ROWS or now_us - state.turned_us >= TURN_US:
         state.turn, state.turned_us, state.rows_in_turn = state.turn + 1, now_us, 0
@@ -140,7 +148,7 @@ def new_flush(spec: QueueSpec, state: ProducerState, due_us: int, now_us: int) -
 def _add(
     flush: Flush, indexes: Sequence[int], alike: Sequence[Outgoing], several: Sequence[int], now_ms: int
 ) -> None:
-    """Put the rows of messages that differ in their bodies only into a flush; a large body beside them."""
+    """Add messages that differ only in their bodies to a flush; a large body goes beside the rows."""
     first = alike[0]
     body, priority, _, headers, ttl_ms, codec, task, key, trigger, _ = first
     inline = len(body) <= INLINE_BODY

@@ -1,4 +1,4 @@
-"""All that a consumer is told of what was sent: where to look, and nothing of what is there."""
+"""Define the hint: all that a consumer is told of a send. It says where to look, not what is there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from cqueue.store.operations import WideRow
 
 
 class Hint(NamedTuple):
-    """Messages of these priorities may be due in this wide row.
+    """A wide row in which messages of these priorities may be due.
 
-    It may come late, twice, or without a reason: whoever is told reads before claiming anything.
+    A hint may be late, repeated or wrong, so a consumer reads the wide row before it claims anything.
     """
 
     wide_row: WideRow

@@ -1,4 +1,4 @@
-"""A lease: one timeout slot as its holder knows it; and the gate that lets suspects through one at a time."""
+"""Define the lease, a timeout slot as its holder knows it, and the gate that admits one suspect at a time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from cqueue.store.operations import MessageRow, SlotRow, SlotState, WideRow
 
 
 class Change(NamedTuple):
-    """A change of a lease's slot: its own slot, and the one that lists its messages then, as they will be.
+    """A change of a lease's slot, with the slots as they will be.
 
-    moving: the messages that leave the lease by it.
+    source: the lease's slot. target: the slot that lists the moved messages then, perhaps the same one.
+    moving: the messages that leave the lease.
     """
 
     source: SlotRow
@@ -26,23 +27,24 @@ class Change(NamedTuple):
 
 
 class Holding(Enum):
-    """Whose a lease's slot is. Only what is held can be given back or lost."""
+    """Who has a lease's slot. Only a held slot can be given back or lost."""
 
     HELD = "held"
-    GIVEN = "given"  # back to the queue as a whole: the slot is no longer ours to free
-    LOST = "lost"  # somebody else has changed the slot
+    GIVEN = "given"  # back to the queue as a whole: this holder does not free the slot
+    LOST = "lost"  # another client has changed the slot
 
 
 TAKEN_OVER = "the visibility timeout passed and the message was given to another consumer"
+"""The text of `LeaseLost` for a lost slot."""
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """One timeout slot as its holder knows it; its messages refer to it.
+    """One timeout slot as its holder knows it; the slot's messages refer to the lease.
 
-    Its holder makes one change of the slot after the other; acks may come meanwhile, on any thread.
+    The holder makes one change of the slot after the other. Acks may come meanwhile, on any thread.
 
-    slot: as the holder wrote it last. fence: of the claim. gate: of a suspect, the gate that let it through.
+    slot: as the holder last wrote it. fence: of the claim. gate: the gate that admitted a suspect; else None.
     """
 
     wide_row: WideRow
@@ -50,45 +52,45 @@ class Lease:
     fence: int
     gate: SuspectGate | None = None
     state: Holding = Holding.HELD
-    outstanding: set[int] = field(init=False)  # ids neither acked nor moved away
-    tried: dict[int, Change] = field(default_factory=dict)  # of unknown outcome, by the revision they leave
+    outstanding: set[int] = field(init=False)  # ids neither acked nor moved to another slot
+    unresolved: dict[int, Change] = field(default_factory=dict)  # by new revision: outcome unknown
 
     def __post_init__(self) -> None:
-        """At first, all that the slot lists is outstanding."""
+        """Begin with all listed messages outstanding."""
         self.outstanding = set(self.slot.ids)
 
-    # ── what is asked ──
+    # ── questions ──
 
     @property
     def due_ms(self) -> int:
-        """When the visibility timeout passes, in ms of cluster time."""
+        """Return when the visibility timeout passes, in ms of cluster time."""
         return self.slot.due_ms
 
     @property
     def attempt(self) -> int:
-        """Which delivery of its messages this is, from 1."""
+        """Return the number of this delivery of the messages, from 1."""
         return self.slot.attempt
 
     @property
     def suspect(self) -> bool:
-        """Whether an earlier holder let its message expire: it is held alone."""
+        """Return whether an earlier holder let the message expire, so that it is held alone."""
         return self.gate is not None
 
     @property
     def lost(self) -> bool:
-        """Whether its slot is known to be somebody else's."""
+        """Return whether another client is known to have changed the slot."""
         return self.state is Holding.LOST
 
     @property
     def is_held(self) -> bool:
-        """Whether something is outstanding, as far as this process knows."""
+        """Return whether a message is outstanding, as far as this process knows."""
         return self.state is Holding.HELD and bool(self.outstanding)
 
     def held(self, ids_: AbstractSet[int]) -> tuple[int, ...]:
-        """Those of these messages that are outstanding, in order.
+        """Return those of these messages that are outstanding, in order.
 
         Raises:
-            LeaseLost: none of them is.
+            LeaseLost: none is outstanding.
         """
         if self.lost:
             raise LeaseLost(TAKEN_OVER)
@@ -96,10 +98,10 @@ class Lease:
             raise LeaseLost(f"already acked, nacked or given back: {len(ids_)} message(s)")
         return tuple(sorted(self.outstanding & ids_))
 
-    # ── what happens to it ──
+    # ── events ──
 
     def acked(self, ids_: Iterable[int]) -> bool:
-        """These messages are deleted; whether the last ones went by it, so that the slot can be freed."""
+        """Note deleted messages; return whether they were the last, so that the slot can be freed."""
         gone = set(ids_)
         if self.outstanding.isdisjoint(gone):
             return False
@@ -107,21 +109,21 @@ class Lease:
         return not self.outstanding and self.state is Holding.HELD
 
     def changed(self, change: Change) -> None:
-        """A change stands."""
-        # Before the ids go: an ack on another thread must not take the empty lease for a finished one.
+        """Note that a change was applied."""
+        # The state changes before the ids go: an ack on another thread must not take the lease for finished.
         if change.source.state is SlotState.CLAIMED:
             self.slot = change.source
         else:
             self.state = Holding.GIVEN
         self.outstanding.difference_update(change.moving)
-        self.tried.clear()
+        self.unresolved.clear()
 
-    def doubted(self, change: Change) -> None:
-        """It is not known whether a change stands; remembered, to be told from a stranger's."""
-        self.tried[change.source.rev] = change
+    def note_unresolved(self, change: Change) -> None:
+        """Remember a change of unknown outcome, to tell it from another client's change later."""
+        self.unresolved[change.source.rev] = change
 
     def is_slot(self, stored: SlotRow | None) -> bool:
-        """Whether that is its slot as its holder left it, be it by a change whose outcome was unknown."""
+        """Return whether a stored slot is as the holder left it, if only by a change of unknown outcome."""
         if stored is not None and stored.rev == self.slot.rev:
             return True
         if (change := self._standing(stored)) is not None:
@@ -129,10 +131,11 @@ class Lease:
         return change is not None and self.state is Holding.HELD
 
     def found(self, stored: SlotRow | None) -> Change | None:
-        """The slot was read: an earlier change that stands after all; None if the slot is as it was.
+        """Compare the slot with the stored one; return the change of unknown outcome that was applied, if
+        any.
 
         Raises:
-            LeaseLost: it is somebody else's.
+            LeaseLost: another client has changed the slot.
         """
         if stored is not None and stored.rev == self.slot.rev:
             return None
@@ -144,56 +147,56 @@ class Lease:
         return change
 
     def _standing(self, stored: SlotRow | None) -> Change | None:
-        """The change of unknown outcome that a slot shows."""
-        change = self.tried.get(stored.rev) if stored is not None else None
+        """Return the change of unknown outcome that a stored slot shows."""
+        change = self.unresolved.get(stored.rev) if stored is not None else None
         return change if stored is not None and change and change.source.owner == stored.owner else None
 
 
 class SuspectGate:
-    """At most one message that an earlier holder gave up is held by a process at a time.
+    """Admits at most one suspect to a process at a time.
 
-    One that kills its worker then cannot burn the attempts of its neighbours.
+    So a message that kills its worker cannot use up the attempts of other messages.
 
-    mutex: one that the same thread may take twice, where several threads share the gate.
-    shut: it lets nothing through, where messages are claimed that are not to be started at once.
+    mutex: a reentrant lock, where several threads share the gate.
+    shut: the gate admits no suspect, where claimed messages are not started at once.
     """
 
     def __init__(self, mutex: AbstractContextManager[Any] | None = None, *, shut: bool = False) -> None:
         self._mutex = mutex or nullcontext()
         self._lease: Lease | None = None
-        self._until_ms = 0  # it is held until then, or until its extension that is under way
+        self._until_ms = 0  # when the suspect's timeout passes, extensions under way included
         self._reserved = False
         self._shut = shut
 
     def busy(self, now_ms: int) -> bool:
-        """Whether a suspect is held, or is just being claimed. One whose time has passed is let go of."""
+        """Return whether a suspect is held or being claimed; forget one whose timeout has passed."""
         with self._mutex:
             if self._lease is not None and not (self._lease.is_held and now_ms < self._until_ms):
                 self._lease = None
             return policy.is_suspect_held(self._lease, reserved=self._reserved or self._shut)
 
     def reserve(self, now_ms: int) -> bool:
-        """Take the right to claim one suspect; to be settled by the claim."""
+        """Take the right to claim one suspect, if it is free; the claim ends it with `end_reservation`."""
         with self._mutex:
             if self.busy(now_ms):
                 return False
             self._reserved = True
             return True
 
-    def settle(self) -> None:
-        """The claim is over: from now on only the lease counts, if one was granted."""
+    def end_reservation(self) -> None:
+        """End the reservation. From now on only the lease of a granted suspect keeps the gate busy."""
         self._reserved = False
 
     def hold(self, lease: Lease) -> None:
-        """A claim has granted a suspect."""
+        """Note that a claim has granted a suspect."""
         with self._mutex:
             self._lease, self._until_ms = lease, lease.due_ms
 
     def extend(self, lease: Lease, due_ms: int) -> None:
-        """A suspect is about to be extended.
+        """Note that a suspect is about to be extended.
 
         Raises:
-            LeaseLost: it was let go of, and the process may hold the next one.
+            LeaseLost: its timeout has passed, and the process may hold the next suspect.
         """
         with self._mutex:
             if self._lease is not lease:
@@ -202,7 +205,7 @@ class SuspectGate:
 
 
 class Taken:
-    """A message that a claim gave us, with the lease that it is held by."""
+    """A claimed message with its lease."""
 
     __slots__ = ("lease", "row")
 

@@ -10,7 +10,7 @@ from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol import policy, sanity
 from cqueue.protocol.sanity import is_held, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView, fence_of
+from cqueue.protocol.view import RowMemory, fence_of
 from cqueue.store.operations import (
     Head,
     LockRow,
@@ -29,79 +29,87 @@ from cqueue.store.operations import (
 T = TypeVar("T")
 
 OUTCOME_PAUSES_S = (0.02, 0.1, 0.5, 1.0, 2.0)
-"""Waits between attempts to read what became of a mutation."""
+"""Seconds to wait after each failed read of a mutation's outcome.
+
+They add up to 3.6 s: enough for a short fault of the network, and well within a call's deadline of 10 s.
+"""
 READS = 8
-"""How often a head is read until it is whole; each time somebody must have changed it meanwhile."""
+"""Most reads of a head until one is whole.
+
+Each read that fails needs another client's change in that moment, so eight failures mean heavy contention.
+"""
 
 
 def new_owner() -> Proto[bytes]:
-    """A random token, new for every attempt."""
+    """Return a random 128-bit token that tells one attempt's mutation from every other."""
     bits = yield from RandomBits(128)
     return bits.to_bytes(16, "big")
 
 
-def make_ready(view: RowView, spec: QueueSpec) -> Proto[bool]:
-    """Know a fence to claim on; False if the wide row is gone, or another consumer's for now.
+def prepare_fence(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
+    """Prepare a claim's fence. Return False if the wide row is dropped, or locked by another consumer.
 
-    The fence that stands will do: the claim fails if anybody claims before it. Where others claim, too, the
-    lock is taken first, so that they do not read in vain; and where there is no fence yet: a claim that was
-    made up before the wide row was dropped must not find things as it left them when it is sent at last.
+    The stored fence is enough: the claim fails if another claim comes before it. The claim takes the lock
+    first in two cases. Where other consumers claim as well, the lock keeps them from reading in vain. Where
+    no fence is stored yet, the lock writes one: a claim that was prepared before the wide row was dropped,
+    and arrives after that, must not find its condition true again.
     """
-    known = view.known
-    if known.head is None:
+    remembered = memory.remembered
+    if remembered.head is None:
         now_us = yield from Now()
-        known.saw((yield from ReadHead(view.wide_row)), now_us)
-    head, now_us = known.head or Head(), (yield from Now())
-    if is_retired(head.lock, view.end_us, now_us):
-        view.retired = True
-    if view.retired:
+        remembered.note_read((yield from ReadHead(memory.wide_row)), now_us)
+    head, now_us = remembered.head or Head(), (yield from Now())
+    if is_retired(head.lock, memory.end_us, now_us):
+        memory.retired = True
+    if memory.retired:
         return False
     if is_held(head.lock, spec, now_us):
-        known.head = None  # it will be another one when the lock is free
+        remembered.head = None  # the lock's holder will have changed the head by the time it lets go
         return False
-    if policy.locks_first(head, has_rival=not known.expects_no_rival(now_us)):
-        return (yield from acquire(view, spec))
-    known.fence = fence_of(head)
+    if policy.locks_first(head, has_rival=not remembered.expects_no_rival(now_us)):
+        return (yield from acquire(memory, spec))
+    remembered.fence = fence_of(head)
     return True
 
 
-def acquire(view: RowView, spec: QueueSpec) -> Proto[bool]:
-    """Lock the wide row, whose lock is free or has run out as far as is known. True: it is ours."""
+def acquire(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
+    """Lock a wide row whose lock is free or expired, as far as is known; return whether it worked."""
     owner, now_us = (yield from new_owner()), (yield from Now())
     lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, 0)
-    return (yield from _write(view, lock, now_us))
+    return (yield from _write(memory, lock, now_us))
 
 
-def unlock(view: RowView) -> Proto[None]:
-    """Give back a lock that is held between claims. Best effort: its lease ends by itself."""
-    if view.known.locked:
+def unlock(memory: RowMemory) -> Proto[None]:
+    """Release a lock that is held between claims. A failure does no harm: the lock's lease ends by itself."""
+    if memory.remembered.locked:
         now_us = yield from Now()
-        yield from _write(view, LockRow(LockState.FREE, b"", 0, 0), now_us)
+        yield from _write(memory, LockRow(LockState.FREE, b"", 0, 0), now_us)
 
 
-def _write(view: RowView, lock: LockRow, now_us: int) -> Proto[bool]:
-    """Write this lock, with the next fence; whether it stands."""
-    head = view.known.head or Head()
+def _write(memory: RowMemory, lock: LockRow, now_us: int) -> Proto[bool]:
+    """Write `lock` with the next fence; return whether it was applied."""
+    head = memory.remembered.head or Head()
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
     lock = lock._replace(fence=sanity.next_fence(stored, now_us), tally=tally)
-    view.known.forget()
-    if not (yield from settle(Mutate(view.wide_row, lock=lock, expect_fence=stored))):
+    memory.remembered.forget()
+    if not (yield from mutate_once(Mutate(memory.wide_row, lock=lock, expect_fence=stored))):
         return False
-    # The rest of the head was read before, and perhaps in part: no claim goes by it unread.
-    view.known.wrote(replace(head, lock=lock), whole=False)
+    # The rest of the head is from an earlier read that may be torn, so a claim reads the head first.
+    memory.remembered.note_write(replace(head, lock=lock), whole=False)
     return True
 
 
 def read_whole(
     wide_row: WideRow, beside: Sequence[Operation[Any]] = ()
 ) -> Proto[tuple[Head, list[Any] | None]]:
-    """A head that shows no mutation of several rows in part: what a claim may go by.
+    """Read a head until it shows no mutation in part; a claim may rely on it.
 
-    beside: reads to be made at the same time, and what they gave; None if there are none, or one failed.
+    beside: reads to make at the same time. The second result holds their answers; it is None without such
+    reads, or if one of them failed.
 
-    One that adds up to the same wrong sum twice in a row was not torn by the read, as the second read began
-    when all that the first one had seen was stored: the rows themselves are damaged (restored from files of
-    two moments, say), and the next claim puts the sum right.
+    Two equal heads in a row whose tallies have the same wrong sum are accepted. The second read began after
+    all that the first one saw was stored, so the read did not tear the head: the stored rows are damaged,
+    e.g. restored from files of two moments. The next claim corrects the sum.
 
     Raises:
         NotDone: a read failed, or others change the head faster than it can be read.
@@ -123,22 +131,22 @@ def read_whole(
     raise NotDone("the wide row is changing too fast to be read in one piece")
 
 
-def share(owner: bytes) -> int:
-    """What a mutation adds to the tallies of its rows: unlike that of any other mutation, and odd.
+def tally_share(owner: bytes) -> int:
+    """Return the odd number that a mutation adds to the tallies of its rows; other mutations add others.
 
-    So no number of shares from 1 to 2⁶⁴ - 1 adds up to 0.
+    Because the number is odd, adding it up to 2⁶⁴ - 1 times never gives 0 modulo 2⁶⁴.
     """
     return int.from_bytes(owner[:8], "big") | 1
 
 
-def settle(mutation: Mutate) -> Proto[bool]:
-    """Send a conditional mutation once; True when it stands, False when it is not (or no longer) ours.
+def mutate_once(mutation: Mutate) -> Proto[bool]:
+    """Send a conditional mutation once; return whether it was applied and still stands.
 
-    It is never sent again: a replayed one answers "not applied" although it was. When the answer is
-    missing, a serial read finishes what is under way and shows what stands.
+    The mutation is never sent again: a repeated one answers "not applied" although the first was applied.
+    Without an answer, a serial read finishes what replicas have accepted and shows the outcome.
 
     Raises:
-        OutcomeUnknown: there was no answer, and no serial read succeeded either.
+        OutcomeUnknown: the mutation had no answer, and no serial read succeeded.
     """
     try:
         return (yield from mutation)
@@ -146,8 +154,8 @@ def settle(mutation: Mutate) -> Proto[bool]:
         return (yield from find_out(mutation, exc))
 
 
-def settle_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
-    """As `settle`, and what a read gives that goes side by side with it; None if it failed."""
+def mutate_once_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
+    """As `mutate_once`, with a read beside it; return also the read's answer, or None if the read failed."""
     applied, found = yield from Together((mutation, read), retried=False)
     if isinstance(applied, OutcomeUnknown):
         applied = yield from find_out(mutation, applied)
@@ -157,7 +165,7 @@ def settle_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T |
 
 
 def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
-    """Whether a mutation without an answer stands: look, and never send it again."""
+    """Read whether a mutation without an answer was applied; never send the mutation again."""
     for pause_s in OUTCOME_PAUSES_S:
         try:
             head = yield from policy.outcome_read(mutation.wide_row)
@@ -166,22 +174,22 @@ def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
         except NotDone:
             yield from Pause(pause_s)
         else:
-            return stands(head, mutation)
+            return was_applied(head, mutation)
     raise unknown
 
 
-def stands(head: Head, mutation: Mutate) -> bool:
-    """Whether what the mutation wrote is what is stored: its slots, or without any the lock.
+def was_applied(head: Head, mutation: Mutate) -> bool:
+    """Return whether a head holds what the mutation wrote: its slots, or its lock if it wrote no slot.
 
-    Of a claim every slot that lists messages has to stand, or some of them may be somebody else's by
-    now. A holder's own change of two slots is known by either.
+    Of a claim, every slot that lists messages must be there; otherwise another consumer may hold some of
+    them. A holder's change of two slots was applied as a whole if either slot is there.
     """
     if not mutation.slots:
         return head.lock is not None and head.lock == mutation.lock
     stored = {(slot.priority, slot.number): slot for slot in head.slots}
     rows = [change.row for change in mutation.slots]
     standing = [_is_written(stored.get((row.priority, row.number)), row) for row in rows]
-    listing = [stands for stands, row in zip(standing, rows, strict=True) if row.ids]
+    listing = [is_there for is_there, row in zip(standing, rows, strict=True) if row.ids]
     return all(listing) if mutation.lock is not None and listing else any(standing)
 
 

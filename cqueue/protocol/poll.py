@@ -1,7 +1,6 @@
-"""A consumer's rounds: where it looks for work, and what it keeps between two of them.
+"""Run a consumer's poll rounds: find wide rows with work, claim from them, and remember them between rounds.
 
-It knows nothing of threads and of waiting: the consumer of an application and that of the simulator
-both run these rounds.
+This module knows no threads and no waiting, because the simulator runs the same rounds as an application.
 """
 
 from __future__ import annotations
@@ -20,73 +19,75 @@ from cqueue.protocol.lock import unlock
 from cqueue.protocol.probe import has_suspect, probe
 from cqueue.protocol.registry import Registry, refresh
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowMemory
 from cqueue.protocol.work import Reason, Work, WorkList
 from cqueue.store.operations import Now, Pause, QueueRow, RandomBits, WideRow
 
 PROBED_AT_ONCE = 16
+"""Wide rows that a search probes side by side: all shards of four time shards, at the default of 4 shards."""
 ENOUGH_FOUND = 8
+"""Wide rows with work after which a search ends: enough to claim from until the next search."""
 SEARCH_EVERY_US = 500_000
-"""How often a consumer that has work all the time looks for more of it."""
-PUT_OFF_US = 2_000_000
-"""How long hints may put off a search: what a sender tells of does not wait for one."""
+"""µs between searches while a consumer has work: no lock or busy wide row hides others for longer."""
+MAX_SEARCH_DELAY_US = 2_000_000
+"""µs for which hints may delay a search: hinted messages come first, but unhinted ones must not starve."""
 FREE_AFTER_US = 200_000
-"""How long a slot whose messages are all acked waits for the next claim to free it on the way."""
+"""µs that a slot with only acked messages waits for a claim to free it, before it gets its own mutation."""
 
-CONTENDED_S = (0.01, 0.02, 0.04)
-"""Pauses before a consumer looks again where a hint sent it, while somebody else has the wide row."""
+CONTENDED_PAUSES_S = (0.01, 0.02, 0.04)
+"""Seconds to wait before each retry of a hinted wide row that another consumer is claiming from."""
 
 OTHERS_EVERY_US = 2_000_000
-"""How often a consumer looks at wide rows that are another worker's to look at first."""
+"""µs between probes of wide rows that another worker is assigned to: the longest wait if that worker dies."""
 
 Share = Callable[[WideRow], bool]
-"""Whether a wide row is this consumer's to look at first. Only speed hangs on it."""
+"""Returns whether this consumer is the first to look at a wide row. Only speed depends on it."""
 
 
 class Poll:
-    """One consumer's search for messages of one incarnation of a queue.
+    """The polling of one consumer for one incarnation of a queue.
 
-    One thread runs its rounds; `finished` may be appended to by any.
+    One thread runs the rounds; any thread may append to `finished`.
     """
 
     def __init__(self, row: QueueRow, spec: QueueSpec, gate: SuspectGate) -> None:
         self._of = (row.incarnation, spec.has_open_rows, spec.retiring)
         self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=spec.has_open_rows)
         self.work = WorkList()
-        self.finished: deque[Lease] = deque()  # all acked: slots to be freed
-        self.gate = self._own_gate = gate  # the first one for the rounds to come
+        self.finished: deque[Lease] = deque()  # leases with all messages acked, whose slots are to be freed
+        self.gate = self._own_gate = gate  # `gate` holds for the next rounds
         self._share: Share | None = None
-        self._contended: list[RowView] = []  # a hint sent us there, and somebody else had them
-        self._searched = False  # in this round, or not to be
+        self._contended: list[RowMemory] = []  # hinted, but locked or claimed from by another consumer
+        self._searched = False  # this round has searched, or leaves it to the next one
         self._searched_us = 0  # when the last search began
-        self._put_off = False  # this round made none, as there were hints
-        self._others_us = 0  # when others' wide rows were looked at as well
-        self._unfreed_us: int | None = None  # since when slots wait to be freed
+        self._put_off = False  # hints delayed this round's search
+        self._others_us = 0  # when a search last included other workers' wide rows
+        self._unfreed_us: int | None = None  # since when finished slots have waited to be freed
 
     def is_of(self, row: QueueRow, spec: QueueSpec) -> bool:
-        """Whether it looks everywhere where messages of the queue as it is now may stand.
+        """Return whether this poll finds all messages of the queue as it is stored now.
 
-        When wide rows may be retired again, what came back meanwhile is to be found first: all epochs are
-        read again, and passes begin anew.
+        Once wide rows may be retired again, a new poll reads all epochs again and begins passes anew, to find
+        what another data centre has brought back.
         """
         incarnation, has_open, was_retiring = self._of
         same = (incarnation, has_open) == (row.incarnation, spec.has_open_rows)
         return same and policy.epochs_stay_known(spec, was_retiring=was_retiring)
 
     def distrust(self) -> None:
-        """What was read until now may be deleted again: nothing that was read ahead is claimed."""
-        for view in self.registry.views.values():
-            view.known.ahead = None
+        """Forget messages that were read ahead, as they may have been deleted since."""
+        for memory in self.registry.rows.values():
+            memory.remembered.read_ahead = None
 
     # ── a round ──
 
     def begin(self, spec: QueueSpec, hints: Iterable[Hint] = (), share: Share | None = None) -> Proto[None]:
-        """Begin a round: take note of hints, and search if there is work but the last search is a while ago.
+        """Begin a round: note hints, and search if there is work and the last search is 0.5 s old.
 
-        A search comes round twice a second, so no lock can keep messages of others waiting for long. A round
-        that was begun because of hints makes none, and leaves it to the next one, for two seconds at most.
+        A search comes twice a second, so no busy wide row makes the others wait for long. A round with hints
+        leaves the search to the next round, for two seconds at most.
 
-        share: which wide rows to look at each time; the others are looked at every two seconds.
+        share: which wide rows each search probes; the others are probed every two seconds.
         """
         now_us = yield from Now()
         self._sort_finished(now_us)
@@ -94,7 +95,7 @@ class Poll:
         self._share = share
         ago_us = now_us - self._searched_us
         is_told = yield from self._hear(spec, hints, now_us)
-        is_due = ago_us >= (PUT_OFF_US if is_told else SEARCH_EVERY_US)
+        is_due = ago_us >= (MAX_SEARCH_DELAY_US if is_told else SEARCH_EVERY_US)
         self._searched = is_told and not is_due
         self._put_off = False
         if is_due and self.has_work:
@@ -102,33 +103,33 @@ class Poll:
         self._put_off = self._searched and ago_us >= SEARCH_EVERY_US
 
     def _hear(self, spec: QueueSpec, hints: Iterable[Hint], now_us: int) -> Proto[bool]:
-        """Take note of hints; whether there is one of a wide row of the present.
+        """Put hinted wide rows on the work list; return whether there was one whose time shard has begun.
 
-        A hint tells no more than where to look. Where the wide row is not known the registry is read: who has
-        sent there has registered it before, and what is not registered is nothing but a mistake.
+        A hint only says where to look. If its wide row is unknown, the registry is read: the sender has
+        registered the wide row before the hint, so a hint of an unregistered one is wrong.
         """
         here = [hint for hint in hints if hint.wide_row.queue == spec.partition]
         here = [hint for hint in here if hint.wide_row.time_shard * 1000 <= now_us]
         if not all(self.registry.knows(hint.wide_row, hint.priorities) for hint in here):
             yield from refresh(self.registry, spec)
-        views = [view for hint in here if (view := self.registry.views.get(hint.wide_row)) is not None]
-        for view in views:
-            self.work.add(view, Reason.HINT)
-        return bool(views)
+        memories = [memory for hint in here if (memory := self.registry.rows.get(hint.wide_row)) is not None]
+        for memory in memories:
+            self.work.add(memory, Reason.HINT)
+        return bool(memories)
 
     @property
     def has_work(self) -> bool:
-        """Whether a wide row is known that may have messages, or a search is due that was put off."""
+        """Return whether a wide row may have messages, or a delayed search is due."""
         return bool(self.work) or self.work.held is not None or self._put_off
 
     def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
-        """A claim that gave something (be it only messages to bury); None once there is no more work.
+        """Return the next claim that took messages, if only to bury them; None once no work is left.
 
         Raises:
-            NotDone, OutcomeUnknown: of the first wide row that failed, if no other gave anything.
+            NotDone, OutcomeUnknown: the error of the first wide row that failed, if no other had messages.
         """
         failure: NotDone | OutcomeUnknown | None = None
-        pauses = iter(CONTENDED_S)
+        pauses = iter(CONTENDED_PAUSES_S)
         while True:
             work = self.work.next(suspects=not self._claims_ahead)
             if work is None:
@@ -148,7 +149,7 @@ class Poll:
         return None
 
     def _look_on(self, spec: QueueSpec, pauses: Iterator[float]) -> Proto[bool]:
-        """Nothing is left to claim from: look again where somebody else was, or search; False: no more."""
+        """Refill the empty work list: retry contended wide rows, or search; return False to end the round."""
         if self._contended and (pause_s := next(pauses, None)) is not None:
             yield Pause(pause_s)
             while self._contended:
@@ -160,28 +161,28 @@ class Poll:
         return True
 
     def _claim(self, work: Work, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim]:
-        view, list_ = work.view, self.work
-        yield from self.let_go(but=view)
-        view.foreign = self._share is not None and not self._share(view.wide_row)
+        memory, list_ = work.memory, self.work
+        yield from self.let_go(but=memory)
+        memory.assigned_elsewhere = self._share is not None and not self._share(memory.wide_row)
         try:
-            stay = stay and not list_.is_last_turn(view)
-            claimed = yield from claim(view, spec, self.gate, want, stay=stay)
+            stay = stay and not list_.is_last_turn(memory)
+            claimed = yield from claim(memory, spec, self.gate, want, stay=stay)
         except (NotDone, OutcomeUnknown):
-            view.reading.sizes.doubt(view.priorities)
+            memory.reads.sizes.assume_larger(memory.priorities)
             raise
         finally:
-            list_.hold(view if view.known.locked else None)
+            list_.hold(memory if memory.remembered.locked else None)
         claimed.reason = work.reason
         if claimed.contended and work.reason is Reason.HINT:
-            self._contended.append(view)
+            self._contended.append(memory)
         if claimed.more:
-            list_.add(view, Reason.LEFT)
-        if self._claims_ahead and has_suspect(view, spec, (yield from Now())):
-            list_.add(view, Reason.SUSPECT)
+            list_.add(memory, Reason.LEFT)
+        if self._claims_ahead and has_suspect(memory, spec, (yield from Now())):
+            list_.add(memory, Reason.SUSPECT)
         return claimed
 
-    def let_go(self, but: RowView | None = None) -> Proto[None]:
-        """Unlock the wide row that is held, if it is another one."""
+    def let_go(self, but: RowMemory | None = None) -> Proto[None]:
+        """Unlock the wide row whose lock is held, unless it is `but`."""
         held = self.work.held
         if held is None or held is but:
             return
@@ -191,54 +192,54 @@ class Poll:
         try:
             yield from unlock(held)
         except (NotDone, OutcomeUnknown):
-            return  # its lease ends by itself
+            return  # the lock's lease ends by itself
 
     # ── suspects ──
 
     @property
     def _claims_ahead(self) -> bool:
-        """Whether this round is for what is handled later: it takes no suspects."""
+        """Return whether this round claims messages that are handled later; it takes no suspects."""
         return self.gate is not self._own_gate
 
     @property
     def knows_suspects(self) -> bool:
-        """Whether rounds that claim ahead have left a suspect somewhere."""
+        """Return whether rounds that claim ahead have left a suspect in a wide row."""
         return self.work.has_suspects
 
     def claim_suspect(self, spec: QueueSpec, want: int) -> Proto[Claim]:
-        """Between two rounds: a claim where those that claim ahead have left a suspect.
+        """Claim, between two rounds, where rounds that claim ahead have left a suspect.
 
-        It comes alone. Where somebody else has taken it, up to `want` others.
+        The suspect comes alone. If another consumer has taken it, the claim takes up to `want` messages.
         """
         work = self.work.next_suspect()
         if work is None:
             return Claim()
         self.gate = self._own_gate
-        work.view.known.ahead = None  # the next round tells whether that was deleted again
+        work.memory.remembered.read_ahead = None  # the messages may have been deleted since the last round
         try:
             return (yield from self._claim(work, spec, want, stay=False))
         except (NotDone, OutcomeUnknown):
-            yield from self.let_go()  # the next round may be a while away
+            yield from self.let_go()  # the next round may come much later
             raise
 
-    # ── where to look ──
+    # ── searching ──
 
     def _search(self, spec: QueueSpec, *, busy: bool = False) -> Proto[None]:
-        """Bring the registry up to date, and probe wide rows: those first that were not for longest.
+        """Refresh the registry and probe wide rows, beginning with the one probed longest ago.
 
-        busy: there is other work. Then those are left out that claims of ours have seen since the last
-            search, and left nothing in: where messages come all the time that is all they would find.
+        busy: there is other work. Then the search leaves out wide rows that this consumer's claims have
+            emptied since the last search: it looks for others that have waited longer.
         """
         now_us = yield from Now()
         last_us, self._searched_us, self._searched = self._searched_us, now_us, True
         yield from refresh(self.registry, spec)
         share = None if now_us - self._others_us >= OTHERS_EVERY_US else self._share
         due = [
-            view
-            for view in (yield from self._due())
-            if view not in self.work
-            if share is None or share(view.wide_row)
-            if not busy or view.seen_us <= last_us
+            memory
+            for memory in (yield from self._due())
+            if memory not in self.work
+            if share is None or share(memory.wide_row)
+            if not busy or memory.emptied_us <= last_us
         ]
         for start in range(0, len(due), PROBED_AT_ONCE):
             if not policy.probes_on(start, found_enough=len(self.work) >= ENOUGH_FOUND):
@@ -247,56 +248,55 @@ class Poll:
         if share is None:
             self._others_us = now_us
 
-    def _due(self) -> Proto[list[RowView]]:
-        """The wide rows that may have work: the one first that was not looked at for longest.
+    def _due(self) -> Proto[list[RowMemory]]:
+        """Return the wide rows that may have work, the one probed longest ago first, then the oldest.
 
-        Among equals the oldest first, and equals of one time in any order: consumers are not all to try
-        the same one.
+        Equal ones come in random order, so that consumers do not all try the same one.
         """
         due = self.registry.due((yield from Now()))
         if len(due) > 1:
             bits = yield from RandomBits(64)
             Random(bits).shuffle(due)
-            due.sort(key=lambda view: (view.probed_us, view.wide_row.time_shard))
+            due.sort(key=lambda memory: (memory.probed_us, memory.wide_row.time_shard))
         return due
 
-    def _probe(self, spec: QueueSpec, views: list[RowView], now_us: int) -> Proto[None]:
-        found = yield from probe(views, spec, self.gate)
-        for view in sorted(views, key=lambda view: view.wide_row.time_shard):
-            view.probed_us = now_us
-            if view in found:
-                self.work.add(view, Reason.FOUND)
-            elif self._claims_ahead and has_suspect(view, spec, now_us):
-                self.work.add(view, Reason.SUSPECT)
+    def _probe(self, spec: QueueSpec, memories: list[RowMemory], now_us: int) -> Proto[None]:
+        found = yield from probe(memories, spec, self.gate)
+        for memory in sorted(memories, key=lambda memory: memory.wide_row.time_shard):
+            memory.probed_us = now_us
+            if memory in found:
+                self.work.add(memory, Reason.FOUND)
+            elif self._claims_ahead and has_suspect(memory, spec, now_us):
+                self.work.add(memory, Reason.SUSPECT)
 
     # ── finished leases ──
 
     def _sort_finished(self, now_us: int) -> None:
-        """Hand finished leases to their wide rows, whose next claim frees their slots on the way."""
+        """Hand finished leases to their wide rows; the next claim there frees their slots."""
         while self.finished:
             lease = self.finished.popleft()
-            view = self.registry.views.get(lease.wide_row)
-            if view is not None:
-                view.finished.append(lease)
+            memory = self.registry.rows.get(lease.wide_row)
+            if memory is not None:
+                memory.finished.append(lease)
                 if self._unfreed_us is None:
                     self._unfreed_us = now_us
 
     def tidy(self, *, at_once: bool = False) -> Proto[None]:
-        """Free slots that no claim has freed for a while, in mutations of their own."""
+        """Free slots that no claim has freed for 0.2 s, or all `at_once`, by mutations of their own."""
         now_us = yield from Now()
         self._sort_finished(now_us)
         if self._unfreed_us is None or (not at_once and now_us - self._unfreed_us < FREE_AFTER_US):
             return
         self._unfreed_us = None
-        for view in list(self.registry.views.values()):
-            if view.finished and not view.retired:
-                yield from self._free(view, now_us)
+        for memory in list(self.registry.rows.values()):
+            if memory.finished and not memory.retired:
+                yield from self._free(memory, now_us)
 
-    def _free(self, view: RowView, now_us: int) -> Proto[None]:
-        """Free slots; those that somebody else has changed are not ours to free any more."""
-        finished, view.finished = view.finished, []
+    def _free(self, memory: RowMemory, now_us: int) -> Proto[None]:
+        """Free the finished slots of a wide row, except slots that another client has changed."""
+        finished, memory.finished = memory.finished, []
         try:
             yield from ack.free(finished)
         except (NotDone, OutcomeUnknown):
-            view.finished = finished  # the next head read tells which are still ours
+            memory.finished = finished  # the next read of the head shows which slots are still to be freed
             self._unfreed_us = now_us

@@ -1,13 +1,12 @@
-"""Finding work without locks: which wide rows exist, and which of them are worth locking.
+"""Probe wide rows for work by small reads, without locks.
 
-A wide row has work when a due message that no slot lists lies above the boundary or in the look-back
-below it, when a timeout is due, when a sweep is due, or when it can be retired.
+A wide row has work when a due message that no slot lists stands above the boundary or in the look-back, when
+a timeout has passed, when a sweep is due, or when the wide row can be retired.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cqueue import ids
 from cqueue.protocol import policy
@@ -15,125 +14,123 @@ from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.draft import listed_above
 from cqueue.protocol.fresh import look_back
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.parallel import some_of
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.ripe import is_ripe, ripe_at_us
+from cqueue.protocol.ripe import is_slot_due, slot_due_at_us
 from cqueue.protocol.sanity import is_held, is_lost, is_retired
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowMemory
 from cqueue.store.operations import (
     CursorRow,
     Head,
     IdSlice,
     Now,
-    Operation,
     ReadHead,
     ReadIds,
     SlotRow,
     SlotState,
-    Together,
 )
 
 MAX_REST_US = 2_000_000
-"""A wide row that is over and waits only for a timeout is looked at this often."""
+"""µs between probes of a wide row that is over and waits only for a timeout: a released message waits no
+longer than this."""
 PROBE_IDS = 200
+"""Ids that one probe reads at most. A full answer counts as work."""
 
 
-def probe(views: Sequence[RowView], spec: QueueSpec, gate: SuspectGate) -> Proto[list[RowView]]:
-    """Those wide rows that have work, in the order given.
+def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> Proto[list[RowMemory]]:
+    """Return the wide rows that have work, in the order given.
 
     Raises:
-        NotDone: not one of the reads succeeded.
+        NotDone: all reads failed.
     """
-    if not views:
+    if not memories:
         return []
     now_us = yield from Now()
-    heads = yield from some_of(tuple(ReadHead(view.wide_row) for view in views))
+    heads = yield from some_of(tuple(ReadHead(memory.wide_row) for memory in memories))
     busy: set[int] = set()
-    ask: list[RowView] = []
-    for index, (view, head) in enumerate(zip(views, heads, strict=True)):
+    ask: list[RowMemory] = []
+    for index, (memory, head) in enumerate(zip(memories, heads, strict=True)):
         if isinstance(head, Head):
-            view.known.saw(head, now_us)
-            if is_retired(head.lock, view.end_us, now_us):
-                view.retired = True
-                yield from finish_retirement(view, spec)
+            memory.remembered.note_read(head, now_us)
+            if is_retired(head.lock, memory.end_us, now_us):
+                memory.retired = True
+                yield from finish_retirement(memory, spec)
             elif not is_held(head.lock, spec, now_us):
-                (busy.add(index) if head_has_work(view, spec, gate, now_us) else ask.append(view))
+                (busy.add(index) if head_has_work(memory, spec, gate, now_us) else ask.append(memory))
     asked = yield from _with_fresh(ask, spec, now_us)
-    return [view for index, view in enumerate(views) if index in busy or view in asked]
+    return [memory for index, memory in enumerate(memories) if index in busy or memory in asked]
 
 
-def head_has_work(view: RowView, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
-    """Whether cursors and slots alone say that there is something to do."""
-    head = view.known.head or Head()
+def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
+    """Return whether the head alone shows work: by a cursor or slot, or because the row can be retired."""
+    head = memory.remembered.head or Head()
     used = [slot for slot in head.slots if slot.in_use]
     if any(can_take(slot, spec, gate, now_us) for slot in used):
         return True
-    if view.open:
-        return now_us >= view.reading.floors.pass_at_us or (not used and now_us >= view.retire_at_us(spec))
+    if memory.open:
+        return now_us >= memory.reads.floors.pass_at_us or (not used and now_us >= memory.retire_at_us(spec))
     if any(is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
         return True
-    return not used and now_us >= view.retire_at_us(spec)
+    return not used and now_us >= memory.retire_at_us(spec)
 
 
-def has_suspect(view: RowView, spec: QueueSpec, now_us: int) -> bool:
-    """Whether the head, as last read, shows what its holder has let expire, and that is to be tried again."""
-    head = view.known.head or Head()
-    ripe = [slot for slot in head.slots if is_ripe(slot, spec, now_us)]
-    return any(of_slot(slot, spec) is Disposition.ALONE for slot in ripe)
+def has_suspect(memory: RowMemory, spec: QueueSpec, now_us: int) -> bool:
+    """Return whether the head, as last read, shows a suspect: a message to be tried again alone."""
+    head = memory.remembered.head or Head()
+    due = [slot for slot in head.slots if is_slot_due(slot, spec, now_us)]
+    return any(of_slot(slot, spec) is Disposition.ALONE for slot in due)
 
 
 def can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
-    """Whether a slot is a reason to lock: its timeout has passed, and we may hold what it lists."""
-    if not is_ripe(slot, spec, now_us):
+    """Return whether a slot is work: its timeout has passed, and this process may hold its messages."""
+    if not is_slot_due(slot, spec, now_us):
         return False
     return of_slot(slot, spec) is not Disposition.ALONE or not gate.busy(now_us // 1000)
 
 
-def _with_fresh(views: list[RowView], spec: QueueSpec, now_us: int) -> Proto[list[RowView]]:
-    """Those views for which a due message that no slot lists can be read; the others may rest."""
-    asked: list[RowView] = []
+def _with_fresh(memories: list[RowMemory], spec: QueueSpec, now_us: int) -> Proto[list[RowMemory]]:
+    """Return the wide rows that have a due message that no slot lists; let the others rest."""
+    asked: list[RowMemory] = []
     reads: list[ReadIds] = []
-    for view in views:
-        for priority in sorted(view.priorities):
-            for read in _looks(view, spec, priority, now_us):
-                asked.append(view)
+    for memory in memories:
+        for priority in sorted(memory.priorities):
+            for read in _looks(memory, spec, priority, now_us):
+                asked.append(memory)
                 reads.append(read)
     if not reads:
         return []
     answers = yield from some_of(tuple(reads))
-    found: list[RowView] = []
-    for view, read, answer in zip(asked, reads, answers, strict=True):
-        if isinstance(answer, IdSlice) and view not in found and _any_unlisted(view, read, answer):
-            view.reading.looked_us.clear()  # the claim has to look back again, to take what was found there
-            found.append(view)
-    for view in views:
-        if view not in found:
-            view.rest_until_us = _rest_until(view, spec, now_us)
+    found: list[RowMemory] = []
+    for memory, read, answer in zip(asked, reads, answers, strict=True):
+        if isinstance(answer, IdSlice) and memory not in found and _any_unlisted(memory, read, answer):
+            memory.reads.looked_back_us.clear()  # so that the claim looks back, too
+            found.append(memory)
+    for memory in memories:
+        if memory not in found:
+            memory.rest_until_us = _rest_until(memory, spec, now_us)
     return found
 
 
-def _looks(view: RowView, spec: QueueSpec, priority: int, now_us: int) -> list[ReadIds]:
-    """Where to look for messages of a priority, with as many ids as are enough to know."""
-    row, present = view.wide_row, ids.highest_at(now_us)
-    if view.open:
-        since = max(view.reading.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
+def _looks(memory: RowMemory, spec: QueueSpec, priority: int, now_us: int) -> list[ReadIds]:
+    """Return the reads that show whether a priority has messages, each with just enough ids to tell."""
+    row, present = memory.wide_row, ids.highest_at(now_us)
+    if memory.open:
+        since = max(memory.reads.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
         return [ReadIds(row, priority, since, present, PROBE_IDS)]
-    at = (view.known.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
-    above = len(listed_above((view.known.head or Head()).slots, at))
+    at = (memory.remembered.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
+    above = len(listed_above((memory.remembered.head or Head()).slots, at))
     looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
-    back = look_back(view, spec, at, now_us)
+    back = look_back(memory, spec, at, now_us)
     if back is not None:
-        view.reading.looked_us[priority] = now_us
+        memory.reads.looked_back_us[priority] = now_us
         looks.append(ReadIds(row, priority, back.after, back.upto, PROBE_IDS))
     return looks
 
 
-def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
-    """Whether an id is among them, or behind them, that no slot lists.
-
-    What lies behind as many as were asked for is not known.
-    """
-    head = view.known.head or Head()
+def _any_unlisted(memory: RowMemory, read: ReadIds, answer: IdSlice) -> bool:
+    """Return whether an answer has an id that no slot lists, or is full, so that such an id may follow."""
+    head = memory.remembered.head or Head()
     listed = {
         id_
         for slot in head.slots
@@ -143,22 +140,21 @@ def _any_unlisted(view: RowView, read: ReadIds, answer: IdSlice) -> bool:
     return len(answer.ids) >= read.limit or any(id_ not in listed for id_ in answer.ids)
 
 
-def _rest_until(view: RowView, spec: QueueSpec, now_us: int) -> int:
-    """A row that is over cannot get new messages: look again when a timeout is due, or soon anyway."""
-    if now_us < view.end_us + spec.settle_us + spec.skew_us:
+def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
+    """Return when to probe a wide row without work again; 0 for at once, as new messages may land in it.
+
+    A row that is over gets no new messages, so it rests until a timeout passes, for two seconds at most.
+    """
+    if now_us < memory.end_us + spec.settle_us + spec.skew_us:
         return 0
-    used = [slot for slot in (view.known.head or Head()).slots if slot.in_use]
-    if any(is_ripe(slot, spec, now_us) for slot in used):
-        return 0  # a suspect that waits for another one: it may be taken any moment
-    wake_us = [now_us + MAX_REST_US, view.retire_at_us(spec), *(ripe_at_us(slot, spec) for slot in used)]
-    if view.open:
-        wake_us.append(view.reading.floors.pass_at_us)
+    used = [slot for slot in (memory.remembered.head or Head()).slots if slot.in_use]
+    if any(is_slot_due(slot, spec, now_us) for slot in used):
+        return 0  # a suspect that may be taken as soon as this process has finished another one
+    wake_us = [
+        now_us + MAX_REST_US,
+        memory.retire_at_us(spec),
+        *(slot_due_at_us(slot, spec) for slot in used),
+    ]
+    if memory.open:
+        wake_us.append(memory.reads.floors.pass_at_us)
     return min((at for at in wake_us if at > now_us), default=now_us + MAX_REST_US)
-
-
-def some_of(reads: tuple[Operation[Any], ...]) -> Proto[list[Any]]:
-    """Run reads side by side; their results or errors. Raises the first error if all of them failed."""
-    answers = yield from Together(reads, retried=False)  # the next poll asks again anyway
-    if answers and all(isinstance(answer, Exception) for answer in answers):
-        raise answers[0]
-    return answers

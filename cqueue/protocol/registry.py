@@ -1,8 +1,8 @@
-"""What a reader knows of the registry, and how it keeps that fresh with few small reads.
+"""Keep a consumer's copy of the registry up to date with few small reads.
 
-An epoch is kept in memory for good only from a read that began after the epoch was closed: then no
-acknowledged send can add to it. Until then it is read again at every refresh, from the time shard on
-in which a send acknowledged since the last read can have landed.
+A consumer keeps an epoch for good only from a read that began after the epoch was closed: no acknowledged
+send can add to it any more. Until then each refresh reads the epoch again, from the first time shard in which
+a send acknowledged since the last read can have landed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cqueue.protocol import policy, shards
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowView, Sizes, view_of
+from cqueue.protocol.view import MessageSizes, RowMemory, remember_row
 from cqueue.store.operations import (
     AdvanceEpoch,
     Now,
@@ -25,60 +25,61 @@ from cqueue.store.operations import (
 )
 
 EPOCHS_AT_ONCE = 32
+"""Epochs that a refresh reads side by side: a day of hours in one round, and no flood of requests."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Normal or open epochs: from `oldest` on; those before `next_open` were read after they closed."""
+    """The epochs of normal, or of open, wide rows. All before `next_open` were read after they closed."""
 
     open: bool
     oldest: int
     next_open: int
-    began_us: dict[int, int] = field(default_factory=dict)  # last read of epochs not yet closed
+    began_us: dict[int, int] = field(default_factory=dict)  # when the last read of an unclosed epoch began
 
 
 class Registry:
-    """The wide rows of one queue, as far as one consumer knows."""
+    """The wide rows of one queue that one consumer knows of."""
 
     def __init__(self, oldest_epoch: int, oldest_open_epoch: int, *, read_open: bool) -> None:
-        self.views: dict[WideRow, RowView] = {}
-        self._sizes = Sizes()
+        self.rows: dict[WideRow, RowMemory] = {}
+        self._sizes = MessageSizes()
         self._kinds = [_Kind(open=False, oldest=oldest_epoch, next_open=oldest_epoch)]
         if read_open:
             open_ = _Kind(open=True, oldest=oldest_open_epoch, next_open=oldest_open_epoch)
             self._kinds.append(open_)
 
-    def due(self, now_us: int) -> list[RowView]:
-        """Views that may have work now; time shards that have not begun are left out."""
-        begun = [view for view in self.views.values() if now_us >= view.wide_row.time_shard * 1000]
-        return [view for view in begun if now_us >= view.rest_until_us]
+    def due(self, now_us: int) -> list[RowMemory]:
+        """Return the wide rows that may have work now, without those whose time shard has not begun."""
+        begun = [memory for memory in self.rows.values() if now_us >= memory.wide_row.time_shard * 1000]
+        return [memory for memory in begun if now_us >= memory.rest_until_us]
 
-    def add(self, spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowView:
-        """Know of a wide row; new priorities end its rest."""
-        view = self.views.get(wide_row)
-        if view is None:
-            view = self.views[wide_row] = view_of(spec, wide_row, priorities, self._sizes)
-        elif not priorities <= view.priorities:
-            view.priorities |= priorities
-            view.rest_until_us = view.seen_us = 0
-        return view
+    def add(self, spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int]) -> RowMemory:
+        """Add a wide row, or new priorities of a known one; new priorities end its rest."""
+        memory = self.rows.get(wide_row)
+        if memory is None:
+            memory = self.rows[wide_row] = remember_row(spec, wide_row, priorities, self._sizes)
+        elif not priorities <= memory.priorities:
+            memory.priorities |= priorities
+            memory.rest_until_us = memory.emptied_us = 0
+        return memory
 
     def knows(self, wide_row: WideRow, priorities: frozenset[int]) -> bool:
-        """Whether it knows of a wide row, and of messages of these priorities there."""
-        view = self.views.get(wide_row)
-        return view is not None and priorities <= view.priorities
+        """Return whether the wide row is known, with all these priorities."""
+        memory = self.rows.get(wide_row)
+        return memory is not None and priorities <= memory.priorities
 
     def forget_retired(self) -> None:
-        """Drop views of wide rows that are gone, unless leases of ours still refer to them."""
-        for wide_row in [row for row, view in self.views.items() if view.retired]:
-            del self.views[wide_row]
+        """Forget the wide rows that are retired."""
+        for wide_row in [row for row, memory in self.rows.items() if memory.retired]:
+            del self.rows[wide_row]
 
 
 def refresh(registry: Registry, spec: QueueSpec) -> Proto[None]:
-    """Read what may have changed since the last refresh.
+    """Read the epochs that may have changed since the last refresh.
 
     Raises:
-        NotDone: a read failed; what is known stays as it was.
+        NotDone: a read failed; what is known stays.
     """
     registry.forget_retired()
     now_us = yield from Now()
@@ -88,7 +89,7 @@ def refresh(registry: Registry, spec: QueueSpec) -> Proto[None]:
 
 
 def _refresh_kind(registry: Registry, kind: _Kind, spec: QueueSpec, now_us: int) -> Proto[None]:
-    """Read all epochs from the oldest that is not known for good up to the present one."""
+    """Read all epochs from the first that is not known for good to the present one."""
     present = shards.epoch_at(spec, now_us // 1000, open_=kind.open)
     epoch = kind.next_open
     wanted: list[int] = []
@@ -118,15 +119,15 @@ def _read_epochs(
 
 
 def is_closed(spec: QueueSpec, epoch: int, began_us: int) -> bool:
-    """Whether a read that began at `began_us` saw all that can ever be acknowledged in the epoch."""
+    """Return whether a read that began at `began_us` saw all that can ever be acknowledged in the epoch."""
     return began_us >= shards.closed_at_us(spec, epoch)
 
 
 def _read_from(kind: _Kind, spec: QueueSpec, epoch: int) -> int:
-    """The first time shard (ms) that a send acknowledged since the last read can have landed in.
+    """Return the first time shard (ms) in which a send acknowledged since the last read can have landed.
 
-    It is acknowledged at most W after its time (on open wide rows gc_grace), so its time is later
-    than the last read's beginning less that, and less ε.
+    A send is acknowledged at most W after its time, or gc_grace on open wide rows. So its time is later than
+    the beginning of the last read less that bound and ε.
     """
     last_us = kind.began_us.get(epoch)
     if last_us is None or kind.open:
@@ -135,9 +136,9 @@ def _read_from(kind: _Kind, spec: QueueSpec, epoch: int) -> int:
 
 
 def _advance(registry: Registry, kind: _Kind, spec: QueueSpec) -> Proto[None]:
-    """Move the queue's oldest epoch over those that are closed and empty, as a read of them shows.
+    """Move the queue's oldest epoch over closed epochs that a read shows to be empty.
 
-    Not while a data centre may bring registrations back: what it acknowledged is not here yet.
+    It does not move while another data centre may bring back registrations that it acknowledged.
     """
     epoch = kind.oldest
     if not policy.epochs_may_go(spec):
@@ -145,7 +146,7 @@ def _advance(registry: Registry, kind: _Kind, spec: QueueSpec) -> Proto[None]:
     if shards.epoch_start_ms(epoch) >= shards.epoch_start_ms(kind.next_open):
         return
     while epoch != kind.next_open and not _known(registry, spec, epoch):
-        rows = yield from shards.read_epoch(spec, epoch)  # began after it closed
+        rows = yield from shards.read_epoch(spec, epoch)  # this read began after the epoch closed
         for row in rows:
             registry.add(spec, WideRow(spec.partition, row.time_shard, row.shard), row.priorities)
         if rows:
@@ -156,14 +157,14 @@ def _advance(registry: Registry, kind: _Kind, spec: QueueSpec) -> Proto[None]:
 
 
 def _known(registry: Registry, spec: QueueSpec, epoch: int) -> bool:
-    return any(shards.epoch_of(spec, row) == epoch for row in registry.views)
+    return any(shards.epoch_of(spec, row) == epoch for row in registry.rows)
 
 
 def _move_oldest(kind: _Kind, spec: QueueSpec, to: int) -> Proto[None]:
     old = kind.oldest
     if (yield from AdvanceEpoch(spec.name, spec.incarnation, expect=old, to=to, open=kind.open)):
         kind.oldest = to
-    else:  # another consumer was there first, or an earlier answer to us was lost
+    else:  # another consumer was quicker, or the answer to an earlier try was lost
         yield from _learn_oldest(kind, spec)
     while shards.epoch_start_ms(old) < shards.epoch_start_ms(kind.oldest):
         start_ms = shards.epoch_start_ms(old)

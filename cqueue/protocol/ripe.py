@@ -1,8 +1,8 @@
-"""Timeouts that are due: waiting messages come back, and what a holder gave up is taken over.
+"""Take over slots whose timeout has passed: waiting messages, and messages whose holder let them expire.
 
-What was nacked, snoozed or released is taken in batches, as it was. What a holder let expire may
-have killed it, so from then on each such message gets a slot of its own and a process holds one of
-them at a time: one that kills its worker cannot burn the attempts of its neighbours.
+Messages that were nacked, snoozed or released are taken in batches. A message that a holder let expire may
+have killed that holder. So each such message gets a slot of its own, and a process holds one of them at a
+time: a message that kills its worker cannot use up the attempts of others.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import ReadMessages, SlotRow, SlotState
 
 BURIED_AT_ONCE = 10
+"""Messages that one claim takes to bury from a slot: each needs its own slot, and several requests."""
 FREED_AT_ONCE = 20
-"""Slots that a claim frees because nothing that they list is alive: a holder that died may leave many."""
+"""Slots without a live message that one claim frees at most: a holder that died may leave many, and each adds
+a row to the claim's mutation."""
 
 
-def is_ripe(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
-    """Whether a slot's messages may be taken."""
-    return slot.in_use and (now_us >= ripe_at_us(slot, spec) or is_overdue(slot, now_us))
+def is_slot_due(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
+    """Return whether a slot's messages may be taken."""
+    return slot.in_use and (now_us >= slot_due_at_us(slot, spec) or is_overdue(slot, now_us))
 
 
-def ripe_at_us(slot: SlotRow, spec: QueueSpec) -> int:
-    """When a slot's messages may be taken: waiting ones when due, claimed ones ε later."""
+def slot_due_at_us(slot: SlotRow, spec: QueueSpec) -> int:
+    """Return when a slot's messages may be taken: waiting ones when they are due, claimed ones ε later."""
     return slot.due_ms * 1000 + (spec.skew_us if slot.state is SlotState.CLAIMED else 0)
 
 
-def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
-    """Take over what is due, the longest due first; a suspect is taken alone.
+def take_due_slots(draft: Draft, gate: SuspectGate) -> Proto[None]:
+    """Take over due slots, the longest due first; take a suspect alone.
 
-    A slot whose messages are all dead is freed, and keeps nothing else waiting.
+    A slot without a live message is freed, and the claim goes on to the next one.
     """
-    ripe = [slot for slot in draft.head.in_use() if is_ripe(slot, draft.spec, draft.now_us)]
-    for slot in sorted(ripe, key=lambda slot: slot.due_ms):
+    due = [slot for slot in draft.head.in_use() if is_slot_due(slot, draft.spec, draft.now_us)]
+    for slot in sorted(due, key=lambda slot: slot.due_ms):
         if draft.listable <= 0:
             draft.more = True
             return
@@ -50,12 +52,12 @@ def take_ripe(draft: Draft, gate: SuspectGate) -> Proto[None]:
 
 
 def _looks_for_suspect(draft: Draft) -> bool:
-    """Whether a claim looks for a suspect that lives: it has taken nothing, and freed few slots."""
+    """Return whether the claim may still take a suspect: it has taken nothing, and freed few slots."""
     return not draft.grants and len(draft.head.changes) < FREED_AT_ONCE
 
 
 def alone_before(slot: SlotRow, spec: QueueSpec) -> int:
-    """Attempts that messages of an expired slot have had, the last one left for each alone."""
+    """Return the attempts used by messages of an expired slot, so that each has its last attempt alone."""
     if spec.max_attempts and len(slot.ids) > 1:
         return min(slot.attempt, spec.max_attempts - 1)
     return slot.attempt
@@ -63,7 +65,7 @@ def alone_before(slot: SlotRow, spec: QueueSpec) -> int:
 
 def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
     chunk, rest = slot.ids[: draft.listable], slot.ids[draft.listable :]
-    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, chunk)
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, chunk)
     if rows:
         draft.grant(slot.priority, rows, slot.attempt + 1, within=None if rest else slot)
     if rest or not rows:
@@ -72,8 +74,8 @@ def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
 
 
 def take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
-    """Take the first live message alone; those before it in order are dead, the others stay listed."""
-    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, slot.ids, limit=1)
+    """Take the first live message of a slot alone. Ids before it are dead; those behind it stay listed."""
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, slot.ids, limit=1)
     if not rows:
         draft.head.keep(slot, ())
         return
@@ -86,13 +88,13 @@ def take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
 
 
 def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
-    """Take messages to bury: each in a slot of its own, which says since when it is dead.
+    """Take messages to bury, each in a slot of its own with its time of death.
 
-    A later taker keeps that time, so that it derives the same dead-letter id; unless it is so old
-    that an insert under it could be lost.
+    A consumer that takes the slot over later keeps that time and so derives the same letter id, unless the
+    time is so old that tombstones could swallow the insert.
     """
     chunk, rest = slot.ids[:BURIED_AT_ONCE], slot.ids[BURIED_AT_ONCE:]
-    rows = yield from ReadMessages(draft.view.wide_row, slot.priority, chunk)
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, chunk)
     died_at_ms = kept_time_of_death(slot, draft.spec, draft.now_us // 1000)
     for index, row in enumerate(rows):
         last = index == len(rows) - 1 and not rest
@@ -103,7 +105,7 @@ def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
 
 
 def kept_time_of_death(slot: SlotRow, spec: QueueSpec, now_ms: int) -> int:
-    """The slot's own time of death; now if it has none, one older than half of gc_grace, or one ahead."""
+    """Return the slot's time of death, or now if it has none, or one ahead or older than half of gc_grace."""
     died_at_ms = slot.died_at_ms
     if died_at_ms is None or not -AHEAD_US // 1000 <= now_ms - died_at_ms <= spec.gc_grace_us // 2000:
         return now_ms

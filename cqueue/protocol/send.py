@@ -1,4 +1,4 @@
-"""Sending messages: what is written for a flush, and when it counts. See `writing`."""
+"""Send messages: what is written for a flush, and when the send counts. See `writing`."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from cqueue.store.operations import (
 
 
 def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) -> Proto[list[Flush]]:
-    """Store messages; each flush says what became of its part."""
+    """Store messages; return flushes that each tell the outcome of their messages."""
     return (yield from Sending(spec, state).write(outgoing))
 
 
 class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
-    """Writes messages."""
+    """The writer of messages."""
 
     rows_in_flight = 2000
     copy_may = "may lie behind a cursor"
 
     def parts_of(self, entries: Sequence[Outgoing], now_us: int, bits: Bits) -> list[Flush]:
-        """Flushes by time shard."""
+        """Group messages into flushes by time shard."""
         return make_flushes(self.spec, self.state, entries, now_us, bits)
 
     def insert(self, part: Flush) -> Operation[Any]:
-        """Its messages."""
+        """Return the insert of the flush's messages."""
         return InsertMessages(part.wide_row, tuple(part.rows))
 
     def places(self, part: Flush) -> set[tuple[WideRow, int]]:
-        """Its wide row with each of its priorities."""
+        """Return the flush's wide row with each of its priorities."""
         return {(part.wide_row, priority) for priority in {row.priority for row in part.rows}}
 
     def registrations(self, new: set[Any]) -> list[Operation[Any]]:
-        """Rows of the registry."""
+        """Return the writes of these wide rows and priorities to the registry."""
         return [
             row for wide_row, priority in sorted(new) for row in registration(self.spec, wide_row, priority)
         ]
 
     def before(self, parts: list[Flush]) -> Proto[Failure | None]:
-        """Register wide rows and store large bodies; whatever fails here, no message has been written."""
+        """Register wide rows and store large bodies. If this fails, no message has been written."""
         large = [flush for flush in parts if flush.bodies]
         if not large:
             return None
@@ -71,11 +71,11 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
         return error
 
     def judge(self, part: Flush, now_us: int) -> tuple[list[Flush], Flush | None]:
-        """Messages that are late are made again without those in time; derived ones cannot be."""
+        """Split off the messages that are answered too late; those under derived ids cannot be sent again."""
         counts = shards.open_in_time if part.derived else writing.in_time
-        if counts(self.spec, min([row.id for row in part.rows]), now_us):  # so all of them do
+        if counts(self.spec, min([row.id for row in part.rows]), now_us):  # the earliest id is in time
             return [part], None
-        if part.derived:  # neither made again nor deleted: another writer may own the id
+        if part.derived:  # neither sent again nor deleted: another writer may own the id
             part.error = OutcomeUnknown("stored, but longer after its due time than gc_grace allows")
             return [part], None
         late = {row.id for row in part.rows if not counts(self.spec, row.id, now_us)}
@@ -83,16 +83,16 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
         return ([kept] if kept.rows else []), _share(part, late)
 
     def successor(self, late: Flush, time_us: int, now_us: int) -> Flush:
-        """A flush to the shard whose turn it is."""
+        """Begin a flush to the current concurrency shard."""
         return new_flush(self.spec, self.state, time_us, now_us)
 
-    def move(self, row: MessageRow, id_: int, late: Flush, fresh: Flush) -> None:
-        """With its large body, if it has one."""
-        super().move(row, id_, late, fresh)
-        fresh.bodies += [(id_, body) for old, body in late.bodies if old == row.id]
+    def move(self, row: MessageRow, id_: int, late: Flush, renewed: Flush) -> None:
+        """Move a message, and its large body if it has one."""
+        super().move(row, id_, late, renewed)
+        renewed.bodies += [(id_, body) for old, body in late.bodies if old == row.id]
 
     def delete(self, late: Flush) -> Proto[None]:
-        """The messages, then their bodies."""
+        """Delete the messages, then their bodies."""
         by_priority: dict[int, list[int]] = {}
         for row in late.rows:
             by_priority.setdefault(row.priority, []).append(row.id)
@@ -106,7 +106,7 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
 
 
 def _share(flush: Flush, wanted: set[int]) -> Flush:
-    """The part of a flush that has these ids."""
+    """Return the part of a flush with the wanted ids."""
     places = [place for place, row in enumerate(flush.rows) if row.id in wanted]
     return Flush(
         wide_row=flush.wide_row,

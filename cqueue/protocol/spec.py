@@ -1,4 +1,4 @@
-"""What protocol functions know of a queue."""
+"""Describe a queue to protocol functions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ Proto = Generator[Operation[Any], Any, T]
 """A protocol function: yields operations, returns a T."""
 
 DEAD_SUFFIX = ".dead"
+"""What follows a queue's name in the name of its dead-letter queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class QueueSpec:
     skew_us: int  # ε
     gc_grace_us: int
     derived_sends: bool = False
-    packs: bool = False  # everybody who reads here knows packs
-    retiring: bool = True  # wide rows and epochs may be given up: no data centre may bring messages back
+    packs: bool = False  # all clients of the deployment can read packs
+    retiring: bool = True  # wide rows and epochs may be dropped: no data centre can bring messages back
 
     @property
     def partition(self) -> str:
@@ -48,17 +49,17 @@ class QueueSpec:
 
     @property
     def has_open_rows(self) -> bool:
-        """Whether readers look for open wide rows."""
+        """Return whether the queue may have open wide rows, so that consumers read their registry."""
         return self.derived_sends or self.is_dead_letter
 
     @property
     def is_dead_letter(self) -> bool:
-        """Whether this is a dead-letter queue."""
+        """Return whether this is a dead-letter queue."""
         return self.name.endswith(DEAD_SUFFIX)
 
 
 def spec_of(row: QueueRow, config: QueueConfig, deployment: DeploymentRow) -> QueueSpec:
-    """The spec of a stored queue."""
+    """Build the spec of a stored queue from its row, its configuration and the deployment."""
     return QueueSpec(
         name=row.name,
         incarnation=row.incarnation,

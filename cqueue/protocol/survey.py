@@ -1,6 +1,6 @@
-"""Looking at a whole queue, for people: what is in it, how much, and emptying it.
+"""Inspect a whole queue for operators: list, count, look up, purge.
 
-These walk all wide rows that the registry lists, present and future. Nothing here locks or claims.
+These functions walk all wide rows in the registry, present and future. They neither lock nor claim.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
-from cqueue.protocol.budget import GENTLE_TOMBSTONES
-from cqueue.protocol.fresh import together
+from cqueue.protocol.budget import TARGET_TOMBSTONES
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
     DeleteBodies,
@@ -29,6 +29,7 @@ from cqueue.store.operations import (
     ReadShards,
     ReadSlice,
     ShardRow,
+    Slice,
     SlotRow,
     SlotState,
     UnregisterShard,
@@ -36,13 +37,19 @@ from cqueue.store.operations import (
 )
 
 PAGE = 1000
+"""Ids that one read asks for."""
 PURGED_AT_ONCE = 250
+"""Messages that a purge reads and deletes at once, with their bodies: at most 4 MiB of them."""
 FIRST_PIECE_US = 1_000_000
+"""µs of a wide row that the first read of a walk covers; later pieces adapt to the tombstones crossed."""
 LONGEST_PIECE_US = 30_000_000
+"""µs that one read covers at most, except in a wide row so long that `MAX_PIECES` asks for more."""
 SHORTEST_PIECE_US = 1_000
-MOST_PIECES = 128
-"""A wide row is read in about so many pieces at most, where messages lie sparsely."""
+"""µs that one read covers at least, so that a walk always gets on."""
+MAX_PIECES = 128
+"""Pieces in which a wide row with few messages is read, about, at most: it bounds the cost of long rows."""
 EPOCHS_AT_ONCE = 32
+"""Epochs that are read side by side."""
 END = (1 << 124) - 1
 """The highest id: a TimeUUID holds 60 bits of time, and one more would wrap around to the lowest."""
 
@@ -51,14 +58,14 @@ END = (1 << 124) - 1
 class Counts:
     """What a queue holds.
 
-    at_least: the figures of which there may be more, as not everything was looked at.
+    at_least: names of the figures that are lower bounds, as not everything was counted.
     """
 
     wide_rows: int = 0
-    future_wide_rows: int = 0  # their time shards have not begun
+    future_wide_rows: int = 0  # wide rows whose time shard has not begun
     claimed: int = 0
     waiting: int = 0
-    quarantined: int = 0  # rows that cannot be read: slots, and as far as ids show it messages
+    quarantined: int = 0  # unreadable rows: slots, and messages as far as a read of ids shows it
     ready: int = 0
     delayed: int = 0
     live: int = 0
@@ -67,9 +74,9 @@ class Counts:
 
 
 class Found(NamedTuple):
-    """A message as it stands: state is ready, claimed, waiting, delayed or expired.
+    """A stored message. state: "ready", "claimed", "waiting", "delayed", "expired" or "quarantined".
 
-    slot: the one that lists it, for a message that is claimed or waiting.
+    slot: the slot that lists the message, if it is claimed or waiting.
     """
 
     wide_row: WideRow
@@ -79,49 +86,49 @@ class Found(NamedTuple):
 
 
 class Walk:
-    """Through one wide row in pieces of time, because Cassandra refuses to cross 100,000 tombstones.
+    """A walk through one wide row in pieces of time, because Cassandra refuses to cross 100,000 tombstones.
 
-    Each piece is twice as long as the one before, and shorter after one that crossed many.
+    Each piece is twice as long as the one before, or shorter if that one crossed many tombstones.
     """
 
     def __init__(self, spec: QueueSpec, wide_row: WideRow, after: int = ids.START, last: int = END) -> None:
-        """after, last: walk only through the ids above the one, up to the other."""
+        """Walk through the ids above `after`, up to `last`."""
         self.after = after
         self.done = False
         self._last = last
         self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after) if after else 0)
         self._end_us = shards.end_us(spec, wide_row)
-        self._pace_us = FIRST_PIECE_US
-        self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MOST_PIECES)
+        self._piece_us = FIRST_PIECE_US
+        self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MAX_PIECES)
 
     @property
     def upto(self) -> int:
-        """The end of the present piece."""
-        next_us = self._at_us + self._pace_us
+        """Return the last id of the current piece."""
+        next_us = self._at_us + self._piece_us
         return self._last if next_us >= self._end_us else min(self._last, ids.lowest_at(next_us) - 1)
 
     def passed(self, last: int | None, tombstones: int) -> None:
-        """`last`: the last id of a full page, behind which the piece goes on; None: it is at its end."""
+        """Note a read of the current piece. last: the last id of a full page; None if the piece is done."""
         if last is not None:
             self.after = last
             return
         self.after, self.done = self.upto, self.upto == self._last
-        self._at_us += self._pace_us
-        wanted_us = self._pace_us * GENTLE_TOMBSTONES // tombstones if tombstones else self._pace_us * 2
-        self._pace_us = max(SHORTEST_PIECE_US, min(self._longest_us, wanted_us))
+        self._at_us += self._piece_us
+        wanted_us = self._piece_us * TARGET_TOMBSTONES // tombstones if tombstones else self._piece_us * 2
+        self._piece_us = max(SHORTEST_PIECE_US, min(self._longest_us, wanted_us))
 
 
 Registered = tuple[WideRow, frozenset[int]]
-"""A wide row with its priorities."""
+"""A registered wide row, and the priorities that were sent to it."""
 
 
 def wide_rows(spec: QueueSpec) -> Proto[list[Registered]]:
-    """All registered wide rows, oldest first."""
+    """Return all registered wide rows, oldest first."""
     return (yield from first_wide_rows(spec, None))[0]
 
 
 def first_wide_rows(spec: QueueSpec, most: int | None) -> Proto[tuple[list[Registered], bool]]:
-    """As `wide_rows`, but only those of the `most` oldest epochs; and whether these are all."""
+    """Return the wide rows of the `most` oldest epochs (None: of all), and whether there are no others."""
     epochs = yield from _epochs(spec)
     found = yield from _registered(spec, epochs[:most])
     rows = [(WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for _, row in found]
@@ -129,7 +136,7 @@ def first_wide_rows(spec: QueueSpec, most: int | None) -> Proto[tuple[list[Regis
 
 
 def _epochs(spec: QueueSpec) -> Proto[list[int]]:
-    """The epochs that the registry lists, oldest first."""
+    """Return the epochs that the registry lists, oldest first."""
     index: list[ShardRow] = yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)
     epochs = {shards.listed_epoch(row.time_shard, row.shard) for row in index}
     return sorted(epochs, key=shards.epoch_start_ms)
@@ -138,7 +145,7 @@ def _epochs(spec: QueueSpec) -> Proto[list[int]]:
 def _registered(
     spec: QueueSpec, epochs: Sequence[int], *, beside_grid: bool = False
 ) -> Proto[list[tuple[int, ShardRow]]]:
-    """What the registry lists in epochs. beside_grid: also what no consumer takes for a wide row."""
+    """Return the registry's rows of these epochs. beside_grid: also misplaced ones that consumers skip."""
     found: list[tuple[int, ShardRow]] = []
     for start in range(0, len(epochs), EPOCHS_AT_ONCE):
         chunk = epochs[start : start + EPOCHS_AT_ONCE]
@@ -151,7 +158,7 @@ def _registered(
 
 
 def count(spec: QueueSpec) -> Proto[Counts]:
-    """What a queue holds, exactly, by reading all ids."""
+    """Count what a queue holds, exactly, by reading all ids."""
     counts = Counts()
     now_us = yield from Now()
     for wide_row, priorities in (yield from wide_rows(spec)):
@@ -165,7 +172,7 @@ def count(spec: QueueSpec) -> Proto[Counts]:
 
 
 def count_slots(counts: Counts, head: Head) -> None:
-    """Count what slots list; of a message acked a moment ago the slot may not yet be freed."""
+    """Add what slots list to `counts`. A message acked a moment ago may still be counted."""
     for slot in head.slots:
         if slot.state is SlotState.QUARANTINED:
             counts.quarantined += 1
@@ -194,14 +201,14 @@ def _count_ids(
 
 
 def count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int) -> None:
-    """Count a message that a slot of this state lists, or none."""
+    """Add one message to `counts`. state: of the slot that lists it; None if no slot does."""
     counts.live += 1
     if state is SlotState.CLAIMED:
         counts.claimed += 1
     elif state is SlotState.WAITING:
         counts.waiting += 1
     elif state is SlotState.QUARANTINED:
-        pass  # nobody may claim it
+        pass  # no consumer may claim it
     elif due_us > now_us:
         counts.delayed += 1
     else:
@@ -210,12 +217,12 @@ def count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int)
 
 
 def states_of(head: Head, priority: int) -> dict[int, SlotState]:
-    """For each message that a slot lists, by id, the state of that slot."""
+    """Return, by message id, the state of the slot that lists the message."""
     return {id_: slot.state for id_, slot in slots_of(head, priority).items()}
 
 
 def slots_of(head: Head, priority: int) -> dict[int, SlotRow]:
-    """For each message that a slot lists, by id, that slot."""
+    """Return, by message id, the slot that lists the message."""
     return {
         id_: slot
         for slot in head.slots
@@ -225,7 +232,7 @@ def slots_of(head: Head, priority: int) -> dict[int, SlotRow]:
 
 
 def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:
-    """The first messages in order of time shard and priority, without claiming them."""
+    """Return the first messages by time shard and priority, without claiming them."""
     found: list[Found] = []
     now_us = yield from Now()
     for wide_row, priorities in (yield from wide_rows(spec)):
@@ -239,7 +246,7 @@ def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:
 
 
 def look(wide_row: WideRow, priority: int, ids_: tuple[int, ...]) -> Proto[list[Found]]:
-    """Those of these messages that are live, as they stand."""
+    """Return those of these messages that are live, with their states."""
     now_us = yield from Now()
     head = yield from ReadHead(wide_row)
     rows = yield from ReadMessages(wide_row, priority, ids_)
@@ -249,7 +256,7 @@ def look(wide_row: WideRow, priority: int, ids_: tuple[int, ...]) -> Proto[list[
 def as_found(
     wide_row: WideRow, rows: Iterable[MessageRow], slots: Mapping[int, SlotRow], now_us: int
 ) -> list[Found]:
-    """Messages of one priority with what their slots say of them."""
+    """Combine messages of one priority with the slots that list them."""
     found = []
     for row in rows:
         slot = slots.get(row.id)
@@ -276,10 +283,10 @@ def _state_name(slot: SlotRow | None, row: MessageRow, now_us: int) -> str:
 
 
 def purge(spec: QueueSpec) -> Proto[int]:
-    """Delete all messages, row by row, and rows that cannot be read; how many messages there were.
+    """Delete all messages row by row, unreadable rows included; return the number of messages.
 
-    Never by a partition or range delete: one beyond now would swallow later conditional writes, and
-    one up to now would leave what is due later.
+    A partition or range delete cannot do this: one beyond now would swallow later conditional writes, and
+    one up to now would leave messages that are due later.
     """
     total = 0
     now_us = yield from Now()
@@ -288,31 +295,35 @@ def purge(spec: QueueSpec) -> Proto[int]:
         for priority in sorted(row.priorities):
             walk = Walk(spec, wide_row)
             while not walk.done:
-                page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
+                page = yield from _next_page(walk, wide_row, priority)
                 total += len(page.rows)
                 if page.rows:
                     yield from discard(wide_row, priority, page.rows)
                 if page.damaged:
                     yield from DropMessages(wide_row, priority, page.damaged, now_us)
-                full = len(page.rows) == PURGED_AT_ONCE
-                walk.passed(page.rows[-1].id if full else None, page.tombstones)
     return total
 
 
 def examine(spec: QueueSpec) -> Proto[None]:
-    """Read every row of a queue, so that the store reports all that are damaged."""
+    """Read every row of a queue, so that the store reports all damaged rows."""
     for wide_row, priorities in (yield from wide_rows(spec)):
         yield from ReadHead(wide_row)
         for priority in sorted(priorities):
             walk = Walk(spec, wide_row)
             while not walk.done:
-                page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
-                full = len(page.rows) == PURGED_AT_ONCE
-                walk.passed(page.rows[-1].id if full else None, page.tombstones)
+                yield from _next_page(walk, wide_row, priority)
+
+
+def _next_page(walk: Walk, wide_row: WideRow, priority: int) -> Proto[Slice]:
+    """Read the next messages of a walk, unreadable ones included."""
+    page: Slice = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
+    full = len(page.rows) == PURGED_AT_ONCE
+    walk.passed(page.rows[-1].id if full else None, page.tombstones)
+    return page
 
 
 def discard(wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:
-    """Delete messages of one priority for good; a body that is left goes with its wide row."""
+    """Delete messages of one priority; a body whose delete fails is dropped with its wide row."""
     yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
     large = tuple(row.id for row in rows if row.size is not None)
     if large:
@@ -321,7 +332,7 @@ def discard(wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Pro
 
 
 def forget(spec: QueueSpec) -> Proto[None]:
-    """Drop all registry rows of a queue that has been purged for good."""
+    """Delete all registry rows of a queue that is purged and being deleted."""
     for epoch, row in (yield from _registered(spec, (yield from _epochs(spec)), beside_grid=True)):
         yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)
     for row in (yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)):

@@ -1,4 +1,4 @@
-"""What one consumer remembers of a wide row. It may be out of date: only speed hangs on it."""
+"""What one consumer remembers of a wide row. It may be out of date: only speed depends on it."""
 
 from __future__ import annotations
 
@@ -12,37 +12,42 @@ from cqueue.protocol.lease import Lease
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import Head, MessageRow, WideRow
 
-REMEMBERED_US = 250_000
-"""A head is read again at least this often, for the sake of what others gave back, or let expire."""
+HEAD_REMEMBERED_US = 250_000
+"""µs for which a head need not be read: messages that others give back or let expire wait no longer."""
 
-RIVALS_US = 1_000_000
-"""For so long after somebody else claimed, only a lock that is held makes sure that nobody will."""
+RIVAL_WINDOW_US = 1_000_000
+"""µs after another consumer's claim for which more of its claims are expected, unless the lock is held."""
 
-CURRENT_US = 50_000
-"""How far others can get in a wide row without crossing too much, in the time that we have not seen it."""
+BOUNDARY_CURRENT_US = 50_000
+"""µs for which a boundary counts as current: in that time others acknowledge too little for a read to cross
+too many tombstones."""
 
-UNSEEN_US = 2_500_000
-"""For longer than an idle consumer pauses nothing says that nobody else has claimed since a head was read."""
+MAX_UNSEEN_US = 2_500_000
+"""µs for which a lone consumer counts a boundary as current: just above the idle pause of 2 s.
+After a longer time nothing shows whether another consumer has claimed."""
 
 UNKNOWN_SIZE = 8 << 10
-"""Bytes that a message is taken for before any was read."""
+"""Bytes that a message is assumed to have before any was read: half of the largest inline body."""
 LARGE_SIZE = 256 << 10
-"""Bytes that one is taken for at most where reads keep failing."""
+"""Bytes that a message is assumed to have at most where reads keep failing: 16 messages for 4 MiB."""
 
-TELLING_MESSAGES = 50
-"""So many messages that are smaller than expected make for a new expectation."""
+MIN_SAMPLE = 50
+"""Messages smaller than expected that replace the estimate; fewer only lower it in proportion."""
 
 NEVER_US = 1 << 62
+"""A time that never comes, in µs."""
 
 FIRST_PASS_GAP_US = 1_000_000
+"""µs between the first two passes over an open wide row: a late message waits a second."""
 LONGEST_PASS_GAP_US = 60_000_000
+"""µs between passes at most: gaps double up to this, as each pass reads the whole row."""
 
 
-class Ahead(NamedTuple):
-    """Messages of one priority behind `after` that were read ahead of their claim, by a read of that time.
+class ReadAhead(NamedTuple):
+    """Messages of one priority above `after` that were read, from `began_us` on, before their claim.
 
-    whole: there are no more of them.
-    damaged_to: the end of the last row among them that cannot be read; 0 if there is none.
+    whole: no other messages stood above `after`.
+    damaged_to: the last id of the last unreadable row among them; 0 if there is none.
     """
 
     priority: int
@@ -54,161 +59,161 @@ class Ahead(NamedTuple):
 
 
 def fence_of(head: Head) -> int | None:
-    """The fence that stands; None where nobody has claimed yet."""
+    """Return a head's fence; None if no claim was made in the wide row yet."""
     return head.lock.fence if head.lock is not None else None
 
 
 @dataclass(slots=True)
-class Sizes:
-    """How large the messages of a queue are, about, by priority: to bound reads by bytes."""
+class MessageSizes:
+    """Estimated mean size of a queue's messages by priority, which bounds reads by bytes."""
 
     means: dict[int, float] = field(default_factory=dict)
 
-    def saw(self, priority: int, size: int, messages: int) -> None:
-        """So many were read, and are so large on average. A few small ones say little, a large one much."""
+    def note_read(self, priority: int, size: int, messages: int) -> None:
+        """Update the estimate from a read. Large messages raise it at once, small ones lower it by number."""
         mean = self.means.get(priority, UNKNOWN_SIZE)
-        weight = 1.0 if size > mean else min(1.0, messages / TELLING_MESSAGES)
+        weight = 1.0 if size > mean else min(1.0, messages / MIN_SAMPLE)
         self.means[priority] = mean + (size - mean) * weight
 
-    def doubt(self, priorities: Iterable[int]) -> None:
-        """A read of some of these failed: perhaps it was too large."""
+    def assume_larger(self, priorities: Iterable[int]) -> None:
+        """Double the estimates of these priorities, because a failed read may have been too large."""
         for priority in priorities:
             mean = self.means.get(priority, UNKNOWN_SIZE)
             self.means[priority] = max(mean, min(2 * mean, LARGE_SIZE), UNKNOWN_SIZE)
 
-    def within(self, priority: int, budget: int) -> int:
-        """How many messages that is, about."""
+    def count_within(self, priority: int, budget: int) -> int:
+        """Return how many messages of a priority have about `budget` bytes."""
         return int(budget / self.means.get(priority, UNKNOWN_SIZE))
 
 
 @dataclass(slots=True)
-class Passed:
-    """How far the pass before retirement has come, by priority, without finding anything alive."""
+class RetirementPass:
+    """How far the pass before retirement has found nothing alive, by priority."""
 
     upto: dict[int, int] = field(default_factory=dict)
-    quarantine: bool = False  # it has passed over rows in quarantine
+    quarantine: bool = False  # the pass has met rows in quarantine
 
     def restart(self) -> None:
-        """Begin anew."""
+        """Begin the pass again from the start."""
         self.upto.clear()
         self.quarantine = False
 
 
 @dataclass(slots=True)
-class Floors:
-    """From where on an open wide row is read, by priority; whole passes come at growing intervals."""
+class ReadFloors:
+    """Where reads of an open wide row begin, by priority; whole passes come at growing intervals."""
 
     by_priority: dict[int, int] = field(default_factory=dict)
     pass_at_us: int = 0  # when the next whole pass is due
     _gap_us: int = FIRST_PASS_GAP_US
 
     def start_pass(self, now_us: int) -> None:
-        """Read everything from the start, and again after a while."""
+        """Begin a pass from the start of the row, and schedule the next one."""
         self.by_priority.clear()
         self.pass_at_us = now_us + self._gap_us
         self._gap_us = min(LONGEST_PASS_GAP_US, self._gap_us * 2)
 
 
 @dataclass(slots=True)
-class KnownHead:
-    """The head of a wide row as we know it, and what was read by it: good while its fence stands."""
+class RememberedHead:
+    """The head of a wide row as this consumer remembers it, and messages read ahead under its fence."""
 
-    head: Head | None = None  # as last read, or left by our last claim
-    fence: int | None = None  # of the head that we go by: while it stands, nobody has claimed since
-    locked: bool = False  # and we keep the lock
-    ahead: Ahead | None = None  # read before it is asked for
-    read_us: int = 0  # when it was read last
-    whole: bool = False  # a claim has read it, and saw it whole
-    rival_us: int = 0  # when somebody else claimed here, as far as we have seen
+    head: Head | None = None  # as last read, or as this consumer's last claim left it
+    fence: int | None = None  # the next claim's condition: no claim was made while it stands
+    locked: bool = False  # this consumer holds the lock
+    read_ahead: ReadAhead | None = None  # messages read ahead of the next claim
+    read_us: int = 0  # when the head was last read
+    whole: bool = False  # no part of `head` is older than the rest
+    rival_us: int = 0  # when another consumer claimed here, as far as is known
 
-    def saw(self, head: Head, now_us: int) -> None:
-        """A head was read. A fence that is not the one that we know says when somebody else claimed."""
+    def note_read(self, head: Head, now_us: int) -> None:
+        """Note a head that was read. An unexpected fence is the time of another consumer's claim."""
         if fence_of(head) != self.fence:
             self.rival_us = max(self.rival_us, fence_of(head) or 0)
-            self.fence, self.ahead, self.locked = None, None, False
+            self.fence, self.read_ahead, self.locked = None, None, False
         self.head, self.read_us, self.whole = head, now_us, False
 
     def forget(self) -> None:
-        """It is about to change, or is somebody else's: the next claim reads it."""
-        self.head, self.fence, self.locked, self.ahead = None, None, False, None
+        """Forget the head, which may have changed; the next claim reads it."""
+        self.head, self.fence, self.locked, self.read_ahead = None, None, False, None
 
-    def wrote(self, head: Head, *, whole: bool) -> None:
-        """A mutation of ours stands, and has left this head. whole: no part of it is older than the rest."""
+    def note_write(self, head: Head, *, whole: bool) -> None:
+        """Note the head that an applied mutation left. whole: no part of it is older than the rest."""
         self.head, self.fence, self.whole = head, fence_of(head), whole
         self.locked = head.lock is not None and bool(head.lock.until_ms)
 
-    def is_remembered(self, now_us: int) -> bool:
-        """Whether the head need not be read: it is as our last claim left it, and was read a moment ago.
+    def is_usable(self, now_us: int) -> bool:
+        """Return whether a claim may skip reading the head: this consumer's last claim left it a moment ago.
 
-        Where others claim too it would often turn out to be another one by now, unless we keep the lock.
+        Where others claim too, the head has probably changed, unless this consumer holds the lock.
         """
-        return self.whole and now_us - self.read_us < REMEMBERED_US and self.expects_no_rival(now_us)
+        return self.whole and now_us - self.read_us < HEAD_REMEMBERED_US and self.expects_no_rival(now_us)
 
     def expects_no_rival(self, now_us: int) -> bool:
-        """Whether nobody else is likely to claim here: nobody has done so for a while."""
-        return self.locked or now_us - self.rival_us >= RIVALS_US
+        """Return whether no other consumer is likely to claim here: none has for a second."""
+        return self.locked or now_us - self.rival_us >= RIVAL_WINDOW_US
 
 
 @dataclass(slots=True)
-class Reading:
-    """What one consumer knows of the messages of a wide row: how to read them, and where it has."""
+class ReadMemory:
+    """What one consumer remembers of reading the messages of a wide row."""
 
     budget: TombstoneBudget
-    sizes: Sizes = field(default_factory=Sizes)  # a registry's views share them
-    looked_us: dict[int, int] = field(default_factory=dict)  # by priority: when the last look-back was made
-    swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last came to its end
-    passed: Passed = field(default_factory=Passed)
-    floors: Floors = field(default_factory=Floors)  # of an open wide row
+    sizes: MessageSizes = field(default_factory=MessageSizes)  # shared by all wide rows of a queue
+    looked_back_us: dict[int, int] = field(default_factory=dict)  # by priority: when it last looked back
+    swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last reached its end
+    retirement_pass: RetirementPass = field(default_factory=RetirementPass)
+    floors: ReadFloors = field(default_factory=ReadFloors)  # of an open wide row
 
 
 @dataclass(slots=True, eq=False)
-class RowView:
-    """One wide row in a consumer's memory: which it is, what is known of it, and when to look there again."""
+class RowMemory:
+    """One wide row in a consumer's memory: its key, what is known of it, and when to probe it again."""
 
     wide_row: WideRow
     end_us: int
     priorities: set[int]
-    reading: Reading
-    known: KnownHead = field(default_factory=KnownHead)
-    finished: list[Lease] = field(default_factory=list)  # all acked: slots to be freed
+    reads: ReadMemory
+    remembered: RememberedHead = field(default_factory=RememberedHead)
+    finished: list[Lease] = field(default_factory=list)  # leases with only acked messages: slots to free
     claims: int = 0
-    foreign: bool = False  # another worker looks at it first
+    assigned_elsewhere: bool = False  # another worker looks at this wide row first
     retired: bool = False
-    probed_us: int = 0  # when a search looked for work here
-    seen_us: int = 0  # when a claim of ours read the head that left nothing behind
-    rest_until_us: int = 0  # nothing to do before
+    probed_us: int = 0  # when a search last probed it
+    emptied_us: int = 0  # when the last claim read the head, if that claim left nothing; else 0
+    rest_until_us: int = 0  # there is nothing to do before this time
 
     @property
     def open(self) -> bool:
-        """Whether this is an open wide row."""
+        """Return whether this is an open wide row."""
         return policy.has_no_cursor(self.wide_row)
 
-    def is_current(self, now_us: int) -> bool:
-        """Whether the boundary that we know is likely to be where it is now, or not far away.
+    def is_boundary_current(self, now_us: int) -> bool:
+        """Return whether the remembered boundary is probably still near the stored one.
 
-        Else a read from there might cross all that others have taken, and acked, since then: of what our
-        last claim left there, or what was sent since.
+        Otherwise a read from there might cross the tombstones of all that others have claimed and acked
+        since.
         """
-        unseen_us = now_us - self.known.read_us
-        if self.known.locked or unseen_us < CURRENT_US:
+        unseen_us = now_us - self.remembered.read_us
+        if self.remembered.locked or unseen_us < BOUNDARY_CURRENT_US:
             return True
-        alone = not self.foreign and self.known.expects_no_rival(now_us)
-        return bool(self.seen_us) and unseen_us < UNSEEN_US and alone
+        alone = not self.assigned_elsewhere and self.remembered.expects_no_rival(now_us)
+        return bool(self.emptied_us) and unseen_us < MAX_UNSEEN_US and alone
 
     def retire_at_us(self, spec: QueueSpec) -> int:
-        """From when on the wide row may be retired: nothing acknowledged can land in it any more.
+        """Return when the wide row may be retired, because nothing acknowledged can land in it any more.
 
-        Not as long as a data centre that was given up in a hurry may bring back what it acknowledged.
+        That is never while another data centre may bring back messages that it acknowledged.
         """
         if not policy.rows_may_go(spec):
             return NEVER_US
         return policy.nothing_lands_from_us(spec, self.end_us, open_=self.open)
 
 
-def view_of(
-    spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int], sizes: Sizes | None = None
-) -> RowView:
-    """A fresh view."""
+def remember_row(
+    spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int], sizes: MessageSizes | None = None
+) -> RowMemory:
+    """Begin to remember a wide row."""
     end_us = shards.end_us(spec, wide_row)
-    reading = Reading(TombstoneBudget(wide_row.time_shard * 1000, end_us), sizes or Sizes())
-    return RowView(wide_row, end_us, set(priorities), reading)
+    reads = ReadMemory(TombstoneBudget(wide_row.time_shard * 1000, end_us), sizes or MessageSizes())
+    return RowMemory(wide_row, end_us, set(priorities), reads)

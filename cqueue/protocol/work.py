@@ -1,8 +1,7 @@
-"""The wide rows that a consumer knows to have work, in a fair order.
+"""Keep the wide rows that a consumer knows to have work, in a fair order.
 
-A wide row comes to the end of the line when it is found to have work, and again when a claim has left
-something there. So each is claimed from after at most `TURNS` claims for every wide row before it, whatever
-any of them gives.
+A wide row joins the end of the list when it is found to have work, and again when a claim leaves something
+in it. So a consumer claims from it after at most `TURNS` claims of each wide row before it.
 """
 
 from __future__ import annotations
@@ -10,79 +9,82 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowMemory
 from cqueue.store.operations import WideRow
 
 TURNS = 4
-"""Claims in a row of the wide row whose lock is held, while others wait: to change costs a read."""
+"""Claims in a row from the wide row whose lock is held, while others wait.
+
+Each change of the wide row costs a read of its head; more than four would make the others wait too long.
+"""
 
 
 class Reason(Enum):
-    """Why a wide row is in the list."""
+    """Why a wide row is on the work list."""
 
-    HINT = "hint"  # a sender said so
-    FOUND = "found"  # a probe has found something
-    LEFT = "left"  # a claim of ours has left something
-    SUSPECT = "suspect"  # only for a claim that may take what may have killed its last holder
+    HINT = "hint"  # a sender named it
+    FOUND = "found"  # a probe found work
+    LEFT = "left"  # this consumer's claim left messages
+    SUSPECT = "suspect"  # it holds a suspect, which only some claims may take
 
 
 class Work(NamedTuple):
     """A wide row to claim from, and why."""
 
-    view: RowView
+    memory: RowMemory
     reason: Reason
 
 
 class WorkList:
-    """Each wide row stands in it at most once. Not thread-safe."""
+    """Wide rows to claim from, each at most once. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.held: RowView | None = None  # we keep its lock, as more is there
-        self._turns = 0  # claims of it in a row
+        self.held: RowMemory | None = None  # its lock is kept, as it has more messages
+        self._turns = 0  # claims in a row from `held`
         self._waiting: dict[WideRow, Work] = {}
-        self._suspects: dict[WideRow, RowView] = {}  # besides: a claim ahead has left one there
+        self._suspects: dict[WideRow, RowMemory] = {}  # a claim ahead left a suspect there
 
     def __len__(self) -> int:
-        """How many wide rows wait, besides the one that is held."""
+        """Return how many wide rows wait, `held` not counted."""
         return len(self._waiting)
 
-    def __contains__(self, view: RowView) -> bool:
-        """Whether a wide row is held, or waits."""
-        return view is self.held or view.wide_row in self._waiting
+    def __contains__(self, memory: RowMemory) -> bool:
+        """Return whether a wide row is held, or waits."""
+        return memory is self.held or memory.wide_row in self._waiting
 
     @property
     def has_suspects(self) -> bool:
-        """Whether there are suspects for a claim that may take them."""
+        """Return whether a wide row waits because of a suspect."""
         return bool(self._suspects)
 
-    def add(self, view: RowView, reason: Reason) -> None:
-        """Put a wide row at the end; one that waits already keeps its place, and a hint is its reason now."""
+    def add(self, memory: RowMemory, reason: Reason) -> None:
+        """Put a wide row at the end. One that waits already keeps its place; a hint becomes its reason."""
         if reason is Reason.SUSPECT:
-            self._suspects[view.wide_row] = view
-        elif view not in self or (reason is Reason.HINT and view is not self.held):
-            self._waiting[view.wide_row] = Work(view, reason)
+            self._suspects[memory.wide_row] = memory
+        elif memory not in self or (reason is Reason.HINT and memory is not self.held):
+            self._waiting[memory.wide_row] = Work(memory, reason)
 
-    def hold(self, view: RowView | None) -> None:
-        """A claim is over: it has kept this lock, or none."""
-        if view is not self.held:
+    def hold(self, memory: RowMemory | None) -> None:
+        """Note that the last claim kept the lock of this wide row, or of none."""
+        if memory is not self.held:
             self._turns = 0
-        self.held = view
+        self.held = memory
 
-    def is_last_turn(self, view: RowView) -> bool:
-        """Whether the next claim of this wide row is to let go of the lock, as others wait."""
-        return bool(self._waiting) and (self._turns if view is self.held else 0) + 1 >= TURNS
+    def is_last_turn(self, memory: RowMemory) -> bool:
+        """Return whether the next claim of this wide row releases the lock, because others wait."""
+        return bool(self._waiting) and (self._turns if memory is self.held else 0) + 1 >= TURNS
 
     def next(self, *, suspects: bool) -> Work | None:
-        """Take out the wide row to claim from next; None if none is known to have work.
+        """Take out the next wide row to claim from; None if none is known to have work.
 
-        suspects: the claim may take suspects.
+        suspects: whether the claim may take suspects.
         """
         work = self._next()
         if not suspects:
             return work
         if work is None:
             return self.next_suspect()
-        self._suspects.pop(work.view.wide_row, None)
+        self._suspects.pop(work.memory.wide_row, None)
         return work
 
     def _next(self) -> Work | None:
@@ -96,7 +98,7 @@ class WorkList:
 
     def next_suspect(self) -> Work | None:
         """Take out the first wide row that has a suspect."""
-        for wide_row, view in self._suspects.items():
+        for wide_row, memory in self._suspects.items():
             del self._suspects[wide_row]
-            return Work(view, Reason.SUSPECT)
+            return Work(memory, Reason.SUSPECT)
         return None

@@ -1,9 +1,8 @@
-"""Writing new rows until they count: what sending messages and appending records have in common.
+"""Write new rows until they count: the part that sending messages and appending records share.
 
-A reader passes an id once W and the skew are over. So what is written counts only if its answer arrives
-within W of its ids' time. Without an answer the same ids are written again, which is idempotent; after W
-the outcome is unknown. What is answered too late is written again under new ids, and then its first copy
-is deleted.
+A reader may pass an id once W + ε are over. So a write counts only if its answer arrives within W of its ids'
+time. Without an answer the same ids are written again, which is idempotent; after W the outcome is unknown.
+If the answer comes too late, the rows are written again under new ids, and then the first copy is deleted.
 """
 
 from __future__ import annotations
@@ -20,35 +19,43 @@ from cqueue.protocol.spec import Proto
 from cqueue.store.operations import Now, Operation, Pause, RandomBits, Together
 
 PART_ROWS = 500
+"""Rows of one part at most: a part is one single-partition batch, and a claim may take as many."""
 PART_BYTES = 1 << 20
-"""A part is one single-partition batch of at most so many rows, and bytes with its last row on top."""
+"""Bytes at which a part takes no further row; its last row may exceed them."""
 PARTS_IN_FLIGHT = 32
+"""Parts written side by side at most."""
 BYTES_IN_FLIGHT = 4 << 20
+"""Bytes written side by side at most: a slow network still answers them within a fraction of W."""
 REMAKES = 5
+"""Times that late rows are written again under new ids, before the outcome counts as unknown."""
 FIRST_PAUSE_S = 0.01
+"""Seconds to wait before the first repeat; each further wait is twice as long."""
 LONGEST_PAUSE_S = 0.5
+"""Seconds to wait between repeats at most: a quarter of the default W, so that several fit into it."""
 MAX_REGISTERED = 20_000
+"""Registrations that a writer remembers, a few MB; beyond that it forgets all and registers again."""
 
 Failure = NotDone | OutcomeUnknown
 
 
 class Spec(Protocol):
-    """What of a queue or a log says when a write counts."""
+    """The settings of a queue or a log that decide when a write counts."""
 
     @property
     def settle_us(self) -> int:
-        """W."""
+        """Return W in µs."""
 
     @property
     def width_ms(self) -> int:
-        """Of a time shard."""
+        """Return the width of a time shard in ms."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Part:
-    """Rows of one Cassandra partition, written together. `indexes` are their places in what was asked.
+    """Rows of one Cassandra partition that are written together.
 
-    size: bytes, about. remade: a late first try was replaced, and a copy of it may be read as well.
+    indexes: the rows' places among the entries. size: approximate bytes. remade: the rows replace a late
+    first try, of which a copy may be read as well.
     """
 
     indexes: list[int] = field(default_factory=list)
@@ -59,25 +66,25 @@ class Part:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more."""
+        """Return whether the part takes no further row."""
         return len(self.rows) >= PART_ROWS or self.size >= PART_BYTES
 
 
 @dataclass(slots=True)
 class WriterState:
-    """What a writer remembers: whose turn it is, ids handed out, what it has registered."""
+    """A writer's state: the shard or partition in turn, the last id's time, and registrations made."""
 
     turn: int = 0
     last_ticks: int = 0
     registered: set[Any] = field(default_factory=set)
 
     def next_ticks(self, now_us: int) -> int:
-        """The time of the next id: now, or just after the last one."""
+        """Return the time of the next id: now, or just after the last one."""
         self.last_ticks = max(now_us * 10, self.last_ticks + 1)
         return self.last_ticks
 
     def note_registered(self, new: set[Any]) -> None:
-        """Register these no more."""
+        """Remember registrations that are stored, so that they are not written again."""
         if new and len(self.registered) > MAX_REGISTERED:
             self.registered.clear()  # registering again is harmless
         self.registered |= new
@@ -90,66 +97,67 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 class Writer(ABC, Generic[AnySpec, S, Entry, P]):
-    """Writes what is asked in parts; each says what became of it."""
+    """Writes entries in parts; each part tells its outcome."""
 
     rows_in_flight: ClassVar[int]
+    """Entries that are written in one stretch at most, so that a stretch ends within a fraction of W."""
     copy_may: ClassVar[str]
-    """What may happen to a copy that stays: "readers may have passed it"."""
+    """The end of an error's text: why a stored copy may not be read, e.g. "readers may have passed it"."""
 
     def __init__(self, spec: AnySpec, state: S) -> None:
         self.spec = spec
         self.state = state
 
-    # ── what differs ──
+    # ── what subclasses define ──
 
     @abstractmethod
     def parts_of(self, entries: Sequence[Entry], now_us: int, bits: Bits) -> list[P]:
-        """Give every entry its id, and group them by where they are stored."""
+        """Give each entry its id, and group entries into parts."""
 
     @abstractmethod
     def insert(self, part: P) -> Operation[Any]:
-        """Store the part's rows."""
+        """Return the operation that stores the part's rows."""
 
     @abstractmethod
     def places(self, part: P) -> set[Any]:
-        """What has to be registered before the part counts."""
+        """Return what has to be registered before the part counts."""
 
     @abstractmethod
     def registrations(self, new: set[Any]) -> list[Operation[Any]]:
-        """Register these."""
+        """Return the operations that register these places."""
 
     @abstractmethod
     def judge(self, part: P, now_us: int) -> tuple[list[P], P | None]:
-        """What counts, answered at `now_us`, or has failed; and what is too late and is to be made again."""
+        """Split a part that was answered at `now_us`: what counts or has failed, and what to write again."""
 
     @abstractmethod
     def successor(self, late: P, time_us: int, now_us: int) -> P:
-        """An empty part for ids of that time, to go on with rows of a late one."""
+        """Return an empty part for ids of `time_us`, to take rows of a late part."""
 
     @abstractmethod
     def delete(self, late: P) -> Proto[None]:
-        """Delete what has been made again.
+        """Delete the first copy of rows that were written again.
 
         Raises:
             NotDone, OutcomeUnknown: both copies may be read.
         """
 
     def before(self, _: list[P]) -> Proto[Failure | None]:
-        """Write what must be stored before any row of the parts; how that failed."""
+        """Write what must be stored before any row of the parts; return the failure, if any."""
         yield from ()
         return None
 
-    def move(self, row: Any, id_: int, late: P, fresh: P) -> None:
-        """Put a row of a late part into a fresh one, under another id."""
-        fresh.rows.append(row._replace(id=id_))
+    def move(self, row: Any, id_: int, late: P, renewed: P) -> None:
+        """Copy a row of a late part into a new part, under another id."""
+        renewed.rows.append(row._replace(id=id_))
 
-    # ── what is the same ──
+    # ── writing ──
 
     def write(self, entries: Sequence[Entry]) -> Proto[list[P]]:
-        """Write all; each part says what became of it."""
+        """Write all entries; return parts that each tell their outcome."""
         done: list[P] = []
         for start, end in _stretches(entries, self.rows_in_flight):
-            now_us = yield from Now()  # ids are made when they are written: W counts from them
+            now_us = yield from Now()  # W counts from the ids, so they are made just before the write
             bits = yield from bits_for(end - start)
             parts = self.parts_of(entries[start:end], now_us, bits)
             if start:
@@ -168,7 +176,7 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
         return done
 
     def _try(self, parts: list[P]) -> Proto[list[Failure | None]]:
-        """One try of several parts side by side; for each, how it failed, or None when it is stored."""
+        """Try several parts side by side; return each part's failure, or None if it is stored."""
         failed = yield from self.before(parts)
         if failed is not None:
             return [failed] * len(parts)
@@ -190,7 +198,7 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
     def _finish(
         self, part: P, began_us: int, error: Failure | None, remakes: int = REMAKES
     ) -> Proto[list[P]]:
-        """Write a part until it is acknowledged in time, or say what is known about it."""
+        """Bring a tried part to its end: acknowledged in time, written again, or failed."""
         part.error = yield from self._repeat(part, began_us, error)
         if part.error is not None:
             return [part]
@@ -208,7 +216,7 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
         return counted + (yield from self._remake(late, remakes - 1))
 
     def _repeat(self, part: P, began_us: int, error: Failure | None) -> Proto[Failure | None]:
-        """Repeat the same ids until they are stored (None), refused for good, or W since it began is over."""
+        """Repeat the same ids until they are stored (None), are refused for good, or W has passed."""
         pause_s = FIRST_PAUSE_S
         doubt: OutcomeUnknown | None = None
         while error is not None:
@@ -222,24 +230,24 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
         return None
 
     def _remake(self, late: P, remakes: int) -> Proto[list[P]]:
-        """Write late rows again under new ids, and only then delete the old ones."""
+        """Write late rows again under new ids, and only then delete the first copy."""
         done: list[P] = []
-        for fresh in (yield from self._renewed(late)):
+        for renewed in (yield from self._renewed(late)):
             began_us = yield from Now()
-            (error,) = yield from self._try([fresh])
-            done += yield from self._finish(fresh, began_us, error, remakes)
+            (error,) = yield from self._try([renewed])
+            done += yield from self._finish(renewed, began_us, error, remakes)
         for part in done:
             if part.error is not None:
                 part.error = unknown(f"an earlier try is stored, but {self.copy_may}", part.error)
         if all(part.error is None for part in done):
-            with suppress(NotDone, OutcomeUnknown):  # else both copies may be read
+            with suppress(NotDone, OutcomeUnknown):  # if the delete fails, both copies may be read
                 yield from self.delete(late)
         return done
 
     def _renewed(self, late: P) -> Proto[list[P]]:
-        """The rows under new ids, each in the time shard of its id.
+        """Return the rows under new ids, each in the time shard of its id.
 
-        Ids handed out lately may lie ahead of the clock, and so beyond the time shard of now.
+        The last ids of this writer may lie ahead of the clock, so new ids may fall into a later time shard.
         """
         now_us = yield from Now()
         bits = yield from bits_for(len(late.rows))
@@ -256,7 +264,7 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
 
 
 def in_time(spec: Spec, id_: int, now_us: int) -> bool:
-    """Whether an answer at `now_us` acknowledges a write: no reader can have passed the id yet."""
+    """Return whether an answer at `now_us` acknowledges a write: no reader can have passed the id yet."""
     return now_us <= ids.time_us(id_) + spec.settle_us
 
 
@@ -266,18 +274,18 @@ class Bits(bytes):
     __slots__ = ()
 
     def at(self, place: int) -> int:
-        """Those of one id."""
+        """Return the bits of the id at this place."""
         return int.from_bytes(self[8 * place : 8 * place + 8], "big")
 
 
 def bits_for(count: int) -> Proto[Bits]:
-    """Random bits for each of `count` ids."""
+    """Return random bits for `count` ids."""
     bits = yield from RandomBits(64 * count)
     return Bits(bits.to_bytes(8 * count, "big"))
 
 
 def _stretches(entries: Sequence[Any], most: int) -> Iterator[tuple[int, int]]:
-    """Where stretches begin and end, so that each is written in a fraction of W."""
+    """Split entries into stretches (start, end) that are each written within a fraction of W."""
     start = size = 0
     for index, entry in enumerate(entries):
         if index > start and (index - start == most or size + len(entry.body) > BYTES_IN_FLIGHT):
@@ -289,7 +297,7 @@ def _stretches(entries: Sequence[Any], most: int) -> Iterator[tuple[int, int]]:
 
 
 def _groups(parts: list[P]) -> Iterable[list[P]]:
-    """Parts to be written side by side, the earliest ids in front."""
+    """Group parts to be written side by side, the earliest ids first."""
     if len(parts) == 1:
         yield parts
         return
@@ -306,9 +314,9 @@ def _groups(parts: list[P]) -> Iterable[list[P]]:
 
 
 def worst(results: list[Any]) -> Failure | None:
-    """What is known of rows (the first result) written beside their registration.
+    """Return the failure of rows (the first result) that were written beside their registration.
 
-    Not done only if the rows themselves certainly were not stored.
+    The failure is `NotDone` only if the rows were certainly not stored.
     """
     errors = [result for result in results if isinstance(result, Exception)]
     if not errors:
@@ -319,7 +327,7 @@ def worst(results: list[Any]) -> Failure | None:
 
 
 def unknown(text: str, cause: Exception) -> OutcomeUnknown:
-    """An unknown outcome, and what made it so."""
+    """Return an `OutcomeUnknown` with its cause."""
     error = OutcomeUnknown(text)
     error.__cause__ = cause
     return error

@@ -184,7 +184,7 @@ def suspects_together() -> Any:
     """What a holder let expire is taken over as it was."""
 
     def take(d: Draft, slot: Any) -> Any:
-        rows = yield from ReadMessages(d.view.wide_row, slot.priority, slot.ids)
+        rows = yield from ReadMessages(d.memory.wide_row, slot.priority, slot.ids)
         if rows:
             d.grant(slot.priority, rows, slot.attempt + 1, within=slot, suspect=True)
         else:

@@ -77,13 +77,13 @@ def retirement_clock_after_read() -> Any:
     retire = right("retirement")
 
     def try_retire(d: Draft) -> Any:
-        now_us, d.now_us = d.now_us, d.view.retire_at_us(d.spec)
+        now_us, d.now_us = d.now_us, d.memory.retire_at_us(d.spec)
         yield from retire(d)
         if d.retire:
             pause = (yield from RandomBits(16)) / (1 << 16)
             yield from Pause(pause * 2 * d.spec.settle_us / 1e6)
             d.now_us = yield from Now()
-            d.retire = d.now_us >= d.view.retire_at_us(d.spec)
+            d.retire = d.now_us >= d.memory.retire_at_us(d.spec)
         else:
             d.now_us = now_us
 

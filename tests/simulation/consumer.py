@@ -70,7 +70,7 @@ class Consumer:
         if not sim.quiet:
             return sim.rng.random() * min(sim.params.longest_idle_s, sim.poll_s * 2 ** min(idle, 5))
         now_us = sim.world.now_us
-        views = poll.registry.views.values()
+        views = poll.registry.rows.values()
         rests = [max(view.rest_until_us, view.wide_row.time_shard * 1000) for view in views]
         wake_us = min(rests, default=now_us + 1_000_000 * int(sim.longest_idle_s))
         return max(sim.poll_s, min(sim.longest_idle_s, (wake_us - now_us) / 1e6 + 0.001))

@@ -17,7 +17,7 @@ from cqueue.protocol.lock import unlock
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.probe import probe
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.view import RowView, view_of
+from cqueue.protocol.view import RowMemory, remember_row
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     CreateQueue,
@@ -124,13 +124,13 @@ class Table:
         self.store.execute(InsertMessages(row or self.row, rows))
         return list(some)
 
-    def view(self, row: WideRow | None = None, *priorities: int) -> RowView:
+    def view(self, row: WideRow | None = None, *priorities: int) -> RowMemory:
         """A consumer's view that knows nothing."""
-        return view_of(self.spec, row or self.row, frozenset(priorities or (0,)))
+        return remember_row(self.spec, row or self.row, frozenset(priorities or (0,)))
 
     def claim(
         self,
-        view: RowView | None = None,
+        view: RowMemory | None = None,
         *,
         gate: SuspectGate | None = None,
         want: int = 10,
@@ -144,7 +144,7 @@ class Table:
             self.run(unlock(mine))
         return result
 
-    def poll(self, view: RowView, gate: SuspectGate | None = None, want: int = 10) -> Claim:
+    def poll(self, view: RowMemory, gate: SuspectGate | None = None, want: int = 10) -> Claim:
         """Probe, and claim if there is work, as a consumer does."""
         gate = gate or SuspectGate()
         found = self.run(probe([view], self.spec, gate))

@@ -280,7 +280,7 @@ class Oracle:
         self.applied.add((op.wide_row, row.priority, row.number, row.rev))
         if op.lock is None or row.state is not SlotState.CLAIMED:
             return
-        if len(row.ids) > draft.MOST_LISTED:
+        if len(row.ids) > draft.MAX_LISTED:
             self.fail(f"slot {row.number} of {op.wide_row} lists {len(row.ids)} messages")
         for id_ in row.ids:
             key = (op.wide_row, row.priority, id_)

@@ -41,7 +41,7 @@ def fence_survives_retirement() -> None:
     table.pass_time(2 * 3600 * SECOND_US)
     view = table.view()
     assert table.run(acquire(view, table.spec))
-    assert view.known.fence > before
+    assert view.remembered.fence > before
 
 
 def epoch_stays_small() -> None:
@@ -63,7 +63,7 @@ def _registered_late() -> tuple[Table, WideRow]:
     table.store.execute(RegisterShard("q@1", epoch, late.time_shard, 0, frozenset({0})))
     table.pass_time(SECOND_US)
     table.run(refresh(registry, table.spec))
-    assert late in registry.views
+    assert late in registry.rows
     return table, late
 
 

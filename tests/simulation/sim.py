@@ -238,11 +238,11 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Trouble, then quiet; raises Violation."""
-        for_so_long = self.params.rivals_us or view.RIVALS_US
+        for_so_long = self.params.rivals_us or view.RIVAL_WINDOW_US
         with (
-            patch.object(view, "RIVALS_US", for_so_long),
-            patch.object(draft, "MOST_LISTED", self.params.most_listed),
-            patch.object(fresh, "MOST_LISTED", self.params.most_listed),
+            patch.object(view, "RIVAL_WINDOW_US", for_so_long),
+            patch.object(draft, "MAX_LISTED", self.params.most_listed),
+            patch.object(fresh, "MAX_LISTED", self.params.most_listed),
             patch.object(fresh, "READ_BYTES", self.params.read_bytes),
         ):
             return self._run()

@@ -1,4 +1,4 @@
-"""Members of subscriptions on one store and one clock that is told the time: their steps are the test's."""
+"""Step members of subscriptions by hand, on one store and with one clock that the test moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cqueue.client import Client
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.log import LogConfig
 from cqueue.log.delivery import RetryPolicy
-from cqueue.log.pace import Pace
+from cqueue.log.pace import MemberOptions
 from cqueue.log.subscription import Subscription
 from cqueue.store.memory import MemoryStore
 
@@ -19,7 +19,7 @@ NO_WAIT = timedelta()
 
 
 class Clocked(MemoryStore):
-    """A store whose time is told. `trouble` sees each operation first, and may raise."""
+    """A store with a clock that the test sets. `trouble` sees each operation first, and may raise."""
 
     def __init__(self):
         self.time_us = 1_800_000_000_000_000
@@ -49,7 +49,7 @@ class Clocked(MemoryStore):
 
 
 class Through:
-    """One member's way to the store: trouble of its own, and a clock that is off."""
+    """One member's access to the store, with failures and a clock of its own."""
 
     def __init__(self, store, skew_us=0):
         self.store = store
@@ -77,7 +77,7 @@ class Through:
 
 
 def client_on(store):
-    """A client that lives in the store's time."""
+    """Return a client that uses the store's time."""
     clocked = getattr(store, "store", store)
     client = Client(store)
     client._driver.clock._local_us = client._driver.clock._wall_us = lambda: clocked.time_us
@@ -91,7 +91,7 @@ def made_log(client, partitions=4, **values):
 
 
 class Member:
-    """A member that is stepped by hand. handled: what its listener was called with and returned from."""
+    """A member that the test steps. handled: the records that its listener has returned from."""
 
     def __init__(self, client, listener=None, *, name="billing", policy=None, pace=None, **options):
         self.store = getattr(client._driver.store, "store", client._driver.store)
@@ -104,7 +104,7 @@ class Member:
             "start": "earliest",
             "on_expired": "error",
             "policy": policy or RetryPolicy(wait=lambda state: float(state.attempt_number)),
-            "pace": pace or Pace(),
+            "options": pace or MemberOptions(),
             "on_event": lambda what, partition, at: self.events.append((what, partition, at)),
         }
         self.subscription = Subscription(
@@ -129,31 +129,31 @@ class Member:
         return self.subscription.partitions
 
     def pulse(self):
-        """Heartbeat and look, as its thread does."""
-        return self.subscription._member.pulse()
+        """Send a heartbeat and read the members, as the member's thread does."""
+        return self.subscription._member.beat_and_read()
 
     def step(self):
-        return self.subscription._reading.step()
+        return self.subscription._loop.step()
 
     def work(self, most=10_000):
-        """Steps until there is nothing to do for now."""
+        """Run steps until there is nothing to do for now."""
         for _ in range(most):
             if self.step() > 0:
                 return
 
     def live(self, seconds=6.0, step_s=0.5):
-        """Let time go by, with everything that a member does in it."""
+        """Let time pass, with everything that a member does in it."""
         for _ in range(int(seconds / step_s)):
             self.pulse()
             self.work()
             self.store.pass_time(seconds=step_s)
 
     def leave(self):
-        self.subscription._running.leave()
+        self.subscription._threads.leave()
 
 
 def live_together(members, seconds=6.0, step_s=0.5):
-    """The same with several, in turn; all see all others before they do anything."""
+    """Let several members live in turn; each reads the others before it does anything."""
     for _ in range(2):
         for member in members:
             member.pulse()
@@ -165,7 +165,7 @@ def live_together(members, seconds=6.0, step_s=0.5):
 
 
 def fill(log, store, count, start=0, **values):
-    """Records a moment apart, stable at the end."""
+    """Append records a moment apart, and wait until they are stable."""
     for number in range(start, start + count):
         log.append(f"t{number % 3}", b"%d" % number, **values)
         store.pass_time(milliseconds=10)

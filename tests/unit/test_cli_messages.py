@@ -455,7 +455,7 @@ def test_stats_are_estimates_and_say_so(cli, cli_url, monkeypatch):
     assert line.split()[:7] == ["q", "active", "~1", "~1", "~1", "~0", "~1"]
     assert re.fullmatch(r"\d+s", line.split()[7])
     assert "~ marks estimates" in said.err
-    for name, value in (("PAGE", 1), ("MOST_IDS", 1), ("AT_ONCE", 1)):
+    for name, value in (("PAGE", 1), ("MAX_IDS", 1), ("AT_ONCE", 1)):
         monkeypatch.setattr(f"cqueue.protocol.estimate.{name}", value)
     cli("send", "q", "one more")
     (row,) = cli("--json", "stats", "q").json

@@ -1,4 +1,4 @@
-"""The doorbell: what a datagram says, who is told, how often, and that no trouble reaches a caller."""
+"""Test the doorbell: datagrams, which process is notified, how often, and that failures reach no caller."""
 
 import operator
 import os
@@ -24,12 +24,12 @@ from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
-from cqueue.doorbell.directory import Directory, listing, lists
+from cqueue.doorbell.directory import Directory, encode_names, names_contain
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
 from cqueue.doorbell.listener import Listener, _bound
-from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, Ringer
+from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, RingCoalescer
 from cqueue.doorbell.sender import Sender
-from cqueue.doorbell.trouble import Trouble
+from cqueue.doorbell.trouble import FailureLog
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
 from cqueue.settings import load
@@ -49,7 +49,7 @@ SOON_S = 20.0
 
 
 def test_a_datagram_says_what_was_rung_and_is_small():
-    """It fits one packet of any network, and holds neither the queue's name nor a body."""
+    """A datagram fits one packet of any network, and holds neither the queue's name nor a body."""
     data = encode(RING, KEY)
     assert decode(data, KEY) == RING
     assert len(data) < 60
@@ -78,7 +78,7 @@ def test_a_datagram_for_another_listener_or_of_another_version_says_nothing():
 
 
 def test_a_hint_comes_through_as_it_was():
-    """Of a wide row at any place, with any priorities."""
+    """A hint survives encoding, for a wide row at any place and with any priorities."""
     for wide_row in (WideRow("q@1", 1_700_000_000_000, 999), WideRow("q@1", 0, -64)):
         hint = Hint(wide_row, frozenset({0, 9}))
         target, flags = target_of(hint, here=True)
@@ -100,7 +100,7 @@ def test_a_hint_comes_through_as_it_was():
     ],
 )
 def test_what_no_sender_of_a_queue_says_is_no_hint(place, flags):
-    """Not even of one that knows the key: a consumer would look at a place that cannot be."""
+    """A valid tag is not enough: a consumer must not look at a place that cannot exist."""
     assert hint_of("q@1", place, flags) is None
 
 
@@ -108,28 +108,30 @@ def test_what_no_sender_of_a_queue_says_is_no_hint(place, flags):
 
 
 def row(name, *names, **changes):
-    return ListenerRow(name, "127.0.0.1", 4000, KEY, listing(map(short_name, names)))._replace(**changes)
+    return ListenerRow(name, "127.0.0.1", 4000, KEY, encode_names(map(short_name, names)))._replace(**changes)
 
 
 def test_a_listing_holds_exactly_what_it_was_made_of():
-    """Also where the bytes of two hashes that stand side by side look like a third one."""
+    """A listing holds no other name, even if bytes of two neighbouring hashes look like a third one."""
     names = [b"\0\0\0\1", b"\0\1\0\0", b"\1\0\0\0", b"\7\7\7\7"]
     for count in range(5):
-        held = listing(names[:count])
-        assert [name for name in [*names, b"\0\0\1\0"] if lists(held, name + b"more")] == names[:count]
+        held = encode_names(names[:count])
+        assert [name for name in [*names, b"\0\0\1\0"] if names_contain(held, name + b"more")] == names[
+            :count
+        ]
 
 
 def test_one_that_waits_for_very_much_waits_for_all(monkeypatch):
-    """Its row, which is written every few seconds, stays small."""
-    monkeypatch.setattr(directories, "MOST_LISTED", 2)
-    assert len(listing([b"aaaa", b"bbbb"])) == 8
-    held = listing([b"aaaa", b"bbbb", b"cccc"])
+    """A listener's row, which is written every few seconds, stays small."""
+    monkeypatch.setattr(directories, "MAX_NAMES", 2)
+    assert len(encode_names([b"aaaa", b"bbbb"])) == 8
+    held = encode_names([b"aaaa", b"bbbb", b"cccc"])
     assert held is None
-    assert lists(held, b"anything")
+    assert names_contain(held, b"anything")
 
 
 def test_one_listener_is_told_of_a_wide_row_and_it_is_the_one_that_looks_there_first():
-    """A fleet's dispatchers divide the wide rows by the same hash, so the told one is not told in vain."""
+    """Senders and dispatchers divide wide rows by one hash, so the notified process looks there first."""
     fleet = ["a", "b", "c"]
     known = Directory([row(name, "q@1") for name in fleet], me="sender")
     told = set()
@@ -143,7 +145,7 @@ def test_one_listener_is_told_of_a_wide_row_and_it_is_the_one_that_looks_there_f
 
 
 def test_a_process_that_waits_itself_is_one_of_those_who_may_be_told():
-    """Whether or not its own row was read: then no datagram is sent for its share."""
+    """A sending process that also waits gets its share without a datagram, even if its row was not read."""
     for rows in ([row("b", "q@1")], [row("me", "q@1"), row("b", "q@1")]):
         known = Directory(rows, me="me")
         names = [known.others(Target("q@1", b"%d" % n, here=True)) for n in range(50)]
@@ -158,7 +160,7 @@ def test_nobody_is_told_of_what_he_does_not_wait_for():
 
 
 def test_a_sender_reads_only_what_has_changed():
-    """Rows are large where processes wait for thousands of queues, and senders look every three seconds."""
+    """Rows are large where processes wait for thousands of queues, and senders read every three seconds."""
     store, asked = MemoryStore(), []
 
     def ask(operation):
@@ -193,7 +195,7 @@ def test_all_are_told_where_all_are_to_be_told():
 
 
 def test_who_was_told_and_cannot_look_has_the_next_one_told_and_nobody_is_told_twice():
-    """Each passes it on to the one that comes after it, and the last one to nobody."""
+    """A busy process passes a ring to the next in rank; the last one passes it to nobody."""
     fleet, target = "abcd", Target("q@1", b"7", passed=True)
     rows = [row(name, "q@1") for name in fleet]
     (first,) = Directory(rows, me="sender").others(target._replace(passed=False))
@@ -207,8 +209,8 @@ def test_who_was_told_and_cannot_look_has_the_next_one_told_and_nobody_is_told_t
 
 
 def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
-    """The first goes at once, all that follow it closely as one, with all their flags."""
-    ringer = Ringer[str, int](operator.or_)
+    """The first ring of a burst is sent at once, the others as one ring with all their flags."""
+    ringer = RingCoalescer[str, int](operator.or_)
     assert ringer.offer("a", 1, 10.0)
     assert not ringer.offer("a", 2, 10.0 + GAP_S / 3)
     assert not ringer.offer("a", 4, 10.0 + GAP_S / 2)
@@ -220,8 +222,8 @@ def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
 
 
 def test_rings_that_keep_coming_become_rarer():
-    """Whoever is told of thousands of sends a second is busy, and finds them anyway."""
-    ringer, sent, now_s = Ringer[str, int](operator.or_), 0, 10.0
+    """A listener that is notified of thousands of sends a second is busy, and finds the messages anyway."""
+    ringer, sent, now_s = RingCoalescer[str, int](operator.or_), 0, 10.0
     for _ in range(10_000):
         now_s += 0.0001
         sent += ringer.offer("a", 1, now_s)
@@ -231,23 +233,23 @@ def test_rings_that_keep_coming_become_rarer():
 
 
 def test_places_do_not_hold_each_other_up():
-    ringer = Ringer[str, int](operator.or_)
+    ringer = RingCoalescer[str, int](operator.or_)
     assert all(ringer.offer(place, 1, 10.0) for place in "abc")
 
 
 def test_what_waits_to_be_released_goes_then_and_at_a_close_at_once():
-    ringer = Ringer[str, int](operator.or_)
-    ringer.put_off("a", 1)
-    ringer.put_off("a", 2)
+    ringer = RingCoalescer[str, int](operator.or_)
+    ringer.delay("a", 1)
+    ringer.delay("a", 2)
     assert ringer.due(1e9) == []
     ringer.release(5.0)
     assert ringer.due(5.0) == [("a", 3)]
-    ringer.put_off("b", 1)
+    ringer.delay("b", 1)
     assert ringer.due(5.0, at_once=True) == [("b", 1)]
 
 
 def test_hints_cause_so_many_polls_and_no_more():
-    """1,000 a second for each queue, 100 at once; what is beyond is merged, and comes at the next turn."""
+    """Each name causes 1,000 polls a second and 100 at once; further rings are merged into the next poll."""
     limiter, told, now_s = Limiter(), [], 10.0
     for number in range(20_000):
         now_s = 10.0 + number * 0.0005  # ten seconds
@@ -260,7 +262,7 @@ def test_hints_cause_so_many_polls_and_no_more():
 
 
 def test_rings_of_a_sender_whose_clock_is_ahead_put_each_other_off_no_further():
-    """200 a second, each 10 ms too early: all are told within that time."""
+    """Of 200 rings a second, each 10 ms too early, every one is reported within 10 ms."""
     limiter, told = Limiter(), []
     for number in range(1, 1001):
         now_s = number * 0.005
@@ -272,7 +274,7 @@ def test_rings_of_a_sender_whose_clock_is_ahead_put_each_other_off_no_further():
 
 
 def test_a_ring_that_is_due_waits_for_none_that_is_not():
-    """Neither for one of its place nor for one of another: each sender has a clock of its own."""
+    """A due ring waits for no early one, of its place or another: each sender has its own clock."""
     limiter, elsewhere = Limiter(), RING._replace(place=b"elsewhere")
     assert not limiter.offer(RING, 10.0, 10.1)
     assert not limiter.offer(elsewhere, 10.0, 10.0)
@@ -308,7 +310,7 @@ def heard():
 
 
 class Heard:
-    """What a listener was told, and an event for it."""
+    """A listener's callback that records rings and sets an event."""
 
     def __init__(self):
         self.rings = []
@@ -331,7 +333,7 @@ def send(listener, *datagrams):
 
 
 def test_forged_garbled_and_empty_datagrams_are_dropped_and_counted(heard):
-    """And what is true is told all the same, also if it is repeated: a hint may come twice."""
+    """Valid datagrams still arrive, also repeated ones: a hint may come twice."""
     counts = HintCounts()
     listener = Listener(LOCAL, heard, counts)
     try:
@@ -345,7 +347,7 @@ def test_forged_garbled_and_empty_datagrams_are_dropped_and_counted(heard):
 
 
 def test_a_ring_of_a_sender_whose_clock_is_ahead_is_told_when_it_is_due_here(heard):
-    """A consumer that looks before finds nothing, and would not look again for long."""
+    """A consumer that polls too early finds nothing, and would not poll again for long."""
     now = [1_000_000_000]
     listener = Listener(LOCAL, heard, HintCounts(), lambda: now[0])
     try:
@@ -385,7 +387,7 @@ def test_a_closed_listener_lets_its_port_go_at_once(heard):
 
 
 def test_of_several_ports_the_first_free_one_is_taken(heard):
-    """So several processes of one machine share a range that a firewall lets through."""
+    """Several processes of one machine can share a port range that a firewall lets through."""
     one = Listener(LOCAL, heard, HintCounts())
     try:
         port = one.port
@@ -397,7 +399,7 @@ def test_of_several_ports_the_first_free_one_is_taken(heard):
 
 
 def test_the_address_is_that_by_which_the_servers_are_reached():
-    """A node that is reached through the network says more than one on this machine."""
+    """A route through the network counts for more than one on this machine."""
     assert Address(servers=(("127.0.0.1", 9042),)).own() == "127.0.0.1"
     assert Address("localhost").own() in {"127.0.0.1", "::1"}
     with pytest.raises(OSError, match="no route"):
@@ -405,7 +407,7 @@ def test_the_address_is_that_by_which_the_servers_are_reached():
 
 
 def test_nodes_are_asked_for_as_they_know_themselves():
-    """Whoever reaches Cassandra through a tunnel that begins at 127.0.0.1 is not at 127.0.0.1 for others."""
+    """A client with a tunnel to Cassandra at 127.0.0.1 is not at 127.0.0.1 for other processes."""
     hosts = [
         SimpleNamespace(
             address="127.0.0.1", broadcast_rpc_address="192.0.2.9", endpoint=SimpleNamespace(port=9042)
@@ -428,7 +430,7 @@ def test_an_address_that_no_socket_takes_is_left_out(scope):
 
 
 def test_an_address_from_which_datagrams_are_led_here_is_told_to_others(heard):
-    """As with a container's published port: it cannot be bound, and is what others must send to."""
+    """A container's published address cannot be bound, but is where others must send to."""
     listener = Listener(Address("192.0.2.1"), heard, HintCounts())
     try:
         assert listener.host == "192.0.2.1"
@@ -443,7 +445,7 @@ def test_an_address_from_which_datagrams_are_led_here_is_told_to_others(heard):
 
 
 class Watched:
-    """A store that says when somebody has written or read who listens, and fails on demand."""
+    """A store that signals each read and write of listeners, and fails on demand."""
 
     def __init__(self):
         self.store = MemoryStore()
@@ -478,7 +480,7 @@ def store():
 
 @pytest.fixture
 def clients(store):
-    """A sender and a receiver; each one reaches the other only through the store and by datagrams."""
+    """Return a sender and a receiver that reach each other only through the store and by datagrams."""
     with Client(store, notify=LOCAL) as sender, Client(store, notify=LOCAL) as receiver:
         sender.create_queue("orders")
         yield sender, receiver
@@ -489,7 +491,7 @@ LONG = timedelta(seconds=30)
 
 
 def waiting(consumer):
-    """A thread that receives, once it waits; and where its messages come."""
+    """Start a thread that receives; return, once it waits, the callback that records its messages."""
     came = Heard()
     thread = threading.Thread(
         target=lambda: came(consumer.receive(1, wait=timedelta(seconds=60))), daemon=True
@@ -504,7 +506,7 @@ def patient(client, name="orders"):
 
 
 def test_a_send_wakes_a_consumer_of_another_process(clients, store):
-    """The first send of a sender as well, which does not know yet who listens."""
+    """A sender's first send wakes it, too, although the sender does not know the listeners yet."""
     sender, receiver = clients
     with patient(receiver) as consumer:
         came = waiting(consumer)
@@ -532,7 +534,7 @@ def test_a_message_that_is_due_later_rings_nobody(clients, store):
 
 
 def test_a_lost_datagram_costs_a_poll(clients, store, monkeypatch):
-    """Nothing but latency hangs on it."""
+    """Only latency depends on a datagram."""
     sender, receiver = clients
     monkeypatch.setattr(Sender, "send", lambda *_: None)
     with receiver.queue("orders").consumer(max_poll_interval=timedelta(milliseconds=50)) as consumer:
@@ -555,7 +557,7 @@ def test_a_process_that_waits_alone_is_told_through_memory(store):
 
 
 def test_of_several_processes_one_is_told(clients, store):
-    """Each send costs one datagram, however many wait, and none where the sender itself comes first."""
+    """Each send costs one datagram, however many processes wait, and none where the sender ranks first."""
     sender, receiver = clients
     with patient(receiver) as one, patient(sender) as other:
         one.receive()
@@ -575,7 +577,7 @@ def incarnation(client):
 
 
 def test_without_the_table_messages_are_found_by_polling(store, caplog):
-    """A keyspace whose migration is still to come: sends and receives work, and one line says why."""
+    """Before its migration a keyspace still sends and receives, and one log line says why it polls."""
     store.trouble = lambda operation: (
         Refused("table listeners does not exist") if isinstance(operation, Listen | ReadDigests) else None
     )
@@ -595,7 +597,7 @@ def test_without_the_table_messages_are_found_by_polling(store, caplog):
 
 
 def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
-    """Who listens is read by a thread of the doorbell's own, and not again for some seconds."""
+    """The doorbell's own thread reads the listeners, and pauses for seconds after a failure."""
     go_on = threading.Event()
 
     def trouble(operation):
@@ -618,7 +620,7 @@ def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
 
 
 def test_a_slow_name_server_holds_up_nobody(store, monkeypatch):
-    """The address of this process is looked up beside everything else."""
+    """The doorbell's own thread resolves this process's address."""
     go_on = threading.Event()
 
     def slow(_address):
@@ -654,7 +656,7 @@ def test_a_taken_port_turns_only_the_doorbell_off(store, caplog):
 
 
 def test_all_who_wait_for_a_name_in_one_process_are_told(clients, store):
-    """Until they leave: two followers of one log, say."""
+    """Several followers of one log are all notified, until they leave."""
     sender, receiver = (client._doorbell for client in clients)
     one, other = Heard(), Heard()
     receiver.listen("log@1", one)
@@ -671,7 +673,7 @@ def test_all_who_wait_for_a_name_in_one_process_are_told(clients, store):
 
 
 def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
-    """Beside what was found by polling, and how many datagrams came."""
+    """Metrics tell messages found by a hint from those found by polling, and count datagrams."""
     sender, receiver = clients
     dispatcher = Dispatcher(receiver.queue("orders"), lambda *_: None, max_poll_interval=timedelta(minutes=5))
     dispatcher.start()
@@ -689,7 +691,7 @@ def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
 
 
 def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(clients, store, monkeypatch):
-    """It is told first, and has another one told, that would not poll for half a minute."""
+    """A busy process passes the ring to another one, which would not poll for half a minute."""
     sender, receiver = clients
     go_on = threading.Event()
     with Client(store, notify=LOCAL) as other:
@@ -720,7 +722,7 @@ def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(cl
 
 
 def test_a_closed_consumer_is_not_waited_for_by_others(clients, store):
-    """Its process tells so at once when it closes, and does not leave others to ring in vain for long."""
+    """A closing process removes its row at once, so that others do not ring in vain for long."""
     _, receiver = clients
     with patient(receiver) as consumer:
         consumer.receive()
@@ -732,7 +734,7 @@ def test_a_closed_consumer_is_not_waited_for_by_others(clients, store):
 
 
 def test_a_dead_listener_costs_polls_until_its_row_is_gone(clients, store):
-    """Then the next one is told."""
+    """Once the row has expired, the next process in rank is notified."""
     sender, receiver = clients
     dead = ListenerRow("dead", "127.0.0.1", 9, KEY, None)
     store.store.execute(Listen(dead, 1))
@@ -756,11 +758,11 @@ def test_a_queue_that_is_made_again_is_listened_for_anew(clients, store):
         store.seen.rings.clear()
         consumer.receive()
         assert store.seen.wait()
-        assert store.seen.rings[0].row.names == listing([short_name(f"orders@{incarnation(sender)}")])
+        assert store.seen.rings[0].row.names == encode_names([short_name(f"orders@{incarnation(sender)}")])
 
 
 def test_a_close_lets_the_first_ring_of_a_short_life_go(store):
-    """`cqueue send` ends right after it was acknowledged."""
+    """A short process such as `cqueue send` ends right after its message was acknowledged."""
     with Client(store, notify=LOCAL) as receiver:
         receiver.create_queue("orders")
         with patient(receiver) as consumer:
@@ -789,7 +791,7 @@ def test_a_close_waits_for_nothing_that_does_not_answer(store):
 
 
 def test_a_client_of_before_a_fork_rings_nobody_in_the_child(clients, store):
-    """It is closed there, and closing it again waits for nobody."""
+    """The parent's client is closed in the child, and closing it there waits for nothing."""
     sender, receiver = clients
     with patient(receiver) as consumer:
         consumer.receive()
@@ -819,7 +821,7 @@ def test_an_idle_client_has_neither_socket_nor_thread(store):
 
 
 def test_the_first_client_of_a_process_has_the_name_that_its_dispatcher_has():
-    """The dispatcher's name decides which wide rows are its own to look at first."""
+    """The dispatcher's name decides which wide rows it looks at first."""
     assert rendezvous.own_name() == rendezvous.own_name()
     names = {Doorbell(lambda _: None, LOCAL, lambda: 0).name for _ in range(2)}
     assert len(names) == 2
@@ -827,7 +829,7 @@ def test_the_first_client_of_a_process_has_the_name_that_its_dispatcher_has():
 
 
 def test_a_process_that_may_start_no_thread_sends_and_receives(store, monkeypatch, caplog):
-    """What was acknowledged is not said to have failed. Containers have limits, and exits too."""
+    """A thread limit or a shutdown must not make an acknowledged send fail."""
 
     def refuse(_thread):
         raise RuntimeError("can't start new thread")
@@ -861,7 +863,7 @@ def test_a_client_that_is_closed_while_its_address_is_looked_up_leaves_no_socket
 
 
 def test_a_farewell_that_fails_ends_the_thread_quietly(store, monkeypatch):
-    """Whatever fails while the client is closed, nobody sees a traceback."""
+    """A failure while the client closes shows no traceback."""
     failures = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
     store.trouble = lambda operation: RuntimeError("shut down") if isinstance(operation, Listen) else None
@@ -877,7 +879,7 @@ def test_a_farewell_that_fails_ends_the_thread_quietly(store, monkeypatch):
 
 
 def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
-    """The one of a thread that was too late would be left to the garbage collector."""
+    """A second socket would be left open until garbage collection."""
     made, both = [], threading.Barrier(2, timeout=SOON_S)
 
     class Slow(socket.socket):
@@ -888,7 +890,7 @@ def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
             super().setblocking(*args)
 
     monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", Slow)
-    sender = Sender(HintCounts(), Trouble())
+    sender = Sender(HintCounts(), FailureLog())
     threads = [threading.Thread(target=sender.send, args=(RING, [row("a", "q@1")])) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -899,9 +901,9 @@ def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
 
 
 def test_a_ring_that_comes_after_the_close_opens_no_socket(monkeypatch, caplog):
-    """A close does not wait for long, so a thread of the doorbell may still be at it. Nobody has to know."""
+    """The doorbell's thread may outlive `close`, which waits only briefly, and must fail silently."""
     counts = HintCounts()
-    sender = Sender(counts, Trouble())
+    sender = Sender(counts, FailureLog())
     sender.close()
     monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", None)
     sender.send(RING, [row("a", "q@1")])

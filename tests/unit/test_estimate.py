@@ -1,4 +1,4 @@
-"""What a queue holds, roughly: near enough, at a cost that does not grow with the queue."""
+"""Test the estimate of what a queue holds: near enough, at a cost that does not grow with the queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def queue():
 
 
 def counted(queue, monkeypatch, **bounds):
-    """An estimate under other bounds, and how many reads of each kind it took."""
+    """Estimate a queue under other limits; return the counts, and how many reads of each kind were made."""
     for name, value in bounds.items():
         monkeypatch.setattr(module, name, value)
     driver, reads = queue._driver, dict.fromkeys((ReadHead, ReadIds, ReadShards), 0)
@@ -55,9 +55,9 @@ def test_an_estimate_is_exact_where_nothing_lands_late_and_there_is_little(queue
 
 
 def test_counting_ends_at_its_bound_and_says_so(queue, monkeypatch):
-    """A backlog of millions is at least ten thousand; nobody waits for the rest."""
+    """A backlog of millions counts as at least ten thousand, without a wait for the rest."""
     queue.send_many([cqueue.Message(b"x") for _ in range(300)])
-    counts, reads = counted(queue, monkeypatch, PAGE=10, MOST_IDS=100, AT_ONCE=2)
+    counts, reads = counted(queue, monkeypatch, PAGE=10, MAX_IDS=100, AT_ONCE=2)
     assert 100 <= counts.ready <= 100 + 2 * 10
     assert counts.at_least == {"ready", "delayed", "live"}
     assert reads[ReadIds] <= 100 // 10 + 2
@@ -66,15 +66,15 @@ def test_counting_ends_at_its_bound_and_says_so(queue, monkeypatch):
 def test_messages_that_are_delayed_leave_the_figure_of_ready_ones_whole(queue, monkeypatch):
     queue.send(b"now")
     queue.send_many([cqueue.Message(b"x", delay=timedelta(hours=1)) for _ in range(300)])
-    counts, _ = counted(queue, monkeypatch, PAGE=10, MOST_IDS=100)
+    counts, _ = counted(queue, monkeypatch, PAGE=10, MAX_IDS=100)
     assert counts.ready == 1
     assert counts.at_least == {"delayed", "live"}
 
 
 def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, monkeypatch):
-    """Messages due at many different times stand in a wide row each."""
+    """Messages due at many different times stand in one wide row each."""
     queue.send_many([cqueue.Message(b"x", delay=timedelta(minutes=n)) for n in range(300)])
-    counts, reads = counted(queue, monkeypatch, MOST_ROWS=20, MOST_READS=10, MOST_EPOCHS=2)
+    counts, reads = counted(queue, monkeypatch, MAX_ROWS=20, MAX_READS=10, MAX_EPOCHS=2)
     assert (reads[ReadHead], reads[ReadShards]) == (20, 3)
     assert reads[ReadIds] <= 10 + module.AT_ONCE
     assert counts.delayed < 300
@@ -82,7 +82,7 @@ def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, 
 
 
 def test_a_place_that_cannot_be_read_makes_a_lower_bound_not_an_error(queue):
-    """Cassandra refuses reads that cross too many tombstones; a monitor wants the rest all the same."""
+    """Cassandra refuses a read across too many tombstones; a monitor still gets the other figures."""
     queue.send(b"x")
 
     def observed(protocol):

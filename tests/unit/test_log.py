@@ -1,4 +1,4 @@
-"""The log through its public API, on both stores where it matters."""
+"""Test the log through its public API, on both stores where that matters."""
 
 import threading
 import time
@@ -51,7 +51,7 @@ def bodies(records):
 
 
 def fill(log, store, count, step_ms=700, **values):
-    """Records a moment apart; their ids."""
+    """Append records a moment apart; return their ids."""
     found = []
     for number in range(count):
         found.append(log.append(f"t{number % 3}", b"%d" % number, **values))
@@ -123,7 +123,7 @@ def test_what_is_wrong_fails_alone_before_anything_is_written(log):
 
 
 def test_an_append_without_an_answer_is_unknown_and_names_its_id(log, store):
-    """Three answers, not two: what may be stored is reported with the id under which it would be."""
+    """An append may be stored although it has no answer: the error names its id."""
 
     def lost(operation):
         if type(operation) is AppendRecords:
@@ -140,7 +140,7 @@ def test_an_append_without_an_answer_is_unknown_and_names_its_id(log, store):
 
 
 def test_a_scan_gives_everything_in_order_once(log, store):
-    """Over several time shards and all partitions."""
+    """The order holds over several time shards and all partitions."""
     ids = fill(log, store, 60)
     with log.scan() as scanner:
         records = list(scanner)
@@ -170,7 +170,7 @@ def test_a_scan_is_bounded_by_time_id_topic_partition_and_limit(log, store):
 
 
 def test_a_scan_ends_at_the_stable_horizon(log, store):
-    """What was acknowledged a moment ago may still have neighbours on their way."""
+    """Records beside those acknowledged a moment ago may still be on their way."""
     log.append("t", b"old")
     store.pass_time(seconds=3)
     log.append("t", b"young")
@@ -266,7 +266,7 @@ def test_the_id_of_another_log_is_no_position(client, log):
 
 
 def test_arrow_batches_hold_what_was_appended(log, store):
-    """Whole batches, every one of the same schema, empty columns or not."""
+    """All batches are whole and have the same schema, with or without empty columns."""
     arrow = pytest.importorskip("cqueue.log.arrow")
     fill(log, store, 10)
     fill(log, store, 10, key="k", headers={"a": "1"})
@@ -288,7 +288,7 @@ def test_arrow_batches_hold_what_was_appended(log, store):
 
 @pytest.mark.parametrize("low_latency", [False, True])
 def test_a_follower_misses_nothing_and_repeats_nothing(log, store, low_latency):
-    """However appends and polls lie in time."""
+    """At any timing of appends and polls."""
     follower = log.follow("earliest", low_latency=low_latency)
     found, sent = [], []
     for number in range(100):
@@ -308,12 +308,12 @@ def test_a_follower_misses_nothing_and_repeats_nothing(log, store, low_latency):
 
 
 def drained(follower):
-    """All that can be read now."""
+    """Return all records that can be read now."""
     return [body for _ in range(4) for body in bodies(follower.poll())]
 
 
 def test_low_latency_hands_out_at_once_and_goes_back(log, store):
-    """A record that lands behind one that was handed out already is handed out as well."""
+    """A record that lands behind an early one is handed out as well."""
     follower = log.follow("earliest", low_latency=True, partitions=[0])
     appended = []
     store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
@@ -341,7 +341,7 @@ def test_a_follower_reads_partitions_that_are_added(log, store):
 
 
 def test_positions_leave_nothing_out_whenever_they_are_asked_for(log, store):
-    """Also while records have been read that are not handed out yet."""
+    """Records that were read but not yet returned lie behind the positions."""
     log.append_many([Record("t", b"early %d" % number, partition=0) for number in range(200)])
     log.append("t", b"last", partition=1)
     store.pass_time(seconds=5)
@@ -363,7 +363,7 @@ def test_a_follower_goes_on_for_another_from_its_positions(log, store):
 
 
 def test_closing_ends_a_follower_that_waits(log):
-    """From another thread, at once."""
+    """Another thread's `close` ends it at once."""
     follower = log.follow()
     ended = threading.Event()
 
@@ -377,7 +377,7 @@ def test_closing_ends_a_follower_that_waits(log):
 
 
 def test_an_idle_follower_costs_one_read_a_poll(log, store):
-    """Quiet partitions are asked together."""
+    """One statement asks all quiet partitions."""
     reads = []
     follower = log.follow("latest")
     for _ in range(5):
@@ -391,7 +391,7 @@ def test_an_idle_follower_costs_one_read_a_poll(log, store):
 
 
 def test_a_follower_that_waits_rests_between_its_polls(log, store):
-    """Time goes on while it reads, and the horizon with it: that alone is no reason to read again."""
+    """The horizon moves while it reads, which alone is no reason to read again."""
     reads = []
 
     def count(operation):
@@ -457,7 +457,7 @@ def test_a_topic_that_nobody_uses_is_an_empty_scan(log, store):
     ids=["iterate", "batches", "to_arrow", "seek"],
 )
 def test_a_closed_scanner_says_so_whatever_is_asked(log, store, use):
-    """In the middle as well; closing again does no harm."""
+    """A scan may be closed in the middle; closing again does no harm."""
     pytest.importorskip("pyarrow")
     fill(log, store, 3)
     scanner = log.scan()
@@ -505,7 +505,7 @@ def test_a_clock_that_is_off_by_less_than_epsilon_hides_nothing(log, store, skew
 
 
 def test_stats_tell_the_ends_and_the_rate(log, store):
-    """Of the last minute; times are those of the records."""
+    """The rate is that of the last minute; times are those of the records."""
     assert (log.stats().oldest, log.stats().newest, log.stats().per_second) == (None, None, 0.0)
     fill(log, store, 100, step_ms=1000)
     stats, records = log.stats(), list(log.scan())

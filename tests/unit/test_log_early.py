@@ -1,4 +1,4 @@
-"""Records before they are stable: low-latency followers and subscriptions, and what tells them to look."""
+"""Test records before they are stable: low-latency followers and subscriptions, and their notifications."""
 
 import threading
 import time
@@ -12,9 +12,9 @@ import cqueue
 from cqueue.doorbell import Target
 from cqueue.errors import NotDone
 from cqueue.log import LogConfig
-from cqueue.log.bells import LogBells, Told
+from cqueue.log.bells import AppendHints, LogBells
 from cqueue.log.delivery import RetryPolicy
-from cqueue.log.pace import Pace
+from cqueue.log.pace import MemberOptions
 from cqueue.store.log_operations import AppendRecords
 from tests.unit.subscribing import Clocked, Member, client_on, live_together, made_log
 
@@ -40,7 +40,7 @@ def log(client):
 
 def early(client, listener=None, **options):
     member = Member(client, listener, low_latency=True, bells=client._log_bells, **options)
-    client._log_bells.listen(member.subscription._key.log, member.subscription._reading._told)
+    client._log_bells.listen(member.subscription._key.log, member.subscription._loop._hints)
     member.pulse()
     member.work()
     return member
@@ -58,7 +58,7 @@ def id_of(log_id):
 
 
 def test_a_member_that_is_told_hands_a_record_out_before_it_is_stable(client, log, store):
-    """And before its next poll."""
+    """A notified member also does not wait for its next poll."""
     member = early(client)
     store.pass_time(milliseconds=1)
     log.append("t", b"0", partition=1)
@@ -67,8 +67,8 @@ def test_a_member_that_is_told_hands_a_record_out_before_it_is_stable(client, lo
 
 
 def test_positions_stay_at_the_horizon(client, log, store):
-    """What was handed out early is written down once nothing before it can come any more."""
-    member = early(client, pace=Pace(checkpoint_s=0.1))
+    """The position of an early record is written once no record before it can appear any more."""
+    member = early(client, pace=MemberOptions(checkpoint_s=0.1))
     at = id_of(log.append("t", b"0", partition=1))
     for _ in range(20):
         member.pulse()
@@ -84,7 +84,7 @@ def horizon(log, store):
 
 
 def test_a_record_that_lands_late_is_handed_out_after_later_ones(client, log, store):
-    """Once; and no position passes it before it is done."""
+    """The late record is handed out once, and no position passes it before it is done."""
     member = early(client)
     appended = []
     store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
@@ -99,7 +99,7 @@ def test_a_record_that_lands_late_is_handed_out_after_later_ones(client, log, st
 
 
 def test_a_late_record_whose_listener_fails_holds_the_position(client, log, store):
-    """Later ones are done; a successor begins before it all the same."""
+    """Later records are done, but a successor begins before the failed one."""
     appended = []
     store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
 
@@ -108,7 +108,7 @@ def test_a_late_record_whose_listener_fails_holds_the_position(client, log, stor
             raise ValueError("not now")
 
     policy = RetryPolicy(0, lambda _: 1000.0)
-    member = early(client, refuse_one, policy=policy, pace=Pace(checkpoint_s=0.1))
+    member = early(client, refuse_one, policy=policy, pace=MemberOptions(checkpoint_s=0.1))
     first = log.append("t", b"0", partition=0)
     store.pass_time(milliseconds=50)
     log.append("t", b"2", partition=0)
@@ -124,7 +124,7 @@ def test_a_late_record_whose_listener_fails_holds_the_position(client, log, stor
 
 
 def test_the_next_member_may_repeat_and_misses_nothing(client, log, store):
-    """What was handed out beyond the horizon is handed out again after a takeover."""
+    """After a takeover, early records are handed out again."""
     member = early(client)
     for number in range(40):
         log.append("t", b"%d" % number)
@@ -141,7 +141,7 @@ def test_the_next_member_may_repeat_and_misses_nothing(client, log, store):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_members_that_come_and_go_miss_nothing(client, log, store, seed):
-    """Each record is handed out at least once, whoever is told of it, and whatever fails."""
+    """Each record is handed out at least once, whichever member is notified, and whatever fails."""
     rng = Random(seed)
     members, sent = [early(client), early(client)], 0
     store.trouble = lambda _: rng.random() < 0.02 and fail()
@@ -158,7 +158,7 @@ def test_members_that_come_and_go_miss_nothing(client, log, store, seed):
             try_(partial(member.work, rng.randrange(1, 30)))
         if rng.random() < 0.05:
             gone = members.pop(0)
-            client._log_bells.forget(gone.subscription._key.log, gone.subscription._reading._told)
+            client._log_bells.forget(gone.subscription._key.log, gone.subscription._loop._hints)
             store.trouble, trouble = lambda _: None, store.trouble
             members.append(early(client))
             store.trouble = trouble
@@ -182,7 +182,7 @@ def try_(act):
 
 
 class Rung:
-    """A doorbell that notes what is asked of it."""
+    """A doorbell that records its calls."""
 
     def __init__(self):
         self.rung = []
@@ -199,10 +199,10 @@ class Rung:
 
 
 def test_all_readers_of_a_log_are_told():
-    """Those of this process and, once each, those of others; of another log nobody."""
+    """Readers of this and, once each, of other processes are notified; readers of other logs are not."""
     doorbell = Rung()
     bells, woken = LogBells(doorbell), []
-    readers = [Told(lambda number=number: woken.append(number)) for number in range(3)]
+    readers = [AppendHints(lambda number=number: woken.append(number)) for number in range(3)]
     for log, told in zip(("a@1", "a@1", "b@1"), readers, strict=True):
         bells.listen(log, told)
     bells.ring("a@1", {3})
@@ -213,7 +213,7 @@ def test_all_readers_of_a_log_are_told():
 
 def test_a_reader_is_told_of_what_others_ring_until_it_is_gone():
     doorbell = Rung()
-    bells, one, other = LogBells(doorbell), Told(lambda: None), Told(lambda: None)
+    bells, one, other = LogBells(doorbell), AppendHints(lambda: None), AppendHints(lambda: None)
     bells.listen("a@1", one)
     bells.listen("a@1", other)
     bells.forget("a@1", one)
@@ -228,7 +228,7 @@ def test_a_reader_is_told_of_what_others_ring_until_it_is_gone():
 
 
 def test_only_what_was_acknowledged_rings(client, log, store):
-    told = Told(lambda: None)
+    told = AppendHints(lambda: None)
     client._log_bells.listen(log._catalog.entry("events").spec.partition, told)
 
     def fail_append(operation):
@@ -254,7 +254,7 @@ def live():
 
 
 def test_a_follower_that_waits_is_woken(live):
-    """Long before its next poll."""
+    """A notification comes long before the follower's next poll."""
     _, log = live
     with log.follow(low_latency=True, poll_interval=LONG) as follower:
         follower.poll()
@@ -289,7 +289,7 @@ def test_a_subscription_that_waits_is_woken(live):
     )
     with subscription:
         deadline_s = time.monotonic() + SOON_S
-        while subscription.partitions != [0, 1] or not subscription._held.following.is_at_end:
+        while subscription.partitions != [0, 1] or not subscription._owned.following.is_at_end:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
         log.append("t", b"x")

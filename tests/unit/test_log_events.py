@@ -1,4 +1,4 @@
-"""Lines of the log have stable names, with what they tell in fields."""
+"""Test that log events have stable names, and values in fields."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
 def calls_of_loggers(tree):
-    """Calls such as `_log.info(…)`, `self._log.info(…)` and `logger().info(…)`."""
+    """Return calls such as `_log.info(…)`, `self._log.info(…)` and `logger().info(…)`."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -24,7 +24,7 @@ def calls_of_loggers(tree):
 
 
 def sources():
-    """Every module once: two of the folders are links."""
+    """Return every module once: two of the folders are links."""
     return sorted(
         {path.resolve() for path in PACKAGE.rglob("*.py")}
         | {path.resolve() for path in (PACKAGE / "dispatcher").glob("*.py")}
@@ -38,7 +38,7 @@ def test_there_are_calls_to_look_at():
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_an_event_is_a_name_and_never_a_formatted_text(path):
-    """A query for the name goes on working, and a value with a quote in it breaks no line."""
+    """A query for the name keeps working, and a value with a quote breaks no line."""
     for call in calls_of_loggers(ast.parse(path.read_text("utf-8"))):
         where = f"{path.name}:{call.lineno}: {ast.unparse(call)}"
         assert len(call.args) == 1, where  # no values to be formatted in

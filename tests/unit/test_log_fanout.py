@@ -1,4 +1,4 @@
-"""From a log to queues: each record is one message, however often it is handed out."""
+"""Test feeding queues from a log: each record is one message, however often it is handed out."""
 
 from datetime import timedelta
 
@@ -28,7 +28,7 @@ def log(client):
 
 
 def received(queue, store):
-    """Everything that is in the queue; acked."""
+    """Receive and ack everything in the queue."""
     found = []
     with queue.consumer() as consumer:
         for _ in range(20):
@@ -58,7 +58,7 @@ def test_each_record_becomes_one_message_in_each_queue(client, log, store):
 
 
 def test_a_record_handed_out_again_is_no_second_message(client, log, store):
-    """Not before the ack, not after it, not by another subscription."""
+    """Neither before nor after the ack, nor through another subscription."""
     queue = client.create_queue("mail")
     fill(log, store, 30)
     member = Member(client, cqueue.feed(queue))
@@ -74,7 +74,7 @@ def test_a_record_handed_out_again_is_no_second_message(client, log, store):
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_send_without_an_answer_is_repeated(client, log, store, stored):
-    """Whether it was stored or not, there is one message."""
+    """There is one message, whether the first send was stored or not."""
     queue = client.create_queue("mail")
     fill(log, store, 30)
     lost, execute = [12], type(store).__mro__[1].execute
@@ -105,7 +105,7 @@ def test_topics_and_messages_can_be_chosen(client, log, store):
 
 
 def test_what_a_queue_does_not_take_goes_to_the_dead_letter_log(client, log, store):
-    """Alone: its neighbours are sent."""
+    """Only the refused record does; its neighbours are sent."""
     queue = client.create_queue("mail")
     fill(log, store, 4, partition=0)
     log.append("t", b"4", partition=0, headers={f"h{n}": "x" for n in range(64)})

@@ -35,7 +35,7 @@ ENOUGH = range(400)
 
 
 class World:
-    """True time, one store, and what is still to happen."""
+    """True time, one store, and the events still to happen."""
 
     def __init__(self, seed):
         self.rng = Random(seed)
@@ -55,7 +55,7 @@ class World:
 
 
 class Process:
-    """Runs a generator: its clock is off, and everything that it asks for takes its time."""
+    """A process that runs a generator: its clock is off, and each of its operations takes time."""
 
     def __init__(self, world, script):
         self.world = world
@@ -64,7 +64,7 @@ class Process:
         world.after(world.rng.randrange(SECOND_US), lambda: self.go(None))
 
     def go(self, answer):
-        """Answer, and let it run up to the next thing that takes time."""
+        """Send an answer, and run the process up to its next operation that takes time."""
         rng = self.world.rng
         while True:
             try:
@@ -99,7 +99,7 @@ class Process:
             self._one(each, lambda answer, place=place: answered(place, answer))
 
     def _one(self, operation, answered):
-        """It happens later, and is answered later still; or its answer is lost, or comes before it does."""
+        """Let an operation happen later and answer later still, or lose its answer, or answer first."""
         rng, world = self.world.rng, self.world
         before_us = rng.choice(DELAYS_US)
         after_us = rng.choice((0, 1000, 40_000))
@@ -122,7 +122,7 @@ class Process:
 
 
 def appender(world, number, acknowledged):
-    """Appends one after the other; notes what was acknowledged."""
+    """Append records one after the other, and note which were acknowledged."""
     state = WriterState(turn=number)
     for turn in range(APPENDS):
         entry = Entry("t", b"%d-%d" % (number, turn), None, world.rng.choice((None, 0)))
@@ -134,7 +134,7 @@ def appender(world, number, acknowledged):
 
 
 def reader(world, found):
-    """Reads on to the horizon again and again."""
+    """Read up to the horizon again and again."""
     merge = Merge(SPEC, dict.fromkeys(range(SPEC.partitions), ids.lowest_at(NOON_US - SECOND_US)))
     last_us = None
     while last_us is None or world.time_us < last_us:
@@ -151,9 +151,9 @@ def reader(world, found):
 
 
 def early_reader(world, found):
-    """Follows with records beyond the horizon, told of partitions rightly or wrongly, or not at all."""
+    """Follow beyond the horizon, with right, wrong or missing hints of partitions."""
     start = dict.fromkeys(range(SPEC.partitions), ids.lowest_at(NOON_US - 10 * SECOND_US))
-    following = Following(SPEC, start, early=True)
+    following = Following(SPEC, start, beyond_horizon=True)
     positions, last_us = following.positions(), None
     while last_us is None or world.time_us < last_us:
         if not world.appending and last_us is None:
@@ -161,7 +161,7 @@ def early_reader(world, found):
         told = world.rng.sample(range(SPEC.partitions + 1), world.rng.randrange(3))
         try:
             if world.rng.random() < 0.5:
-                got = yield from following.read_told(SPEC, told)
+                got = yield from following.read_hinted(SPEC, told)
             else:
                 got = yield from following.read(SPEC, told)
             found.extend(record.row for record in got.records)
@@ -175,7 +175,7 @@ def early_reader(world, found):
 
 
 def played(seed, read):
-    """What was acknowledged, and what was read, in one schedule."""
+    """Run one schedule; return what was acknowledged, and what was read."""
     world = World(seed)
     acknowledged, found = [], []
     for number in range(APPENDERS):
@@ -187,7 +187,7 @@ def played(seed, read):
 
 
 def missed(seed):
-    """What was acknowledged and not read, in one schedule."""
+    """Run one schedule; return what was acknowledged and not read."""
     acknowledged, found = played(seed, reader)
     assert [row.id for row in found] == sorted({row.id for row in found}), "order, and each once"
     return set(acknowledged) - {row.body for row in found}
@@ -195,13 +195,13 @@ def missed(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_acknowledged_append_is_missed(seed):
-    """However late writes land, however long appenders pause, wherever clocks stand within the skew."""
+    """However late writes land and however long appenders pause, while clocks stay within the skew."""
     assert missed(seed) == set()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_reader_that_reads_early_misses_nothing_and_repeats_nothing(seed):
-    """Whatever it is told, and whatever fails; its positions stay at the horizon."""
+    """Any hints and failures change nothing, and positions stay at the horizon."""
     acknowledged, found = played(seed, early_reader)
     assert len({row.id for row in found}) == len(found)
     assert set(acknowledged) <= {row.body for row in found}
@@ -221,6 +221,6 @@ def with_late_acknowledgements(monkeypatch):
 
 @pytest.mark.parametrize("broken", [without_settle, without_skew, with_late_acknowledgements])
 def test_each_part_of_the_rule_is_needed(monkeypatch, broken):
-    """Without it some schedule misses a record: so these schedules would notice."""
+    """Without a part of the rule, some schedule misses a record: the schedules would notice."""
     broken(monkeypatch)
     assert any(missed(seed) for seed in ENOUGH)

@@ -1,4 +1,4 @@
-"""Pushing records by HTTP: done after a 2xx, again later, or to the dead-letter log."""
+"""Test pushing records by HTTP: done after a 2xx, sent again later, or buried in the dead-letter log."""
 
 import threading
 from datetime import timedelta
@@ -13,7 +13,7 @@ from tests.unit.subscribing import Clocked, Member, client_on, fill, made_log
 
 
 class Receiver:
-    """An HTTP server that answers what it is told to, and keeps what it was sent."""
+    """An HTTP server that gives the answers it is told to, and keeps what was posted."""
 
     def __init__(self):
         self.answers = []
@@ -72,7 +72,7 @@ def numbers(receiver):
 
 
 def test_a_record_is_posted_whole(client, log, store, receiver):
-    """The body as it is, and who it is in headers that survive any text."""
+    """The body arrives unchanged, with metadata in headers that survive any text."""
     id_ = log.append("größe", b"\x00\xff", key="k%1\r\nX: y", headers={"Ä b": "é"})
     store.pass_time(seconds=5)
     Member(client, cqueue.HttpPush(receiver.url, headers={"Authorization": "Bearer x"})).live()
@@ -108,7 +108,7 @@ def test_an_answer_that_will_not_change_sends_the_record_to_the_dead(client, log
 
 
 def test_what_is_known_of_a_push(log, store, receiver):
-    """Rejected, not done, or unknown."""
+    """Each answer means rejected, not done, or unknown."""
     fill(log, store, 1)
     (record,) = log.scan()
     push = cqueue.HttpPush(receiver.url, timeout=timedelta(seconds=5))

@@ -1,65 +1,65 @@
-"""The pace of sweeps, passes and look-backs: no read is to cross more than about 1,000 tombstones."""
+"""Test the tombstone budget of sweeps, passes and look-backs: about 1,000 tombstones a read at most."""
 
 from types import SimpleNamespace
 
 from cqueue import ids
 from cqueue.protocol.budget import (
-    FIRST_PACE_US,
-    GENTLE_TOMBSTONES,
-    GOOD_PIECES,
-    KNOWN_TOMBSTONES,
-    MOST_PIECES,
-    SHORTEST_PACE_US,
+    FIRST_PIECE_US,
+    MAX_COUNTED_TOMBSTONES,
+    MAX_PIECES,
+    PIECES_TO_DOUBLE,
+    SHORTEST_PIECE_US,
+    TARGET_TOMBSTONES,
     TombstoneBudget,
 )
 from cqueue.protocol.fresh import look_back
-from cqueue.protocol.view import Reading, RowView
+from cqueue.protocol.view import ReadMemory, RowMemory
 from cqueue.store.operations import CursorRow, WideRow
 
 
-def view() -> RowView:
-    return RowView(WideRow("q@1", 0, 0), 30_000_000, {0}, Reading(TombstoneBudget(0, 30_000_000)))
+def view() -> RowMemory:
+    return RowMemory(WideRow("q@1", 0, 0), 30_000_000, {0}, ReadMemory(TombstoneBudget(0, 30_000_000)))
 
 
 def test_a_pass_goes_no_faster_than_where_messages_lay_densest():
-    """However sparse it was for a while: what lies ahead may be as dense, and a third leaves room."""
+    """After a sparse part the next one may be as dense as the densest, and threefold in places."""
     row = view()
-    row.reading.budget.saw(500, 500, 600_000)  # 500 messages in 600 ms
-    for _ in range(10 * GOOD_PIECES):
-        row.reading.budget.crossed(0)
-    assert row.reading.budget.pace_us == 200_000 * GENTLE_TOMBSTONES // 500
-    row.reading.budget.restart()
-    assert row.reading.budget.pace_us == 200_000 * GENTLE_TOMBSTONES // 500
+    row.reads.budget.note_density(500, 500, 600_000)  # 500 messages in 600 ms
+    for _ in range(10 * PIECES_TO_DOUBLE):
+        row.reads.budget.note_tombstones(0)
+    assert row.reads.budget.piece_us == 200_000 * TARGET_TOMBSTONES // 500
+    row.reads.budget.restart()
+    assert row.reads.budget.piece_us == 200_000 * TARGET_TOMBSTONES // 500
 
 
 def test_a_pass_takes_no_more_pieces_than_it_is_worth():
     """A burst of 500 messages in a millisecond does not cut half a minute into 30,000 reads."""
     row = view()
-    row.reading.budget.saw(500, 500, 1000)
-    row.reading.budget.restart()
-    assert row.reading.budget.pace_us == SHORTEST_PACE_US
-    for _ in range(10 * GOOD_PIECES):
-        row.reading.budget.crossed(0)
-    assert row.reading.budget.pace_us == row.end_us // MOST_PIECES
+    row.reads.budget.note_density(500, 500, 1000)
+    row.reads.budget.restart()
+    assert row.reads.budget.piece_us == SHORTEST_PIECE_US
+    for _ in range(10 * PIECES_TO_DOUBLE):
+        row.reads.budget.note_tombstones(0)
+    assert row.reads.budget.piece_us == row.end_us // MAX_PIECES
 
 
 def test_too_many_tombstones_shorten_the_next_piece_in_proportion():
-    """A piece that crossed ten times as many as it should is followed by one a tenth as long, at once."""
+    """A piece that crosses ten times its target is followed at once by one a tenth as long."""
     row = view()
-    row.reading.budget.crossed(GENTLE_TOMBSTONES * 10)
-    assert row.reading.budget.pace_us == FIRST_PACE_US // 10
-    row.reading.budget.restart()
-    assert row.reading.budget.pace_us == FIRST_PACE_US // 10
+    row.reads.budget.note_tombstones(TARGET_TOMBSTONES * 10)
+    assert row.reads.budget.piece_us == FIRST_PIECE_US // 10
+    row.reads.budget.restart()
+    assert row.reads.budget.piece_us == FIRST_PIECE_US // 10
 
 
 def test_pieces_grow_only_after_several_good_ones():
     """One sparse piece says little about the next."""
     row = view()
-    for _ in range(GOOD_PIECES - 1):
-        row.reading.budget.crossed(0)
-    assert row.reading.budget.pace_us == FIRST_PACE_US
-    row.reading.budget.crossed(0)
-    assert row.reading.budget.pace_us == 2 * FIRST_PACE_US
+    for _ in range(PIECES_TO_DOUBLE - 1):
+        row.reads.budget.note_tombstones(0)
+    assert row.reads.budget.piece_us == FIRST_PIECE_US
+    row.reads.budget.note_tombstones(0)
+    assert row.reads.budget.piece_us == 2 * FIRST_PIECE_US
 
 
 # ── look-back ──
@@ -77,16 +77,16 @@ def cursor(boundary_us):
     return CursorRow(0, 0, at(boundary_us))
 
 
-def took(row: RowView, after_us: int, upto_us: int, count: int) -> None:
-    """So many messages were taken, evenly spread behind a boundary up to a new one."""
+def took(row: RowMemory, after_us: int, upto_us: int, count: int) -> None:
+    """Note `count` taken messages, evenly spread between an old boundary and a new one."""
     step_us = (upto_us - after_us) / count
-    row.reading.budget.took(
+    row.reads.budget.note_taken(
         0, at(after_us), [at(after_us + round(step_us * (number + 1))) for number in range(count)]
     )
 
 
 def test_a_look_back_covers_what_was_taken_last_and_no_more_than_may_be_crossed():
-    """Of two batches of 300 messages the later one is read again, and a part of the other."""
+    """Of two batches of 300 messages, a look-back reads the later one and part of the earlier."""
     row = view()
     took(row, 1_000_000, 1_010_000, 300)
     took(row, 1_010_000, 1_020_000, 300)
@@ -95,7 +95,7 @@ def test_a_look_back_covers_what_was_taken_last_and_no_more_than_may_be_crossed(
 
 
 def test_a_look_back_leaves_what_others_took_to_them():
-    """Nobody knows how many tombstones lie where another consumer has moved the boundary on."""
+    """A consumer cannot know how many tombstones lie where another one has moved the boundary."""
     row = view()
     took(row, 1_000_000, 1_010_000, 300)
     assert look_back(row, SPEC, cursor(2_000_000), DUE_US) == (at(1_000_000), at(1_010_000))
@@ -105,36 +105,36 @@ def test_a_look_back_leaves_what_others_took_to_them():
 
 
 def test_a_look_back_covers_all_of_epsilon_where_messages_are_few():
-    """A trickle: whoever took what is there, reading ε of it again costs nothing."""
+    """In a trickle, reading the last ε again costs nothing, whichever consumer took the messages."""
     row = view()
     took(row, 1_000_000, 2_000_000, 20)
     assert look_back(row, SPEC, cursor(3_000_000), DUE_US) == (at(3_000_000 - EPSILON_US), at(3_000_000))
 
 
 def test_where_tombstones_lie_is_known_of_what_we_took():
-    """Reads end where they cross a few hundred; what lies outside of it is not known."""
+    """A read within the counted messages ends after a few hundred; outside of them nothing is known."""
     row = view()
-    assert row.reading.budget.known_end(0, 0, at(10_000)) is None
+    assert row.reads.budget.counted_end(0, 0, at(10_000)) is None
     for number in range(20):
         took(row, number * 1000, (number + 1) * 1000, 150)
-    assert row.reading.budget.known_end(0, at(0), at(20_000)) == at(5000)  # five, and not six
-    assert row.reading.budget.known_end(0, at(5000), at(20_000)) == at(10_000)
-    assert row.reading.budget.known_end(0, at(2500), at(3000)) == at(3000)
-    assert row.reading.budget.known_end(0, at(17_000), at(50_000)) == at(20_000)
-    assert row.reading.budget.known_end(0, at(20_000), at(50_000)) is None
-    assert row.reading.budget.known_end(1, at(0), at(10_000)) is None
+    assert row.reads.budget.counted_end(0, at(0), at(20_000)) == at(5000)  # five, and not six
+    assert row.reads.budget.counted_end(0, at(5000), at(20_000)) == at(10_000)
+    assert row.reads.budget.counted_end(0, at(2500), at(3000)) == at(3000)
+    assert row.reads.budget.counted_end(0, at(17_000), at(50_000)) == at(20_000)
+    assert row.reads.budget.counted_end(0, at(20_000), at(50_000)) is None
+    assert row.reads.budget.counted_end(1, at(0), at(10_000)) is None
 
 
 def test_no_read_of_what_we_took_crosses_too_much():
-    """From wherever it begins, and however the messages were taken."""
+    """The bound holds from any id, and however the messages were taken."""
     row = view()
     sizes = [1, 700, 3, 149, 151, 20, 450, 80] * 20
     for number, size in enumerate(sizes):
         took(row, number * 1000, (number + 1) * 1000, size)
     after, last, reads = at(0), at(len(sizes) * 1000), 0
     while after < last:
-        after, reads = row.reading.budget.known_end(0, after, last), reads + 1
-    assert sum(sizes) / KNOWN_TOMBSTONES <= reads <= 3 * sum(sizes) / KNOWN_TOMBSTONES
+        after, reads = row.reads.budget.counted_end(0, after, last), reads + 1
+    assert sum(sizes) / MAX_COUNTED_TOMBSTONES <= reads <= 3 * sum(sizes) / MAX_COUNTED_TOMBSTONES
 
 
 def test_what_others_took_is_not_known():
@@ -142,5 +142,5 @@ def test_what_others_took_is_not_known():
     took(row, 0, 1000, 10)
     took(row, 1000, 2000, 10)
     took(row, 3000, 4000, 10)
-    assert row.reading.budget.known_end(0, at(0), at(4000)) is None
-    assert row.reading.budget.known_end(0, at(3000), at(4000)) == at(4000)
+    assert row.reads.budget.counted_end(0, at(0), at(4000)) is None
+    assert row.reads.budget.counted_end(0, at(3000), at(4000)) == at(4000)

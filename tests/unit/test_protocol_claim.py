@@ -1,4 +1,4 @@
-"""What a claim costs, and what keeps claims apart."""
+"""Test what a claim costs, and what keeps claims apart."""
 
 import itertools
 from dataclasses import replace
@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from cqueue import ids
 from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
-from cqueue.protocol.budget import KNOWN_TOMBSTONES
+from cqueue.protocol.budget import MAX_COUNTED_TOMBSTONES
 from cqueue.protocol.claim import claim
-from cqueue.protocol.draft import FREED_AT_ONCE, MOST_LISTED
-from cqueue.protocol.fresh import AHEAD_US, READ_BYTES
+from cqueue.protocol.draft import FREED_AT_ONCE, MAX_LISTED
+from cqueue.protocol.fresh import READ_AHEAD_AGE_US, READ_BYTES
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
 from cqueue.protocol.view import (
-    CURRENT_US,
-    REMEMBERED_US,
-    RIVALS_US,
+    BOUNDARY_CURRENT_US,
+    HEAD_REMEMBERED_US,
+    MAX_UNSEEN_US,
+    RIVAL_WINDOW_US,
     UNKNOWN_SIZE,
-    UNSEEN_US,
-    Sizes,
+    MessageSizes,
 )
 from cqueue.store.operations import (
     Head,
@@ -46,7 +46,7 @@ def mutations(table: Table) -> int:
 
 
 def claimed(table: Table, view, want: int = 10) -> list[int]:
-    """What a claim gives, and let go of the lock if it was kept."""
+    """Claim once, and unlock the wide row if its lock was kept; return the claim."""
     found = ids_of(table.claim(view, want=want))
     table.run(unlock(view))
     return found
@@ -77,11 +77,11 @@ def test_who_claimed_last_claims_in_one_mutation():
         new = put(table)
         assert claimed(table, view) == new
         assert mutations(table) == before + 1
-        table.pass_time(REMEMBERED_US)
+        table.pass_time(HEAD_REMEMBERED_US)
 
 
 def test_a_claim_that_finds_nothing_writes_nothing():
-    """Being told of what somebody else has taken is no reason for a Paxos round."""
+    """A hint of messages that another consumer has taken is no reason for a Paxos round."""
     table = Table()
     view = table.view()
     put(table)
@@ -92,7 +92,7 @@ def test_a_claim_that_finds_nothing_writes_nothing():
 
 
 def test_a_claim_of_another_consumer_ends_that():
-    """The fence has moved: lock again, and take only what nobody holds."""
+    """If the fence has moved, a claim locks again, and takes only unlisted messages."""
     table = Table()
     mine, theirs = table.view(), table.view()
     put(table)
@@ -105,7 +105,7 @@ def test_a_claim_of_another_consumer_ends_that():
 
 
 def test_where_others_claim_too_the_lock_is_taken_first():
-    """So that they do not read in vain; a while later the fence that stands will do again."""
+    """The lock keeps consumers from reading in vain; a while later the stored fence is enough again."""
     table = Table()
     mine, theirs = table.view(), table.view()
     for view in (mine, theirs, mine):
@@ -118,18 +118,18 @@ def test_where_others_claim_too_the_lock_is_taken_first():
     assert mutations(table) == before + 2
     put(table)
     claimed(table, theirs)
-    table.pass_time(RIVALS_US)
+    table.pass_time(RIVAL_WINDOW_US)
     taken, before = put(table), mutations(table)
     assert ids_of(table.poll(mine)) == taken
     assert mutations(table) == before + 1
 
 
 def test_a_fence_that_somebody_else_wrote_will_do():
-    """A consumer that begins pays one mutation for a claim, and reads messages beside the head."""
+    """A consumer's first claim costs one mutation, and reads messages beside the head."""
     table = Table()
     put(table)
     table.claim()
-    table.pass_time(RIVALS_US)
+    table.pass_time(RIVAL_WINDOW_US)
     view, new = table.view(), put(table)
     table.log.clear()
     assert ids_of(table.poll(view)) == new
@@ -139,7 +139,7 @@ def test_a_fence_that_somebody_else_wrote_will_do():
 
 @pytest.fixture
 def two_rows():
-    """A table, and a consumer's views of two wide rows of one queue: it has claimed from the first one."""
+    """Return a table and a consumer's memory of two wide rows; the consumer has claimed from the first."""
     table = Table()
     registry = Registry(0, 0, read_open=False)
     here, there = table.row, table.row._replace(shard=1)
@@ -150,7 +150,7 @@ def two_rows():
 
 
 def first_read(table: Table, view) -> list[type]:
-    """What the next claim reads before it reads a slice."""
+    """Return what the next claim reads before it reads a slice."""
     new = put(table)
     table.log.clear()
     assert claimed(table, view)[-1:] == new
@@ -160,30 +160,30 @@ def first_read(table: Table, view) -> list[type]:
 
 def test_what_another_worker_looks_at_first_is_soon_out_of_date(two_rows):
     table, first, _ = two_rows
-    first.foreign = True
-    table.pass_time(CURRENT_US)
+    first.assigned_elsewhere = True
+    table.pass_time(BOUNDARY_CURRENT_US)
     assert first_read(table, first) == [ReadHead]
 
 
 def test_where_more_was_left_a_boundary_is_soon_out_of_date(two_rows):
-    """Whoever comes takes it."""
+    """Any other consumer may claim the messages that were left."""
     table, first, _ = two_rows
     put(table, 2)
     assert table.run(claim(first, table.spec, SuspectGate(), 1, stay=False)).more
-    assert not first.known.locked
-    table.pass_time(CURRENT_US)
+    assert not first.remembered.locked
+    table.pass_time(BOUNDARY_CURRENT_US)
     assert first_read(table, first)[:1] == [ReadHead]
 
 
 def test_after_a_long_absence_a_boundary_is_out_of_date(two_rows):
-    """A consumer that handled a message for long crosses nothing of what others have acked meanwhile."""
+    """After a long handler, a consumer does not read across what others have acked meanwhile."""
     table, first, _ = two_rows
     other = table.view()
     for _ in range(8):
         put(table, 400)
         table.run(ack.ack(table.claim(other, want=400).taken))
     table.run(unlock(other))
-    table.pass_time(UNSEEN_US)
+    table.pass_time(MAX_UNSEEN_US)
     new, crossed = put(table), list[int]()
 
     def note(operation) -> None:
@@ -203,12 +203,12 @@ def test_what_comes_back_is_found_when_the_head_is_read_again():
     before = heads(table)
     assert ids_of(table.claim(view, want=1)) == [second]
     assert heads(table) == before, "the lock is kept: what is listed is known"
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     assert ids_of(table.claim(view, want=2)) == [first, third]
 
 
 def test_a_slot_that_its_holder_extended_is_freed_later():
-    """It is not as the claim knows it; forgotten it would stay until its timeout."""
+    """The slot differs from what the claim read; if it were forgotten, it would stay until its timeout."""
     table = Table()
     view = table.view()
     put(table, 3)
@@ -217,14 +217,14 @@ def test_a_slot_that_its_holder_extended_is_freed_later():
     view.finished += table.run(ack.ack([taken]))
     assert len(table.claim(view, want=1).taken) == 1
     assert view.finished == [taken.lease]
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     table.claim(view)
     assert taken.row.id not in table.listed()
     assert view.finished == []
 
 
 def test_a_claim_frees_a_few_slots_on_the_way():
-    """The next claims free the others, as each frees more than it uses; one that takes nothing frees all."""
+    """Each claim frees more slots than it uses; a claim that takes nothing frees all."""
     table = Table()
     view = table.view()
     taken = []
@@ -239,17 +239,17 @@ def test_a_claim_frees_a_few_slots_on_the_way():
         used.append(len(table.listed()))
         view.finished += table.run(ack.ack(taken))
     assert used == [12 - FREED_AT_ONCE * claims for claims in (1, 2, 3)]
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     table.claim(view)
     assert table.listed() == []
     assert view.finished == []
 
 
 def test_a_large_claim_takes_several_slots():
-    """Each lists what whoever takes it over can read at once; messages of one row stay together."""
+    """Each slot lists what one takeover can read at once; messages of one pack stay together."""
     table = Table()
     view = table.view()
-    view.reading.sizes.saw(0, 64, 100)
+    view.reads.sizes.note_read(0, 64, 100)
     sizes = [300, 250, 250, 250, 7]  # the first ones are sent one by one
     sent = put(table, sizes[0])
     for number, size in enumerate(sizes[1:]):
@@ -260,7 +260,7 @@ def test_a_large_claim_takes_several_slots():
     slots = sorted(table.head().slots, key=lambda slot: slot.number)
     assert [len(slot.ids) for slot in slots] == [300 + 250 + 250, 250 + 7]
     assert [id_ for slot in slots for id_ in slot.ids] == sent
-    assert MOST_LISTED == 1000
+    assert MAX_LISTED == 1000
     view.finished += table.run(ack.ack(taken))
     put(table)
     table.claim(view)
@@ -268,10 +268,10 @@ def test_a_large_claim_takes_several_slots():
 
 
 def test_what_is_taken_over_is_read_a_thousand_at_a_time():
-    """What was deleted is a tombstone in such a read."""
+    """A deleted message is a tombstone in such a read."""
     table = Table()
     view = table.view()
-    view.reading.sizes.saw(0, 64, 100)
+    view.reads.sizes.note_read(0, 64, 100)
     sent = put(table, 2500)
     table.pass_time(2000)
     taken = table.claim(view, want=4000).taken
@@ -282,17 +282,17 @@ def test_what_is_taken_over_is_read_a_thousand_at_a_time():
     assert len([slot for slot in table.head().slots if slot.ids]) == 1
     again = []
     for _ in range(3):
-        table.pass_time(REMEMBERED_US)
+        table.pass_time(HEAD_REMEMBERED_US)
         before = len(table.log)
         again += ids_of(table.claim(view, want=4000))
         reads = [one for one in table.log[before:] if type(one) is ReadMessages]
-        assert [len(one.ids) <= MOST_LISTED for one in reads] == [True]
+        assert [len(one.ids) <= MAX_LISTED for one in reads] == [True]
     assert sorted(again) == sent
-    assert max(len(slot.ids) for slot in table.head().slots) == MOST_LISTED
+    assert max(len(slot.ids) for slot in table.head().slots) == MAX_LISTED
 
 
 def test_a_claim_in_between_makes_the_mutation_fail():
-    """Read, overtaken, refused: nothing is claimed twice, and nothing stays behind."""
+    """A claim that is overtaken after its reads claims nothing twice, and leaves nothing behind."""
     table = Table()
     mine, theirs = table.view(), table.view()
     put(table)
@@ -309,7 +309,7 @@ def test_a_claim_in_between_makes_the_mutation_fail():
 
 
 def test_the_next_slice_is_read_beside_the_mutation():
-    """A backlog costs no wait for messages after the first claim; each is given once, in order."""
+    """In a backlog only the first claim waits for messages; each message is delivered once, in order."""
     table = Table()
     view = table.view()
     some = put(table, 50)
@@ -333,7 +333,7 @@ def test_what_was_read_ahead_is_not_read_again():
         found += ids_of(table.claim(view, want=5))
     assert found == some[:40]
     assert slices(table) == before
-    assert view.known.ahead.rows[0].id == some[40]
+    assert view.remembered.read_ahead.rows[0].id == some[40]
 
 
 def test_what_was_read_ahead_long_ago_is_read_again():
@@ -342,20 +342,20 @@ def test_what_was_read_ahead_long_ago_is_read_again():
     some = put(table, 50)
     table.claim(view, want=20)
     before = slices(table)
-    table.pass_time(AHEAD_US)
+    table.pass_time(READ_AHEAD_AGE_US)
     assert ids_of(table.claim(view, want=20)) == some[20:40]
     assert slices(table) == before + 2
 
 
 @pytest.fixture
 def slices_of_five(monkeypatch):
-    """Bytes bound a slice to five messages."""
-    monkeypatch.setattr(Sizes, "within", lambda *_: 5)
+    """Let byte limits bound a slice to five messages."""
+    monkeypatch.setattr(MessageSizes, "count_within", lambda *_: 5)
 
 
 @pytest.mark.usefixtures("slices_of_five")
 def test_of_slices_that_are_claimed_in_parts_nothing_is_read_twice():
-    """What a claim leaves of one stands before what is read beside its mutation."""
+    """What a claim leaves of a slice comes before what is read beside its mutation."""
     table = Table()
     view = table.view()
     some, found = put(table, 50), []
@@ -367,7 +367,7 @@ def test_of_slices_that_are_claimed_in_parts_nothing_is_read_twice():
 
 @pytest.mark.usefixtures("slices_of_five")
 def test_nothing_is_read_ahead_of_its_due_time():
-    """Neither beside the mutation, nor by a read that is begun."""
+    """Neither the read beside the mutation nor the next claim's slice reaches into the future."""
     table = Table()
     view = table.view()
     start_us = table.time_us
@@ -387,7 +387,7 @@ def test_nothing_is_read_ahead_of_its_due_time():
 
 @pytest.mark.usefixtures("slices_of_five")
 def test_what_a_claim_leaves_of_a_slice_keeps_its_age():
-    """Also when what stands behind it has been read since: the cursor passes nothing that landed between."""
+    """Even after later messages were read, the cursor passes nothing that landed since the slice was read."""
     table = Table()
     view = table.view()
     start_us = table.time_us
@@ -425,7 +425,7 @@ def id_reads(table: Table) -> list[ReadIds]:
 
 
 def drained(table: Table, view, count: int = 4000) -> None:
-    """Many messages at the beginning of the row, claimed and acked."""
+    """Return a row with many messages at its beginning, all claimed and acked."""
     table.put(*(table.time_us + number for number in range(count)))
     table.pass_time(SECOND_US)
     while claimed := table.claim(view, want=500):
@@ -435,7 +435,7 @@ def drained(table: Table, view, count: int = 4000) -> None:
 
 
 def test_where_messages_come_all_the_time_few_claims_sweep():
-    """The horizon moves on with the clock, but a sweep that cannot come to the boundary can wait."""
+    """The horizon moves with the clock, but a sweep that cannot reach the boundary can wait."""
     table = Table()
     view = table.view()
     for _ in range(400):  # 4 s: W + ε are 2.5 s
@@ -455,7 +455,7 @@ def test_where_messages_come_all_the_time_few_claims_sweep():
 
 
 def test_a_row_is_swept_and_retired_in_few_reads():
-    """The consumer knows where it took messages: elsewhere nothing has to be crossed."""
+    """The consumer knows where it took messages, so elsewhere its reads can be long."""
     table = Table()
     view = table.view()
     drained(table, view)
@@ -465,17 +465,17 @@ def test_a_row_is_swept_and_retired_in_few_reads():
         table.poll(view)
     reads = [read for read in id_reads(table) if read.priority == 0]
     assert len(reads) < 60
-    assert all(crossed(read, 4000) <= KNOWN_TOMBSTONES for read in reads)
+    assert all(crossed(read, 4000) <= MAX_COUNTED_TOMBSTONES for read in reads)
 
 
 def crossed(read: ReadIds, count: int) -> int:
-    """Tombstones of `drained` that lie in it: one a µs."""
+    """Return how many tombstones of `drained` a read crosses: one a µs."""
     first, last = max(ids.time_us(read.after) + 1, NOON_US), min(ids.time_us(read.upto), NOON_US + count - 1)
     return max(0, last - first + 1)
 
 
 def test_a_pass_that_fails_is_made_in_small_pieces():
-    """A purge leaves tombstones where nobody took anything: a read that fails there is not repeated so."""
+    """A purge leaves tombstones where nobody took messages; a failed read is repeated in smaller pieces."""
     table = Table()
     view = table.view()
     drained(table, view, 1)
@@ -498,13 +498,13 @@ def test_a_pass_that_fails_is_made_in_small_pieces():
 
 
 def test_a_long_pass_goes_on_in_the_next_claim():
-    """Who knows nothing of a dense row takes small pieces; a receive does not wait for all of them."""
+    """Small pieces of an unknown dense row take many reads, and a receive does not wait for all of them."""
     table = Table()
     drained(table, table.view())
     view = table.view()
     table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
-    view.reading.budget.cautious = True  # above the boundary as well
-    view.reading.budget.saw(500, 500, 3 * SECOND_US // 10)
+    view.reads.budget.cautious = True  # above the boundary as well
+    view.reads.budget.note_density(500, 500, 3 * SECOND_US // 10)
     claims = 0
     while not view.retired:
         before = len(id_reads(table))
@@ -515,7 +515,7 @@ def test_a_long_pass_goes_on_in_the_next_claim():
 
 
 def test_one_consumer_at_a_time_passes_over_a_wide_row():
-    """Others find its lock taken, and read nothing of it."""
+    """Other consumers find the lock taken, and read nothing of the row."""
     table = Table()
     mine, theirs = table.view(), table.view()
     put(table)
@@ -539,7 +539,7 @@ def test_one_consumer_at_a_time_passes_over_a_wide_row():
 
 @pytest.mark.usefixtures("slices_of_five")
 def test_a_slice_of_listed_messages_only_leaves_nothing_when_what_is_behind_it_was_read():
-    """No lock is kept, and no claim is made, for what is not there."""
+    """The consumer keeps no lock, and makes no claim, for messages that do not exist."""
     table = Table()
     view = table.view()
     table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
@@ -558,7 +558,7 @@ def test_a_slice_of_listed_messages_only_leaves_nothing_when_what_is_behind_it_w
 
 
 def test_damaged_tallies_stop_nobody_and_are_mended():
-    """Rows restored from files of two moments do not add up; what is read twice alike is gone by."""
+    """The rows of two backups do not add up; a claim accepts a head that it has read twice alike."""
     table = Table()
     put(table)
     claimed(table, table.view())
@@ -572,7 +572,7 @@ def test_damaged_tallies_stop_nobody_and_are_mended():
 
 
 def test_a_head_that_never_stands_still_is_not_gone_by():
-    """Each time it is read it shows another mutation in part: nothing is claimed, and nothing is lost."""
+    """Each read shows another mutation in part, so nothing is claimed, and nothing is lost."""
     table = Table()
     wanted = put(table)
     execute, tallies = table.store.execute, itertools.count(1)
@@ -591,14 +591,14 @@ def test_a_head_that_never_stands_still_is_not_gone_by():
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_a_tally_stays_in_its_range(numbers):
-    """Modulo 2⁶⁴, signed, as a bigint; what makes the sum 0 fits as well."""
+    """Tallies are signed bigints modulo 2⁶⁴, and so is the one that makes the sum 0."""
     last = wrapped(-sum(numbers))
     assert -(2**63) <= last < 2**63
     assert wrapped(sum(numbers) + last) == 0
 
 
 def asked_together(table: Table, view) -> list[tuple[type, ...]]:
-    """What a claim asks at the same time."""
+    """Return the operations that a claim performs side by side."""
     groups: list[tuple[type, ...]] = []
 
     def watched():
@@ -617,22 +617,22 @@ def asked_together(table: Table, view) -> list[tuple[type, ...]]:
 
 
 def beginnings(groups: list[tuple[type, ...]]) -> list[tuple[type, ...]]:
-    """The first three of each."""
+    """Return the first three operations of each batch."""
     return [group[:3] for group in groups]
 
 
 def test_all_is_read_beside_a_head_that_is_likely_ours():
-    """Head, slice, sweep and look-back at once."""
+    """Head, slice, sweep and look-back are read at once."""
     at_once = (ReadHead, ReadSlice, ReadIds)
     table = Table()
     view = table.view()
     for _ in range(2):
         put(table)
         asked_together(table, view)
-        table.pass_time(REMEMBERED_US)
+        table.pass_time(HEAD_REMEMBERED_US)
     put(table)
     assert at_once in beginnings(asked_together(table, view))
-    table.pass_time(RIVALS_US)
+    table.pass_time(RIVAL_WINDOW_US)
     new = put(table)
     assert at_once in beginnings(asked_together(table, view))
     assert table.listed()[-1:] == new
@@ -644,7 +644,7 @@ def test_a_claim_stands_though_the_slice_beside_the_head_failed():
     put(table)
     table.claim(view)
     new = put(table)
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     failed = []
 
     def fail(operation):
@@ -657,13 +657,13 @@ def test_a_claim_stands_though_the_slice_beside_the_head_failed():
 
 
 def test_a_look_back_that_is_thrown_away_is_made_again():
-    """It was read beside a head whose fence had moved: what landed late still waits for no second one."""
+    """A look-back beside a head whose fence had moved does not count, and is made again at once."""
     table = Table()
     view = table.view()
     put(table)
     table.claim(view)
     put(table)
-    table.pass_time(REMEMBERED_US)
+    table.pass_time(HEAD_REMEMBERED_US)
     table.claim()  # somebody else
     first, *later = asked_together(table, view)
     assert first[:3] == (ReadHead, ReadSlice, ReadIds)
@@ -671,7 +671,7 @@ def test_a_look_back_that_is_thrown_away_is_made_again():
 
 
 def test_each_priority_is_looked_back_to():
-    """What landed late at one of them is found at once, whatever was looked back to besides."""
+    """Late messages of a priority are found at once, whatever other priorities were looked back to."""
     table = Table()
     view = table.view(None, 0, 1)
     at_us = table.time_us
@@ -686,7 +686,7 @@ def test_each_priority_is_looked_back_to():
 
 
 def test_how_large_messages_are_is_learned_once_for_all_wide_rows():
-    """The first slice of a wide row that is new is as large as those before it were in others."""
+    """The first slice of a new wide row is as large as the slices of the others."""
     table = Table()
     rows = [table.row, table.row._replace(shard=1)]
     for row in rows:
@@ -701,38 +701,38 @@ def test_how_large_messages_are_is_learned_once_for_all_wide_rows():
 
 
 def test_larger_messages_are_heeded_at_once_and_smaller_ones_bit_by_bit():
-    sizes = Sizes()
-    assert sizes.within(3, 1 << 20) == 128
+    sizes = MessageSizes()
+    assert sizes.count_within(3, 1 << 20) == 128
     for size, messages, within in [
         (1 << 10, 50, 1024),
         (1 << 20, 1, 1),
         (1 << 10, 25, 1),
         (1 << 10, 50, 1024),
     ]:
-        sizes.saw(3, size, messages)
-        assert sizes.within(3, 1 << 20) == within
-    assert sizes.within(4, 1 << 20) == 128, "another priority has messages of its own"
+        sizes.note_read(3, size, messages)
+        assert sizes.count_within(3, 1 << 20) == within
+    assert sizes.count_within(4, 1 << 20) == 128, "another priority has messages of its own"
 
 
 @pytest.mark.parametrize("size", [200, UNKNOWN_SIZE, 16 << 10, 1 << 20])
 def test_after_reads_that_failed_less_is_asked_for(size):
-    """Never more than before; and not for ever so little, whatever it was that failed."""
-    sizes = Sizes()
+    """Failed reads make the next ones smaller, but only down to a limit."""
+    sizes = MessageSizes()
     if size != UNKNOWN_SIZE:
-        sizes.saw(3, size, 1000)
-    limits = [sizes.within(3, READ_BYTES)]
+        sizes.note_read(3, size, 1000)
+    limits = [sizes.count_within(3, READ_BYTES)]
     for _ in range(12):
-        sizes.doubt([3])
-        limits.append(sizes.within(3, READ_BYTES))
+        sizes.assume_larger([3])
+        limits.append(sizes.count_within(3, READ_BYTES))
     assert limits == sorted(limits, reverse=True)
     assert limits[1] <= READ_BYTES // UNKNOWN_SIZE
     assert limits[-1] == min(limits[0], 16)
-    sizes.saw(3, size, 50)
-    assert sizes.within(3, READ_BYTES) == limits[0]
+    sizes.note_read(3, size, 50)
+    assert sizes.count_within(3, READ_BYTES) == limits[0]
 
 
 def test_of_bodies_that_are_loaded_later_a_read_shows_as_many_as_a_claim_takes():
-    """Rows whose bodies are stored elsewhere are small; a claim that loads those is not."""
+    """Rows with large bodies elsewhere are small to read; a claim that loads the bodies is not."""
     table = Table()
     large = 1 << 20
     some = [table.id_at(table.time_us + number) for number in range(100)]
@@ -748,7 +748,7 @@ def test_of_bodies_that_are_loaded_later_a_read_shows_as_many_as_a_claim_takes()
 
 
 def test_of_many_that_landed_below_the_boundary_a_claim_takes_a_part():
-    """Their rows are read by id, as many as a slot may list; the cursor waits for the others."""
+    """Late rows are read by id, as many as a slot lists; the cursor waits for the others."""
     table = Table()
     view = table.view()
     before = table.time_us
@@ -759,7 +759,7 @@ def test_of_many_that_landed_below_the_boundary_a_claim_takes_a_part():
     found = []
     while table.time_us < before + 10 * SECOND_US:
         taken = ids_of(table.claim(view, want=4000))
-        assert len(taken) <= MOST_LISTED
+        assert len(taken) <= MAX_LISTED
         found += taken
         table.pass_time(200_000)
     assert sorted(found) == late
@@ -771,21 +771,21 @@ def test_a_slice_that_failed_makes_the_next_one_smaller():
     table.insert(ids.packed(table.time_us * 10, 1, 200))
     table.pass_time(1000)
     assert len(table.receive(poll)) == 10
-    view = poll.registry.views[table.row]
-    supposed = view.reading.sizes.means[0]
+    view = poll.registry.rows[table.row]
+    supposed = view.reads.sizes.means[0]
 
     def fail(operation):
         if isinstance(operation, ReadSlice):
             raise Unavailable("too large")
 
-    table.pass_time(AHEAD_US)
+    table.pass_time(READ_AHEAD_AGE_US)
     with pytest.raises(NotDone):
         table.receive(poll, hook=fail)
-    assert view.reading.sizes.means[0] > supposed
+    assert view.reads.sizes.means[0] > supposed
 
 
 def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
-    """It costs no claim, and keeps no work from being found; a claim of its own takes it, alone."""
+    """A suspect costs no claim there and hides no other work; a claim of its own takes it alone."""
     table = Table()
     poll = table.rounds()
     sent = put(table, 2)
@@ -808,13 +808,13 @@ def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
 
 
 def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
-    """The lock was taken by a head that showed a move in part; the read after that failed."""
+    """The head for the lock showed a mutation in part, and the next read failed: no claim may use it."""
     table = Table()
     _, moved = put(table, 2)
     one, two = table.claim(table.view(), want=2).taken
     table.run(ack.nack(two.lease, (moved,), 20_000, ack.Shared()))
     table.run(ack.free(table.run(ack.ack([one]))))
-    table.pass_time(RIVALS_US)
+    table.pass_time(RIVAL_WINDOW_US)
     put(table)
     table.run(ack.free(table.run(ack.ack(table.claim(want=10).taken))))  # a rival: the lock comes first
     view, execute, reads = table.view(), table.store.execute, []
@@ -832,6 +832,6 @@ def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
     table.store.execute = torn_then_failing
     with pytest.raises(NotDone):
         table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))
-    assert view.known.locked
+    assert view.remembered.locked
     new = put(table)
     assert ids_of(table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))) == new

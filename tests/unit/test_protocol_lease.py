@@ -1,4 +1,4 @@
-"""What holders do to their slots, and what becomes of slots that holders let expire."""
+"""Test what holders do to their slots, and what happens to slots that holders let expire."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table,
 
 
 def held(table: Table, count: int):
-    """So many messages in one lease."""
+    """Claim `count` messages in one lease."""
     table.put(*(table.time_us + number for number in range(count)))
     table.pass_time(1000)
     return table.claim().taken
@@ -92,7 +92,7 @@ def test_extend_after_takeover_is_refused():
 
 
 def last_attempt_together(table: Table) -> list[int]:
-    """Three messages, nacked together, then claimed together for the last time; the worker dies."""
+    """Nack three messages together, and claim them together for the last time; then the worker dies."""
     taken = held(table, 3)
     table.run(ack.nack(taken[0].lease, [one.row.id for one in taken], 0, ack.Shared()))
     again = table.claim().taken
@@ -129,7 +129,7 @@ def test_message_that_kills_alone_is_buried():
 
 @pytest.mark.parametrize("slots", [1, FREED_AT_ONCE + 5])
 def test_slots_of_a_dead_holder_that_list_nothing_alive_keep_nobody_waiting(slots):
-    """It had acked everything, and freed no slot: the next claim gives what else there is, and frees many."""
+    """The holder had acked everything and freed no slot; one claim frees many, and takes other messages."""
     table = Table()
     holder = table.view()
     for _ in range(slots):
@@ -145,7 +145,7 @@ def test_slots_of_a_dead_holder_that_list_nothing_alive_keep_nobody_waiting(slot
 
 
 def test_a_suspect_behind_slots_that_list_nothing_alive_is_taken_alone():
-    """One claim frees those, and holds no more than one suspect."""
+    """One claim frees those slots, and takes no more than one suspect."""
     table = Table()
     holder, gate = table.view(), SuspectGate()
     for alive in (False, True, True):
@@ -180,7 +180,7 @@ def test_open_row_truncated_poll_still_sees_what_lands_late():
 
 @pytest.mark.parametrize("hinted", [False, True])
 def test_after_a_pass_that_found_nothing_an_open_row_is_not_read_from_its_start(hinted):
-    """Nothing is written then; yet what was read is known, and the next looks cross no old tombstones."""
+    """The pass writes nothing, yet the next polls do not cross its old tombstones again."""
     table = Table(name="q.dead", width_ms=600_000)
     row = WideRow("q.dead@1", NOON_US // 1000, -1)
     view = table.view(row)
@@ -191,15 +191,15 @@ def test_after_a_pass_that_found_nothing_an_open_row_is_not_read_from_its_start(
         table.pass_time(20 * SECOND_US)
         assert ids_of(table.claim(view)) == []
         if hinted:  # by the head as it was a moment ago
-            view.reading.floors.by_priority.clear()
+            view.reads.floors.by_priority.clear()
             table.pass_time(1000)
             assert ids_of(table.claim(view)) == []
         behind_us = SETTLE_US + SKEW_US + SECOND_US
-        assert view.reading.floors.by_priority[0] >= table.id_at(table.time_us - behind_us)
+        assert view.reads.floors.by_priority[0] >= table.id_at(table.time_us - behind_us)
 
 
 def test_a_claim_of_an_open_row_that_takes_enough_before_the_present_says_that_there_is_more():
-    """It reads in pieces, and the last one that it reads may hold just what it still wants."""
+    """A claim reads in pieces, and its last piece may hold exactly as many messages as it still wants."""
     table = Table(name="q.dead", width_ms=600_000)
     row = WideRow("q.dead@1", NOON_US // 1000, -1)
     table.put(*(NOON_US + piece * 300_000 + number for piece in range(4) for number in range(5)), row=row)
@@ -209,7 +209,7 @@ def test_a_claim_of_an_open_row_that_takes_enough_before_the_present_says_that_t
 
 
 def outage(table: Table, *, applied: bool):
-    """A hook: conditional mutations go unanswered, applied or not, and serial reads fail."""
+    """Return a hook that leaves conditional mutations unanswered, applied or not, and fails serial reads."""
 
     def hook(operation: object) -> None:
         if type(operation) is Mutate:
@@ -224,7 +224,7 @@ def outage(table: Table, *, applied: bool):
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_an_extend_without_an_answer_is_no_lost_lease(applied):
-    """After an outage the holder goes on with what it holds, whether its last extension stands or not."""
+    """After an outage the holder keeps its messages, whether its last extension was applied or not."""
     table = Table()
     (one,) = held(table, 1)
     for _ in range(2):
@@ -240,7 +240,7 @@ def test_an_extend_without_an_answer_is_no_lost_lease(applied):
 @pytest.mark.parametrize("by", ["claim", "free"])
 @pytest.mark.parametrize("applied", [True, False])
 def test_after_an_extend_without_an_answer_an_acked_slot_is_freed(applied, by):
-    """Whether the extension stands or not, the slot does not wait for its timeout to be free again."""
+    """Whether the extension was applied or not, the slot is freed before its timeout."""
     table = Table()
     view = table.view()
     table.put(table.time_us)
@@ -258,7 +258,7 @@ def test_after_an_extend_without_an_answer_an_acked_slot_is_freed(applied, by):
 
 
 def test_of_finished_slots_only_those_are_freed_that_nobody_else_has_changed():
-    """One mutation frees the rest, and what another consumer holds by now is left alone."""
+    """One mutation frees the others, and leaves a slot alone that another consumer holds."""
     table = Table()
     old = held(table, 1)
     table.pass_time(30 * SECOND_US + SKEW_US)
@@ -273,7 +273,7 @@ def test_of_finished_slots_only_those_are_freed_that_nobody_else_has_changed():
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_nack_without_an_answer_can_be_repeated(applied, count):
-    """The repeat finds out that the first one stands, or does it; the message waits in one slot."""
+    """The repeat learns that the first nack was applied, or applies it; the message waits in one slot."""
     table = Table()
     taken = held(table, count)
     lease, chosen = taken[0].lease, [taken[0].row.id]
@@ -288,7 +288,7 @@ def test_a_nack_without_an_answer_can_be_repeated(applied, count):
 
 
 def test_a_strangers_change_is_a_lost_lease_even_after_an_outage():
-    """Only what this holder itself tried is taken for its own."""
+    """Only changes that the holder tried itself count as its own."""
     table = Table()
     (one,) = held(table, 1)
     with pytest.raises(OutcomeUnknown):

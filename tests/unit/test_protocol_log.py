@@ -28,7 +28,7 @@ def entries(count, **values):
 
 
 def stored(table):
-    """All records by body, of all partitions."""
+    """Return all stored records by body, of all partitions."""
     shards = {op.shard for op in table.log if type(op) is AppendRecords}
     pages = (table.store.execute(ReadRecordPage(shard, 0, 1 << 123, 10_000)) for shard in shards)
     rows = [row for page in pages for row in page.rows()]
@@ -36,7 +36,7 @@ def stored(table):
 
 
 def everything(table, *, spec=SPEC, partitions=range(4), reverse=False, end_us=None):
-    """What a reader of now finds, in its order."""
+    """Return what a reader finds now, in its order."""
     end_us = table.time_us if end_us is None else end_us
     low, high = ids.lowest_at(NOON_US) - 1, spec.horizon(end_us)
     merge = Merge(spec, dict.fromkeys(partitions, high if reverse else low), reverse=reverse)
@@ -76,7 +76,7 @@ def test_writes_without_a_key_take_turns():
 
 
 def test_an_append_without_an_answer_is_repeated_under_its_ids():
-    """So that there is one copy, whether the first try was stored or not."""
+    """There is one copy, whether the first try was stored or not."""
     table, left = Table(), [2]
 
     def hook(operation):
@@ -93,7 +93,7 @@ def test_an_append_without_an_answer_is_repeated_under_its_ids():
 
 
 def test_a_late_answer_does_not_count():
-    """Readers may have passed the ids by then: the records are made again, and the first ones deleted."""
+    """Readers may have passed the ids, so the records are written again, and the first copies deleted."""
     table, slow = Table(), [True]
 
     def hook(operation):
@@ -128,7 +128,7 @@ def test_what_is_never_answered_is_reported_as_what_is_known(error, known):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_merge_is_the_merge_of_its_partitions(reverse):
-    """Over time shards, dense and empty ones, and partitions of very different sizes."""
+    """The order holds over time shards, dense and empty ones, and partitions of very different sizes."""
     rng = Random(5)
     table, state = Table(), WriterState()
     for _ in range(60):
@@ -143,7 +143,7 @@ def test_a_merge_is_the_merge_of_its_partitions(reverse):
 
 
 def test_ids_alone_are_those_of_the_records():
-    """Round for round above those before, without a read of bodies: a stream plans its batches by them."""
+    """A stream plans its batches by ids, which are read in rounds and without bodies."""
     table, state = Table(), WriterState()
     for _ in range(30):
         put(table, *entries(70, partition=len(table.log) % 3), state=state)
@@ -159,7 +159,7 @@ def test_ids_alone_are_those_of_the_records():
 
 
 def test_a_long_silence_costs_few_reads():
-    """A week of empty time shards is passed by the registry, not by looking into each."""
+    """The registry shows a week of empty time shards, so none of them is read."""
     spec = replace(SPEC, partitions=1)
     table = Table()
     put(table, *entries(1), spec=spec)

@@ -1,4 +1,4 @@
-"""A consumer's rounds: where it looks, and how soon."""
+"""Test a consumer's poll rounds: which wide rows it claims from, and how soon."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from cqueue.errors import NotDone
 from cqueue.protocol import ack, shards
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.lock import acquire, make_ready, unlock
+from cqueue.protocol.lock import acquire, prepare_fence, unlock
 from cqueue.protocol.poll import (
     ENOUGH_FOUND,
+    MAX_SEARCH_DELAY_US,
     OTHERS_EVERY_US,
     PROBED_AT_ONCE,
-    PUT_OFF_US,
     SEARCH_EVERY_US,
     Poll,
 )
@@ -55,7 +55,7 @@ def put(table: Table, shard: int, *, now: bool = False) -> WideRow:
 
 
 def took(table: Table, poll: Poll, share=None) -> int:
-    """How many messages one round gives, one claim each."""
+    """Return how many messages one round takes, one claim each."""
     table.run(poll.begin(table.spec, (), share))
     count = 0
     while (claimed := table.run(poll.next_claim(table.spec, 1))) is not None:
@@ -64,7 +64,7 @@ def took(table: Table, poll: Poll, share=None) -> int:
 
 
 def test_a_share_is_looked_at_first_and_all_within_two_seconds():
-    """Workers divide the wide rows among them, and what a dead one leaves waits two seconds at most."""
+    """Workers divide the wide rows, and those of a dead worker wait two seconds at most."""
     table = Table(shards=4)
     poll = started(table)
     mine = put(table, 0)
@@ -80,12 +80,12 @@ def test_a_share_is_looked_at_first_and_all_within_two_seconds():
 
 
 def probed(table: Table) -> list[int]:
-    """Shards whose heads were read since the log was cleared, by a search: a claim reads one alone."""
+    """Return the shards that a search has probed since the store's log was cleared."""
     return sorted(op.wide_row.shard for op in table.log if type(op) is ReadHead)
 
 
 def test_a_busy_search_leaves_out_what_claims_have_seen():
-    """Where this process sends all the time, its claims find what others sent there as well."""
+    """In a process that sends all the time, its own claims also find what others sent there."""
     table = Table(shards=4)
     poll = started(table)
     mine = put(table, 0)
@@ -99,7 +99,7 @@ def test_a_busy_search_leaves_out_what_claims_have_seen():
     put(table, 0)
     put(table, 1)
     table.log.clear()
-    table.pass_time(PUT_OFF_US)
+    table.pass_time(MAX_SEARCH_DELAY_US)
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert other.shard in probed(table)
     assert mine.shard not in probed(table)
@@ -119,7 +119,7 @@ def test_without_a_share_everything_is_looked_at():
 
 
 def shards_of(table: Table, poll: Poll, rounds: int, *hints: Hint, want: int = 1) -> list[int]:
-    """From which wide rows so many rounds receive, a claim each; the first one is told of something."""
+    """Return the shards that several rounds of one claim each take from; the first round has a hint."""
     found = []
     for number in range(rounds):
         table.run(poll.begin(table.spec, hints if number == 0 else ()))
@@ -129,7 +129,7 @@ def shards_of(table: Table, poll: Poll, rounds: int, *hints: Hint, want: int = 1
 
 
 def test_backlogs_of_several_wide_rows_are_drained_in_turn():
-    """Each gives a few claims with the lock kept, then the next; none is searched for meanwhile."""
+    """Each wide row gives a few claims under one lock, then the next one does, without a search."""
     table = Table(shards=4)
     poll = started(table)
     for shard in range(4):
@@ -144,7 +144,7 @@ def test_backlogs_of_several_wide_rows_are_drained_in_turn():
 
 
 def test_a_hint_waits_for_a_few_claims():
-    """Beside a backlog whose lock is kept."""
+    """A hinted wide row has its turn beside a backlog whose lock is kept."""
     table = Table(shards=4)
     poll = started(table)
     for _ in range(20):
@@ -155,7 +155,7 @@ def test_a_hint_waits_for_a_few_claims():
 
 
 def test_a_hint_is_followed_by_no_search():
-    """Where it gives nothing, the round is over: somebody has taken it, and others are looked for in time."""
+    """If a hint finds nothing, another consumer was quicker, and the round ends without a search."""
     table = Table(shards=4)
     poll = started(table)
     mine = put(table, 0)
@@ -165,13 +165,13 @@ def test_a_hint_is_followed_by_no_search():
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert table.run(poll.next_claim(table.spec, 10)) is None
     assert not [op for op in table.log if type(op) is ReadShards]
-    table.pass_time(PUT_OFF_US)
+    table.pass_time(MAX_SEARCH_DELAY_US)
     table.run(poll.begin(table.spec, [hint(mine)]))
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
 
 
 def test_what_a_hint_tells_of_waits_for_no_search_and_the_next_round_makes_it():
-    """Where a message a second comes a search is always due: it comes after the message."""
+    """At a message a second a search is always due; it comes after the hinted message."""
     table = Table(shards=4)
     poll = started(table)
     mine = put(table, 0)
@@ -215,13 +215,13 @@ def test_a_wrong_hint_gives_nothing_and_hides_nothing(wrong):
     table.run(poll.begin(table.spec, [wrong]))
     assert table.run(poll.next_claim(table.spec, 10)) is None
     put(table, 0)
-    table.pass_time(PUT_OFF_US)
+    table.pass_time(MAX_SEARCH_DELAY_US)
     table.run(poll.begin(table.spec, [wrong]))
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
 
 
 def test_many_wide_rows_are_probed_in_turn():
-    """However many have work all the time, the others are looked at next."""
+    """However many wide rows have work all the time, the others are probed next."""
     table = Table(shards=40)
     poll = started(table)
     rows = [put(table, shard) for shard in range(40)]
@@ -239,7 +239,7 @@ def test_many_wide_rows_are_probed_in_turn():
 
 
 def test_a_claim_that_fails_keeps_no_other_waiting():
-    """Other wide rows may give something; if none does, the failure is told."""
+    """Other wide rows may have messages; if none has, the failure is raised."""
     table = Table(shards=4)
     poll = started(table)
     bad, good = put(table, 1), put(table, 2)
@@ -257,7 +257,7 @@ def test_a_claim_that_fails_keeps_no_other_waiting():
 
 
 def test_the_reason_of_a_claim_is_told():
-    """So that operators see how many messages a hint has found, and how many polling."""
+    """Operators see how many messages hints have found, and how many polling has."""
     table = Table(shards=4)
     poll = started(table)
     row = put(table, 0)
@@ -269,7 +269,7 @@ def test_the_reason_of_a_claim_is_told():
 
 
 def test_what_others_send_is_found_beside_much_other_work():
-    """However many wide rows have messages without end, one that nobody gave a hint of has its turn."""
+    """Beside many endless backlogs, a wide row without a hint still has its turn."""
     busy = ENOUGH_FOUND + 2
     table = Table(shards=busy + 1)
     poll = started(table)
@@ -293,7 +293,7 @@ def test_what_others_send_is_found_beside_much_other_work():
 
 
 def test_a_look_for_a_suspect_that_fails_keeps_no_lock():
-    """It stands between two rounds, and the next one may be a while away."""
+    """Such a claim stands between two rounds, and the next round may come much later."""
     table = Table()
     poll = started(table)
     row = put(table, 0)
@@ -318,7 +318,7 @@ def test_a_look_for_a_suspect_that_fails_keeps_no_lock():
 
 
 def test_a_late_hint_does_not_retire_a_wide_row_again():
-    """It costs neither a read nor a Paxos round."""
+    """A late hint costs neither a read nor a Paxos round."""
     table = Table()
     poll = started(table)
     row = put(table, 0)
@@ -326,7 +326,7 @@ def test_a_late_hint_does_not_retire_a_wide_row_again():
     table.run(ack.free(table.run(ack.ack([taken]))))
     table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
     assert took(table, poll) == 0
-    assert poll.registry.views[row].retired
+    assert poll.registry.rows[row].retired
     before = len(table.log)
     table.run(poll.begin(table.spec, [hint(row)]))
     assert table.run(poll.next_claim(table.spec, 10)) is None
@@ -336,7 +336,7 @@ def test_a_late_hint_does_not_retire_a_wide_row_again():
 
 
 def test_a_hint_counts_where_a_search_has_found_the_wide_row_before():
-    """Somebody else has it for a moment: it is looked at again within that moment, not a search later."""
+    """If another consumer holds the wide row, the retry comes within moments, not with the next search."""
     table = Table()
     poll = started(table)
     row = put(table, 0)
@@ -344,9 +344,9 @@ def test_a_hint_counts_where_a_search_has_found_the_wide_row_before():
     poll.work.add(poll.registry.add(table.spec, row, frozenset({0})), Reason.FOUND)
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 1
     put(table, 0)
-    poll.work.add(poll.registry.views[row], Reason.FOUND)
+    poll.work.add(poll.registry.rows[row], Reason.FOUND)
     rival = table.view(row)
-    table.run(make_ready(rival, table.spec))
+    table.run(prepare_fence(rival, table.spec))
     table.run(acquire(rival, table.spec))
 
     def let_go(operation) -> None:
@@ -360,7 +360,7 @@ def test_a_hint_counts_where_a_search_has_found_the_wide_row_before():
 
 
 def test_a_look_for_a_suspect_gives_nothing_that_was_purged():
-    """It stands between two rounds, and goes by nothing that was read ahead."""
+    """Such a claim stands between two rounds, and uses nothing that was read ahead."""
     table = Table()
     poll = started(table)
     row = put(table, 0)
@@ -368,6 +368,6 @@ def test_a_look_for_a_suspect_gives_nothing_that_was_purged():
     table.pass_time(1000)
     table.run(poll.begin(table.spec))
     assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 10
-    poll.work.add(poll.registry.views[row], Reason.SUSPECT)
+    poll.work.add(poll.registry.rows[row], Reason.SUSPECT)
     table.store.execute(DeleteMessages(row, 0, tuple(some)))
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == []

@@ -1,4 +1,4 @@
-"""What readers know of wide rows, and how wide rows and epochs end."""
+"""Test what readers know of wide rows, and how wide rows and epochs end."""
 
 from dataclasses import replace
 
@@ -56,11 +56,11 @@ def test_reader_learns_rows_and_priorities():
     row = register(table, NOON_US)
     registry = reader(table)
     table.run(refresh(registry, table.spec))
-    registry.views[row].rest_until_us = NOON_US + HOUR_US
+    registry.rows[row].rest_until_us = NOON_US + HOUR_US
     register(table, NOON_US, 7)
     table.run(refresh(registry, table.spec))
-    assert registry.views[row].priorities == {0, 7}
-    assert registry.due(NOON_US) == [registry.views[row]]
+    assert registry.rows[row].priorities == {0, 7}
+    assert registry.due(NOON_US) == [registry.rows[row]]
 
 
 def test_rows_of_the_future_are_not_looked_at():
@@ -69,7 +69,7 @@ def test_rows_of_the_future_are_not_looked_at():
     row = register(table, NOON_US + 600 * SECOND_US)
     registry = reader(table)
     table.run(refresh(registry, table.spec))
-    assert row in registry.views
+    assert row in registry.rows
     assert registry.due(table.time_us) == []
     assert len(registry.due(table.time_us + 600 * SECOND_US)) == 1
 
@@ -103,7 +103,7 @@ def test_failed_refresh_keeps_what_is_known():
         table.run(refresh(registry, table.spec), fail)
     late = register(table, NOON_US + HOUR_US)
     table.run(refresh(registry, table.spec))
-    assert {row, late} <= set(registry.views)
+    assert {row, late} <= set(registry.rows)
 
 
 def test_oldest_epoch_moves_over_empty_epochs_only():
@@ -218,7 +218,7 @@ def test_stale_producer_cannot_bring_back_a_retired_row():
 
 
 class _HalfAPack(MemoryStore):
-    """One whose reads of ids show a pack that has no bodies, until it is deleted."""
+    """A store whose reads of ids show a pack that has no bodies, until it is deleted."""
 
     def __init__(self, now, pack):
         super().__init__(now)
@@ -235,7 +235,7 @@ class _HalfAPack(MemoryStore):
 
 
 def test_what_only_seems_to_be_live_keeps_no_row_for_ever():
-    """The remains of a pack that nobody acknowledged, whose only whole copy was lost."""
+    """A pack without a whole copy, whose send was never acknowledged, is deleted."""
     table = Table()
     table.store = _HalfAPack(lambda: table.time_us, ids.packed(NOON_US * 10, 5, 3))
     register(table, NOON_US)

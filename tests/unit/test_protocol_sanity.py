@@ -1,4 +1,4 @@
-"""Times that nobody can have written, and rows in quarantine, stop no wide row."""
+"""Test that impossible times, and rows in quarantine, stop no wide row."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ END = (1 << 124) - 1
 
 
 def write(table, *, lock=None, cursors=(), slots=()):
-    """Put rows into the head, whatever stands there."""
+    """Write rows into the head, over all that is stored."""
     partition = table.store._partition(table.row)
     partition.lock = lock or partition.lock
     partition.cursors.update({row.priority: row for row in cursors})
@@ -42,7 +42,7 @@ def slot(state, some, number=0, due_ms=0):
 
 @pytest.mark.parametrize("fence", [5, NOON_US, 2**63 - 1])
 def test_a_lease_that_nobody_can_have_is_no_lease(fence):
-    """Until in 31 years: a claim takes the lock, and writes a fence that can be stored."""
+    """A claim takes a lock until in 31 years, and writes a fence that can be stored."""
     table = Table()
     some = table.put(NOON_US)
     write(table, lock=LockRow(LockState.LOCKED, b"x", (NOON_US + YEARS_31_US) // 1000, fence))
@@ -51,7 +51,7 @@ def test_a_lease_that_nobody_can_have_is_no_lease(fence):
 
 
 def test_a_lease_that_somebody_may_have_is_kept():
-    """A lock within its lease is left alone, then taken."""
+    """A claim leaves a lock alone within its lease, then takes it."""
     table = Table()
     some = table.put(NOON_US)
     write(table, lock=LockRow(LockState.LOCKED, b"x", NOON_US // 1000 + table.spec.lease_ms, 5))
@@ -62,7 +62,7 @@ def test_a_lease_that_somebody_may_have_is_kept():
 
 @given(st.none() | st.integers(-(2**63), 2**63 - 1), st.integers(1, LAST_FENCE - 1))
 def test_a_fence_can_be_stored_and_grows_where_it_was_sane(stored, now_us):
-    """Whatever stands there."""
+    """The next fence is valid for any stored one."""
     fence = next_fence(stored, now_us)
     assert now_us <= fence <= LAST_FENCE
     assert stored is None or not 0 <= stored < LAST_FENCE or fence > stored
@@ -78,7 +78,7 @@ def test_a_fence_can_be_stored_and_grows_where_it_was_sane(stored, now_us):
     ],
 )
 def test_a_lost_cursor_hides_no_message(lost):
-    """What stands below it is found by a sweep, what comes after it at once; and it is written anew."""
+    """A sweep finds messages below the cursor, a slice those above it, and the cursor is written anew."""
     table = Table()
     old = table.put(NOON_US - 20 * SECOND_US, NOON_US - 10 * SECOND_US)
     write(table, cursors=(lost,))
@@ -95,14 +95,14 @@ def test_a_lost_cursor_hides_no_message(lost):
 
 
 def test_another_clock_a_little_ahead_loses_no_cursor():
-    """Only what no clock of a deployment shows is taken for damage."""
+    """Only a time that no clock of a deployment shows counts as damage."""
     at = CursorRow(0, 0, ids.highest_at(NOON_US + AHEAD_US))
     assert not is_lost(at, NOON_US)
     assert not is_lost(restarted(at, NOON_US), NOON_US)
 
 
 def test_a_timeout_in_31_years_is_over():
-    """Its messages come again."""
+    """The slot's messages are delivered again."""
     table = Table()
     some = table.put(NOON_US)
     write(table, slots=(slot(SlotState.CLAIMED, some, due_ms=(NOON_US + YEARS_31_US) // 1000),))
@@ -110,7 +110,7 @@ def test_a_timeout_in_31_years_is_over():
 
 
 def test_what_a_quarantined_slot_lists_is_not_claimed():
-    """Nor is the slot overwritten, and the next messages get slots of their own."""
+    """The slot is not overwritten either, and the next messages get slots of their own."""
     table = Table()
     held = table.put(NOON_US - SECOND_US)
     aside = slot(SlotState.QUARANTINED, held)
@@ -123,7 +123,7 @@ def test_what_a_quarantined_slot_lists_is_not_claimed():
 
 
 def test_a_wide_row_with_a_quarantined_slot_is_retired_once_nothing_lives_in_it():
-    """A slot that lists nothing alive keeps nothing."""
+    """A quarantined slot without a live message keeps no wide row."""
     table = Table()
     write(table, slots=(slot(SlotState.QUARANTINED, [table.id_at(NOON_US)]),))
     table.time_us = table.end_us + 10 * SECOND_US
@@ -132,7 +132,7 @@ def test_a_wide_row_with_a_quarantined_slot_is_retired_once_nothing_lives_in_it(
 
 
 def test_a_wide_row_with_a_quarantined_message_stays_and_rests():
-    """It is not dropped with what an operator has to see, and is looked at seldom."""
+    """The wide row keeps what an operator has to see, and is probed seldom."""
     table = Table()
     held = table.put(NOON_US)
     write(table, slots=(slot(SlotState.QUARANTINED, held),))
@@ -147,7 +147,7 @@ def test_a_wide_row_with_a_quarantined_message_stays_and_rests():
 
 
 def packed(table, at_us, count):
-    """The ids of a pack at that time."""
+    """Return the ids of a pack at that time."""
     return list(ids.packed(at_us * 10, next(table._numbers), count))
 
 
@@ -170,7 +170,7 @@ def over(table):
 
 
 def passed(table, view, seconds=400):
-    """What polls of these seconds deliver; each message is acked at once."""
+    """Return what polls at these seconds deliver; each message is acked at once."""
     found = []
     for _ in range(seconds):
         table.pass_time(SECOND_US)
@@ -183,7 +183,7 @@ def passed(table, view, seconds=400):
 
 @pytest.mark.parametrize("gap_s", [0.05, 0.3, 0.5, 0.6, 1])
 def test_a_pass_deletes_nothing_that_it_has_not_read(gap_s):
-    """More strays than one read of ids shows, and others behind: all are delivered, none is a phantom."""
+    """More strays than one read of ids shows are all delivered, and none is deleted as a phantom."""
     table = Table()
     view = over(table)
     strays = [id_ for _ in range(3) for id_ in packed(table, NOON_US + SECOND_US, 100)]
@@ -193,7 +193,7 @@ def test_a_pass_deletes_nothing_that_it_has_not_read(gap_s):
 
 
 def test_a_pass_delivers_what_stands_around_a_quarantined_slots_messages():
-    """They fill an answer, and are neither delivered nor deleted; the packs around them are delivered."""
+    """Quarantined ids fill a page, and are neither delivered nor deleted; packs around them are delivered."""
     table = Table()
     view = over(table)
     at_us = NOON_US + 5 * SECOND_US
@@ -208,7 +208,7 @@ def test_a_pass_delivers_what_stands_around_a_quarantined_slots_messages():
 
 @pytest.mark.parametrize("gap_s", [1, 40])
 def test_a_pass_goes_on_behind_a_row_in_quarantine(gap_s):
-    """What stands behind it is delivered, near or far."""
+    """Messages behind the row are delivered, near or far."""
     table = Table()
     view = over(table)
     held = table.put(NOON_US + SECOND_US)
@@ -218,7 +218,7 @@ def test_a_pass_goes_on_behind_a_row_in_quarantine(gap_s):
 
 
 def test_a_pass_goes_on_behind_many_messages_in_quarantine():
-    """More than one read of ids shows."""
+    """The quarantined messages fill more than one read of ids."""
     table = Table()
     view = over(table)
     held = table.put(*(NOON_US + SECOND_US + at for at in range(250)))
@@ -246,7 +246,7 @@ def test_a_slot_with_the_last_number_does_not_drive_others_beyond_it():
 
 
 def test_a_wide_row_that_is_not_over_was_not_dropped():
-    """A lock that says so is a free one."""
+    """A lock that says so counts as free."""
     table = Table()
     some = table.put(NOON_US)
     write(table, lock=LockRow(LockState.RETIRED, b"x", 0, 5))
@@ -274,7 +274,7 @@ class Damaged:
 
 
 def test_a_damaged_message_is_passed_over_once():
-    """The boundary moves past it, so that it is not found again by every poll."""
+    """The boundary moves past the message, so that not every poll finds it again."""
     table = Table()
     first, damaged, last = table.put(NOON_US - 3, NOON_US - 2, NOON_US - 1)
     table.store = Damaged(table.store, [damaged, *table.put(NOON_US)])
@@ -292,7 +292,7 @@ def test_a_damaged_message_is_passed_over_once():
 
 
 def test_a_wide_row_with_a_damaged_message_is_kept():
-    """Nor is it deleted as a pack that only seems to live."""
+    """The message is not deleted as a pack without a message either."""
     table = Table()
     pack = list(ids.packed(ids.ticks_of(table.id_at(NOON_US)), 1, 3))
     table.insert(pack)
@@ -323,7 +323,7 @@ def rows_of_a_head():
 
 @given(rows_of_a_head())
 def test_whatever_stands_in_a_head_a_claim_goes_on(rows):
-    """Any column null or absurd: a message that no slot lists is delivered within two minutes."""
+    """With any column null or absurd, an unlisted message is delivered within two minutes."""
     table = Table()
     told = []
     head = codec.head(rows, lambda place, reason: told.append((place, reason)))

@@ -1,4 +1,4 @@
-"""Sending as a protocol: repeats, late answers, unknown outcomes, partial failures."""
+"""Test sending as a protocol: repeats, late answers, unknown outcomes, partial failures."""
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
@@ -32,7 +32,7 @@ def live(table: Table, flush) -> int:
 
 
 def failing(kind: type, error: Exception, times: int = 1):
-    """A hook that lets so many operations of a kind fail before they reach the store."""
+    """Return a hook that fails the first `times` operations of a kind before they reach the store."""
     left = [times]
 
     def hook(operation: object) -> None:

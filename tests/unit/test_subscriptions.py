@@ -1,4 +1,4 @@
-"""Subscriptions: every record is handled, in the order of its partition, whatever becomes of members."""
+"""Test subscriptions: every record is handled, in the order of its partition, whatever happens to members."""
 
 import threading
 import time
@@ -23,8 +23,8 @@ from cqueue.errors import (
 from cqueue.log import LogConfig, running
 from cqueue.log import member as members
 from cqueue.log.delivery import RetryPolicy, batched
-from cqueue.log.held import Held
-from cqueue.log.pace import Pace
+from cqueue.log.held import OwnedPartitions
+from cqueue.log.pace import MemberOptions
 from cqueue.log.protocol import progress
 from cqueue.log.protocol.definition import Origin
 from cqueue.store.memory import MemoryStore
@@ -80,7 +80,7 @@ def test_every_record_is_handled_once_in_the_order_of_its_partition(client, log,
 
 
 def test_a_later_member_goes_on_where_the_last_one_was(client, log, store):
-    """Whether that one said good-bye or not: what was written down is not done again."""
+    """Records below a written position are not repeated, whether the last member left or died."""
     fill(log, store, 20)
     first = Member(client)
     first.live()
@@ -112,7 +112,7 @@ def test_listeners_are_called_in_turn_and_the_position_waits_for_all(client, log
     member = Member(client, listeners=[first, second])
     member.pulse()
     member.work(5)
-    assert member.subscription._held.lanes.by_partition[0].done < log_ids(log)[0]
+    assert member.subscription._owned.backlogs.by_partition[0].done < log_ids(log)[0]
     member.live(20)
     # What the first one has done it is not asked to do again.
     assert [number for who, number in calls if who == "first"] == [0, 1, 2]
@@ -134,7 +134,7 @@ def test_a_listener_may_have_batches_of_one_partition(client, log, store):
 
 
 def test_topics_and_partitions_can_be_chosen(client, log, store):
-    """What is not wanted is passed, and not looked at again."""
+    """Unwanted records are passed, and not read again."""
     fill(log, store, 90)
     member = Member(client, topics=frozenset({"t1"}), partitions=[1, 3])
     member.live()
@@ -181,7 +181,7 @@ def test_new_partitions_are_read_from_their_beginning(client, log, store):
 
 
 def test_a_record_that_fails_waits_alone(client, log, store):
-    """Its partition waits with it, because of the order; others go on."""
+    """Its partition waits with it, to keep the order; other partitions go on."""
     fill(log, store, 40)
     failing, began = [True], store.time_us
 
@@ -205,7 +205,7 @@ def test_a_record_that_fails_waits_alone(client, log, store):
 
 
 def test_what_fails_to_the_end_goes_to_the_dead_letter_log(client, log, store):
-    """With why, where from and for whom; the rest goes on, in order."""
+    """The letter says why, from where and for which subscription; other records go on, in order."""
     fill(log, store, 20, headers={"a": "1"}, key="k")
     calls = Counter()
 
@@ -234,7 +234,7 @@ def test_what_fails_to_the_end_goes_to_the_dead_letter_log(client, log, store):
 
 
 def test_a_listener_that_fails_says_so_and_which_record_it_was(client, log, store, caplog):
-    """One line for each attempt, the last one with its traceback; of the record nothing but its id."""
+    """Each attempt logs one line, the last one with a traceback, and only the record's id."""
     fill(log, store, 1, partition=1, headers={"card": "4929"}, key="4929")
 
     def refuse(_record):
@@ -330,7 +330,7 @@ def test_a_paused_subscription_waits_and_goes_on(client, log, store):
 
 @pytest.mark.usefixtures("log")
 def test_a_definition_of_a_newer_version_keeps_what_only_that_one_knows(client, store):
-    """Where a subscription began is read, and pausing it erases nothing."""
+    """An older client reads the origin, and pausing erases no newer setting."""
     member = Member(client)
     member.step()
     key = member.subscription._key
@@ -344,7 +344,7 @@ def test_a_definition_of_a_newer_version_keeps_what_only_that_one_knows(client, 
 
 
 def test_positions_can_be_moved_back_and_on(client, log, store):
-    """Members go on from there, and a checkpoint that they had in mind does not undo it."""
+    """Members go on from the new positions, and a checkpoint under way does not undo the move."""
     fill(log, store, 40)
     member = Member(client)
     member.live()
@@ -422,7 +422,7 @@ def test_a_deleted_log_leaves_no_subscription(client, log, store):
 
 
 def test_a_move_in_the_middle_of_a_record_counts(client, log, store):
-    """The record in hand is finished, its checkpoint is not written over the new position."""
+    """The record in hand is finished, and its checkpoint does not overwrite the new position."""
     fill(log, store, 10, partition=1)
 
     def listener(record):
@@ -468,7 +468,7 @@ def test_a_forgotten_position_is_an_error_or_the_earliest(client, store):
 
 
 def test_a_position_does_not_grow_old_where_no_records_come(client):
-    """A quiet partition's position moves on: nothing was missed, so nothing is an error."""
+    """The position of a quiet partition moves on: nothing was missed, so nothing is an error."""
     made_log(client, ttl=timedelta(minutes=1))
     member = Member(client)
     member.live(180)
@@ -478,21 +478,21 @@ def test_a_position_does_not_grow_old_where_no_records_come(client):
 
 
 def test_no_more_is_read_while_many_wait(client, log, store):
-    """Back-pressure: a listener that does not get on does not fill the memory."""
+    """A slow listener does not fill the memory."""
     fill(log, store, 2000)
 
     def listener(_):
         raise ValueError("not now")
 
-    member = Member(client, listener, policy=RetryPolicy(0, lambda _: 100.0), pace=Pace(buffer=50))
+    member = Member(client, listener, policy=RetryPolicy(0, lambda _: 100.0), pace=MemberOptions(buffer=50))
     member.live()
-    waiting = len(member.subscription._held.lanes)
+    waiting = len(member.subscription._owned.backlogs)
     reads = []
     store.trouble = lambda op: reads.append(op) if type(op) is ReadRecordPage else None
     fill(log, store, 100, start=2000)
     member.live()
     assert waiting >= 50
-    assert len(member.subscription._held.lanes) == waiting
+    assert len(member.subscription._owned.backlogs) == waiting
     assert reads == []
 
 
@@ -500,7 +500,7 @@ def test_no_more_is_read_while_many_wait(client, log, store):
 
 
 def test_members_share_the_partitions(client, store):
-    """Each is read by one of them, and all of them have some."""
+    """Each partition is read by one member, and each member has some."""
     log = made_log(client, partitions=16)
     members = [Member(client) for _ in range(3)]
     live_together(members)
@@ -559,7 +559,7 @@ def test_a_member_that_leaves_gives_back_at_once(client):
 
 
 def test_a_paused_owner_calls_no_listener_and_moves_no_position(client, log, store):
-    """It wakes up with records in hand, after others have read on; it finds out before it goes on."""
+    """The owner wakes up with records in hand after a takeover, and finds out before it goes on."""
     fill(log, store, 40)
     paused = Member(client)
     paused.pulse()
@@ -575,14 +575,14 @@ def test_a_paused_owner_calls_no_listener_and_moves_no_position(client, log, sto
     paused.work(50)
     assert paused.handled == before
     assert paused.partitions == []
-    paused.subscription._reading.checkpoint()
+    paused.subscription._loop.checkpoint()
     after = other.subscription.positions()
     assert all(after[p].locate()[2] >= at.locate()[2] for p, at in positions.items())
     assert sorted(numbers(other.handled)) == list(range(50)), "nothing was written down by the paused one"
 
 
 def test_a_paused_owner_whose_heart_beats_before_it_looks_is_no_safer(client, log, store):
-    """Its heartbeat thread may run first: what it held before the gap is not trusted."""
+    """Its heartbeat thread may run first: ownership from before the gap is not trusted."""
     fill(log, store, 40)
     paused = Member(client)
     paused.pulse()
@@ -591,14 +591,14 @@ def test_a_paused_owner_whose_heart_beats_before_it_looks_is_no_safer(client, lo
     store.pass_time(seconds=10)
     other = Member(client)
     other.live(3)
-    paused.subscription._member.beat()
+    paused.subscription._member.heartbeat()
     before = list(paused.handled)
     paused.work(50)
     assert paused.handled == before
 
 
 def test_a_paused_owner_that_nobody_missed_goes_on(client, log, store):
-    """It verifies what it holds with a new fence, so that nobody takes it over in that moment."""
+    """The owner renews its fences, so that no other member takes over in that moment."""
     fill(log, store, 40)
     member = Member(client)
     member.pulse()
@@ -624,11 +624,13 @@ def _try_many(count):
 
 
 def without_confirming(monkeypatch):
-    monkeypatch.setattr(Held, "is_confirmed", lambda _: True)
+    monkeypatch.setattr(OwnedPartitions, "is_confirmed", lambda _: True)
 
 
 def without_noticing_gaps(monkeypatch):
-    monkeypatch.setattr(members.Member, "spell", lambda self: 1 if self.driver.clock.now_us() else None)
+    monkeypatch.setattr(
+        members.Member, "trust_period", lambda self: 1 if self.driver.clock.now_us() else None
+    )
 
 
 def without_new_fences(monkeypatch):
@@ -644,14 +646,14 @@ def without_expiry(monkeypatch):
     [without_confirming, without_noticing_gaps, without_new_fences, without_expiry],
 )
 def test_each_rule_is_needed(monkeypatch, broken):
-    """Without it some schedule lets two read a partition, moves a position back, or misses records."""
+    """Without the rule, some schedule breaks ownership, moves a position back, or misses records."""
     broken(monkeypatch)
     with pytest.raises(AssertionError):
         _try_many(200)
 
 
 def _try_schedule(store, rng):
-    """Duplicates lie only between what a member had done and what it had written down."""
+    """Run one schedule, in which only records between a success and its checkpoint may repeat."""
     doors = [Through(store, rng.choice((0, 250_000, -250_000))) for _ in range(3)]
     clients = [client_on(door) for door in doors]
     log = made_log(clients[0], partitions=3)
@@ -687,13 +689,13 @@ def _member(client, number, calls, **options):
     member = Member(
         client, lambda record: calls.append(("done", number, record.partition, record)), **options
     )
-    tell = member.subscription._held._report
+    tell = member.subscription._owned._report
 
     def report(what, partition, position):
         calls.append((what, number, partition, position))
         tell(what, partition, position)
 
-    member.subscription._held._report = report
+    member.subscription._owned._report = report
     return member
 
 
@@ -702,7 +704,7 @@ def fill_one(log, number):
 
 
 def _trouble(rng):
-    """Now and then an operation of the subscription fails, or seems to."""
+    """Fail an operation of the subscription now and then, or leave its outcome unknown."""
 
     def trouble(operation):
         if type(operation) in (ChangePositions, BeatMember, ReadSubscription) and rng.random() < 0.3:
@@ -714,7 +716,7 @@ def _trouble(rng):
 
 
 def judge(calls, sent):
-    """0 missed; one holder at a time; each stretch in order and without a gap; repeats explained."""
+    """Check a schedule: no record missed, one owner at a time, order kept, each repeat explained."""
     done = [int(at.body) for what, _, _, at in calls if what == "done"]
     assert set(done) == set(range(sent)), "missed"
     for partition in {call[2] for call in calls}:
@@ -744,7 +746,7 @@ def _judge_partition(calls):
 
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_checkpoint_without_an_answer_is_settled_by_a_serial_read(client, log, store, applied):
-    """Three answers: the member goes on whichever it was, and does nothing twice."""
+    """The member goes on with any of three outcomes, and repeats nothing."""
     fill(log, store, 40)
     member = Member(client)
     lost = [3]
@@ -794,7 +796,7 @@ class Crashed(BaseException):
 
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_crash_at_any_operation_misses_nothing_and_keeps_the_order(applied):
-    """What is done again was not written down yet: it lies between a success and its checkpoint."""
+    """A repeated record lies between a success and its checkpoint."""
     at = 0
     while _crash_at(at, applied=applied):
         at += 1
@@ -802,14 +804,14 @@ def test_a_crash_at_any_operation_misses_nothing_and_keeps_the_order(applied):
 
 
 def _crash_at(at, *, applied):
-    """Whether there was an operation of that number."""
+    """Crash at the operation of that number; return whether there was one."""
     store = Clocked()
     door = Through(store)
     with client_on(store) as client:
         log = made_log(client, partitions=3)
         fill(log, store, 30)
         calls, left = [], [at]
-        victim = _member(client_on(door), 0, calls, pace=Pace(checkpoint_records=4))
+        victim = _member(client_on(door), 0, calls, pace=MemberOptions(checkpoint_records=4))
 
         def trouble(operation):
             left[0] -= 1
@@ -837,7 +839,7 @@ def _crash_at(at, *, applied):
 
 
 def test_an_idle_subscription_costs_at_most_two_statements_a_second(store):
-    """One member, 16 partitions, in its own time: heartbeats, looks, peeks, configuration, clock."""
+    """One member with 16 partitions sends heartbeats, and reads members, partitions and configuration."""
     counted = []
 
     class Counting(Through):
@@ -859,7 +861,7 @@ def test_an_idle_subscription_costs_at_most_two_statements_a_second(store):
 
 
 def _run_by_itself(member, store, seconds):
-    """Both threads of a member, each waiting as long as it says."""
+    """Run both threads of a member, each waiting as long as it says."""
     end_us = store.time_us + seconds * 1_000_000
     pulse_us = step_us = store.time_us
     while store.time_us < end_us:
@@ -877,7 +879,7 @@ def _run_by_itself(member, store, seconds):
 
 @pytest.fixture
 def live_log():
-    """A log in real time."""
+    """Return a log in real time."""
     with cqueue.connect("memory://") as client:
         yield client, client.create_log("events", LogConfig(partitions=2))
 
@@ -922,16 +924,16 @@ def test_a_listener_may_end_a_subscription_that_has_a_thread_of_its_own(live_log
         "events", name="b", listeners=[lambda _: answers.append(subscription.stop())]
     )
     subscription.start()
-    wait_until(lambda: not subscription._running.thread.is_alive())
+    wait_until(lambda: not subscription._threads.thread.is_alive())
     assert answers == [False]
     assert subscription.stop() is True
 
 
 def test_a_member_without_a_heart_ends(live_log, monkeypatch):
-    """Whatever it is that stopped it: it would never look again."""
+    """A member whose heartbeat thread fails would never see a takeover."""
     client, _ = live_log
     subscription = client.subscribe("events", name="b", listeners=[print])
-    monkeypatch.setattr(subscription._member, "pulse", lambda: 1 / 0)
+    monkeypatch.setattr(subscription._member, "beat_and_read", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         subscription.run()
 
@@ -942,7 +944,7 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
     log.append("t", b"x")
     found, left = [], [5]
     subscription = client.subscribe("events", name="b", listeners=[found.append])
-    step = subscription._reading.step
+    step = subscription._loop.step
 
     def refused_at_first():
         if left[0]:
@@ -950,7 +952,7 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
             raise Refused("no grant")
         return step()
 
-    monkeypatch.setattr(subscription._reading, "step", refused_at_first)
+    monkeypatch.setattr(subscription._loop, "step", refused_at_first)
     monkeypatch.setattr(running, "LASTING_S", 0.01)
     with subscription:
         wait_until(lambda: found)
@@ -964,7 +966,7 @@ def test_what_ends_a_subscription_is_raised_by_stop(live_log):
     subscription.start()
     client.delete_log("events")
     subscription._specs._known = None
-    wait_until(lambda: not subscription._running.thread.is_alive())
+    wait_until(lambda: not subscription._threads.thread.is_alive())
     with pytest.raises(LogNotFound):
         subscription.stop()
 

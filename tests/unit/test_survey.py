@@ -1,4 +1,4 @@
-"""Walking through a whole wide row: everything is seen, and no read crosses what Cassandra refuses to."""
+"""Test walks through a wide row: they miss nothing, and no read crosses more than Cassandra allows."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ def pieces(width_ms: int, tombstones: int = 0) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("width_ms", [1000, 30_000, 3_600_000, 30 * 24 * 3_600_000])
 def test_the_pieces_of_a_walk_leave_nothing_out(width_ms):
-    """Each begins where the one before ended, from the lowest id to the highest; there are not too many."""
+    """Each piece begins where the last one ended, from the lowest id to the highest, in a bounded number."""
     found = pieces(width_ms)
     assert (found[0][0], found[-1][1]) == (ids.START, END)
     assert all(before[1] == after[0] for before, after in pairwise(found))
@@ -41,7 +41,7 @@ def test_a_walk_goes_in_shorter_steps_where_tombstones_lie():
 
 
 def test_a_full_page_is_read_on_behind_its_last_id():
-    """The end of the piece stays where it is."""
+    """The end of the piece stays the same."""
     walk = Walk(spec(30_000), ROW)
     upto, last = walk.upto, ids.lowest_at(1_700_000_000_200_000)
     walk.passed(last, 0)

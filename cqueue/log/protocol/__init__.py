@@ -1,1 +1,1 @@
-"""How a log is written and read, as generators over store operations: no I/O, no threads, no wall clock."""
+"""The log protocol as generators over store operations: no I/O, no threads, no wall clock."""

@@ -1,4 +1,4 @@
-"""Appending to a log: ids in order, one write for each partition. When an append counts: see `writing`."""
+"""Append to a log: ids in order, one write for each partition. `writing` says when an append counts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cqueue.store.log_operations import (
 from cqueue.store.operations import Operation
 
 ROW_BYTES = 100
-"""Of a record, besides its body."""
+"""Bytes that a record is assumed to have beside its body: id, topic, and Cassandra's overhead."""
 
 
 class Entry(NamedTuple):
-    """A record to append, its limits checked. partition: None for the key's, or any."""
+    """A record to append, with its limits checked. partition: None for that of the key, or any."""
 
     topic: str
     body: bytes
@@ -36,25 +36,25 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Write(Part):
-    """Records of one Cassandra partition."""
+    """Records of one Cassandra partition that are written together."""
 
     shard: LogShard
     rows: list[RecordRow] = field(default_factory=list)
 
 
 def append(spec: LogSpec, state: WriterState, entries: Sequence[Entry]) -> Proto[list[Write]]:
-    """Store records; each write says what became of its part."""
+    """Store records; return writes that each tell the outcome of their records."""
     return (yield from Appending(spec, state).write(entries))
 
 
 class Appending(Writer[LogSpec, WriterState, Entry, Write]):
-    """Writes records."""
+    """The writer of records."""
 
     rows_in_flight = 4000
     copy_may = "readers may have passed it"
 
     def parts_of(self, entries: Sequence[Entry], now_us: int, bits: Bits) -> list[Write]:
-        """Writes by partition; those without one go together to the next one."""
+        """Group records into writes by partition; those without one go together to the next partition."""
         open_: dict[tuple[int | None, int], Write] = {}
         done: list[Write] = []
         for place, entry in enumerate(entries):
@@ -84,27 +84,27 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
         return self.state.turn % self.spec.partitions
 
     def insert(self, part: Write) -> Operation[Any]:
-        """Its records."""
+        """Return the insert of the write's records."""
         return AppendRecords(part.shard, tuple(part.rows), self.spec.ttl_s)
 
     def places(self, part: Write) -> set[LogShard]:
-        """Its partition."""
+        """Return the write's Cassandra partition."""
         return {part.shard}
 
     def registrations(self, new: set[Any]) -> list[Operation[Any]]:
-        """Rows of the registry."""
+        """Return the writes of these partitions to the registry."""
         return [RegisterLogShard(shard, self.spec.registry_ttl_s) for shard in new]
 
     def judge(self, part: Write, now_us: int) -> tuple[list[Write], Write | None]:
-        """A write with one late record is made again as a whole: so the order is kept."""
+        """Write a part with one late record again as a whole, so that the records keep their order."""
         if writing.in_time(self.spec, part.rows[0].id, now_us):  # the first id is the earliest
             return [part], None
         return [], part
 
     def successor(self, late: Write, time_us: int, now_us: int) -> Write:
-        """A write to the same partition."""
+        """Return an empty write to the same partition of the log."""
         return Write(shard=self.spec.shard_at(late.shard.partition, time_us))
 
     def delete(self, late: Write) -> Proto[None]:
-        """All of its records."""
+        """Delete the write's records."""
         yield from DeleteRecords(late.shard, tuple(row.id for row in late.rows))

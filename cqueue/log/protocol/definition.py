@@ -1,4 +1,4 @@
-"""What a subscription is: where it began, and whether it is paused. Changed on the version that was seen."""
+"""Define subscriptions: where one began, and whether it is paused. Changes are conditional on its version."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ from cqueue.store.subscriptions import (
 
 ACTIVE, PAUSED = "active", "paused"
 LAST_POSITION = ids.lowest_at(decode.LAST_MS * 1000)
+"""The highest position that is not damaged."""
 TRIES = 4
+"""Tries of a definition's insert: only a missing answer costs one."""
 CHANGE_TRIES = 20
+"""Tries of a change: a failed try needs another client's change in that moment, or a missing answer."""
 
 
 class Origin(NamedTuple):
-    """Where partitions without a position begin. None stands for the earliest record.
+    """Where partitions without a stored position begin. None stands for the earliest record.
 
-    partitions: how many there were; those added later are read from their beginning.
+    partitions: the number of partitions when the subscription was made. Those added later are read from their
+    beginning. default: the position of all others. own: positions of single partitions.
     """
 
     partitions: int
@@ -39,16 +43,16 @@ class Origin(NamedTuple):
     own: Mapping[int, int]
 
     def of(self, partition: int) -> int | None:
-        """The position of one of them."""
+        """Return where a partition begins."""
         return self.own.get(partition, self.default) if partition < self.partitions else None
 
     def to_json(self) -> str:
-        """As stored."""
+        """Return the stored form."""
         return json.dumps({"partitions": self.partitions, "default": self.default, "own": self.own})
 
     @classmethod
     def from_json(cls, text: str) -> Origin:
-        """What `to_json` wrote.
+        """Read what `to_json` wrote.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: this library did not write it.
@@ -66,10 +70,10 @@ def _position(value: Any) -> int:
 
 
 def origin_of(key: SubscriptionKey, row: DefinitionRow, now_us: int, report: decode.Report) -> Origin:
-    """Where the subscription began.
+    """Return where a subscription began.
 
     Raises:
-        DamagedRow: the definition does not say so any more.
+        DamagedRow: the definition's origin is damaged.
     """
     place = Damage("subscriptions", key.log, (*key, decode.DEFINITION, 0, ""), "config")
     origin = decode.parsed(place, lambda: Origin.from_json(row.config), report)
@@ -79,10 +83,10 @@ def origin_of(key: SubscriptionKey, row: DefinitionRow, now_us: int, report: dec
 
 
 def definition_of(rows: SubscriptionRows) -> DefinitionRow | None:
-    """The definition, if there is one.
+    """Return the definition among the rows of a subscription, if there is one.
 
     Raises:
-        DamagedRow: it cannot be read.
+        DamagedRow: the definition is damaged.
     """
     if rows.broken is not None:
         raise decode.error(rows.broken[0])
@@ -90,7 +94,7 @@ def definition_of(rows: SubscriptionRows) -> DefinitionRow | None:
 
 
 def define(key: SubscriptionKey, origin: Origin) -> Proto[DefinitionRow]:
-    """The definition, made now if there is none."""
+    """Return the stored definition; create it if there is none."""
     for _ in range(TRIES):
         stored = definition_of((yield from ReadSubscription(key, serial=True)))
         if stored is not None:
@@ -105,7 +109,7 @@ def define(key: SubscriptionKey, origin: Origin) -> Proto[DefinitionRow]:
 
 
 def set_state(key: SubscriptionKey, state: str) -> Proto[None]:
-    """Pause or resume all members; they follow at their next look."""
+    """Pause or resume a subscription. state: ACTIVE or PAUSED; members follow at their next read."""
     for _ in range(CHANGE_TRIES):
         stored = yield from defined(key)
         if stored.state == state:
@@ -113,16 +117,16 @@ def set_state(key: SubscriptionKey, state: str) -> Proto[None]:
         try:
             yield from ChangeDefinition(key, stored._replace(state=state), stored.version)
         except OutcomeUnknown:
-            continue  # the serial read tells
+            continue  # the serial read shows the outcome
     raise NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
 
 
 def defined(key: SubscriptionKey) -> Proto[DefinitionRow]:
-    """The definition as it stands.
+    """Return the definition, read at serial consistency.
 
     Raises:
         LogNotFound: there is no such subscription.
-        DamagedRow: it cannot be read.
+        DamagedRow: the definition is damaged.
     """
     stored = definition_of((yield from ReadSubscription(key, serial=True)))
     if stored is None:
@@ -135,9 +139,9 @@ def _no_such(key: SubscriptionKey) -> LogNotFound:
 
 
 def remove(key: SubscriptionKey) -> Proto[None]:
-    """Forget the subscription with all its positions. Members that still run end at their next look.
+    """Delete a subscription with all its positions. Members that still run end at their next read.
 
-    One whose definition is damaged goes as well.
+    A subscription with a damaged definition is deleted as well.
 
     Raises:
         LogNotFound: there is no such subscription.
@@ -147,7 +151,7 @@ def remove(key: SubscriptionKey) -> Proto[None]:
         raise _no_such(key)
     for _ in range(CHANGE_TRIES):
         version = rows.broken[1] if rows.broken is not None else _version(rows.definition)
-        with suppress(OutcomeUnknown):  # the serial read tells
+        with suppress(OutcomeUnknown):  # the serial read shows the outcome
             yield from RemoveSubscription(key, version)
         rows = yield from ReadSubscription(key, serial=True)
         if rows.definition is None and rows.broken is None:

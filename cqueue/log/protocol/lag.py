@@ -1,4 +1,4 @@
-"""How far a position is behind what can be read."""
+"""Count how far a position is behind what can be read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cqueue.store.subscriptions import CountRecords
 
 
 class Behind(NamedTuple):
-    """Records that can be read and are not done yet; the time of the first one, in µs since 1970."""
+    """The number of readable records that are not done, and the first one's time in µs since 1970."""
 
     records: int
     first_us: int | None
 
 
 def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Proto[Behind]:
-    """How far a partition is behind the stable horizon."""
+    """Count the records of a partition from a position up to the stable horizon."""
     now_us = yield from Now()
     end = spec.horizon(now_us)
     width = spec.width_ms

@@ -1,10 +1,10 @@
-"""Who is alive in a subscription, and whose a partition is.
+"""Decide which members of a subscription are alive, and which member reads each partition.
 
-A member writes down that it lives, and everybody computes from the same rows whose a partition is. What
-decides is the position's row (see `progress`): two members that differ about who lives cannot both have one.
+Members write heartbeats, and each computes the same assignment from the same rows. The row of a position
+decides ownership (see `progress`): two members that disagree about who is alive cannot both own a partition.
 
-A member trusts its partitions only for as long as others must take it for alive; after that it changes all
-its positions' fences, which fails whoever is just about to take one over.
+A member trusts its ownership only while all others must take it for alive. After that it changes the fences
+of all its positions, which makes any takeover under way fail.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.rendezvous import Names
 from cqueue.store.subscriptions import MemberRow, SubscriptionKey
 
-BEAT_US = 1_500_000
-"""A member says so often that it lives, and looks so often who else does."""
+HEARTBEAT_US = 1_500_000
+"""µs between heartbeats, and between reads of the subscription: half of `EXPIRY_US`."""
 EXPIRY_US = 3_000_000
-"""So long one heartbeat lasts: one may be lost."""
+"""µs for which a heartbeat counts: long enough for one to be lost, short enough for a quick takeover."""
 MEMBER_TTL_S = 30
-"""Longer than anybody counts a heartbeat: a row must not go before all agree that it is over."""
+"""Seconds until a member's row expires: far longer than a heartbeat counts, so that no row vanishes while a
+member still counts it."""
 
 
 def is_alive(spec: LogSpec, row: MemberRow, now_us: int) -> bool:
-    """Whether others take the member for alive: its clock and ours may differ by the skew."""
+    """Return whether a member counts as alive. Its clock and the reader's may differ by ε."""
     return now_us <= row.seen + EXPIRY_US + spec.skew_us
 
 
-def is_sure(spec: LogSpec, beat_us: int, now_us: int) -> bool:
-    """Whether a member whose last heartbeat was then knows that all others take it for alive."""
+def is_surely_alive(spec: LogSpec, beat_us: int, now_us: int) -> bool:
+    """Return whether all others certainly take a member alive whose last heartbeat was at `beat_us`."""
     return now_us < beat_us + EXPIRY_US - spec.skew_us
 
 
 def member_info(partitions: Iterable[int] | None) -> str:
-    """What a member says of itself: which partitions it would read; None for all."""
+    """Return a member's description of itself: the partitions that it can read; None for all."""
     return json.dumps({"partitions": None if partitions is None else sorted(partitions)})
 
 
 def assigned(
     key: SubscriptionKey, me: str, alive: Iterable[MemberRow], partitions: Iterable[int]
 ) -> set[int]:
-    """Which of the partitions are mine among those who live."""
+    """Return which of the partitions are assigned to the member `me`, among those alive."""
     readers = [(row.member, _readable(row)) for row in alive]
     mine: set[int] = set()
     for partition in partitions:
@@ -53,7 +54,7 @@ def assigned(
 
 
 def _readable(row: MemberRow) -> frozenset[int] | None:
-    """What `member_info` says; everything if it was written by a version that says it otherwise."""
+    """Return the partitions in a member's `member_info`; None for all, or if another version wrote it."""
     some = json.loads(row.info).get("partitions")
     is_known = isinstance(some, list) and all(type(each) is int for each in some)
     return frozenset(some) if is_known else None

@@ -1,7 +1,7 @@
-"""Reading a log: partitions merged in the order of ids, never beyond what the caller knows to be stable.
+"""Merge the partitions of a log in the order of ids, never beyond an end that the caller gives.
 
-Each partition is a source that knows how far it has been read. What all sources have passed can be
-handed out in order; the next round reads only those that hold the others back.
+Each partition is a source that knows how far it was read. Records that all sources have passed can be handed
+out in order. The next round reads only the sources that hold the others back.
 """
 
 from __future__ import annotations
@@ -9,22 +9,24 @@ from __future__ import annotations
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.source import SLICE_BYTES, Read, Source, Stretch
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.store.log_operations import PeekRecords
 
 SOURCES_AT_ONCE = 32
+"""Sources that one round reads side by side at most."""
 MERGE_BYTES = 64 << 20
-"""What the reads of all sources of a merge aim at together."""
+"""Bytes that one read of each source adds up to, about: it bounds memory for a log with many partitions."""
 
 Asked = tuple[Source, Read]
-"""A source, and what it reads next."""
+"""A source, and the read that it needs next."""
 
 
 class Merge:
-    """Several partitions of a log. A round hands out all records up to a watermark, and the next one goes on.
+    """Several partitions of a log. Each round hands out all records up to a watermark.
 
-    Stretches of one partition are in order; `source.in_order` merges them. ids_only: bodies are not read.
+    The stretches of one partition are in order; `source.in_order` merges those of several.
+    ids_only: read ids, but no bodies.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Merge:
             self.add(spec, partition, position)
 
     def add(self, spec: LogSpec, partition: int, position: int) -> None:
-        """Read this partition as well, or from another position."""
+        """Add a partition, or read it from another position."""
         self.sources[partition] = Source(
             spec,
             partition,
@@ -56,12 +58,12 @@ class Merge:
         )
 
     def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Stretch] | None]:
-        """The next records, perhaps none; None once all sources are at `end`.
+        """Return the next records, perhaps none; None once all sources are at `end`.
 
-        began_us: when this read began: time shards that were over by then are looked up in the registry.
+        began_us: when this read began; time shards that were over by then are looked up in the registry.
 
         Raises:
-            NotDone: a read failed; what was handed out is passed, nothing else.
+            NotDone: a read failed; only the records handed out so far are passed.
         """
         behind = self._behind(end)
         if not behind:
@@ -77,7 +79,7 @@ class Merge:
         return self._hand_out(end)
 
     def _perform(self, reads: list[Asked], end: int) -> Proto[None]:
-        """Read; partitions that were quiet lately are first asked together whether they have anything."""
+        """Perform reads. One statement asks all quiet partitions of a time shard whether they have any."""
         quiet: dict[int, list[Asked]] = {}
         for source, read in reads:
             if source.quiet and not self._reverse:
@@ -93,11 +95,11 @@ class Merge:
             source.feed(answer, end)
 
     def is_at(self, end: int) -> bool:
-        """Whether all up to `end` has been handed out."""
+        """Return whether all records up to `end` have been handed out."""
         return all(source.handed_out >= end for source in self.sources.values())
 
     def _behind(self, end: int) -> list[Source]:
-        """The sources to read: those that hold the others back first."""
+        """Return the sources to read, those that hold the others back first."""
         if self._reverse:
             behind = [source for source in self.sources.values() if source.position > end]
             behind.sort(key=lambda source: -source.position)

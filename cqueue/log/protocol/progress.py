@@ -1,7 +1,7 @@
-"""How positions of a subscription change.
+"""Change the positions of a subscription.
 
-A position's row names its owner. Each change is conditional on its fence, which grows every time: two members
-cannot both have a partition, and one that was paused cannot move a position back.
+A position's row names its owner. Each change is conditional on the row's fence, which grows with each change.
+So two members cannot both own a partition, and a member that was paused cannot move a position back.
 """
 
 from __future__ import annotations
@@ -25,31 +25,34 @@ from cqueue.store.subscriptions import (
 )
 
 NOBODY = ""
+"""The owner of a released partition."""
 TRIES = 4
+"""Tries of one batch: a failed try leaves out rows whose fence has moved on."""
 MOVE_TRIES = 20
+"""Tries of a seek: a failed try needs a member's checkpoint in that moment, for at least one partition."""
 
 
 def changed(row: PositionRow, now_us: int, position: int, owner: str) -> PositionChange:
-    """The row moved on, given away, or only its fence renewed."""
+    """Return the change of a stored row to another position or owner, under a new fence."""
     fence = next_fence(row.fence, now_us)
     return PositionChange(row.fence, row._replace(position=position, owner=owner, fence=fence))
 
 
 def taken(row: PositionRow | None, partition: int, now_us: int, position: int, owner: str) -> PositionChange:
-    """The same for a row that may not exist yet."""
+    """As `changed`, for a row that may not exist yet."""
     if row is not None:
         return changed(row, now_us, position, owner)
     return PositionChange(None, PositionRow(partition, position, next_fence(None, now_us), owner, 0))
 
 
 def change(key: SubscriptionKey, wanted: Sequence[PositionChange]) -> Proto[dict[int, PositionRow | None]]:
-    """Change what still has the fence that was seen; what stands then, for each partition asked for.
+    """Change the rows whose fence is unchanged; return for each partition the row that is stored then.
 
-    A row that equals what was wanted is changed. Any other one belongs to whom it says.
+    If a returned row equals the wanted one, the change was applied. Otherwise the row names its owner.
 
     Raises:
-        NotDone: nothing more was changed.
-        OutcomeUnknown: there was no answer, and no serial read succeeded either.
+        NotDone: a change was not applied; earlier batches may be.
+        OutcomeUnknown: a change had no answer, and no serial read succeeded.
     """
     found: dict[int, PositionRow | None] = {}
     for chunk in _chunks(wanted):
@@ -65,10 +68,10 @@ def _chunks(wanted: Sequence[PositionChange]) -> Iterator[Sequence[PositionChang
 def _change_some(
     key: SubscriptionKey, changes: Sequence[PositionChange]
 ) -> Proto[dict[int, PositionRow | None]]:
-    """One batch; where a single fence has moved on, again without that row.
+    """Send one batch; if a fence has moved on, send the batch again without that row.
 
-    Sending the same change twice is harmless here: the rows are read before, and if the first one was
-    applied late they equal what was wanted.
+    Sending a change twice is harmless here. The rows are read before the second try, and if the first try was
+    applied late they equal the wanted ones.
     """
     found: dict[int, PositionRow | None] = {}
     left = list(changes)
@@ -90,7 +93,7 @@ def _fence(row: PositionRow | None) -> int | None:
 
 
 def _try(key: SubscriptionKey, changes: Sequence[PositionChange]) -> Proto[SubscriptionRows | None]:
-    """None if all was applied; what stands, if it was not, or if there was no answer."""
+    """Send one batch; return None if it was applied, else the rows that are stored then."""
     unknown: OutcomeUnknown | None = None
     try:
         if (yield from ChangePositions(key, tuple(changes))):
@@ -110,10 +113,10 @@ def _try(key: SubscriptionKey, changes: Sequence[PositionChange]) -> Proto[Subsc
 
 
 def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
-    """Move positions by hand. Their owners stay, finish what they have in hand, and go on from there.
+    """Move positions to these targets. Owners stay, finish the records in hand, and go on from there.
 
     Raises:
-        NotDone: some may be moved already, and others not; moving them again is safe.
+        NotDone: some positions may be moved and others not; moving them again is safe.
     """
     left = dict(targets)
     for _ in range(MOVE_TRIES):
@@ -130,7 +133,7 @@ def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
 
 
 def _moved(rows: SubscriptionRows, partition: int, now_us: int, position: int) -> PositionChange:
-    """A position in place of the stored one, also of one that cannot be read."""
+    """Return the change that moves a stored position, or replaces a damaged one."""
     if partition in rows.lost:
         seen = rows.lost[partition]
         usable = seen if seen is not None and 0 <= seen < decode.MOST else None

@@ -1,4 +1,4 @@
-"""Which partitions exist in which time shards, as the registry says."""
+"""Read from a log's registry which partitions have records in which time shards."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ from collections.abc import Iterable
 from typing import Any
 
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.protocol.fresh import together
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.store.log_operations import ReadLogShards
 from cqueue.store.operations import Operation
 
 SHARDS_AT_ONCE = 64
-"""Time shards of the registry that one statement reads."""
+"""Time shards of the registry that one statement reads: each is a Cassandra partition of its own."""
 CHUNKS_AT_ONCE = 16
+"""Such statements that run side by side."""
 MAX_KNOWN = 20_000
+"""Time shards remembered, a few MB of memory; beyond that all are forgotten and read again."""
 
 
 class ShardMap:
-    """Which partitions exist, as far as the registry was read; only of time shards that are over for good."""
+    """The partitions with records by time shard, as the registry says; only of time shards that are over."""
 
     def __init__(self) -> None:
         self._known: dict[int, frozenset[int]] = {}
 
     def is_over(self, spec: LogSpec, time_shard: int, began_us: int) -> bool:
-        """Whether nothing can be acknowledged in a time shard any more, for a read that began then."""
+        """Return whether nothing can be acknowledged in a time shard after `began_us`."""
         return (time_shard + spec.width_ms) * 1000 + spec.settle_us + spec.skew_us <= began_us
 
     def knows(self, spec: LogSpec, time_shard: int, began_us: int) -> bool:
-        """Whether `holds` can be asked."""
+        """Return whether the time shard was read, or is not over and thus need not be."""
         return time_shard in self._known or not self.is_over(spec, time_shard, began_us)
 
     def holds(self, time_shard: int, partition: int) -> bool:
-        """Whether the partition may hold records; where nothing was read, it may."""
+        """Return whether a partition may have records in a time shard; in one that was not read it may."""
         known = self._known.get(time_shard)
         return known is None or partition in known
 
     def load(self, spec: LogSpec, time_shards: Iterable[int], began_us: int) -> Proto[None]:
-        """Read the registry for those time shards that are over."""
+        """Read the registry for those of the time shards that are over."""
         wanted = [each for each in time_shards if not self.knows(spec, each, began_us)]
         if len(self._known) > MAX_KNOWN:
             self._known.clear()
@@ -48,7 +50,7 @@ class ShardMap:
 
 
 def existing(spec: LogSpec, now_us: int) -> Proto[dict[int, frozenset[int]]]:
-    """Every time shard that the registry knows, and the partitions that exist in it."""
+    """Return every time shard in the registry, with the partitions that have records in it."""
     width_ms = spec.width_ms
     first, last = spec.shard_at(0, spec.oldest_us(now_us)).time_shard, now_us // 1000 + width_ms
     found: dict[int, frozenset[int]] = {}

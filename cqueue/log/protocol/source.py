@@ -1,4 +1,4 @@
-"""One partition of a log, read from time shard to time shard; what was read is kept as it came."""
+"""Read one partition of a log from time shard to time shard, and keep answers as they came."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from cqueue.store.log_operations import LogShard, ReadRecordIds, RecordRow
 from cqueue.store.record_page import ReadRecordPage, RecordPage
 
 FIRST_ROWS = 64
+"""Rows of a source's first read at most: few, because bodies may be 1 MiB large."""
 FEWEST_ROWS = 8
+"""Rows that a read asks for at least, however large the last ones were."""
 MOST_ROWS = 5000
+"""Rows that a read asks for at most, however small the last ones were."""
 SLICE_BYTES = 2 << 20
-"""What one read aims at; the first one of a source is small, because bodies may be large."""
+"""Bytes that one read aims at, by the size of the last rows: large enough that requests cost little."""
 
 Read = ReadRecordPage | ReadRecordIds
 
 
 @dataclass(frozen=True, slots=True)
 class IdPage:
-    """An answer that holds ids and nothing else."""
+    """An answer that holds only ids."""
 
     listed: list[int]
 
@@ -33,7 +36,7 @@ class IdPage:
         return len(self.listed)
 
     def id_at(self, place: int) -> int:
-        """The id of a record."""
+        """Return the id at a place."""
         return self.listed[place]
 
 
@@ -47,11 +50,11 @@ class Stretch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many records."""
+        """Return the number of records."""
         return self.stop - self.start
 
     def ids(self) -> list[int]:
-        """The records' ids."""
+        """Return the records' ids."""
         return [self.page.id_at(place) for place in range(self.start, self.stop)]
 
 
@@ -63,19 +66,19 @@ class Record(NamedTuple):
 
 
 def in_order(stretches: Iterable[Stretch], *, reverse: bool = False) -> list[Record]:
-    """The records of some stretches in the order of their ids."""
+    """Return the records of some stretches in the order of their ids."""
     found = [
         Record(row, stretch.partition)
         for stretch in stretches
         for row in stretch.page.rows(stretch.start, stretch.stop)
     ]
-    # Stretches are in order, and sorting finds that out: it merges.
+    # Each stretch is in order already, so Python's sort merges them.
     found.sort(key=lambda record: record.row.id, reverse=reverse)
     return found
 
 
 def passed_upto(stretch: Stretch, watermark: int, *, reverse: bool) -> int:
-    """The first place not passed: forwards ids up to the watermark are passed, backwards those above it."""
+    """Return the first place not passed. Ids up to the watermark are passed; with `reverse`, those above."""
     places = range(stretch.start, stretch.stop)
     if reverse:
         found = bisect_left(places, -watermark, key=lambda place: -stretch.page.id_at(place))
@@ -87,8 +90,8 @@ def passed_upto(stretch: Stretch, watermark: int, *, reverse: bool) -> int:
 class Source:
     """One partition, read up to `position`: forwards, or with `reverse` backwards.
 
-    position: forwards the last id passed; backwards ids above it are passed. quiet: the last read found
-    nothing. ids_only: bodies are not read.
+    position: forwards, the last id passed; backwards, ids above it are passed. quiet: the last read found
+    nothing. ids_only: read ids, but no bodies.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Source:
         slice_bytes: int = SLICE_BYTES,
     ) -> None:
         self.partition = partition
-        self.quiet = ids_only  # of ids alone most partitions have nothing new: they are asked together first
+        self.quiet = ids_only  # most partitions have no new ids, so they are asked together first
         self._reverse = reverse
         self._ids_only = ids_only
         self._slice_bytes = slice_bytes
@@ -111,10 +114,10 @@ class Source:
         self.seek(position)
 
     def seek(self, position: int) -> None:
-        """Go on from another position."""
+        """Continue from another position."""
         self.position = position
         self._shard = self._floor(position)
-        self._buffer: list[Stretch] = []  # read, and not handed out
+        self._buffer: list[Stretch] = []  # read, but not handed out yet
 
     def _floor(self, id_: int) -> int:
         return ids.time_us(id_) // 1000 // self._width * self._width
@@ -122,7 +125,7 @@ class Source:
     # ── what to read ──
 
     def missing(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> list[int]:
-        """Time shards of which the registry has to be read before `request`."""
+        """Return the time shards whose registry has to be read before `request`."""
         at = self._skip(spec, known, end, began_us)
         if at is None or known.knows(spec, at, began_us):
             return []
@@ -133,7 +136,7 @@ class Source:
         return time_shard < self._floor(end) if self._reverse else time_shard > self._floor(end)
 
     def _skip(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> int | None:
-        """The first time shard that may hold records, or of which nothing is known; None: beyond the end."""
+        """Return the next time shard that may have records or is unread; None past the end."""
         while not self._is_past(self._shard, end):
             unknown = not known.knows(spec, self._shard, began_us)
             if unknown or known.holds(self._shard, self.partition):
@@ -142,7 +145,7 @@ class Source:
         return None
 
     def request(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> Read | None:
-        """What to read next; None: there is nothing up to the end."""
+        """Return the next read; None if there is nothing up to the end."""
         at = self._skip(spec, known, end, began_us)
         if at is None:
             self.position = end
@@ -155,13 +158,13 @@ class Source:
         return ReadRecordPage(shard, after, upto, self._limit, self._reverse)
 
     def runs_low(self) -> bool:
-        """Whether to read on before all is handed out: many are then read side by side."""
+        """Return whether to read on before all is handed out, side by side with other sources."""
         return sum(stretch.size for stretch in self._buffer) * 2 < self._limit
 
-    # ── what was read ──
+    # ── answers ──
 
     def feed(self, answer: RecordPage | list[int], end: int) -> None:
-        """Take what was read, and bound the next read by bytes, as far as this one tells."""
+        """Add an answer to the buffer, and set the next read's limit by this one's bytes."""
         page = IdPage(answer) if isinstance(answer, list) else answer
         count = len(page)
         self.quiet = not count
@@ -177,7 +180,7 @@ class Source:
             self._limit = max(FEWEST_ROWS, min(MOST_ROWS, self._limit * 4, self._slice_bytes * count // size))
 
     def peeked(self, first: int | None, end: int) -> None:
-        """Take note of the first id that stands there, if any does."""
+        """Note the first id in the current time shard; None if it has none up to `end`."""
         if first is None:
             self._leave_shard(end)
         else:
@@ -206,7 +209,7 @@ class Source:
 
     @property
     def handed_out(self) -> int:
-        """Forwards: the position up to which all records have been handed out."""
+        """Return, forwards, the position up to which all records have been handed out."""
         if not self._buffer:
             return self.position
         first = self._buffer[0]

@@ -1,4 +1,4 @@
-"""What protocol functions know of a log: its time shards, and how far readers may go."""
+"""Describe a log to protocol functions: its time shards, and how far readers may go."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class LogSpec:
 
     @property
     def registry_ttl_s(self) -> int:
-        """A partition's row in the registry outlives every record that can be in it."""
+        """Return the ttl of a registry row in s, so that it outlives every record in its partition."""
         return self.ttl_s + 2 * (self.width_ms // 1000 + 1) + 60 if self.ttl_s else 0
 
     def shard_at(self, partition: int, us: int) -> LogShard:
-        """Where a record of that time (µs since 1970) stands."""
+        """Return the Cassandra partition of a record of that time (µs since 1970)."""
         return LogShard(self.partition, partition, us // 1000 // self.width_ms * self.width_ms)
 
     def oldest_us(self, now_us: int) -> int:
-        """No record that is older can be read."""
+        """Return the time (µs since 1970) before which no record can be read."""
         created_us = self.created_ms * 1000 - self.skew_us
         return max(created_us, now_us - self.ttl_s * 1_000_000) if self.ttl_s else created_us
 
     def horizon(self, began_us: int) -> int:
-        """The highest id up to which a read that began at `began_us` sees all acknowledged records."""
+        """Return the id up to which a read that began at `began_us` sees all acknowledged records."""
         return ids.lowest_at(began_us - self.settle_us - self.skew_us)
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The partition that a key belongs to, as long as there are so many."""
+    """Return the partition of a key in a log with that many partitions."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % partitions

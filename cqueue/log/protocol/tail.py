@@ -1,8 +1,8 @@
-"""Reading beyond the horizon, for those who would rather have records early than all of them in order.
+"""Read beyond the stable horizon, for readers that want records early rather than in order.
 
-What is beyond the horizon is not complete: a record may become readable after later ones. So each read goes
-back over the last ones that were found, and hands out only what was not there before. Nothing rests on
-that: whoever reads up to the horizon finds every record, and asks here which ones have been handed out.
+Records beyond the horizon are incomplete: one may become readable after later ones. So each read goes back
+over the last records found, and hands out only new ones. No guarantee depends on that: the reader later reads
+every record up to the horizon, and skips those that were handed out early.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.spec import Proto
 
 BACK_ROWS = 256
+"""Records of one partition that a read goes back over at most; later stragglers come with the horizon."""
 BACK_BYTES = 64 << 10
-"""How far a read goes back over records of one partition that have been handed out: so many, or bytes."""
+"""Bytes that a read goes back over, about, where records are large."""
 
 
-class Tail:
-    """Which records beyond the horizon have been handed out, by partition."""
+class EarlyRecords:
+    """The records beyond the horizon that were handed out, by partition."""
 
     def __init__(self) -> None:
         self._given: dict[int, list[int]] = {}
         self._back_rows: dict[int, int] = {}
 
     def read(
-        self, spec: LogSpec, positions: Mapping[int, int], began_us: int, told: Collection[int] = ()
+        self, spec: LogSpec, positions: Mapping[int, int], began_us: int, hinted: Collection[int] = ()
     ) -> Proto[list[Record]]:
-        """What can be read behind these positions and was not handed out yet.
+        """Return the readable records behind these positions that were not handed out yet.
 
-        told: partitions that are said to have something new; others without records are asked together.
+        hinted: partitions with notified appends. One statement asks all others without records together.
 
         Raises:
             NotDone: a read failed; nothing is handed out.
         """
         merge = Merge(spec, {each: self._after(each, position) for each, position in positions.items()})
         for partition, source in merge.sources.items():
-            source.quiet = partition not in told and partition not in self._given
+            source.quiet = partition not in hinted and partition not in self._given
         found: list[Record] = []
-        end = ids.highest_at(began_us + spec.skew_us)  # the clock of whoever appended may be ahead
+        end = ids.highest_at(began_us + spec.skew_us)  # a writer's clock may be ahead
         while (more := (yield from merge.more(spec, end, began_us))) is not None:
             for stretch in more:
                 self._back_rows[stretch.partition] = BACK_BYTES * stretch.size // (len(stretch.page.data) + 1)
@@ -52,7 +53,7 @@ class Tail:
         return found
 
     def _after(self, partition: int, position: int) -> int:
-        """Where to read from: not every record since `position` is read again."""
+        """Return the id to read behind: some records back, or `position` if that is nearer."""
         given = self._given.get(partition, [])
         back = max(1, min(BACK_ROWS, self._back_rows.get(partition, BACK_ROWS)))
         return max(position, given[-back] - 1) if len(given) > back else position
@@ -62,9 +63,9 @@ class Tail:
         return [one for one in found if one.row.id not in given.get(one.partition, ())]
 
     def left(self, found: list[Record], positions: Mapping[int, int]) -> list[Record]:
-        """Of records up to the horizon those that were not handed out early.
+        """Return those of the records up to the horizon that were not handed out early.
 
-        positions: up to where all has been found; what lies there is forgotten here.
+        positions: up to which all records were found; ids up to there are forgotten.
         """
         given = {partition: set(some) for partition, some in self._given.items()}
         for partition, some in self._given.items():
@@ -73,5 +74,5 @@ class Tail:
         return [one for one in found if one.row.id not in given.get(one.partition, ())]
 
     def forget(self, partition: int) -> None:
-        """Begin anew with a partition."""
+        """Forget what was handed out of a partition."""
         self._given.pop(partition, None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 
@@ -47,9 +48,9 @@ OnlyPre = Annotated[
 ]
 
 
-@app.command("plan")
+@command(app, "plan", json=False)
 def plan_command(
-    context: typer.Context,
+    cli: CliContext,
     *,
     replication: Replication = None,
     compaction: Compaction = None,
@@ -65,7 +66,6 @@ def plan_command(
     """Print the CQL that `apply` would run, and change nothing. The output can be piped to cqlsh."""
     from cqueue.schema import State, plan, read_state, render_plan  # noqa: PLC0415 - the driver is slow to import
 
-    cli: CliContext = context.obj
     options = _options(
         replication=replication,
         compaction=compaction,
@@ -87,9 +87,9 @@ def plan_command(
         sys.stdout.write(render_plan(planned))
 
 
-@app.command("apply")
+@command(app, "apply", json=False)
 def apply_command(
-    context: typer.Context,
+    cli: CliContext,
     *,
     replication: Replication = None,
     compaction: Compaction = None,
@@ -105,7 +105,6 @@ def apply_command(
     """
     from cqueue.schema import apply  # noqa: PLC0415 - as above
 
-    cli: CliContext = context.obj
     options = _options(
         replication=replication,
         compaction=compaction,
@@ -125,15 +124,14 @@ def apply_command(
     _show_drift(cli, result.drift)
 
 
-@app.command("verify")
-def verify_command(context: typer.Context) -> None:
+@command(app, "verify", json=False)
+def verify_command(cli: CliContext) -> None:
     """Compare the keyspace with this version of cqueue and its recorded options.
 
     Exit code 1: they differ; each difference is named.
     """
     from cqueue.schema import verify  # noqa: PLC0415 - as above
 
-    cli: CliContext = context.obj
     settings = cli.settings()
     with cli.connection(use_keyspace=False) as connection:
         drift = verify(connection, settings)
@@ -170,15 +168,15 @@ def _show_drift(cli: CliContext, drift: Sequence[Drift]) -> None:
         return
     if not cli.json:
         for item in drift:
-            cli.console.print(str(item), markup=False, highlight=False, soft_wrap=True)
+            cli.line(str(item))
             for cql in item.cql:
-                cli.console.print(f"    {cql};", markup=False, highlight=False, soft_wrap=True)
+                cli.line(f"    {cql};")
     raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 @contextmanager
 def _progress(cli: CliContext) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal. Elsewhere only what makes it wait, a line each."""
+    """Show a bar on a terminal; elsewhere a line for each thing that is waited for."""
     if cli.json or not cli.err_console.is_terminal:
         yield lambda event: None if event.total else cli.remark(event.text)
         return

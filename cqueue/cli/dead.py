@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,6 +41,28 @@ Reason = Annotated[
     typer.Option("--reason", metavar="TEXT", help="Letters whose reason contains this; case is ignored."),
 ]
 All = Annotated[bool, typer.Option("--all", help="All letters of the queue.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which letters `redrive` and `drop` are to take."""
+
+    ids: Ids = None
+    task: Task = None
+    reason: Reason = None
+    all_: All = False
+
+    def check(self) -> None:
+        """Refuse all but exactly one way to choose letters.
+
+        Raises:
+            BadInput: none or several are given.
+        """
+        filtered = self.task is not None or self.reason is not None
+        if not (self.ids or filtered or self.all_):
+            raise BadInput("Say which letters: IDs, --task, --reason, or --all for all of them.")
+        if bool(self.ids) + filtered + self.all_ != 1:
+            raise BadInput("Give IDs, or --task and --reason, or --all: one of these.")
 
 
 @command(app, "list")
@@ -82,11 +105,8 @@ def show(
 def redrive(
     cli: CliContext,
     name: QueueName,
-    ids: Ids = None,
+    chosen: Chosen,
     *,
-    task: Task = None,
-    reason: Reason = None,
-    all_: All = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
     ] = False,
@@ -97,34 +117,24 @@ def redrive(
     After an error or an interrupt the same command goes on; repeated within hours it makes no copies. A
     letter that a consumer of the dead-letter queue holds stays.
     """
-    chosen = _choosing(cli, name, ids, task=task, reason=reason, all_=all_)
-    with chosen as (dead, which), _going_on(cli), cli.status("Sending back…"):
+    with _choosing(cli, name, chosen) as (dead, which), _going_on(cli), cli.status("Sending back…"):
         result = dead.redrive(**which, dry_run=dry_run)
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
 
 
 @command(app)
-def drop(
-    cli: CliContext,
-    name: QueueName,
-    ids: Ids = None,
-    *,
-    task: Task = None,
-    reason: Reason = None,
-    all_: All = False,
-    yes: Yes = False,
-) -> None:
+def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) -> None:
     """Delete dead letters for good: those of these ids, of a task or reason, or all."""
-    with _choosing(cli, name, ids, task=task, reason=reason, all_=all_) as (dead, which):
+    with _choosing(cli, name, chosen) as (dead, which):
         with cli.status("Looking…"):
             would = dead.drop(**which, dry_run=True)
         if would.done:
             confirm(cli, f"Delete {counted(len(would.done), 'dead letter')} of {name} for good?", yes=yes)
-        chosen = [*would.done, *would.held]
+        found = [*would.done, *would.held]
         with _going_on(cli), cli.status("Dropping…"):
-            result = dead._drop_those_left(chosen)  # noqa: SLF001 - a public drop refuses letters that are gone
-    gone = len(chosen) - len(result.done) - len(result.held) - len(result.failed)
+            result = dead._drop_those_left(found)  # noqa: SLF001 - a public drop refuses letters that are gone
+    gone = len(found) - len(result.done) - len(result.held) - len(result.failed)
     if gone:
         cli.remark(f"{counted(gone, 'dead letter')} had gone meanwhile.")
     _tell(cli, {"queue": name}, result, f"of {name} dropped")
@@ -139,24 +149,14 @@ def _open(cli: CliContext, name: str) -> Iterator[Queue]:
 
 
 @contextmanager
-def _choosing(
-    cli: CliContext, name: str, ids: Sequence[str] | None, *, task: str | None, reason: str | None, all_: bool
-) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
+def _choosing(cli: CliContext, name: str, chosen: Chosen) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
     """Yield the dead letters of a queue, and the options of `redrive` and `drop` that choose some."""
-    _check_chosen(ids, task, reason, all_=all_)
+    chosen.check()
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
-            named = letter_ids(queue.dead_letters, ids) if ids else None
-        yield queue.dead_letters, {"letter_ids": named, "task": task, "reason": reason, "everything": all_}
-
-
-def _check_chosen(ids: Sequence[str] | None, task: str | None, reason: str | None, *, all_: bool) -> None:
-    """Refuse all but exactly one way to choose letters."""
-    filtered = task is not None or reason is not None
-    if bool(ids) + filtered + all_ != 1:
-        if not (ids or filtered or all_):
-            raise BadInput("Say which letters: IDs, --task, --reason, or --all for all of them.")
-        raise BadInput("Give IDs, or --task and --reason, or --all: one of these.")
+            named = letter_ids(queue.dead_letters, chosen.ids) if chosen.ids else None
+        some = {"letter_ids": named, "task": chosen.task, "reason": chosen.reason, "everything": chosen.all_}
+        yield queue.dead_letters, some
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,17 +49,42 @@ OnlyPre = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Options of the keyspace that `plan` and `apply` share."""
+
+    replication: Replication = None
+    compaction: Compaction = None
+    gc_grace: GcGrace = None
+    serial_consistency: Serial = None
+    settle: Settle = None
+    skew: Skew = None
+    only_pre: OnlyPre = False
+
+    def checked(self) -> Options:
+        """Parse what was given.
+
+        Raises:
+            ConfigError: a value means nothing, or is out of its range.
+        """
+        from cqueue.schema import Options, parse_compaction, parse_replication  # noqa: PLC0415 - the driver is slow
+
+        serial: Any = self.serial_consistency.lower() if self.serial_consistency else None
+        return Options(
+            replication=parse_replication(self.replication) if self.replication else None,
+            compaction=parse_compaction(self.compaction) if self.compaction else None,
+            gc_grace_s=self.gc_grace,
+            serial_consistency=serial,
+            settle_ms=self.settle,
+            skew_ms=self.skew,
+        )
+
+
 @command(app, "plan", json=False)
 def plan_command(
     cli: CliContext,
+    wanted: Wanted,
     *,
-    replication: Replication = None,
-    compaction: Compaction = None,
-    gc_grace: GcGrace = None,
-    serial_consistency: Serial = None,
-    settle: Settle = None,
-    skew: Skew = None,
-    only_pre: OnlyPre = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not connect: assume nothing exists.")
     ] = False,
@@ -66,21 +92,14 @@ def plan_command(
     """Print the CQL that `apply` would run, and change nothing. The output can be piped to cqlsh."""
     from cqueue.schema import State, plan, read_state, render_plan  # noqa: PLC0415 - the driver is slow to import
 
-    options = _options(
-        replication=replication,
-        compaction=compaction,
-        gc_grace=gc_grace,
-        serial_consistency=serial_consistency,
-        settle=settle,
-        skew=skew,
-    )
+    options = wanted.checked()
     settings = cli.settings()
     if offline:
         state = State(keyspace=settings.keyspace)
     else:
         with cli.connection(use_keyspace=False) as connection:
             state = read_state(connection, settings.keyspace)
-    planned = plan(options, state, settings, only_pre=only_pre)
+    planned = plan(options, state, settings, only_pre=wanted.only_pre)
     if cli.json:
         cli.emit(planned)
     else:
@@ -88,34 +107,17 @@ def plan_command(
 
 
 @command(app, "apply", json=False)
-def apply_command(
-    cli: CliContext,
-    *,
-    replication: Replication = None,
-    compaction: Compaction = None,
-    gc_grace: GcGrace = None,
-    serial_consistency: Serial = None,
-    settle: Settle = None,
-    skew: Skew = None,
-    only_pre: OnlyPre = False,
-) -> None:
+def apply_command(cli: CliContext, wanted: Wanted) -> None:
     """Make the keyspace and its tables, or bring them up to date. Repeating it does nothing.
 
     Exit code 1: an existing keyspace differs from these options; what to run is printed, nothing is altered.
     """
     from cqueue.schema import apply  # noqa: PLC0415 - as above
 
-    options = _options(
-        replication=replication,
-        compaction=compaction,
-        gc_grace=gc_grace,
-        serial_consistency=serial_consistency,
-        settle=settle,
-        skew=skew,
-    )
+    options = wanted.checked()
     settings = cli.settings()
     with cli.connection(use_keyspace=False) as connection, _progress(cli) as report:
-        result = apply(connection, settings, options, only_pre=only_pre, report=report)
+        result = apply(connection, settings, options, only_pre=wanted.only_pre, report=report)
     for note in result.notes:
         cli.remark(note)
     done = len(result.statements)
@@ -138,28 +140,6 @@ def verify_command(cli: CliContext) -> None:
     if cli.json or not drift:
         cli.emit({"keyspace": settings.keyspace, "drift": drift}, f"{settings.address}: no drift.")
     _show_drift(cli, drift)
-
-
-def _options(
-    *,
-    replication: str | None,
-    compaction: str | None,
-    gc_grace: int | None,
-    serial_consistency: str | None,
-    settle: int | None,
-    skew: int | None,
-) -> Options:
-    from cqueue.schema import Options, parse_compaction, parse_replication  # noqa: PLC0415 - as above
-
-    serial: Any = serial_consistency.lower() if serial_consistency else None
-    return Options(
-        replication=parse_replication(replication) if replication else None,
-        compaction=parse_compaction(compaction) if compaction else None,
-        gc_grace_s=gc_grace,
-        serial_consistency=serial,
-        settle_ms=settle,
-        skew_ms=skew,
-    )
 
 
 def _show_drift(cli: CliContext, drift: Sequence[Drift]) -> None:

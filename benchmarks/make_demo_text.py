@@ -19,7 +19,7 @@ SECTIONS = ("books", "garden", "kitchen", "lamps", "paint", "tea", "tools", "toy
 
 
 def access_log(lines: int = LINES) -> Iterator[str]:
-    """The lines, without their ends."""
+    """Yield the lines, without their ends."""
     # Only random(), whose sequence Python promises to keep.
     draw = random.Random(SEED).random
     moment = datetime(2025, 3, 12, 6, 0, tzinfo=UTC)
@@ -31,7 +31,7 @@ def access_log(lines: int = LINES) -> Iterator[str]:
 
 
 def _request(kind: float, which: float, luck: float) -> tuple[str, int, int]:
-    """What was asked for, and the answer: mostly pages and pictures, now and then an order."""
+    """Make a request and its answer: mostly pages and pictures, now and then an order."""
     section = SECTIONS[int(which * len(SECTIONS))]
     item = 1000 + int(which * 9000)
     if kind < 0.05:

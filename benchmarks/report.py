@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(rounds: int, large: int) -> list[Wanted]:
-    """What is measured; the larger the bodies, the fewer messages."""
+    """Return the benchmarks to run; the larger the bodies, the fewer messages."""
     often = ("--rounds", str(rounds))
     return [
         Wanted("warm-up", ("warm-up", "--seconds", "120")),

@@ -26,7 +26,7 @@ PATIENCE_S = 120
 
 
 class Sample(NamedTuple):
-    """One moment of a process."""
+    """A look at a process."""
 
     seconds: float
     sent: int
@@ -83,7 +83,7 @@ def _watch(site: Site, pid: int, options: argparse.Namespace) -> list[Sample]:
 
 
 def _await_all(site: Site, stored: int) -> None:
-    """Until all that were stored have been handled."""
+    """Wait until all messages that were stored have been handled."""
     until_s = time.monotonic() + PATIENCE_S
     while (handled := len(site.numbers("quick"))) < stored:
         if time.monotonic() > until_s:

@@ -52,7 +52,7 @@ def lines(
 
 
 def ship(client: cqueue.Client, source: Iterable[str]) -> int:
-    """Append each line to the log, those of one address in order; how many."""
+    """Append each line to the log, those of one address in order; return how many."""
     log = client.create_log(LOG, cqueue.LogConfig(partitions=4), exist_ok=True)
     count, batch = 0, []
     for line in source:
@@ -98,7 +98,7 @@ def errors(found: DataFrame) -> DataFrame:
 
 
 def alerts(counts: DataFrame) -> DataFrame:
-    """Where much fails, a message for the task `alert`."""
+    """Make a message for the task `alert` where many requests fail."""
     bad = counts.where(
         (F.col("errors") >= MANY_ERRORS) & (F.col("errors") >= F.col("requests") * LARGE_SHARE)
     )
@@ -131,7 +131,7 @@ def watch(spark: SparkSession, directory: str, *, end: bool, **source: str) -> S
 
 @app.task(name="alert")
 def alert(path: str, minute: str, requests: int, errors: int) -> None:
-    """In real life: wake somebody up."""
+    """Print an alert; a real one would wake somebody up."""
     print(f"{minute} {path}: {errors} of {requests} requests failed")
 
 

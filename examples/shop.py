@@ -1,4 +1,4 @@
-"""What a shop does in the background: an application for `cqueue dispatch shop:app`.
+"""Background work of a shop: an application for `cqueue dispatch shop:app`.
 
 `python shop.py 100` enqueues the work of a hundred orders. It goes to the cluster of `CQUEUE_URL`.
 """
@@ -17,27 +17,27 @@ app = cqueue.App(queue="shop", retry=cqueue.Retry(max_attempts=4, wait=wait_expo
 
 @app.task(timeout=timedelta(seconds=30))
 def receipt(order: int) -> None:
-    """Takes a moment, and succeeds."""
+    """Take a moment, and succeed."""
     time.sleep(0.02)
     cqueue.current_context().log.info("receipt_sent", order=order)
 
 
 @app.task
 def charge(order: int) -> None:
-    """Fails at one attempt in three, as services of others do, and is tried again."""
+    """Fail at one attempt in three, as services of others do, and be tried again."""
     if random.random() < 1 / 3:
         raise ConnectionError(f"the bank does not answer about order {order}")
 
 
 @app.task
 def label(order: int) -> None:
-    """Fails whatever is done, and ends in the dead-letter queue `shop.dead`."""
+    """Fail always, and end in the dead-letter queue `shop.dead`."""
     raise ValueError(f"order {order} has no address")
 
 
 @app.periodic("*/10 * * * * *", timezone="Europe/Berlin")
 def count(fired_at: datetime) -> None:
-    """Every ten seconds; on all machines together, not on each."""
+    """Run every ten seconds, on all machines together, not on each."""
     cqueue.current_context().log.info("orders_counted", fired_at=fired_at.isoformat())
 
 

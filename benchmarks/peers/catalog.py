@@ -1,4 +1,4 @@
-"""Who takes part, what each needs, and how to install what is missing."""
+"""The queues that take part, what each needs, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Entry:
     key: str
     title: str
     factory: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     slow: bool = False
 
     def missing(self) -> str:
-        """What to do before this one can be measured; empty if nothing."""
+        """Return the command that installs what is missing; empty if nothing is."""
         debian = {_DEBIAN[name] for name in self.programs if find_program(name) is None}
         wanting = [name for name in self.packages if importlib.util.find_spec(name) is None]
         todo = [f"apt-get install {' '.join(sorted(debian))}"] if debian else []
@@ -52,7 +52,7 @@ class Entry:
         return " && ".join(todo)
 
     def make(self, directory: Path) -> Peer | SelfMeasuring:
-        """An instance, not started."""
+        """Make a peer, not started."""
         module, name = self.factory.split(":")
         made: Any = getattr(importlib.import_module(f"benchmarks.peers.{module}"), name)
         peer: Peer | SelfMeasuring = made(directory, **self.options)
@@ -65,71 +65,60 @@ _RABBITMQ = ("rabbitmq-server", "epmd")
 _JAR = {"benchmarks/peers/dyno/target/dyno-peer.jar": "mvn -q -f benchmarks/peers/dyno/pom.xml package"}
 _CQUEUE = {".venv/bin/cqueue": "make setup"}
 
+
+def _cqueue(key: str, **options: Any) -> Entry:
+    return Entry(
+        key=key,
+        title="cqueue on Cassandra",
+        factory="cqueue_embedded:CqueueEmbedded",
+        options=options,
+        programs=("java",),
+        files=_CQUEUE,
+    )
+
+
+def _dyno(key: str, **options: Any) -> Entry:
+    return Entry(
+        key=key,
+        title="dyno-queues on Redis",
+        factory="dyno_redis:DynoPeer",
+        options=options,
+        programs=(*_REDIS, "java"),
+        files=_JAR,
+    )
+
+
+def _rabbitmq(kind: str) -> Entry:
+    return Entry(
+        key=f"rabbitmq-{kind}",
+        title="RabbitMQ, pika",
+        factory="rabbitmq_pika:RabbitMQPeer",
+        options={"kind": kind},
+        packages=("pika",),
+        programs=_RABBITMQ,
+    )
+
+
+def _on_redis(library: str, title: str, peer: str) -> Entry:
+    return Entry(
+        key=library,
+        title=f"{title} on Redis",
+        factory=f"{library}_redis:{peer}",
+        slow=True,
+        packages=(library, "redis"),
+        programs=_REDIS,
+    )
+
+
 ENTRIES = (
-    Entry(
-        key="cqueue-batch",
-        title="cqueue on Cassandra",
-        factory="cqueue_embedded:CqueueEmbedded",
-        options={"commitlog": "batch"},
-        programs=("java",),
-        files=_CQUEUE,
-    ),
-    Entry(
-        key="cqueue-batch-two",
-        title="cqueue on Cassandra",
-        factory="cqueue_embedded:CqueueEmbedded",
-        options={"commitlog": "batch", "two": True},
-        programs=("java",),
-        files=_CQUEUE,
-    ),
-    Entry(
-        key="cqueue-periodic",
-        title="cqueue on Cassandra",
-        factory="cqueue_embedded:CqueueEmbedded",
-        options={"commitlog": "periodic"},
-        programs=("java",),
-        files=_CQUEUE,
-    ),
-    Entry(
-        key="dyno-always",
-        title="dyno-queues on Redis",
-        factory="dyno_redis:DynoPeer",
-        options={"fsync": "always"},
-        programs=(*_REDIS, "java"),
-        files=_JAR,
-    ),
-    Entry(
-        key="dyno-always-two",
-        title="dyno-queues on Redis",
-        factory="dyno_redis:DynoPeer",
-        options={"fsync": "always", "threads": 2},
-        programs=(*_REDIS, "java"),
-        files=_JAR,
-    ),
-    Entry(
-        key="dyno-everysec",
-        title="dyno-queues on Redis",
-        factory="dyno_redis:DynoPeer",
-        options={"fsync": "everysec"},
-        programs=(*_REDIS, "java"),
-        files=_JAR,
-    ),
-    Entry(
-        key="rabbitmq-classic",
-        title="RabbitMQ, pika",
-        factory="rabbitmq_pika:RabbitMQPeer",
-        options={"kind": "classic"},
-        packages=("pika",),
-        programs=_RABBITMQ,
-    ),
-    Entry(
-        key="rabbitmq-quorum",
-        title="RabbitMQ, pika",
-        factory="rabbitmq_pika:RabbitMQPeer",
-        options={"kind": "quorum"},
-        packages=("pika",),
-        programs=_RABBITMQ,
-    ),
+    _cqueue("cqueue-batch", commitlog="batch"),
+    _cqueue("cqueue-batch-two", commitlog="batch", two=True),
+    _cqueue("cqueue-periodic", commitlog="periodic"),
+    _dyno("dyno-always", fsync="always"),
+    _dyno("dyno-always-two", fsync="always", threads=2),
+    _dyno("dyno-everysec", fsync="everysec"),
+    _rabbitmq("classic"),
+    _rabbitmq("quorum"),
     Entry(
         key="pgqueuer",
         title="PgQueuer on PostgreSQL",
@@ -145,28 +134,7 @@ ENTRIES = (
         packages=("procrastinate", "psycopg"),
         programs=_POSTGRES,
     ),
-    Entry(
-        key="dramatiq",
-        title="Dramatiq on Redis",
-        factory="dramatiq_redis:DramatiqPeer",
-        slow=True,
-        packages=("dramatiq", "redis"),
-        programs=_REDIS,
-    ),
-    Entry(
-        key="celery",
-        title="Celery on Redis",
-        factory="celery_redis:CeleryPeer",
-        slow=True,
-        packages=("celery", "redis"),
-        programs=_REDIS,
-    ),
-    Entry(
-        key="rq",
-        title="RQ on Redis",
-        factory="rq_redis:RqPeer",
-        slow=True,
-        packages=("rq", "redis"),
-        programs=_REDIS,
-    ),
+    _on_redis("dramatiq", "Dramatiq", "DramatiqPeer"),
+    _on_redis("celery", "Celery", "CeleryPeer"),
+    _on_redis("rq", "RQ", "RqPeer"),
 )

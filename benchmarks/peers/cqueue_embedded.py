@@ -21,7 +21,7 @@ _LIMIT_S = 1800
 
 
 class Node:
-    """A node of the embedded Cassandra; those who drive it in several ways share it."""
+    """A node of the embedded Cassandra, shared by all peers with its commit log."""
 
     _of: ClassVar[dict[str, Node]] = {}
 
@@ -34,11 +34,11 @@ class Node:
 
     @classmethod
     def shared(cls, directory: Path, commitlog: str) -> Node:
-        """The one with this commit log; its data go below the directory of the first who asks."""
+        """Return the node with this commit log; its data go below the directory of the first caller."""
         return cls._of.setdefault(commitlog, cls(directory, commitlog))
 
     def start(self) -> None:
-        """Start it, and make the tables, unless it was done for another user."""
+        """Start the node and make the tables, unless that was done for another peer."""
         self._users += 1
         if self._ready:
             return
@@ -51,25 +51,25 @@ class Node:
         self._ready = True
 
     def warm_up(self) -> None:
-        """As it runs after a while."""
+        """Send and drain until the server is at its full speed, once."""
         if not self._warm:
             self.bench("warm-up", "--seconds", WARM_UP_S)
             self._warm = True
 
     def bench(self, name: str, *options: str) -> dict[str, Any]:
-        """What a benchmark says."""
+        """Run a benchmark; return its result."""
         result: dict[str, Any] = json.loads(self.run("bench", name, *options, "--json"))
         return result
 
     def leave(self) -> None:
-        """Stop it with the last of its users, and delete its data."""
+        """Stop the node with the last of its peers, and delete its data."""
         self._users -= 1
         if not self._users:
             del self._of[self._commitlog]
             self.run("dev", "wipe", "--dir", str(self._home))
 
     def run(self, *words: str) -> str:
-        """What a command prints."""
+        """Run a command; return what it prints."""
         env = {**os.environ, "CQUEUE_URL": self._url}
         done = subprocess.run(
             [str(PROGRAM), *words], capture_output=True, text=True, env=env, check=False, timeout=_LIMIT_S
@@ -103,12 +103,12 @@ class CqueueEmbedded:
         self._node.start()
 
     def ready(self) -> None:
-        """Warm it up."""
+        """Warm the node up."""
         if self._node is not None:
             self._node.warm_up()
 
     def versions(self) -> dict[str, str]:
-        """Of server and client library."""
+        """Return the versions of server and client library."""
         return self._versions
 
     def round(self, workload: Workload) -> Round:

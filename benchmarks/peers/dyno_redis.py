@@ -44,17 +44,17 @@ class DynoPeer:
             raise PeerError(f"the Java program did not start: {self._child.tail()}")
 
     def versions(self) -> dict[str, str]:
-        """Of server and client library."""
+        """Return the versions of server and client library."""
         found = (re.search(r"dyno-queues-redis-(.+)\.jar", path.name) for path in LIBRARIES.iterdir())
         version = next(match[1] for match in found if match)
         return {"server": self._server.version(), "client": f"dyno-queues {version}"}
 
     def enqueue(self, messages: int, size: int) -> float:
-        """Push so many."""
+        """Push messages; return the seconds it took."""
         return float(self._ask("enqueue", messages, size, BATCH, self._threads))
 
     def drain(self, messages: int) -> float:
-        """Pop and acknowledge so many."""
+        """Pop and acknowledge messages; return the seconds it took."""
         return float(self._ask("drain", messages, RECEIVE))
 
     def latency(self, rate: int, seconds: int, size: int) -> list[float]:
@@ -62,7 +62,7 @@ class DynoPeer:
         return [float(value) for value in json.loads(self._ask("latency", rate, seconds, size))]
 
     def stop(self) -> None:
-        """Stop both."""
+        """Stop the program and Redis."""
         try:
             if self._child is not None:
                 self._child.stop(signal.SIGKILL)

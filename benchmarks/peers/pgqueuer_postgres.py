@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +31,7 @@ class PgQueuerPeer(WorkerPeer):
         self._runner: asyncio.Runner | None = None
 
     def connect(self) -> None:
-        """One connection, and the tables."""
+        """Open one connection, and make the tables."""
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._runner.run(self._connect())
 
@@ -42,31 +41,27 @@ class PgQueuerPeer(WorkerPeer):
         await self._queries.install()
 
     def disconnect(self) -> None:
-        """Close it."""
+        """Close the connection."""
         if self._runner is not None:
             self._runner.run(self._connection.close())
             self._runner.close()
             self._runner = None
 
     def send(self, bodies: Sequence[str]) -> None:
-        """One statement."""
+        """Send messages in one statement."""
         assert self._runner is not None  # noqa: S101 - connected
         count = len(bodies)
         payloads: list[bytes | None] = [body.encode() for body in bodies]
         self._runner.run(self._queries.enqueue([_ENTRYPOINT] * count, payloads, [0] * count))
 
-    def worker_command(self) -> list[str]:
-        """This module."""
-        return [sys.executable, "-m", "benchmarks.peers.pgqueuer_postgres"]
-
     def left(self) -> int:
-        """Rows of its table: a handled job's is deleted."""
+        """Count the rows of PgQueuer's table: the row of a handled job is deleted."""
         assert self._runner is not None  # noqa: S101 - connected
         return int(self._runner.run(self._connection.fetchval("SELECT count(*) FROM pgqueuer")))
 
 
 async def work() -> None:
-    """Be the worker."""
+    """Run a worker."""
     connection = await asyncpg.connect(os.environ[SERVER])
     driver = AsyncpgDriver(connection)
     manager = QueueManager(Queries(driver))

@@ -26,7 +26,7 @@ _MORE_PATHS = ("/usr/sbin", "/usr/local/sbin", "/usr/lib/rabbitmq/bin")
 
 
 def find_program(name: str) -> str | None:
-    """Where a server's program is; Debian keeps some off PATH."""
+    """Find a server's program; Debian keeps some off PATH."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: _version(path.parent.name))
     paths = [*map(str, reversed(debian)), os.environ.get("PATH", ""), *_MORE_PATHS]
     return shutil.which(name, path=os.pathsep.join(paths))
@@ -37,7 +37,11 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def program(name: str) -> str:
-    """The same, or an error."""
+    """Find a server's program.
+
+    Raises:
+        PeerError: it is not installed.
+    """
     found = find_program(name)
     if found is None:
         raise PeerError(f"no program {name}")
@@ -45,7 +49,7 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -84,23 +88,23 @@ class Child:
             )
 
     def check(self) -> None:
-        """Raise if it is gone.
+        """Look whether the program runs.
 
         Raises:
-            PeerError: with the end of its output.
+            PeerError: the program has ended; the message has the end of its output.
         """
         if self.process.poll() is not None:
             raise PeerError(f"{self.name} ended with code {self.process.returncode}: {self.tail()}")
 
     def tail(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines of the program's output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
     def wait_until(self, ready: Callable[[], bool], limit_s: float = START_S) -> None:
-        """Wait for it to answer.
+        """Wait until the program answers.
 
         Raises:
-            PeerError: it ended, or took too long.
+            PeerError: the program ended, or took too long.
         """
         deadline = time.monotonic() + limit_s
         while not ready():
@@ -110,7 +114,7 @@ class Child:
             time.sleep(0.1)
 
     def stop(self, sig: signal.Signals = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
-        """Ask it to stop; kill whatever is left of its process group."""
+        """Ask the program to stop; then kill what is left of its process group."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
             try:
@@ -126,7 +130,7 @@ class Child:
 
 
 def answers(port: int) -> bool:
-    """True if somebody listens there."""
+    """Return whether a server listens on a loopback port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

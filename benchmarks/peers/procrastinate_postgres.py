@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ _LEFT = "SELECT count(*) AS jobs FROM procrastinate_jobs WHERE status IN ('todo'
 
 
 async def handle(body: str) -> None:
-    """Note it."""
+    """Handle a message: note it in the tally."""
     tally.handled(body)
 
 
@@ -35,7 +34,7 @@ class ProcrastinatePeer(WorkerPeer):
         self._app: procrastinate.App | None = None
 
     def connect(self) -> None:
-        """A pool of its own making, and the tables."""
+        """Open Procrastinate's connection pool, and make the tables."""
         connector = procrastinate.SyncPsycopgConnector(conninfo=self.server.url, min_size=1, max_size=1)
         self._app = procrastinate.App(connector=connector)
         self._task = self._app.task(name="handle")(handle)
@@ -43,28 +42,24 @@ class ProcrastinatePeer(WorkerPeer):
         self._app.schema_manager.apply_schema()
 
     def disconnect(self) -> None:
-        """Close it."""
+        """Close the pool."""
         if self._app is not None:
             self._app.close()
             self._app = None
 
     def send(self, bodies: Sequence[str]) -> None:
-        """One statement."""
+        """Send messages in one statement."""
         arguments: list[dict[str, Any]] = [{"body": body} for body in bodies]
         self._task.batch_defer(*arguments)
 
-    def worker_command(self) -> list[str]:
-        """This module."""
-        return [sys.executable, "-m", "benchmarks.peers.procrastinate_postgres"]
-
     def left(self) -> int:
-        """Jobs that wait or run."""
+        """Count jobs that wait or run."""
         assert self._app is not None  # noqa: S101 - connected
         return int(self._app.connector.get_sync_connector().execute_query_one(_LEFT)["jobs"])
 
 
 def work() -> None:
-    """Be the worker."""
+    """Run a worker."""
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ[SERVER]))
     app.task(name="handle")(handle)
     app.run_worker(concurrency=_CONCURRENCY, delete_jobs="always")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,7 +109,7 @@ class RabbitMQPeer(WorkerPeer):
         self._publisher: _Publisher | None = None
 
     def connect(self) -> None:
-        """One connection, and the queue."""
+        """Open one connection, and declare the queue."""
         self._runner = asyncio.Runner()
         publisher = _Publisher(self.server.url)
         self._runner.run(publisher.open())
@@ -118,7 +117,7 @@ class RabbitMQPeer(WorkerPeer):
         self.left()
 
     def disconnect(self) -> None:
-        """Close it."""
+        """Close the connection."""
         if self._runner is not None:
             try:
                 if self._publisher is not None:
@@ -129,24 +128,20 @@ class RabbitMQPeer(WorkerPeer):
                 self._runner = None
 
     def send(self, bodies: Sequence[str]) -> None:
-        """All at once; return when all are confirmed."""
+        """Publish messages at once; return when all are confirmed."""
         assert self._runner is not None  # noqa: S101 - connected
         assert self._publisher is not None  # noqa: S101 - connected
         self._runner.run(self._publisher.publish(bodies))
 
-    def worker_command(self) -> list[str]:
-        """This module."""
-        return [sys.executable, "-m", "benchmarks.peers.rabbitmq_pika"]
-
     def left(self) -> int:
-        """Ready messages; after the worker has gone, those it did not acknowledge are ready again."""
+        """Count ready messages, among them those that a worker which has ended did not acknowledge."""
         assert self._runner is not None  # noqa: S101 - connected
         assert self._publisher is not None  # noqa: S101 - connected
         return self._runner.run(self._publisher.declare(self._kind))
 
 
 def work() -> None:
-    """Be the worker: acknowledge every 50 messages, and what is left whenever there is a pause."""
+    """Run a worker: acknowledge every 50 messages, and what is left in each pause."""
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     connection = pika.BlockingConnection(pika.URLParameters(os.environ[SERVER]))

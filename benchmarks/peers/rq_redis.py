@@ -3,61 +3,51 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from redis import Redis as RedisClient
 from rq import Queue, SimpleWorker
 from rq.registry import StartedJobRegistry
 
-from benchmarks.peers.servers import Redis
-from benchmarks.peers.worker_peer import SERVER, WorkerPeer
+from benchmarks.peers.worker_peer import SERVER, RedisPeer
 
 _QUEUE = "bench"
 _HANDLER = "benchmarks.peers.tally.handled"
 
 
-class RqPeer(WorkerPeer):
+class RqPeer(RedisPeer):
     """`enqueue_many` in batches, which is one Redis pipeline."""
 
     client = "batches of 100 (enqueue_many); 1 SimpleWorker (does not fork), results not kept"
     library = "rq"
 
-    def __init__(self, directory: Path, fsync: str = "everysec") -> None:
-        super().__init__(directory, Redis(directory, fsync))
-        self.durability = f"appendfsync {fsync}"
-        self._queue: Queue | None = None
+    _queue: Queue | None = None
 
     def connect(self) -> None:
-        """A connection for the sender."""
+        """Connect the sender."""
         self._queue = Queue(_QUEUE, connection=RedisClient.from_url(self.server.url))
 
     def disconnect(self) -> None:
-        """Close it."""
+        """Close the connection."""
         if self._queue is not None:
             self._queue.connection.close()
             self._queue = None
 
     def send(self, bodies: Sequence[str]) -> None:
-        """One pipeline."""
+        """Send messages in one pipeline."""
         assert self._queue is not None  # noqa: S101 - connected
         self._queue.enqueue_many(
             [Queue.prepare_data(_HANDLER, (body,), result_ttl=0, description="") for body in bodies]
         )
 
-    def worker_command(self) -> list[str]:
-        """This module."""
-        return [sys.executable, "-m", "benchmarks.peers.rq_redis"]
-
     def left(self) -> int:
-        """Ready and started jobs."""
+        """Count ready and started jobs."""
         assert self._queue is not None  # noqa: S101 - connected
         return int(self._queue.count) + len(StartedJobRegistry(queue=self._queue).get_job_ids(cleanup=False))
 
 
 def work() -> None:
-    """Be the worker."""
+    """Run a worker."""
     connection = RedisClient.from_url(os.environ[SERVER])
     SimpleWorker([Queue(_QUEUE, connection=connection)], connection=connection).work(logging_level="WARNING")
 

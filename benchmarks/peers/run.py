@@ -30,7 +30,7 @@ _NOT_A_DISK = {"tmpfs", "ramfs", "devtmpfs"}
 
 
 def measure_all(entries: Iterable[Entry], workload: Workload, where: Path, say: Say) -> list[Row]:
-    """A row for each, also for those that are skipped or fail."""
+    """Measure all peers; return a row for each, also for those that are skipped or fail."""
     stands = [Stand(entry, workload, where, say) for entry in entries]
     try:
         for stand in stands:
@@ -60,7 +60,7 @@ def _end(stands: list[Stand]) -> None:
 
 
 class Stand:
-    """One peer while it is measured. What fails is left out from there on, and costs the others nothing."""
+    """A peer that is measured. One that fails is left out from then on, and the others go on."""
 
     def __init__(self, entry: Entry, workload: Workload, where: Path, say: Say) -> None:
         self._entry = entry
@@ -125,7 +125,7 @@ class Stand:
             self._versions = peer.versions()
 
     def row(self) -> Row:
-        """What came of it."""
+        """Return the figures of the peer, or why there are none."""
         key, title, peer = self._entry.key, self._entry.title, self._peer
         if peer is None or self._latency is None or self._failure:
             failed = not self._missing

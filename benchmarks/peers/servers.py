@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from benchmarks.peers.processes import Child, answers, free_port, program
 from benchmarks.peers.workload import PeerError
@@ -16,80 +16,93 @@ _POSTGRES_USER = "postgres"
 
 
 class Server(Protocol):
-    """What runs below a peer."""
+    """The server of a peer."""
 
     url: str
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
 
     def version(self) -> str:
-        """Name and version."""
+        """Return name and version."""
 
     def stop(self) -> None:
-        """Stop it. The directory belongs to the caller."""
+        """Stop the server. The directory belongs to the caller."""
+
+
+class _Programs:
+    """The child processes of a server."""
+
+    _signal = signal.SIGTERM
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = free_port()
+        self._children: list[Child] = []
+
+    def _run(self, name: str, command: list[str], **how: Any) -> Child:
+        """Start a program, with its output in a file of that name."""
+        self._children.append(Child(command, self._directory / f"{name}.log", **how))
+        return self._children[-1]
+
+    def _home(self, name: str) -> Path:
+        home = self._directory / name
+        home.mkdir()
+        return home
+
+    def stop(self) -> None:
+        """Stop all of them, the last one first."""
+        while self._children:
+            self._children.pop().stop(self._signal)
 
 
 def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-class Redis:
+class Redis(_Programs):
     """Redis with an append-only file, no snapshots. fsync: `everysec` or `always`."""
 
     def __init__(self, directory: Path, fsync: str) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self._fsync = fsync
-        self._port = free_port()
-        self._child: Child | None = None
         self.port = self._port
         self.url = f"redis://127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
-        data = self._directory / "redis"
-        data.mkdir()
+        """Start the server, and wait until it answers."""
+        data = self._home("redis")
         command = [program("redis-server"), "--port", str(self._port), "--bind", "127.0.0.1"]
         command += ["--dir", str(data), "--appendonly", "yes", "--appendfsync", self._fsync, "--save", ""]
-        self._child = Child(command, self._directory / "redis.log")
-        self._child.wait_until(lambda: answers(self._port))
+        self._run("redis", command).wait_until(lambda: answers(self._port))
 
     def version(self) -> str:
-        """Name and version."""
+        """Return name and version."""
         words = _output(program("redis-server"), "--version").split()
         return "Redis " + next(word[2:] for word in words if word.startswith("v="))
 
-    def stop(self) -> None:
-        """Stop it."""
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
 
-
-class Postgres:
+class Postgres(_Programs):
     """PostgreSQL as its packages configure it: `fsync` and `synchronous_commit` are on."""
 
+    _signal = signal.SIGINT  # its fast shutdown
+
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._port = free_port()
-        self._child: Child | None = None
+        super().__init__(directory)
         # The server refuses to run as root.
         self._user = _POSTGRES_USER if os.geteuid() == 0 else None
         self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
 
     def start(self) -> None:
         """Make a database, start the server, and wait until it answers."""
-        home = self._directory / "postgres"
-        home.mkdir()
+        home = self._home("postgres")
         if self._user:
             shutil.chown(home, self._user)
         data = home / "data"
         self._initialize(data)
         command = [program("postgres"), "-D", str(data), "-p", str(self._port), "-k", str(home)]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=on", "-c", "synchronous_commit=on"]
-        log = self._directory / "postgres.log"
-        self._child = Child(command, log, user=self._user, directory=home)
-        self._child.wait_until(self._ready)
+        self._run("postgres", command, user=self._user, directory=home).wait_until(self._ready)
 
     def _initialize(self, data: Path) -> None:
         command = [program("initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8"]
@@ -106,41 +119,29 @@ class Postgres:
         return subprocess.run(command, check=False).returncode == 0
 
     def version(self) -> str:
-        """Name and version."""
+        """Return name and version."""
         return "PostgreSQL " + _output(program("postgres"), "--version").split()[2]
 
-    def stop(self) -> None:
-        """Stop it: SIGINT is its fast shutdown."""
-        if self._child is not None:
-            self._child.stop(signal.SIGINT)
-            self._child = None
 
-
-class RabbitMQ:
+class RabbitMQ(_Programs):
     """RabbitMQ, one node. Its port mapper is a child too, since Erlang's own would stay for ever."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._port = free_port()
+        super().__init__(directory)
         self._mapper_port = free_port()
-        self._children: list[Child] = []
         self._version = ""
         self.url = f"amqp://guest:guest@127.0.0.1:{self._port}/%2F?heartbeat=0"
 
     def start(self) -> None:
         """Start the port mapper and the server, and wait until it answers."""
-        home = self._directory / "rabbitmq"
-        home.mkdir()
+        home = self._home("rabbitmq")
         environment = self._environment(home)
         mapper = [program("epmd"), "-port", str(self._mapper_port), "-address", "127.0.0.1"]
-        self._children.append(Child(mapper, self._directory / "epmd.log", env=environment))
-        self._children[0].wait_until(lambda: answers(self._mapper_port))
+        self._run("epmd", mapper, env=environment).wait_until(lambda: answers(self._mapper_port))
         # Not the one on PATH: Debian's runs as the user of the installed service.
         server = str(Path("/usr/lib/rabbitmq/bin/rabbitmq-server"))
         command = [server if Path(server).exists() else program("rabbitmq-server")]
-        log = self._directory / "rabbitmq.log"
-        self._children.append(Child(command, log, env=environment, directory=home))
-        self._children[1].wait_until(self._ready)
+        self._run("rabbitmq", command, env=environment, directory=home).wait_until(self._ready)
 
     def _environment(self, home: Path) -> dict[str, str]:
         (home / "plugins").write_text("[].\n")
@@ -178,10 +179,5 @@ class RabbitMQ:
         return True
 
     def version(self) -> str:
-        """Name and version, as the server told."""
+        """Return name and version, as the server told."""
         return f"RabbitMQ {self._version}"
-
-    def stop(self) -> None:
-        """Stop both."""
-        while self._children:
-            self._children.pop().stop()

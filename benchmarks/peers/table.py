@@ -1,4 +1,4 @@
-"""What is shown and stored of the rows."""
+"""The table of results, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.peers.workload import Row, Workload
 
 
 def build(rows: Sequence[Row], workload: Workload) -> Table:
-    """One line a row; one that has no figures says why in their place."""
+    """Make the table: a line for each row; a row without figures says why."""
     title = (
         f"{workload.messages:,} messages of {workload.size} B ({workload.few:,} where it says so), "
         f"medians of {workload.rounds} rounds in turn; "
@@ -31,7 +31,7 @@ def build(rows: Sequence[Row], workload: Workload) -> Table:
 
 
 def cells(row: Row, workload: Workload) -> tuple[str, ...]:
-    """The texts of one line."""
+    """Return the texts of one line."""
     figures = row.figures
     if figures is None:
         state = "failed" if row.failed else "skipped; to measure it"
@@ -54,7 +54,7 @@ def _queue(row: Row) -> str:
 
 
 def as_json(rows: Sequence[Row], workload: Workload, machine: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return everything, for programs."""
     return {
         "bench": "peers",
         "workload": asdict(workload),

@@ -1,4 +1,4 @@
-"""How a handler in a worker process tells what it saw: fixed records at the end of a file.
+"""The tally of handled messages: worker processes append fixed records to a file.
 
 A worker of Celery, RQ or the like is a process of its own, often several. Each handled message is one
 `write` of 16 bytes to a file opened for appending, which costs about a microsecond and never mixes with
@@ -28,7 +28,7 @@ def body(size: int) -> str:
 
 
 def bodies(count: int, size: int) -> list[str]:
-    """So many."""
+    """Make `count` bodies."""
     return [body(size) for _ in range(count)]
 
 
@@ -42,18 +42,18 @@ def handled(content: str | bytes) -> None:
 
 
 class Tally:
-    """The file, as the harness reads it."""
+    """The tally's file, as the harness reads it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
 
     def count(self) -> int:
-        """Messages handled so far."""
+        """Count the messages handled so far."""
         return self.path.stat().st_size // _RECORD.size
 
     def wait(self, messages: int, alive: object = None) -> None:
-        """Wait for so many.
+        """Wait until `messages` are handled.
 
         alive: a callable that raises if the worker is gone.
 
@@ -72,11 +72,11 @@ class Tally:
                 raise PeerError(f"only {seen:,} of {messages:,} messages were handled")
 
     def entries(self) -> list[tuple[int, int]]:
-        """Handled and sent, in ns."""
+        """Return when each message was handled and sent, in ns."""
         return list(_RECORD.iter_unpack(self.path.read_bytes()))
 
     def seconds(self) -> float:
-        """From the first handled message to the last, with one more gap for the first of all."""
+        """Return the seconds from the first handled message to the last, and one mean gap for the first."""
         times = sorted(handled_ns for handled_ns, _ in self.entries())
         gaps = len(times) - 1
         if gaps < 1:
@@ -84,5 +84,5 @@ class Tally:
         return (times[-1] - times[0]) / 1e9 * len(times) / gaps
 
     def latencies_s(self, since_ns: int) -> list[float]:
-        """Send to handler, of what was sent after that time."""
+        """Return the seconds from send to handler of messages sent after a time."""
         return [(seen - sent) / 1e9 for seen, sent in self.entries() if sent >= since_ns]

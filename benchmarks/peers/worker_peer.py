@@ -1,4 +1,4 @@
-"""What peers with worker processes share: Celery, Dramatiq, RQ, PgQueuer, Procrastinate, RabbitMQ.
+"""The base of peers with worker processes: Celery, Dramatiq, RQ, PgQueuer, Procrastinate, RabbitMQ.
 
 The harness sends; a worker, started by the peer's own command or API, handles and acknowledges. A drain
 starts with a full queue and no worker, and counts from the first handled message, so that the start
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.peers import tally
 from benchmarks.peers.processes import Child
-from benchmarks.peers.servers import Server
+from benchmarks.peers.servers import Redis, Server
 from benchmarks.peers.workload import PeerError
 
 SERVER = "BENCH_SERVER"
@@ -63,17 +64,16 @@ class WorkerPeer(ABC):
     def send(self, bodies: Sequence[str]) -> None:
         """Send messages; return when the server has confirmed them."""
 
-    @abstractmethod
     def worker_command(self) -> list[str]:
-        """What starts a worker; it finds the server's URL and the tally's file in its environment."""
+        """Return what starts a worker, which finds the server's URL and the tally's file in its environment.
+
+        By default that is the peer's own module, run as a program.
+        """
+        return [sys.executable, "-m", type(self).__module__]
 
     @abstractmethod
     def left(self) -> int:
-        """Messages that the server still has."""
-
-    def worker_env(self) -> Mapping[str, str]:
-        """More of the worker's environment."""
-        return {}
+        """Count the messages that the server still has."""
 
     def start(self) -> None:
         """Start the server, and connect."""
@@ -81,11 +81,11 @@ class WorkerPeer(ABC):
         self.connect()
 
     def versions(self) -> dict[str, str]:
-        """Of server and client library."""
+        """Return the versions of server and client library."""
         return {"server": self.server.version(), "client": f"{self.library} {version(self.library)}"}
 
     def enqueue(self, messages: int, size: int) -> float:
-        """Send so many; the seconds that the calls took."""
+        """Send messages; return the seconds that the calls took."""
         took_s = 0.0
         for begin in range(0, messages, BATCH):
             batch = tally.bodies(min(BATCH, messages - begin), size)
@@ -95,7 +95,7 @@ class WorkerPeer(ABC):
         return took_s
 
     def drain(self, messages: int) -> float:
-        """Let a worker handle all; the seconds from the first handled message to the last."""
+        """Let a worker handle all; return the seconds from the first handled message to the last."""
         with self._worker() as (seen, worker):
             seen.wait(messages, worker.check)
             self._settle()
@@ -129,7 +129,7 @@ class WorkerPeer(ABC):
         python_path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
         env = {SERVER: self.server.url, tally.FILE: str(seen.path), "PYTHONPATH": python_path}
         log = self.directory / f"worker-{number}.log"
-        worker = Child(self.worker_command(), log, env={**env, **self.worker_env()}, directory=self.directory)
+        worker = Child(self.worker_command(), log, env=env, directory=self.directory)
         try:
             yield seen, worker
         finally:
@@ -146,3 +146,11 @@ class WorkerPeer(ABC):
             raise PeerError(f"{left:,} messages were never acknowledged")
         if seen.count() != messages:
             raise PeerError(f"{seen.count():,} messages were handled, {messages:,} were sent")
+
+
+class RedisPeer(WorkerPeer):
+    """A peer on Redis. fsync: how its append-only file is synced."""
+
+    def __init__(self, directory: Path, fsync: str = "everysec") -> None:
+        super().__init__(directory, Redis(directory, fsync))
+        self.durability = f"appendfsync {fsync}"

@@ -1,4 +1,4 @@
-"""What is measured, and what comes of it: plain values, so that the table can be tested without a server."""
+"""The workload and its figures, as plain values: the table can be tested without a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PeerError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The same for all.
+    """The workload of all peers.
 
     messages: of one round; a tenth for those that would take minutes. size: bytes of a body. batch: messages
     a send, where the API has batches. receive: messages a receive, where the API says. rate, seconds: of the
@@ -37,7 +37,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was measured: medians of the rounds, and latency from the call of send to the handler.
+    """Figures of a peer: medians of the rounds, and latency from the call of send to the handler.
 
     messages: of one round.
     """
@@ -52,14 +52,14 @@ class Figures:
 
 
 class Round(NamedTuple):
-    """Rates of one round."""
+    """The rates of one round."""
 
     enqueue_per_s: float
     drain_per_s: float
 
 
 class Latency(NamedTuple):
-    """Of one run, from the call of send to the handler."""
+    """Latency of one run, from the call of send to the handler."""
 
     p50_ms: float
     p99_ms: float
@@ -67,7 +67,7 @@ class Latency(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. Either `figures` or `reason` is set; `failed` tells a failure from a skip."""
+    """A line of the table. Either `figures` or `reason` is set; `failed` tells a failure from a skip."""
 
     key: str
     title: str
@@ -95,13 +95,13 @@ class Peer(Protocol):
         """Start the server, and connect."""
 
     def versions(self) -> dict[str, str]:
-        """Of server and client library."""
+        """Return the versions of server and client library."""
 
     def enqueue(self, messages: int, size: int) -> float:
-        """Send so many; the seconds that the calls took."""
+        """Send messages; return the seconds that the calls took."""
 
     def drain(self, messages: int) -> float:
-        """Receive and acknowledge so many; the seconds it took."""
+        """Receive and acknowledge messages; return the seconds it took."""
 
     def latency(self, rate: int, seconds: int, size: int) -> list[float]:
         """Send at a steady rate while a consumer waits: seconds from send to handler, one a message."""
@@ -121,7 +121,7 @@ class SelfMeasuring(Protocol):
         """Start the server."""
 
     def versions(self) -> dict[str, str]:
-        """Of server and client library."""
+        """Return the versions of server and client library."""
 
     def ready(self) -> None:
         """Warm the server up."""
@@ -130,20 +130,20 @@ class SelfMeasuring(Protocol):
         """Send and drain all messages of one round."""
 
     def measured_latency(self, workload: Workload) -> Latency:
-        """Run the program for it."""
+        """Measure the latency with the queue's own program."""
 
     def stop(self) -> None:
         """Stop all processes, delete all data."""
 
 
 def percentile_ms(latencies_s: Sequence[float], percent: int) -> float:
-    """The nearest-rank percentile, in ms."""
+    """Return the nearest-rank percentile, in ms."""
     ordered = sorted(latencies_s)
     return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] * 1000, 3)
 
 
 def latency_of(latencies_s: Sequence[float]) -> Latency:
-    """The percentiles.
+    """Return the percentiles of latencies.
 
     Raises:
         PeerError: no latency was measured.
@@ -154,7 +154,7 @@ def latency_of(latencies_s: Sequence[float]) -> Latency:
 
 
 def summarize(messages: int, rounds: Sequence[Round], latency: Latency) -> Figures:
-    """Rates of each round with their medians, and latency."""
+    """Summarize the rates of all rounds by their medians, with the latency."""
     enqueues, drains = zip(*[tuple(round(rate, 1) for rate in one) for one in rounds], strict=True)
     return Figures(
         enqueue_per_s=round(statistics.median(enqueues), 1),

@@ -1,7 +1,7 @@
-"""What the bare driver takes for the two things that a message cannot do without: to be stored, and claimed.
+"""Measure how long the bare driver takes to store a message, and to claim one.
 
-The sum of both medians is the floor of a latency: nobody hands out a message sooner that is stored by a plain
-write and claimed by a conditional mutation.
+The sum of both medians is the floor of a latency: no queue that stores messages by plain writes and claims
+them by conditional mutations hands out a message sooner.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
-from cqueue.bench.setup import percentile
+from cqueue.bench.setup import times_ms
 from cqueue.bench.throughput import INSERT, PARTITIONS
 from cqueue.errors import NotDone
 
@@ -27,23 +27,23 @@ _LOCK: Final = (
 _LOCK_ID: Final = uuid_from_time(0, 0, 0)
 
 Call = Callable[[bytes], Any]
-"""Does something with a body, and returns when the server has answered."""
+"""Sends a request with a body, and returns when the server has answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often something is done, and for how long."""
+    """A rate, and for how long it is kept."""
 
     rate_per_s: float
     seconds: float
 
     @property
     def count(self) -> int:
-        """How often in all, at least once."""
+        """Return the number of ticks, at least one."""
         return max(1, round(self.rate_per_s * self.seconds))
 
     def ticks(self) -> Iterator[int]:
-        """Numbers, each when it is time for it; who is late makes up for it."""
+        """Yield each number when its time comes; after a late one the next follow sooner."""
         begin = time.monotonic()
         for number in range(self.count):
             time.sleep(max(0.0, begin + number / self.rate_per_s - time.monotonic()))
@@ -60,7 +60,7 @@ class Floor:
         self._turns = cycle(calls)
 
     def measure(self, pace: Pace) -> None:
-        """One of the two at each tick."""
+        """Insert or mutate at each tick, in turn."""
         for _ in pace.ticks():
             took_s, call = next(self._turns)
             begin = time.monotonic()
@@ -68,17 +68,15 @@ class Floor:
             took_s.append(time.monotonic() - begin)
 
     def figures(self) -> dict[str, float]:
-        """The floor, and what it consists of, in ms."""
-        found = {
-            f"bare_{name}_p{percent}_ms": round(percentile(took_s, percent) * 1000, 3)
-            for name, took_s in self._took_s.items()
-            for percent in (50, 99)
-        }
+        """Return the floor and the figures that it is the sum of, in ms."""
+        found: dict[str, float] = {}
+        for name, took_s in self._took_s.items():
+            found |= times_ms(took_s, f"bare_{name}_")
         return {"floor_ms": round(found["bare_insert_p50_ms"] + found["bare_mutation_p50_ms"], 3), **found}
 
 
 def bare_insert(session: Any) -> Call:
-    """What stores the row of one message, with one bound insert."""
+    """Make a call that stores the row of one message, with one bound insert."""
     insert, name = session.prepare(INSERT), f"bench-floor@{time.time_ns():x}"
 
     def call(body: bytes) -> None:
@@ -90,7 +88,7 @@ def bare_insert(session: Any) -> Call:
 
 
 def bare_mutation(session: Any) -> Call:
-    """What takes the lock of a wide row as a claim does: one conditional batch, at serial consistency."""
+    """Make a call that locks a wide row as a claim does: one conditional batch, at serial consistency."""
     update, name, owner = session.prepare(_LOCK), f"bench-floor@{time.time_ns():x}", secrets.token_bytes(16)
     fences: dict[int, int | None] = dict.fromkeys(range(PARTITIONS))
 

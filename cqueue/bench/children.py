@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 
 class Signals(NamedTuple):
-    """What children are told. begin: a barrier of all and the parent. over: an event, set at the end."""
+    """Signals to children. begin: a barrier of all and the parent. over: an event, set at the end."""
 
     begin: Any
     over: Any
 
 
 Work = Callable[[Bench, Signals], T]
-"""What a child does; between processes it must be a function of a module, or a `partial` of one."""
+"""The work of a child; for a process it must be a function of a module, or a `partial` of one."""
 
 
 class Children(Generic[T]):
@@ -62,7 +62,7 @@ class Children(Generic[T]):
             raise NotDone(f"the processes were not ready within {START_S} s") from exc
 
     def results(self) -> list[T]:
-        """Tell all children to end; what each returned, in the order of their works.
+        """Tell all children to end, and return the result of each, in the order of their works.
 
         Raises:
             Exception: what one of them raised; a barrier that another one broke comes last.
@@ -77,7 +77,7 @@ class Children(Generic[T]):
 
 @contextmanager
 def children(bench: Bench, works: Sequence[Work[T]]) -> Iterator[Children[T]]:
-    """A process for each work, with a connection of its own."""
+    """Start a process for each work, with a connection of its own."""
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         signals = Signals(manager.Barrier(len(works) + 1, timeout=START_S), manager.Event())
@@ -88,7 +88,7 @@ def children(bench: Bench, works: Sequence[Work[T]]) -> Iterator[Children[T]]:
 
 @contextmanager
 def threads(bench: Bench, works: Sequence[Work[T]]) -> Iterator[Children[T]]:
-    """A thread of this process for each work, with the connection of this one."""
+    """Start a thread of this process for each work, on the connection of the parent."""
     signals = Signals(threading.Barrier(len(works) + 1, timeout=START_S), threading.Event())
     pool = ThreadPoolExecutor(len(works), thread_name_prefix="cqueue-bench")
     with _started(pool, [partial(work, bench) for work in works], signals) as started:

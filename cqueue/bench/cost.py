@@ -1,4 +1,4 @@
-"""What draining costs the cluster, beside time: conditional mutations, statements, tombstones that are read.
+"""Count what draining costs the cluster: conditional mutations, statements, tombstones that are read.
 
 Each kind of consumer drains a backlog of its own, and only the drains are counted; queues are deleted at the
 very end, as that reads as well. Cassandra tells the client of reads that met too many tombstones. Its own
@@ -36,7 +36,7 @@ WAYS: Final[dict[str, Drain]] = {
 
 
 def cost(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
-    """Of each kind of consumer, for 1,000 messages; and the most tombstones that a read has met."""
+    """Count for each kind of consumer, per 1,000 messages; and the most tombstones that a read has met."""
     counting = CountingStore(bench.store)
     figures: dict[str, dict[str, float]] = {}
     met = [tombstones(bench)]
@@ -64,7 +64,7 @@ def cost(bench: Bench, options: Options, progress: Progress = silent) -> dict[st
 
 
 def tombstones(bench: Bench) -> int:
-    """The most that a read of messages has met, on any node, in the last minutes."""
+    """Return the most tombstones that a read of messages has met, on any node, in the last minutes."""
     session, hosts = bench.connection.session, bench.connection.cluster.metadata.all_hosts()
     found = [session.execute(_TOMBSTONES, (bench.settings.keyspace,), host=host).one() for host in hosts]
     return max((int(row[0]) for row in found if row is not None), default=0)

@@ -21,21 +21,21 @@ class CountingStore:
         self.quarantine = store.quarantine
 
     def execute(self, operation: Operation[Any]) -> Any:
-        """Count one, run it."""
+        """Count an operation, and run it."""
         self._count((operation,))
         answer = self._store.execute(operation)
         self.crossed += _crossed(answer)
         return answer
 
     def together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
-        """Count them, run them."""
+        """Count operations, and run them together."""
         self._count(operations)
         answers = self._store.together(operations)
         self.crossed += sum(map(_crossed, answers))
         return answers
 
     def sample_time_us(self) -> list[tuple[int, int]]:
-        """Count one for each coordinator that answers."""
+        """Sample the clocks; count an operation for each coordinator that answers."""
         answers = self._store.sample_time_us()
         self.operations += len(answers)
         return answers

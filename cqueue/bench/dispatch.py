@@ -10,17 +10,15 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Options, Progress, median_of, ratios_of, silent
-from cqueue.bench.throughput import bodies, burndown
+from cqueue.bench.setup import Bench, Figures, Options, Progress, in_turn, medians_of, ratios_of, silent
+from cqueue.bench.throughput import burndown, send_all
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.middleware import Middleware
 from cqueue.errors import NotDone
-from cqueue.message import Message
 from cqueue.queue import Queue
 
 PATIENCE: Final = timedelta(minutes=10)
@@ -31,56 +29,44 @@ def dispatch(
     bench: Bench, options: Options, rounds: int = 3, threads: int = THREADS, progress: Progress = silent
 ) -> dict[str, Any]:
     """Burndown and dispatcher in turn, after one round to warm up; medians, and the median of the ratios."""
-    bare: list[dict[str, Any]] = []
-    ours: list[dict[str, Any]] = []
-    for turn in range(rounds + 1):
+
+    def bare(part: Progress) -> Figures:
         bench.calm()
-        bare.append(burndown(bench, options, partial(_part, progress, 2 * turn, 2 * (rounds + 1))))
+        return burndown(bench, options, part)
+
+    def ours(_part: Progress) -> Figures:
         bench.calm()
-        ours.append(_dispatched(bench, options, threads))
-        progress((turn + 1) / (rounds + 1))
-    del bare[0], ours[0]
+        with bench.queue(options) as queue:
+            send_all(queue, options)
+            return {"drained_per_s": round(options.messages / drain(queue, options, threads), 1)}
+
+    found = in_turn({"burndown": bare, "dispatcher": ours}, rounds, progress)
     return {
         "bench": "dispatch",
-        **ratios_of(ours, bare, "drained_per_s"),
-        "dispatcher": {"drained_per_s": median_of(ours, "drained_per_s")},
-        "burndown": {"drained_per_s": median_of(bare, "drained_per_s")},
+        **ratios_of(found["dispatcher"], found["burndown"], "drained_per_s"),
+        **{name: medians_of(found[name], ("drained_per_s",)) for name in ("dispatcher", "burndown")},
         "threads": threads,
         "rounds": rounds,
         **bench.circumstances(options),
     }
 
 
-def _part(progress: Progress, at: int, steps: int, done: float) -> None:
-    progress((at + done) / steps)
-
-
-def _dispatched(bench: Bench, options: Options, threads: int) -> dict[str, Any]:
-    """Send all, then drain all through a dispatcher, from its start to the last ack."""
-    with bench.queue(options) as queue:
-        for batch in bodies(options):
-            for _, error in queue.send_many([Message(body) for body in batch]).failed:
-                raise error
-        took_s = drain(queue, options, threads)
-    return {"drained_per_s": round(options.messages / took_s, 1)}
-
-
 class _Acks(Middleware):
-    """Says when all acks are stored."""
+    """Sets an event when all acks are stored."""
 
     def __init__(self, expected: int) -> None:
         self._left = expected
         self.all = threading.Event()
 
     def after_ack(self, messages: Sequence[ReceivedMessage]) -> None:
-        """So many more."""
+        """Count acked messages."""
         self._left -= len(messages)
         if self._left <= 0:
             self.all.set()
 
 
 def drain(queue: Queue, options: Options, threads: int = THREADS) -> float:
-    """The seconds that a dispatcher takes, from its start to the last ack."""
+    """Drain a queue through a dispatcher; return the seconds from its start to the last ack."""
     acks = _Acks(options.messages)
     dispatcher = Dispatcher(
         queue,
@@ -102,4 +88,4 @@ def drain(queue: Queue, options: Options, threads: int = THREADS) -> float:
 
 
 def _nothing(_message: ReceivedMessage, _context: Context) -> None:
-    """What the dispatcher calls for each message."""
+    """Handle a message by doing nothing."""

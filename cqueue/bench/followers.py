@@ -1,4 +1,4 @@
-"""How soon listeners of a log in other processes see an append: a follower, and a subscription, at once."""
+"""Measure how soon a follower and a subscription in other processes see an append to a log, at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from cqueue.bench.latency import PATIENCE, Asked, listened, note, result, row, s
 from cqueue.bench.setup import Bench, Options, Progress, silent
 from cqueue.client import Client
 from cqueue.errors import NotDone
-from cqueue.log.config import LogConfig
 from cqueue.log.records import LogRecord
 
 RATES: Final = (20,)
@@ -24,7 +23,7 @@ TOPIC: Final = "bench"
 LOW_LATENCY: Final[Any] = (
     {"low_latency": True} if "low_latency" in inspect.signature(Client.subscribe).parameters else {}
 )
-"""What a subscription is asked for beside its defaults, where it can be."""
+"""Options of a subscription beside its defaults, where this version has them."""
 LOOK_S: Final = 0.05
 
 
@@ -40,14 +39,10 @@ def followers(bench: Bench, options: Options, asked: Asked, progress: Progress =
 
 def _at_rate(bench: Bench, options: Options, pace: Pace) -> list[dict[str, Any]]:
     bench.calm()
-    name = f"bench-{time.time_ns():x}"
-    log = bench.client.create_log(name, LogConfig(partitions=options.shards))
-    works: Sequence[Work[list[float]]] = [partial(_follow, name, pace), partial(_subscribe, name, pace)]
-    try:
+    with bench.log(options.shards) as log:
+        works: Sequence[Work[list[float]]] = [partial(read, log.name, pace) for read in (_follow, _subscribe)]
         append = partial(send_all, partial(log.append, TOPIC), pace, options.size)
         (followed_s, subscribed_s), appends_s = listened(bench, works, children, append)
-    finally:
-        bench.client.delete_log(name)
     return [
         row("follower", pace, followed_s, appends_s),
         row("subscription", pace, subscribed_s, appends_s),
@@ -66,7 +61,7 @@ def _follow(name: str, pace: Pace, bench: Bench, signals: Signals) -> list[float
 
 
 def _subscribe(name: str, pace: Pace, bench: Bench, signals: Signals) -> list[float]:
-    """The same with a subscription, from when it reads all partitions."""
+    """Subscribe until all is there, from when all partitions are read; how long each record took."""
     took_s: list[float] = []
     every = threading.Event()
 

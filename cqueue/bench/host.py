@@ -1,4 +1,4 @@
-"""What other machines of the host take away: on a virtual machine a slow benchmark may be theirs.
+"""Measure the CPU time that other machines of the host took: on a virtual machine they may slow a benchmark.
 
 A core that has something to do, and does not get to run, costs most where threads wake each other up: a
 latency of milliseconds consists of little else.
@@ -23,7 +23,7 @@ class CpuTime(NamedTuple):
 
 
 def cpu_time(counters: Path = _COUNTERS) -> CpuTime | None:
-    """The counters of now; None where the system has none."""
+    """Read the counters; None where the system has none."""
     try:
         ticks = [int(word) for word in counters.read_text().split("\n", 1)[0].split()[1:]]
     except (OSError, ValueError):
@@ -35,7 +35,7 @@ def cpu_time(counters: Path = _COUNTERS) -> CpuTime | None:
 
 
 def stolen_percent(before: CpuTime | None, after: CpuTime | None) -> float | None:
-    """How much of the CPU time that was wanted between the two went to other machines; None: not known."""
+    """Return how much of the CPU time wanted between two readings went to other machines; None: not known."""
     if before is None or after is None:
         return None
     used, stolen = after.used - before.used, after.stolen - before.stolen

@@ -1,4 +1,4 @@
-"""What a consumer and a dispatcher cost that have nothing to do, and a dispatcher of many such queues.
+"""Count what an idle consumer and an idle dispatcher cost, and a dispatcher of many idle queues.
 
 All that wait do so side by side, each with a client of its own whose statements are counted: with the
 doorbell and without, while the wide row of the last message is still there and where there is none.
@@ -29,12 +29,12 @@ IDLE_SECONDS = 10
 SETTLE_SECONDS = 5
 PATIENCE_S = 60.0
 LONG_TIME_SHARD = timedelta(minutes=10)
-"""A wide row lives on for at least so long."""
+"""Keeps the wide row of the last message for longer than the benchmark takes."""
 
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """One that waits for a message, and what it asks meanwhile.
+    """A consumer or dispatcher that waits for a message, and the statements that it sends meanwhile.
 
     Attributes:
         who: "consumer" or "dispatcher".
@@ -52,12 +52,12 @@ class Waiting:
     came: threading.Event = field(default_factory=threading.Event)
 
     def note(self, *_: object) -> None:
-        """A message came."""
+        """Note that a message came."""
         self.came_s = time.perf_counter()
         self.came.set()
 
     def row(self, sent_s: float, took_s: float) -> dict[str, Any]:
-        """Its figures."""
+        """Return the figures of one line."""
         return {
             "who": self.who,
             "notify": "on" if self.notify else "off",
@@ -70,9 +70,9 @@ class Waiting:
 def idle(
     bench: Bench, options: Options, seconds: int = IDLE_SECONDS, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Statements a second of those that wait, from 5 s after the last message on.
+    """Count the statements a second of all that wait, from 5 s after the last message on.
 
-    After so many seconds a message is sent to each: until it is received.
+    After `seconds`, send each of them a message, and measure until it is received.
     """
     with ExitStack() as stack:
         all_ = [
@@ -92,7 +92,7 @@ def _all_kinds(bench: Bench) -> list[Waiting]:
 
 @contextmanager
 def _begun(waiting: Waiting, bench: Bench, options: Options) -> Iterator[Queue]:
-    """A queue, and who waits for its messages; where it is to have a wide row it has had one of them."""
+    """Make a queue, where it needs a wide row with a message that is acked; start what waits for the next."""
     config = QueueConfig(shards=options.shards, time_shard=LONG_TIME_SHARD)
     name = f"bench-{time.time_ns():x}"
     queue = bench.client.create_queue(name, config)
@@ -138,7 +138,7 @@ def _receive(consumer: Consumer, waiting: Waiting) -> None:
 
 
 def _count(all_: Sequence[Waiting], seconds: int, progress: Progress) -> float:
-    """Count what all of them ask in so many seconds; how long it was."""
+    """Count the statements of all that wait for `seconds`; return how long it took."""
     begin = time.perf_counter()
     for waiting in all_:
         waiting.before = waiting.store.operations
@@ -152,7 +152,7 @@ def _count(all_: Sequence[Waiting], seconds: int, progress: Progress) -> float:
 
 
 def _send(waiting: Waiting, queue: Queue) -> float:
-    """Send it a message, and wait until it has it; when it was sent."""
+    """Send a message, and wait until it is received; return when it was sent."""
     sent_s = time.perf_counter()
     queue.send(b"after a while")
     if not waiting.came.wait(PATIENCE_S):
@@ -192,4 +192,4 @@ def idle_queues(
 
 
 def _nothing(_message: ReceivedMessage, _context: Context) -> None:
-    """No message comes."""
+    """Handle nothing: no message comes."""

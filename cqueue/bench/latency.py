@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from cqueue.bench.bare import Call, Floor, Pace
 from cqueue.bench.children import Signals, Work, children, threads
-from cqueue.bench.setup import Bench, Options, Progress, percentile, silent
+from cqueue.bench.setup import Bench, Options, Progress, percentile, silent, times_ms
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.context import Context
 from cqueue.dispatcher.dispatcher import Dispatcher
@@ -32,14 +32,14 @@ SECONDS: Final = 20
 FEWEST: Final = 30
 """Messages of a slow rate, which takes longer for them."""
 WARM_UP: Final = Pace(10, 2)
-"""Messages that are not counted: who is new prepares statements and learns where the queue stands."""
+"""Messages that are not counted: a new process first prepares statements and learns where to read."""
 PATIENCE: Final = timedelta(minutes=1)
 STAMP: Final = struct.Struct(">d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is measured.
+    """What to measure.
 
     rates: messages a second, in turn. seconds: of each rate; None: 20, or as long as 30 messages take.
     dispatchers: how many. one_process: in threads of this process.
@@ -51,12 +51,12 @@ class Asked:
     one_process: bool = False
 
     def paces(self) -> list[Pace]:
-        """How often, and for how long."""
+        """Return how often messages are sent at each rate, and for how long."""
         return [Pace(rate, self.seconds or max(SECONDS, FEWEST / rate)) for rate in self.rates]
 
     @property
     def to(self) -> str:
-        """Who handles the messages."""
+        """Name what handles the messages."""
         many = f"{self.dispatchers} dispatcher{'s' * (self.dispatchers > 1)}"
         return f"{many}, here" if self.one_process else many
 
@@ -96,7 +96,7 @@ def _beside(took_s: list[float], floor: dict[str, float]) -> dict[str, float]:
 
 
 def _dispatch(name: str, bench: Bench, signals: Signals) -> list[float]:
-    """Handle messages until all are sent; how long each took."""
+    """Handle messages until all are sent; return how long each took."""
     took_s: list[float] = []
 
     def handle(message: ReceivedMessage, _context: Context) -> None:
@@ -115,7 +115,7 @@ def _dispatch(name: str, bench: Bench, signals: Signals) -> list[float]:
 def listened(
     bench: Bench, works: Sequence[Work[list[float]]], start: Any, send: Callable[[], list[float]]
 ) -> tuple[list[list[float]], list[float]]:
-    """What each child heard of what was sent, and how long each send took."""
+    """Send while children listen; return what each child noted, and how long each send took."""
     with start(bench, works) as started:
         started.begin()
         sends_s = send()
@@ -154,10 +154,8 @@ def row(to: str, pace: Pace, took_s: list[float], sends_s: list[float]) -> dict[
         "to": to,
         "rate_per_s": pace.rate_per_s,
         "received": len(took_s),
-        "p50_ms": round(percentile(took_s, 50) * 1000, 3),
-        "p99_ms": round(percentile(took_s, 99) * 1000, 3),
-        "send_p50_ms": round(percentile(sends_s, 50) * 1000, 3),
-        "send_p99_ms": round(percentile(sends_s, 99) * 1000, 3),
+        **times_ms(took_s),
+        **times_ms(sends_s, "send_"),
         "histogram": _histogram(took_s),
     }
 
@@ -174,6 +172,5 @@ def _histogram(values_s: list[float]) -> list[tuple[float, int]]:
 
 def result(name: str, rows: list[dict[str, Any]], bench: Bench, options: Options) -> dict[str, Any]:
     """The rows, and under what they were measured."""
-    leave = {"messages", "batch", "receive"}
-    under = {key: value for key, value in bench.circumstances(options).items() if key not in leave}
+    under = bench.circumstances(options, without=("messages", "batch", "receive"))
     return {"bench": name, "rows": rows, **under}

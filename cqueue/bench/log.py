@@ -16,7 +16,6 @@ from typing import Any, Final
 from cqueue.bench.setup import Bench, Options, Progress, silent
 from cqueue.bench.throughput import bodies
 from cqueue.errors import NotDone
-from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import Record
 
@@ -32,25 +31,20 @@ def log(
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Append all in batches from several threads; scan them all twice."""
-    name = f"bench-{time.time_ns():x}"
-    target = bench.client.create_log(name, LogConfig(partitions=partitions))
-    try:
+    with bench.log(partitions) as target:
         figures = _figures("appended", options.messages, lambda: _append(target, options, threads))
         progress(0.5)
-        _until_stable(target, options)
+        until_stable(target)
         figures |= _figures("scanned", options.messages, lambda: _count(target, options, _records))
         progress(0.75)
         if find_spec("pyarrow"):
             figures |= _figures("to_arrow", options.messages, lambda: _count(target, options, _rows))
-    finally:
-        bench.client.delete_log(name)
-    circumstances = bench.circumstances(options)
     return {
         "bench": "log",
         **figures,
         "partitions": partitions,
         "threads": threads,
-        **{key: value for key, value in circumstances.items() if key not in {"receive", "shards"}},
+        **bench.circumstances(options, without=("receive", "shards")),
     }
 
 
@@ -71,8 +65,14 @@ def _append(target: Log, options: Options, threads: int) -> None:
         list(pool.map(send, bodies(options)))
 
 
-def _until_stable(target: Log, options: Options) -> None:
-    """Wait until a scan can read all; a scan of the end tells, without reading what is measured later."""
+def until_stable(target: Log) -> None:
+    """Append one more record, and wait until a scan can read it, and so all before it.
+
+    A scan of the end tells, without reading what is measured later.
+
+    Raises:
+        NotDone: the record did not become stable in time.
+    """
     last = target.append("end", b"")
     end = time.monotonic() + PATIENCE.total_seconds()
     while time.monotonic() < end:
@@ -80,7 +80,7 @@ def _until_stable(target: Log, options: Options) -> None:
             if [record.id for record in scanner] == [last]:
                 return
         time.sleep(0.1)
-    raise NotDone(f"the last of {options.messages:,} records did not become stable")
+    raise NotDone("what was appended did not become stable")
 
 
 def _records(target: Log, limit: int) -> int:

@@ -14,7 +14,17 @@ from itertools import chain
 from typing import Any, Final
 
 from cqueue.bench.bare import Call, bare_insert
-from cqueue.bench.setup import Bench, Options, Progress, median_of, percentile, ratios_of, silent
+from cqueue.bench.setup import (
+    Bench,
+    Figures,
+    Options,
+    Progress,
+    in_turn,
+    medians_of,
+    ratios_of,
+    silent,
+    times_ms,
+)
 from cqueue.store.connection import open_session
 
 LINGER: Final = timedelta()
@@ -25,7 +35,6 @@ def sends(
     bench: Bench, options: Options, rounds: int = 3, threads: int = 16, progress: Progress = silent
 ) -> dict[str, Any]:
     """Sends a second of all threads together, after one round to warm up: medians, and ratios."""
-    found: dict[str, list[dict[str, Any]]] = {"floor": [], "send": [], "linger": []}
     with open_session(bench.settings) as connection, bench.queue(options) as queue:
         lingering = bench.client.queue(queue.name, linger=LINGER)
         ways: dict[str, Call] = {
@@ -33,36 +42,30 @@ def sends(
             "send": queue.send,
             "linger": lingering.send,
         }
-        for turn in range(rounds + 1):
-            for place, (name, send) in enumerate(ways.items()):
-                found[name].append(_measured(send, options, threads))
-                progress((3 * turn + place + 1) / (3 * (rounds + 1)))
-    for results in found.values():
-        del results[0]
-    keys = ("per_s", "p50_ms", "p99_ms")
+        found = in_turn(
+            {name: partial(_measured, send, options, threads) for name, send in ways.items()},
+            rounds,
+            progress,
+        )
     return {
         "bench": "sends",
         **ratios_of(found["send"], found["floor"]),
         "linger_ratio": ratios_of(found["linger"], found["floor"])["ratio"],
-        **{name: {key: median_of(results, key) for key in keys} for name, results in found.items()},
+        **{name: medians_of(results, ("per_s", "p50_ms", "p99_ms")) for name, results in found.items()},
         "threads": threads,
         "rounds": rounds,
         **bench.circumstances(options),
     }
 
 
-def _measured(send: Call, options: Options, threads: int) -> dict[str, float]:
+def _measured(send: Call, options: Options, threads: int, _part: Progress) -> Figures:
     each = max(1, options.messages // threads)
     with ThreadPoolExecutor(threads) as pool:
         begin = time.perf_counter()
         some = pool.map(partial(_send_some, send, bytes(options.size)), [each] * threads)
         took_s = list(chain.from_iterable(some))
         total_s = time.perf_counter() - begin
-    return {
-        "per_s": round(len(took_s) / total_s, 1),
-        "p50_ms": round(percentile(took_s, 50) * 1000, 3),
-        "p99_ms": round(percentile(took_s, 99) * 1000, 3),
-    }
+    return {"per_s": round(len(took_s) / total_s, 1), **times_ms(took_s)}
 
 
 def _send_some(send: Call, body: bytes, count: int) -> list[float]:

@@ -1,13 +1,14 @@
-"""What every benchmark needs: options, a client, and the circumstances that each result carries."""
+"""Options, clients, figures and circumstances, as every benchmark needs them."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from cqueue import cores
@@ -16,6 +17,8 @@ from cqueue.bench import host
 from cqueue.client import Client, address_of, open_cassandra
 from cqueue.config import QueueConfig
 from cqueue.errors import ConfigError
+from cqueue.log.config import LogConfig
+from cqueue.log.log import Log
 from cqueue.queue import Queue
 from cqueue.settings import Settings
 from cqueue.store.cassandra import CassandraStore
@@ -27,10 +30,13 @@ QUIET_LOOKS: Final = 4
 
 Progress = Callable[[float], None]
 """Told how much of the work is done, 0 to 1."""
+Figures = dict[str, Any]
+Way = Callable[[Progress], Figures]
+"""Measures one thing once."""
 
 
 def silent(_done: float) -> None:
-    """Report nothing."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,16 @@ class Bench:
         finally:
             self.client.delete_queue(name)
 
+    @contextmanager
+    def log(self, partitions: int) -> Iterator[Log]:
+        """A new log, deleted at the end."""
+        name = f"bench-{time.time_ns():x}"
+        log = self.client.create_log(name, LogConfig(partitions=partitions))
+        try:
+            yield log
+        finally:
+            self.client.delete_log(name)
+
     def calm(self) -> None:
         """Wait until the server compacts and flushes nothing, at most `CALM_S`: that work is of before."""
         end_s = time.monotonic() + CALM_S
@@ -96,10 +112,11 @@ class Bench:
             quiet = 0 if busy else quiet + 1
             time.sleep(QUIET_S)
 
-    def circumstances(self, options: Options) -> dict[str, Any]:
+    def circumstances(self, options: Options, *, without: Collection[str] = ()) -> Figures:
         """Version, commit log, nodes, replication, consistency, cores, size, batch: part of every result.
 
-        stolen_percent: of the CPU time that the machine wanted since the benchmark began.
+        stolen_percent: of the CPU time that the machine wanted since the benchmark began. without: the
+        options that say nothing about this benchmark.
         """
         session, keyspace = self.connection.session, self.settings.keyspace
         replication = session.execute(
@@ -115,11 +132,7 @@ class Bench:
             "serial_consistency": self.settings.serial_consistency,
             "client_cores": cores.usable(),
             "stolen_percent": host.stolen_percent(self.began, host.cpu_time()),
-            "messages": options.messages,
-            "size": options.size,
-            "batch": options.batch,
-            "receive": options.receive,
-            "shards": options.shards,
+            **{name: value for name, value in asdict(options).items() if name not in without},
         }
 
 
@@ -151,6 +164,11 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
+def times_ms(values_s: Sequence[float], prefix: str = "") -> dict[str, float]:
+    """The median and the 99th percentile of times in seconds, in ms."""
+    return {f"{prefix}p{percent}_ms": round(percentile(values_s, percent) * 1000, 3) for percent in (50, 99)}
+
+
 def rates(messages: int, sends_s: list[float], drains_s: list[float]) -> dict[str, float]:
     """Throughput and the latency of single calls, from the seconds that each call took."""
     send_s, drain_s = sum(sends_s), sum(drains_s)
@@ -158,11 +176,33 @@ def rates(messages: int, sends_s: list[float], drains_s: list[float]) -> dict[st
         "sent_per_s": round(messages / send_s, 1),
         "drained_per_s": round(messages / drain_s, 1),
         "total_per_s": round(messages / (send_s + drain_s), 1),
-        "send_p50_ms": round(percentile(sends_s, 50) * 1000, 3),
-        "send_p99_ms": round(percentile(sends_s, 99) * 1000, 3),
-        "drain_p50_ms": round(percentile(drains_s, 50) * 1000, 3),
-        "drain_p99_ms": round(percentile(drains_s, 99) * 1000, 3),
+        **times_ms(sends_s, "send_"),
+        **times_ms(drains_s, "drain_"),
     }
+
+
+def in_turn(
+    ways: Mapping[str, Way], rounds: int, progress: Progress, *, warm_up: bool = True
+) -> dict[str, list[Figures]]:
+    """Measure all ways round after round, so that they meet the same minutes; the results of each.
+
+    warm_up: measure one round more, and leave out the first.
+    """
+    found: dict[str, list[Figures]] = {name: [] for name in ways}
+    turns = [*ways.items()] * (rounds + warm_up)
+    for step, (name, measure) in enumerate(turns):
+        found[name].append(measure(partial(_part, progress, step, len(turns))))
+        progress((step + 1) / len(turns))
+    return {name: results[warm_up:] for name, results in found.items()}
+
+
+def _part(progress: Progress, step: int, steps: int, done: float) -> None:
+    progress((step + done) / steps)
+
+
+def medians_of(results: Sequence[Figures], keys: Collection[str]) -> dict[str, float]:
+    """The medians of some figures."""
+    return {key: median_of(results, key) for key in keys}
 
 
 def median_of(results: Sequence[dict[str, Any]], key: str) -> float:

@@ -15,11 +15,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from cqueue import ids
+from cqueue.bench.log import until_stable
 from cqueue.bench.setup import Bench, Options, Progress, silent
-from cqueue.config import QueueConfig
 from cqueue.errors import ConfigError, NotDone
-from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.settings import Settings
 
@@ -29,7 +27,8 @@ if TYPE_CHECKING:
 CONNECTOR: Final = "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1"
 CONNECTOR_TIMEOUT_S: Final = 600.0
 WARM_UP: Final = 2000
-PATIENCE_S: Final = 30.0
+PARTITIONS: Final = 16
+"""Partitions of the log."""
 
 
 def spark(
@@ -55,12 +54,9 @@ def spark(
         raise ConfigError("this needs Spark: pip install 'cassandra-cqueue[spark]'")
     from cqueue.spark.jobs.opening import opened  # noqa: PLC0415 - the extra
 
-    name = f"bench-{time.time_ns():x}"
-    bench.client.create_queue(name, QueueConfig(shards=options.shards))
-    log = bench.client.create_log(name, LogConfig(partitions=16))
-    try:
+    with bench.queue(options) as queue, bench.log(PARTITIONS) as log:
         with opened("bench", master, conf) as session:
-            run = _Run(session, url, name, options)
+            run = _Run(session, url, {"queue": queue.name, "log": log.name}, options)
             result = {
                 "bench": "spark",
                 "spark": session.version,
@@ -69,23 +65,18 @@ def spark(
                 **run.figures(log, progress),
             }
         result |= _connector(bench.settings, connector, master, conf, options.messages)
-    finally:
-        bench.client.delete_queue(name)
-        bench.client.delete_log(name)
-    circumstances = bench.circumstances(options)
-    return {
-        **result,
-        **{key: value for key, value in circumstances.items() if key not in {"batch", "receive"}},
-    }
+    return {**result, **bench.circumstances(options, without=("batch", "receive"))}
 
 
 class _Run:
-    """The same rows through one Spark session."""
+    """One Spark session that writes and reads the same rows."""
 
-    def __init__(self, session: SparkSession, url: str | None, name: str, options: Options) -> None:
+    def __init__(
+        self, session: SparkSession, url: str | None, names: Mapping[str, str], options: Options
+    ) -> None:
         self._session = session
         there = {} if url is None else {"url": url}
-        self._targets = {kind: {**there, kind: name} for kind in ("queue", "log")}
+        self._targets = {kind: {**there, kind: name} for kind, name in names.items()}
         self._options = options
         self.tasks = session.sparkContext.defaultParallelism
 
@@ -96,7 +87,7 @@ class _Run:
             self._write(kind, WARM_UP)
             found[f"{kind}_written_per_s"] = _rate(count, partial(self._write, kind, count))
             progress(0.3)
-        _until_stable(log)
+        until_stable(log)
         for kind in self._targets:
             rows, written = self._read(kind).count(), count + WARM_UP + (kind == "log")  # and the last one
             if rows != written:
@@ -117,7 +108,7 @@ class _Run:
 
 
 def _drain(rows: DataFrame) -> None:
-    """Make every row and every column, and keep none."""
+    """Read every row with every column, and keep none."""
     rows.write.format("noop").mode("overwrite").save()
 
 
@@ -127,21 +118,10 @@ def _rate(rows: int, work: Callable[[], None]) -> float:
     return round(rows / (time.perf_counter() - begin), 1)
 
 
-def _until_stable(log: Log) -> None:
-    last = ids.time_us(log.append("end", b"").locate()[2])
-    end_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end_s:
-        with log.scan(reverse=True, limit=1) as scanner:
-            if any(ids.time_us(record.id.locate()[2]) == last for record in scanner):
-                return
-        time.sleep(0.1)
-    raise NotDone("what was appended did not become stable")
-
-
 def _connector(
     settings: Settings, coordinates: str, master: str | None, conf: Mapping[str, str] | None, rows: int
 ) -> dict[str, Any]:
-    """What the connector does with the table of the logs, or why it does nothing."""
+    """Let the connector read the table of the logs; return its rate, or why it does not work."""
     if not coordinates:
         return {"connector": "left out", "connector_read_per_s": None}
     (host, port), *_ = settings.hosts

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import sqlite3
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any, Final
 
@@ -37,7 +36,7 @@ AHEAD: Final = 64
 ONES: Final = 300
 """Messages that are synced one by one, of a round: each waits for the disk."""
 LOOK_S: Final = 0.0005
-"""How often the thread that is watched for stalls wants to run."""
+"""Seconds of each sleep of the thread that is watched for stalls."""
 STALL_S: Final = 2.0
 BUSY: Final = 1000
 """Messages every 10 ms while it is watched."""
@@ -115,7 +114,7 @@ def _runs() -> Iterator[tuple[str, Run]]:
 
 
 def _count(name: str, asked: Asked) -> int:
-    """Messages of a round: fewer of what is slow."""
+    """Return the messages of a round: fewer where they are slow."""
     if name.startswith("each"):
         return ONES
     return max(1, asked.messages // 10) if name.endswith("persist-queue") else asked.messages
@@ -123,13 +122,16 @@ def _count(name: str, asked: Asked) -> int:
 
 def _timed(parent: Path, run: Run, bodies: list[bytes]) -> float:
     """Messages a second."""
-    directory = Path(mkdtemp(dir=parent, prefix="cqueue-bench-"))
-    try:
+    with _directory(parent) as directory:
         begin = time.perf_counter()
         run(directory, bodies)
         return len(bodies) / (time.perf_counter() - begin)
-    finally:
-        shutil.rmtree(directory)
+
+
+@contextmanager
+def _directory(parent: Path) -> Iterator[Path]:
+    with TemporaryDirectory(dir=parent, prefix="cqueue-bench-") as name:
+        yield Path(name)
 
 
 # ── what is compared ──
@@ -151,7 +153,7 @@ def _to_disk(directory: Path, bodies: list[bytes], together: int | None) -> None
 
 
 def _to_spool(directory: Path, bodies: list[bytes], fsync: str, together: int, ahead: int = 0) -> None:
-    """Appends of so many, each waited for when `ahead` others have been brought."""
+    """Append `together` messages at a time; wait for each append when `ahead` others have begun."""
     with Spool(directory / "spool", fsync=fsync) as target:
         if together == 1:
             for body in bodies:
@@ -181,7 +183,7 @@ def _to_sqlite(directory: Path, bodies: list[bytes], synchronous: str, together:
 
 
 def _to_peer(directory: Path, bodies: list[bytes], together: int) -> None:
-    """persist-queue on SQLite, which is how it syncs; a commit every so many."""
+    """Append to persist-queue on SQLite, which syncs at each commit; commit every `together` messages."""
     from persistqueue import FIFOSQLiteQueue  # noqa: PLC0415 - a peer; only if it is installed
 
     queue = FIFOSQLiteQueue(str(directory / "peer"), auto_commit=together == 1)
@@ -197,7 +199,7 @@ def _to_peer(directory: Path, bodies: list[bytes], together: int) -> None:
 
 
 def _to_peer_files(directory: Path, bodies: list[bytes]) -> None:
-    """persist-queue on files: flushed at each put, and not synced."""
+    """Append to persist-queue on files, which flushes each put and syncs none."""
     from persistqueue import Queue  # noqa: PLC0415 - as above
 
     queue = Queue(str(directory / "peer"))
@@ -214,8 +216,7 @@ def _has_peer() -> bool:
 
 def _recovery(parent: Path, bodies: list[bytes]) -> float:
     """Records a second of an open that has to read all of them, as after a crash without its index."""
-    directory = Path(mkdtemp(dir=parent, prefix="cqueue-bench-"))
-    try:
+    with _directory(parent) as directory:
         _to_spool(directory, bodies, "os", TOGETHER)
         for index in (directory / "spool").rglob("index"):
             index.unlink()
@@ -224,8 +225,6 @@ def _recovery(parent: Path, bodies: list[bytes]) -> float:
             if len(target.pull(TOPIC, 0, len(bodies) - 1, 1)) != 1:
                 raise AssertionError("the last record was not read back")
             return len(bodies) / (time.perf_counter() - begin)
-    finally:
-        shutil.rmtree(directory)
 
 
 def _stall_ms(parent: Path, bodies: list[bytes] | None) -> float:
@@ -233,20 +232,15 @@ def _stall_ms(parent: Path, bodies: list[bytes] | None) -> float:
 
     bodies: appended every 10 ms; None: nothing is, which shows what the machine does to it.
     """
-    directory = Path(mkdtemp(dir=parent, prefix="cqueue-bench-"))
     ended = Event()
-    try:
-        with ExitStack() as stack:
-            target = stack.enter_context(Spool(directory / "spool", fsync="interval:100ms"))
-            writer = Thread(target=_append_until, args=(target, bodies, ended))
-            writer.start()
-            try:
-                return _longest_gap_s(STALL_S) * 1000
-            finally:
-                ended.set()
-                writer.join()
-    finally:
-        shutil.rmtree(directory)
+    with _directory(parent) as directory, Spool(directory / "spool", fsync="interval:100ms") as target:
+        writer = Thread(target=_append_until, args=(target, bodies, ended))
+        writer.start()
+        try:
+            return _longest_gap_s(STALL_S) * 1000
+        finally:
+            ended.set()
+            writer.join()
 
 
 def _append_until(target: Spool, bodies: list[bytes] | None, ended: Event) -> None:

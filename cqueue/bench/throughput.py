@@ -13,14 +13,23 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
-from cqueue.bench.setup import Bench, Options, Progress, median_of, rates, ratios_of, silent
+from cqueue.bench.setup import (
+    Bench,
+    Figures,
+    Options,
+    Progress,
+    in_turn,
+    medians_of,
+    rates,
+    ratios_of,
+    silent,
+)
 from cqueue.errors import NotDone
 from cqueue.message import Message
 from cqueue.producer import SendResult
@@ -158,7 +167,7 @@ def calm_burndown(
 
 
 def _send_ahead(queue: Queue, options: Options, progress: Progress) -> list[float]:
-    """As `send_all`, but with two batches under way; all time counts, also what making the bodies takes."""
+    """Send like `send_all` with two batches under way; the time to make the bodies counts as well."""
     sends_s: list[float] = []
     under_way = deque[Future[SendResult]]()
     start = time.perf_counter()
@@ -223,31 +232,26 @@ def drain_all(
 
 def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> dict[str, Any]:
     """Floor and pipelined burndown in turn after one round to warm up: medians, and the median of ratios."""
-    floors: list[dict[str, Any]] = []
-    burndowns: list[dict[str, Any]] = []
-    steps = 2 * (rounds + 1)
-    for turn in range(rounds + 1):
+
+    def bare(part: Progress) -> Figures:
         bench.calm()
-        floors.append(floor(bench, options, partial(_part, progress, 2 * turn, steps)))
+        return floor(bench, options, part)
+
+    def ours(part: Progress) -> Figures:
         bench.calm()
-        part = partial(_part, progress, 2 * turn + 1, steps)
-        burndowns.append(burndown(bench, options, part, pipelined=True))
-    del floors[0], burndowns[0]
-    figures = ("sent_per_s", "drained_per_s", "total_per_s")
+        return burndown(bench, options, part, pipelined=True)
+
+    found = in_turn({"floor": bare, "burndown": ours}, rounds, progress)
+    shown = ("sent_per_s", "drained_per_s", "total_per_s")
     return {
         "bench": "ratio",
-        **ratios_of(burndowns, floors, "total_per_s"),
-        "floor": {key: median_of(floors, key) for key in figures},
-        "burndown": {key: median_of(burndowns, key) for key in figures},
+        **ratios_of(found["burndown"], found["floor"], "total_per_s"),
+        **{name: medians_of(results, shown) for name, results in found.items()},
         "acks": "pipelined",
         "prefetch": CLAIMED_AHEAD * options.receive,
         "rounds": rounds,
         **bench.circumstances(options),
     }
-
-
-def _part(progress: Progress, at: int, steps: int, done: float) -> None:
-    progress((at + done) / steps)
 
 
 def bodies(options: Options) -> Iterator[list[bytes]]:

@@ -1,4 +1,4 @@
-"""Work that is not measured: a server that has not compiled yet what a benchmark asks of it is slow.
+"""Work that is not measured: a server is slow until it has compiled the code that a benchmark needs.
 
 A claim of five messages costs the server nearly what one of five hundred does, so small batches bring every
 statement of a queue to its full speed in the shortest time. What a dispatcher asks for that handles message
@@ -30,7 +30,7 @@ PATIENCE_S: Final = 60.0
 
 
 def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress = silent) -> dict[str, Any]:
-    """Send and drain for so long, bodies of that size: in small batches, in large ones, and one by one."""
+    """Send and drain for `seconds`: in small batches, in large ones, and one by one."""
     begin, over = time.monotonic(), threading.Event()
 
     def work(_thread: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
+from cqueue.cli.render import figure
 from cqueue.cli.table import print_sheet, print_table
 
 app = typer.Typer(no_args_is_help=True)
@@ -27,15 +29,35 @@ Rounds = Annotated[int, typer.Option(min=1, max=100, help="Pairs measured after 
 Pipelined = Annotated[
     bool,
     typer.Option(
-        "--pipelined",
-        help="Claim the next four batches while the acks of the last ones are stored.",
+        "--pipelined", help="Claim the next four batches while the acks of the last ones are stored."
     ),
 ]
 SendAhead = Annotated[bool, typer.Option("--ahead", help="Send two batches at a time.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Record every call, and check the history.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
-MESSAGES, SIZE, BATCH, RECEIVE, SHARDS = 20_000, 200, 100, 500, 4
+SIZE, SHARDS = 200, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Messages of a benchmark, and the batches in which they are sent and received."""
+
+    messages: Messages = 20_000
+    size: Size = SIZE
+    batch: Batch = 100
+    receive: Receive = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Rows):
+    """Messages of a benchmark, and the shards of their queue."""
+
+    shards: Shards = SHARDS
+
+
+ROWS, LOAD = Rows(), Load()
+BACKLOG, SHARED_BACKLOG, BOTH_WAYS = (Load(messages=count, batch=500) for count in (20_000, 100_000, 200_000))
+
 MOST_A_SECOND = 1000
 _COLUMNS = {
     "to": "to",
@@ -68,35 +90,22 @@ def bench(
         cores.keep_to_one(-1)
 
 
-@app.command()
-def floor(
-    ctx: typer.Context,
-    messages: Messages = MESSAGES,
-    size: Size = SIZE,
-    batch: Batch = BATCH,
-    receive: Receive = RECEIVE,
-    *,
-    json: Json = False,
-) -> None:
+@command(app)
+def floor(cli: CliContext, rows: Rows = ROWS) -> None:
     """The bare driver doing the same row work, without a queue."""
     from cqueue.bench import throughput  # noqa: PLC0415 - the driver takes long to import
 
-    _run(ctx, throughput.floor, _options(messages, size, batch, receive, SHARDS), json=json)
+    _run(cli, throughput.floor, **asdict(rows))
 
 
-@app.command()
+@command(app)
 def burndown(
-    ctx: typer.Context,
-    messages: Messages = MESSAGES,
-    size: Size = SIZE,
-    batch: Batch = BATCH,
-    receive: Receive = RECEIVE,
-    shards: Shards = SHARDS,
+    cli: CliContext,
+    load: Load = LOAD,
     *,
     pipelined: Pipelined = False,
     ahead: SendAhead = False,
     verify: Verify = False,
-    json: Json = False,
 ) -> None:
     """Send all messages, then drain them, until every ack is stored."""
     from cqueue.bench import throughput  # noqa: PLC0415 - as above
@@ -106,151 +115,92 @@ def burndown(
             "takes no --pipelined and no --ahead: a history records sends and acks that are waited for",
             param_hint="--verify",
         )
-    options = _options(messages, size, batch, receive, shards)
     if not verify:
-        _run(ctx, partial(throughput.calm_burndown, pipelined=pipelined, ahead=ahead), options, json=json)
+        _run(cli, partial(throughput.calm_burndown, pipelined=pipelined, ahead=ahead), **asdict(load))
         return
     with TemporaryDirectory(prefix="cqueue-bench-") as directory:
         measure = partial(throughput.burndown, history=Path(directory) / "history")
-        if not _run(ctx, measure, options, json=json)["verified"]:
+        if not _run(cli, measure, **asdict(load))["verified"]:
             raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-@app.command()
-def ratio(
-    ctx: typer.Context,
-    messages: Messages = MESSAGES,
-    size: Size = SIZE,
-    batch: Batch = BATCH,
-    receive: Receive = RECEIVE,
-    shards: Shards = SHARDS,
-    rounds: Rounds = 3,
-    *,
-    json: Json = False,
-) -> None:
+@command(app)
+def ratio(cli: CliContext, load: Load = LOAD, rounds: Rounds = 3) -> None:
     """Floor and burndown in turn: medians, and the median of burndown / floor."""
     from cqueue.bench import throughput  # noqa: PLC0415 - as above
 
-    measure = partial(throughput.ratio, rounds=rounds)
-    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+    _run(cli, partial(throughput.ratio, rounds=rounds), **asdict(load))
 
 
-@app.command()
-def dispatch(
-    ctx: typer.Context,
-    messages: Messages = MESSAGES,
-    size: Size = SIZE,
-    batch: Batch = BATCH,
-    receive: Receive = RECEIVE,
-    shards: Shards = SHARDS,
-    threads: Threads = 8,
-    rounds: Rounds = 3,
-    *,
-    json: Json = False,
-) -> None:
+@command(app)
+def dispatch(cli: CliContext, load: Load = LOAD, threads: Threads = 8, rounds: Rounds = 3) -> None:
     """Burndown and a dispatcher whose handler does nothing in turn: medians, and dispatcher / burndown."""
     from cqueue.bench import dispatch as module  # noqa: PLC0415 - as above
 
-    measure = partial(module.dispatch, rounds=rounds, threads=threads)
-    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+    _run(cli, partial(module.dispatch, rounds=rounds, threads=threads), **asdict(load))
 
 
-@app.command()
+@command(app)
 def sends(
-    ctx: typer.Context,
+    cli: CliContext,
     messages: Messages = 8000,
     size: Size = SIZE,
     shards: Shards = SHARDS,
     threads: Annotated[int, typer.Option(min=1, max=100, help="Threads that send.")] = 16,
     rounds: Rounds = 3,
-    *,
-    json: Json = False,
 ) -> None:
     """Single sends from many threads: bare inserts, `send`, and `send` of a queue that lingers, in turn."""
     from cqueue.bench import sends as module  # noqa: PLC0415 - as above
 
     measure = partial(module.sends, rounds=rounds, threads=threads)
-    _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
+    _run(cli, measure, messages=messages, size=size, batch=1, receive=1, shards=shards)
 
 
-@app.command()
+@command(app)
 def backlog(
-    ctx: typer.Context,
-    messages: Messages = MESSAGES,
+    cli: CliContext,
+    messages: Messages = BACKLOG.messages,
     large: Annotated[int, typer.Option(min=1, help="How many messages beside that.")] = 2_000_000,
     size: Size = SIZE,
-    batch: Batch = 500,
-    receive: Receive = RECEIVE,
+    batch: Batch = BACKLOG.batch,
+    receive: Receive = BACKLOG.receive,
     shards: Shards = SHARDS,
     rounds: Rounds = 3,
-    *,
-    json: Json = False,
 ) -> None:
     """Drain a small and a large backlog in turn: both rates, and large / small."""
     from cqueue.bench import growth  # noqa: PLC0415 - as above
 
     measure = partial(growth.backlog, large=large, rounds=rounds)
-    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+    _run(cli, measure, messages=messages, size=size, batch=batch, receive=receive, shards=shards)
 
 
-@app.command()
-def consumers(
-    ctx: typer.Context,
-    messages: Messages = 100_000,
-    size: Size = SIZE,
-    batch: Batch = 500,
-    receive: Receive = RECEIVE,
-    shards: Shards = SHARDS,
-    rounds: Rounds = 3,
-    *,
-    json: Json = False,
-) -> None:
+@command(app)
+def consumers(cli: CliContext, load: Load = SHARED_BACKLOG, rounds: Rounds = 3) -> None:
     """Drain a backlog with two and with ten processes in turn: both rates, and ten / two."""
     from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    measure = partial(growth.consumers, rounds=rounds)
-    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+    _run(cli, partial(growth.consumers, rounds=rounds), **asdict(load))
 
 
-@app.command()
-def cost(
-    ctx: typer.Context,
-    messages: Messages = MESSAGES,
-    size: Size = SIZE,
-    batch: Batch = BATCH,
-    receive: Receive = RECEIVE,
-    shards: Shards = SHARDS,
-    *,
-    json: Json = False,
-) -> None:
+@command(app)
+def cost(cli: CliContext, load: Load = LOAD) -> None:
     """Conditional mutations, statements and tombstones of three ways to drain a backlog."""
     from cqueue.bench import cost as module  # noqa: PLC0415 - as above
 
-    _run(ctx, module.cost, _options(messages, size, batch, receive, shards), json=json)
+    _run(cli, module.cost, **asdict(load))
 
 
-@app.command()
-def processes(
-    ctx: typer.Context,
-    messages: Messages = 200_000,
-    size: Size = SIZE,
-    batch: Batch = 500,
-    receive: Receive = RECEIVE,
-    shards: Shards = SHARDS,
-    rounds: Rounds = 3,
-    *,
-    json: Json = False,
-) -> None:
+@command(app)
+def processes(cli: CliContext, load: Load = BOTH_WAYS, rounds: Rounds = 3) -> None:
     """Two producer and two consumer processes at once, and four and four: both rates, and four / two."""
     from cqueue.bench import growth  # noqa: PLC0415 - as above
 
-    measure = partial(growth.processes, rounds=rounds)
-    _run(ctx, measure, _options(messages, size, batch, receive, shards), json=json)
+    _run(cli, partial(growth.processes, rounds=rounds), **asdict(load))
 
 
-@app.command()
+@command(app)
 def latency(
-    ctx: typer.Context,
+    cli: CliContext,
     size: Size = SIZE,
     shards: Shards = SHARDS,
     *,
@@ -265,7 +215,6 @@ def latency(
     followers: Annotated[
         bool, typer.Option("--followers", help="Measure a log's follower and subscription instead.")
     ] = False,
-    json: Json = False,
 ) -> None:
     """From send to handler in another process, in ms, beside a bare insert and a conditional mutation."""
     from cqueue.bench import followers as of_logs  # noqa: PLC0415 - as above
@@ -282,13 +231,12 @@ def latency(
         dispatchers=dispatchers,
         one_process=one_process,
     )
-
     measure = partial(of_logs.followers if followers else of_queues.latency, asked=asked)
-    _run(ctx, measure, _options(1, size, 1, 1, shards), json=json)
+    _run(cli, measure, messages=1, size=size, batch=1, receive=1, shards=shards)
 
 
 def _rates(text: str) -> list[int]:
-    """The numbers of `--rate`."""
+    """Return the numbers of `--rate`."""
     rates = [int(word) if word.isascii() and word.isdigit() else 0 for word in text.split(",") if text]
     if not all(1 <= each <= MOST_A_SECOND for each in rates):
         raise typer.BadParameter(
@@ -298,27 +246,25 @@ def _rates(text: str) -> list[int]:
     return rates
 
 
-@app.command()
+@command(app)
 def log(
-    ctx: typer.Context,
+    cli: CliContext,
     messages: Annotated[int, typer.Option(help="How many records.")] = 100_000,
     size: Size = SIZE,
     batch: Annotated[int, typer.Option(help="Records an append.")] = 500,
     partitions: Annotated[int, typer.Option(min=1, max=1000, help="Partitions of the log.")] = 16,
     threads: Annotated[int, typer.Option(min=1, max=100, help="Threads that append.")] = 4,
-    *,
-    json: Json = False,
 ) -> None:
     """Append to a log, and scan it as records and to Arrow; with the CPU time of each record."""
     from cqueue.bench import log as module  # noqa: PLC0415 - as above
 
     measure = partial(module.log, partitions=partitions, threads=threads)
-    _run(ctx, measure, _options(messages, size, batch, 1, 1), json=json)
+    _run(cli, measure, messages=messages, size=size, batch=batch, receive=1, shards=1)
 
 
-@app.command()
+@command(app)
 def spool(
-    ctx: typer.Context,
+    cli: CliContext,
     messages: Annotated[int, typer.Option(min=1, help="How many messages of a round.")] = 100_000,
     size: Annotated[int, typer.Option(min=0, max=1 << 20, help="Bytes of a message.")] = 100,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; the medians count.")] = 5,
@@ -326,23 +272,19 @@ def spool(
         Path,
         typer.Option("--dir", metavar="DIR", exists=True, file_okay=False, help="On the disk to measure."),
     ] = Path("/var/tmp"),  # noqa: S108 - only a parent
-    *,
-    json: Json = False,
 ) -> None:
     """Append to a spool, to SQLite and to persist-queue, at each durability. Needs no Cassandra."""
     from cqueue.bench import spool as module  # noqa: PLC0415 - as above
 
-    context: CliContext = ctx.obj
-    context.json = context.json or json
     asked = module.Asked(messages=messages, size=size, rounds=rounds, directory=directory)
-    with _bar(context) as progress:
+    with cli.bar("measuring") as progress:
         result = module.spool(asked, progress)
-    context.emit(result, lambda: _print(context, result))
+    cli.emit(result, lambda: _print(cli, result))
 
 
-@app.command()
+@command(app)
 def spark(
-    ctx: typer.Context,
+    cli: CliContext,
     messages: Annotated[int, typer.Option(help="How many rows.")] = 200_000,
     size: Size = SIZE,
     shards: Shards = SHARDS,
@@ -354,112 +296,78 @@ def spark(
     connector: Annotated[
         str | None, typer.Option(metavar="COORDINATES", help="The connector to compare with, or none.")
     ] = None,
-    json: Json = False,
 ) -> None:
     """Write to a queue and a log through Spark, and read both; beside the Spark Cassandra Connector."""
     from cqueue.bench import spark as module  # noqa: PLC0415 - as above
 
-    context: CliContext = ctx.obj
     compared = {None: module.CONNECTOR, "none": ""}.get(connector, connector or "")
     settings = dict(pair.partition("=")[::2] for pair in conf or [])
+    measure = partial(module.spark, url=cli.url, master=master, conf=settings, connector=compared)
+    _run(cli, measure, messages=messages, size=size, batch=1, receive=1, shards=shards)
 
-    measure = partial(module.spark, url=context.url, master=master, conf=settings, connector=compared)
-    _run(ctx, measure, _options(messages, size, 1, 1, shards), json=json)
 
-
-@app.command("warm-up")
+@command(app, "warm-up")
 def warm_up(
-    ctx: typer.Context,
+    cli: CliContext,
     seconds: Annotated[float, typer.Option(min=1, max=3600, help="For how long.")] = 60,
     size: Size = SIZE,
-    *,
-    json: Json = False,
 ) -> None:
     """Send and drain for a while, so that the server is at its full speed for what is measured next."""
     from cqueue.bench import warm_up as module  # noqa: PLC0415 - as above
 
-    measure = partial(module.warm_up, seconds=seconds)
-    _run(ctx, measure, _options(1, size, 1, 1, SHARDS), json=json)
+    _run(cli, partial(module.warm_up, seconds=seconds), messages=1, size=size, batch=1, receive=1)
 
 
-@app.command()
+@command(app)
 def idle(
-    ctx: typer.Context,
+    cli: CliContext,
     shards: Shards = SHARDS,
     queues: Annotated[
-        int, typer.Option(min=1, max=10_000, help="More than one: a dispatcher of so many queues.")
+        int, typer.Option(min=1, max=10_000, help="More than one: one dispatcher of all of them.")
     ] = 1,
     seconds: Annotated[int, typer.Option(min=1, max=86_400, help="How long nothing is sent.")] = 10,
-    *,
-    json: Json = False,
 ) -> None:
     """Statements a second of a consumer and a dispatcher that have nothing to do, with notify on and off.
 
-    Also the time from the next send, by somebody else, to its delivery. With more queues: of a dispatcher of
-    so many.
+    Also the time from the next send, by another process, to its delivery. With --queues, measure one
+    dispatcher of all of them.
     """
     from cqueue.bench import idle as module  # noqa: PLC0415 - as above
 
-    one, many = (
-        partial(module.idle, seconds=seconds),
-        partial(module.idle_queues, queues=queues, seconds=seconds),
+    measure = (
+        partial(module.idle, seconds=seconds)
+        if queues == 1
+        else partial(module.idle_queues, queues=queues, seconds=seconds)
     )
-    measure = one if queues == 1 else many
-    _run(ctx, measure, _options(1, 12, 1, 10, shards), json=json)
+    _run(cli, measure, messages=1, size=12, batch=1, receive=10, shards=shards)
 
 
-def _options(messages: int, size: int, batch: int, receive: int, shards: int) -> Any:
-    from cqueue.bench.setup import Options  # noqa: PLC0415 - as above
-
-    return Options(messages=messages, size=size, batch=batch, receive=receive, shards=shards)
-
-
-def _run(
-    ctx: typer.Context, measure: Callable[..., dict[str, Any]], options: Any, *, json: bool
-) -> dict[str, Any]:
+def _run(cli: CliContext, measure: Callable[..., dict[str, Any]], **options: int) -> dict[str, Any]:
+    """Measure on the cluster of the command, and print the result."""
     from cqueue import garbage  # noqa: PLC0415 - as above
-    from cqueue.bench.setup import open_bench  # noqa: PLC0415 - as above
+    from cqueue.bench.setup import Options, open_bench  # noqa: PLC0415 - as above
 
     garbage.settle()  # as the daemon does
-    context: CliContext = ctx.obj
-    context.json = context.json or json
-    with open_bench(context.settings()) as bench, _bar(context) as progress:
-        result = measure(bench, options, progress=progress)
-    context.emit(result, lambda: _print(context, result))
+    checked = Options(**options)
+    with open_bench(cli.settings()) as bench, cli.bar("measuring") as progress:
+        result = measure(bench, checked, progress=progress)
+    cli.emit(result, lambda: _print(cli, result))
     return result
 
 
-@contextmanager
-def _bar(context: CliContext) -> Iterator[Callable[[float], None]]:
-    """A progress bar on a terminal; nothing with --json or in a pipe."""
-    if context.json or not context.err_console.is_terminal:
-        yield lambda _: None
-        return
-    from rich.progress import Progress  # noqa: PLC0415 - keeps `cqueue --help` quick
-
-    with Progress(console=context.err_console, transient=True) as bars:
-        task = bars.add_task("measuring", total=1.0)
-        yield lambda done: bars.update(task, completed=done)
-
-
-def _print(context: CliContext, result: dict[str, Any]) -> None:
+def _print(cli: CliContext, result: dict[str, Any]) -> None:
     figures: dict[str, str] = {}
     for key, value in result.items():
         if key == "rows":
-            _print_rows(context, value)
+            _print_rows(cli, value)
         elif isinstance(value, dict):
             figures.update({f"{key}.{inner}": f"{number:,}" for inner, number in value.items()})
         else:
-            figures[key] = _text(value)
-    print_sheet(context, figures)
+            figures[key] = figure(value)
+    print_sheet(cli, figures)
 
 
-def _text(value: object) -> str:
-    plain = isinstance(value, bool) or not isinstance(value, int | float)
-    return str(value) if plain else f"{value:,}"
-
-
-def _print_rows(context: CliContext, rows: list[dict[str, Any]]) -> None:
+def _print_rows(cli: CliContext, rows: list[dict[str, Any]]) -> None:
     columns = {name: key for name, key in _COLUMNS.items() if any(key in row for row in rows)}
-    cells = [[_text(row.get(key, "")) for key in columns.values()] for row in rows]
-    print_table(context, list(columns), cells, right=list(columns)[1:], spare=["messages"])
+    cells = [[figure(row.get(key, "")) for key in columns.values()] for row in rows]
+    print_table(cli, list(columns), cells, right=list(columns)[1:], spare=["messages"])

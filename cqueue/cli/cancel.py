@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.find import look, say_missing
 from cqueue.cli.opening import find_queue, open_client
-from cqueue.cli.options import InQueue, Json, MessageIdText
+from cqueue.cli.options import InQueue, MessageIdText
 from cqueue.cli.short_ids import queue_of, short
 from cqueue.errors import BadInput
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -15,8 +16,8 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 app = typer.Typer()
 
 
-@app.command()
-def cancel(ctx: typer.Context, text: MessageIdText, *, queue: InQueue = None, _json: Json = False) -> None:
+@command(app)
+def cancel(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None:
     """Delete one message, so that it does not come any more, whether it is due or not.
 
     A handler that has it goes on to its end; the message does not come again after it. A dead letter is
@@ -24,7 +25,6 @@ def cancel(ctx: typer.Context, text: MessageIdText, *, queue: InQueue = None, _j
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 
-    cli: CliContext = ctx.obj
     with open_client(cli) as client, cli.status("Cancelling…"):
         found = look(client, text, queue)
         if isinstance(found, DeadLetter):

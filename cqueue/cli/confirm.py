@@ -1,4 +1,4 @@
-"""Asking before what cannot be undone; a script cannot be asked and has to say so beforehand."""
+"""Ask before something that cannot be undone; a script, which cannot be asked, gives --yes."""
 
 from __future__ import annotations
 

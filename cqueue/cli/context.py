@@ -1,4 +1,4 @@
-"""What every command gets: the global options, and the two ways of output.
+"""The context of every command: its global options, and its two ways of output.
 
 Results go to standard output, for people or as one line of JSON; everything else goes to standard error, so
 that a pipe never sees it.
@@ -38,10 +38,11 @@ class CliContext:
 
     @property
     def url(self) -> str | None:
-        """Of the cluster: the one given, or that of the running `cqueue dev` server if nothing is configured.
+        """Return the URL: the one given, or that of a running `cqueue dev` server if none is configured.
 
-        None: the environment and `cqueue.toml` say it. Only the command line looks for that server. A program
-        that calls `cqueue.connect()` must not go to other data because somebody runs one on its machine.
+        None leaves it to the environment and `cqueue.toml`. Only the command line looks for that server. A
+        program that calls `cqueue.connect()` must not go to other data because somebody runs a development
+        server on its machine.
         """
         if self.given_url:
             return self.given_url
@@ -63,19 +64,19 @@ class CliContext:
 
     @property
     def console(self) -> Console:
-        """For results."""
+        """Return the console for results, on standard output."""
         return self._console(stderr=False)
 
     @property
     def err_console(self) -> Console:
-        """For progress, remarks and errors."""
+        """Return the console for progress, remarks and errors, on standard error."""
         return self._console(stderr=True)
 
     def settings(self) -> Settings:
-        """Where to connect.
+        """Return where to connect.
 
         Raises:
-            ConfigError: what was given is wrong.
+            ConfigError: the URL, an environment variable or `cqueue.toml` is wrong.
         """
         from cqueue.settings import load  # noqa: PLC0415 - keeps `cqueue --help` quick
 
@@ -83,7 +84,7 @@ class CliContext:
 
     @contextmanager
     def connection(self, *, use_keyspace: bool = True) -> Iterator[Connection]:
-        """A session of the driver for as long as the command needs it.
+        """Open a session of the driver, closed at the end of the block.
 
         Raises:
             Unavailable, SchemaMismatch, ConfigError: as `open_session`.
@@ -108,19 +109,35 @@ class CliContext:
         if text is not None:
             self.console.print(text, soft_wrap=True)
 
+    def line(self, text: str, *, style: str | None = None, fold: bool = False) -> None:
+        """Print a text as it is, without markup; fold: break it to the width of the terminal."""
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not fold)
+
     def remark(self, text: str) -> None:
-        """Say something beside the result, on standard error; not with --json."""
+        """Print a remark beside the result, on standard error; not with --json."""
         if not self.json:
             self.err_console.print(text, style="dim", soft_wrap=True, markup=False, highlight=False)
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show on a terminal that something goes on; call what this yields to change the text."""
+        """Show a spinner with a text on a terminal; call the function that this yields to change the text."""
         if self.json or not self.err_console.is_terminal:
             yield lambda _: None
             return
         with self.err_console.status(text) as spinner:
             yield spinner.update
+
+    @contextmanager
+    def bar(self, text: str) -> Iterator[Callable[[float], None]]:
+        """Show a progress bar on a terminal; call what this yields with the part that is done, 0 to 1."""
+        if self.json or not self.err_console.is_terminal:
+            yield lambda _: None
+            return
+        from rich.progress import Progress  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+        with Progress(console=self.err_console, transient=True) as bars:
+            task = bars.add_task(text, total=1.0)
+            yield lambda done: bars.update(task, completed=done)
 
     def _console(self, *, stderr: bool) -> Console:
         if stderr not in self._consoles:
@@ -131,7 +148,7 @@ class CliContext:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know: dataclasses as objects, everything else as its text."""
+    """Return a value that JSON knows: a dataclass as an object, anything else as its text."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, set | frozenset | tuple):

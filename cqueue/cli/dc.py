@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.options import Yes
@@ -30,20 +31,19 @@ _RESUME = (
 )
 
 
-@app.command("show")
-def show_command(context: typer.Context) -> None:
+@command(app, "show", json=False)
+def show_command(cli: CliContext) -> None:
     """Show the home of the keyspace, whether partitions are dropped, and who decided what."""
     from cqueue.schema import newest_centre  # noqa: PLC0415 - the driver is slow to import
 
-    cli: CliContext = context.obj
     with cli.connection(use_keyspace=False) as connection:
         centre = newest_centre(connection, cli.settings())
     _emit(cli, centre)
 
 
-@app.command("switch")
+@command(app, "switch", json=False)
 def switch_command(
-    context: typer.Context,
+    cli: CliContext,
     new_dc: Annotated[str, typer.Argument(metavar="NEW_DC", help="The data centre to work in from now on.")],
     *,
     old_centre_lost: Annotated[
@@ -60,7 +60,6 @@ def switch_command(
     """
     from cqueue.schema import read_centre, switch_home  # noqa: PLC0415 - as above
 
-    cli: CliContext = context.obj
     settings = cli.settings()
     with cli.connection(use_keyspace=False) as connection:
         home = read_centre(connection, settings).deployment.home_dc
@@ -75,9 +74,9 @@ def switch_command(
     cli.remark(_RESUME.format(home=home))
 
 
-@app.command("resume-retiring")
+@command(app, "resume-retiring", json=False)
 def resume_command(
-    context: typer.Context,
+    cli: CliContext,
     *,
     repaired: Annotated[
         bool, typer.Option("--repaired", help="The old home is back, and every node has been repaired.")
@@ -93,7 +92,6 @@ def resume_command(
 
     if repaired == given_up:
         raise BadInput("Say --repaired or --given-up, one of them.")
-    cli: CliContext = context.obj
     settings = cli.settings()
     question = "Has every node of all data centres been repaired, to its end, since the old home came back?"
     if given_up:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code
 from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.letter_view import print_letter, print_letters
 from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import Json, QueueName, Yes
+from cqueue.cli.options import QueueName, Yes
 from cqueue.cli.short_ids import letter_ids, short
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput
@@ -27,7 +29,7 @@ app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_ar
 
 DEFAULT_LIMIT = 50
 SHOWN = 5
-"""Errors that are printed, and letters of each; --json has all."""
+"""Errors that are printed, and letters that are named for each; --json has all."""
 
 Ids = Annotated[
     list[str] | None,
@@ -41,18 +43,38 @@ Reason = Annotated[
 All = Annotated[bool, typer.Option("--all", help="All letters of the queue.")]
 
 
-@app.command("list")
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which letters `redrive` and `drop` are to take."""
+
+    ids: Ids = None
+    task: Task = None
+    reason: Reason = None
+    all_: All = False
+
+    def check(self) -> None:
+        """Refuse all but exactly one way to choose letters.
+
+        Raises:
+            BadInput: none or several are given.
+        """
+        filtered = self.task is not None or self.reason is not None
+        if not (self.ids or filtered or self.all_):
+            raise BadInput("Say which letters: IDs, --task, --reason, or --all for all of them.")
+        if bool(self.ids) + filtered + self.all_ != 1:
+            raise BadInput("Give IDs, or --task and --reason, or --all: one of these.")
+
+
+@command(app, "list")
 def list_letters(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
     *,
     task: Task = None,
     reason: Reason = None,
     limit: Annotated[int, typer.Option(metavar="N", help="How many, 1 to 10,000.")] = DEFAULT_LIMIT,
-    _json: Json = False,
 ) -> None:
     """List the dead letters of a queue, the oldest first. With --json an object a line."""
-    cli: CliContext = ctx.obj
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.list(limit, reason=reason, task=task)
@@ -64,37 +86,30 @@ def list_letters(
         cli.remark(f"Shown are the oldest {limit:,}; --limit shows more.")
 
 
-@app.command()
+@command(app)
 def show(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
     id_: Annotated[
         str, typer.Argument(metavar="ID", help="Of the letter or of the message that it was; whole or short.")
     ],
-    *,
-    _json: Json = False,
 ) -> None:
     """Show one dead letter with its traceback and its body."""
-    cli: CliContext = ctx.obj
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
             letter = queue.dead_letters.get(*letter_ids(queue.dead_letters, [id_]))
         print_letter(cli, letter, queue=name)
 
 
-@app.command()
+@command(app)
 def redrive(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
-    ids: Ids = None,
+    chosen: Chosen,
     *,
-    task: Task = None,
-    reason: Reason = None,
-    all_: All = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
     ] = False,
-    _json: Json = False,
 ) -> None:
     """Send dead letters back to their queue: those of these ids, of a task or reason, or all.
 
@@ -102,37 +117,24 @@ def redrive(
     After an error or an interrupt the same command goes on; repeated within hours it makes no copies. A
     letter that a consumer of the dead-letter queue holds stays.
     """
-    cli: CliContext = ctx.obj
-    chosen = _choosing(cli, name, ids, task=task, reason=reason, all_=all_)
-    with chosen as (dead, which), _going_on(cli), cli.status("Sending back…"):
+    with _choosing(cli, name, chosen) as (dead, which), _going_on(cli), cli.status("Sending back…"):
         result = dead.redrive(**which, dry_run=dry_run)
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
 
 
-@app.command()
-def drop(
-    ctx: typer.Context,
-    name: QueueName,
-    ids: Ids = None,
-    *,
-    task: Task = None,
-    reason: Reason = None,
-    all_: All = False,
-    yes: Yes = False,
-    _json: Json = False,
-) -> None:
+@command(app)
+def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) -> None:
     """Delete dead letters for good: those of these ids, of a task or reason, or all."""
-    cli: CliContext = ctx.obj
-    with _choosing(cli, name, ids, task=task, reason=reason, all_=all_) as (dead, which):
+    with _choosing(cli, name, chosen) as (dead, which):
         with cli.status("Looking…"):
             would = dead.drop(**which, dry_run=True)
         if would.done:
             confirm(cli, f"Delete {counted(len(would.done), 'dead letter')} of {name} for good?", yes=yes)
-        chosen = [*would.done, *would.held]
+        found = [*would.done, *would.held]
         with _going_on(cli), cli.status("Dropping…"):
-            result = dead._drop_those_left(chosen)  # noqa: SLF001 - a public drop refuses letters that are gone
-    gone = len(chosen) - len(result.done) - len(result.held) - len(result.failed)
+            result = dead._drop_those_left(found)  # noqa: SLF001 - a public drop refuses letters that are gone
+    gone = len(found) - len(result.done) - len(result.held) - len(result.failed)
     if gone:
         cli.remark(f"{counted(gone, 'dead letter')} had gone meanwhile.")
     _tell(cli, {"queue": name}, result, f"of {name} dropped")
@@ -140,31 +142,21 @@ def drop(
 
 @contextmanager
 def _open(cli: CliContext, name: str) -> Iterator[Queue]:
-    """A queue; in the end it is said what could not be read, and so was left out."""
+    """Open a queue; at the end, say which rows were left out because they could not be read."""
     with open_client(cli) as client:
         yield find_queue(client, name)
         say_left_out(cli, client, "messages")
 
 
 @contextmanager
-def _choosing(
-    cli: CliContext, name: str, ids: Sequence[str] | None, *, task: str | None, reason: str | None, all_: bool
-) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
-    """The dead letters of a queue, and which of them, as `redrive` and `drop` take it."""
-    _check_chosen(ids, task, reason, all_=all_)
+def _choosing(cli: CliContext, name: str, chosen: Chosen) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
+    """Yield the dead letters of a queue, and the options of `redrive` and `drop` that choose some."""
+    chosen.check()
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
-            named = letter_ids(queue.dead_letters, ids) if ids else None
-        yield queue.dead_letters, {"letter_ids": named, "task": task, "reason": reason, "everything": all_}
-
-
-def _check_chosen(ids: Sequence[str] | None, task: str | None, reason: str | None, *, all_: bool) -> None:
-    """Exactly one way to say which letters."""
-    filtered = task is not None or reason is not None
-    if bool(ids) + filtered + all_ != 1:
-        if not (ids or filtered or all_):
-            raise BadInput("Say which letters: IDs, --task, --reason, or --all for all of them.")
-        raise BadInput("Give IDs, or --task and --reason, or --all: one of these.")
+            named = letter_ids(queue.dead_letters, chosen.ids) if chosen.ids else None
+        some = {"letter_ids": named, "task": chosen.task, "reason": chosen.reason, "everything": chosen.all_}
+        yield queue.dead_letters, some
 
 
 @contextmanager
@@ -178,7 +170,7 @@ def _going_on(cli: CliContext) -> Iterator[None]:
 
 
 def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: str) -> None:
-    """Say what became of the letters; leave with the worst that there is to say."""
+    """Say what became of the letters; leave with the exit code of the worst error."""
     failed = [
         {"id": id_, "error": type(error).__name__, "message": str(error)} for id_, error in result.failed
     ]
@@ -196,7 +188,7 @@ def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: s
 
 
 def _grouped(reasons: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """A line for each reason, with the letters that it is of: the same is often true of many."""
+    """Yield a line for each reason, with its letters: many letters often have the same reason."""
     by_reason: dict[str, list[str]] = {}
     for id_, reason in reasons:
         by_reason.setdefault(reason, []).append(id_)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import Interrupts, held_back
-from cqueue.cli.options import Json
 from cqueue.errors import BadInput, QueueNotFound
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@command(app)
 def demo(
-    ctx: typer.Context,
+    cli: CliContext,
     *,
     messages: Annotated[int, typer.Option(min=1, metavar="N", help="How many messages.")] = 10_000,
     consumers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Threads that handle them.")] = 4,
@@ -46,7 +46,6 @@ def demo(
             "--dir", metavar="DIR", help="Where the embedded Cassandra lives, as for `cqueue dev start`."
         ),
     ] = None,
-    _json: Json = False,
 ) -> None:
     """Send lines of a text through a fresh queue, handle them, and account for every one.
 
@@ -58,7 +57,6 @@ def demo(
     from cqueue.demo import Options  # noqa: PLC0415 - keeps `cqueue --help` quick
 
     options = Options(messages=messages, consumers=consumers, producers=producers, rate=rate)
-    cli: CliContext = ctx.obj
     with held_back(signal.SIGINT, signal.SIGTERM) as interrupts:
         try:
             report = _run_somewhere(cli, options, directory, interrupts, keep=keep)
@@ -96,10 +94,7 @@ def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrup
     interrupted = False
     # Refusals are what the account is about; as log lines they would only hide it.
     logging.getLogger("cqueue").addHandler(logging.NullHandler())
-    with (
-        _fresh_queue(client, interrupts) as (queue, kept),
-        _fresh_queue(client, interrupts) as (ticks, _),
-    ):
+    with _fresh_queue(client, interrupts) as (queue, kept), _fresh_queue(client, interrupts) as (ticks, _):
         demo = Demo(client, queue, ticks, options)
         try:
             with display.live(cli.err_console, silent=cli.json) as watch:
@@ -119,7 +114,7 @@ def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrup
 
 @contextmanager
 def _fresh_queue(client: Client, interrupts: Interrupts) -> Iterator[tuple[Queue, ExitStack]]:
-    """A queue that is deleted afterwards, unless the stack that comes with it is emptied."""
+    """Make a queue that is deleted at the end, unless the stack that comes with it is emptied."""
     from cqueue.demo.runner import CONFIG  # noqa: PLC0415 - as above
 
     name = f"demo-{secrets.token_hex(4)}"

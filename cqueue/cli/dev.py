@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.table import print_table
 from cqueue.dev import ClusterState, DevCluster, NodeStatus, Status, ensure_jars
@@ -39,9 +39,9 @@ class SyncMode(StrEnum):
     PERIODIC = "periodic"
 
 
-@app.command()
+@command(app, json=False)
 def start(
-    ctx: typer.Context,
+    cli: CliContext,
     *,
     nodes: Annotated[int | None, typer.Option(help="1 to 9, by default 1; fixed until `wipe`.")] = None,
     commitlog_sync: Annotated[
@@ -69,41 +69,36 @@ def start(
     )
     with _progress("Starting Cassandra") as progress:
         status = cluster.start(progress)
-    _show(ctx, status, as_json=False)
+    _show(cli, status)
 
 
-@app.command()
-def status(
-    ctx: typer.Context,
-    *,
-    directory: Directory = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
+@command(app)
+def status(cli: CliContext, directory: Directory = None) -> None:
     """Show the nodes and the URL under which they are found."""
-    _show(ctx, DevCluster(directory).status(), as_json=as_json)
+    _show(cli, DevCluster(directory).status())
 
 
-@app.command()
-def stop(ctx: typer.Context, *, directory: Directory = None) -> None:
+@command(app, json=False)
+def stop(cli: CliContext, *, directory: Directory = None) -> None:
     """Stop all nodes. The data stays."""
     cluster = DevCluster(directory)
     with _progress("Stopping Cassandra"):
         cluster.stop()
-    _show(ctx, cluster.status(), as_json=False)
+    _show(cli, cluster.status())
 
 
-@app.command()
-def wipe(ctx: typer.Context, *, directory: Directory = None) -> None:
+@command(app, json=False)
+def wipe(cli: CliContext, *, directory: Directory = None) -> None:
     """Stop all nodes and delete their data."""
     cluster = DevCluster(directory)
     with _progress("Deleting the cluster"):
         cluster.wipe()
-    _show(ctx, cluster.status(), as_json=False)
+    _show(cli, cluster.status())
 
 
-@app.command()
+@command(app, json=False)
 def logs(
-    ctx: typer.Context,
+    cli: CliContext,
     *,
     node: Annotated[int, typer.Option(help="Which node, from 1.")] = 1,
     lines: Annotated[int, typer.Option(min=1, help="How many of the last lines.")] = 50,
@@ -111,33 +106,33 @@ def logs(
 ) -> None:
     """Show the end of a node's log."""
     for line in DevCluster(directory).logs(node, lines):
-        _print(_context(ctx), line)
+        cli.line(line)
 
 
-@app.command()
-def jars(ctx: typer.Context) -> None:
+@command(app, json=False)
+def jars(cli: CliContext) -> None:
     """Fetch the server, so that the first start need not."""
     with _progress("Looking for the server") as progress:
         found = ensure_jars(progress)
-    if _context(ctx).json:
-        typer.echo(json.dumps({"directory": str(found[0].parent), "jars": len(found)}))
-    else:
-        _print(_context(ctx), f"{len(found)} jars in {found[0].parent}")
+    folder = found[0].parent
+    cli.emit(
+        {"directory": str(folder), "jars": len(found)}, lambda: cli.line(f"{len(found)} jars in {folder}")
+    )
 
 
-def _show(ctx: typer.Context, current: Status, *, as_json: bool) -> None:
-    if as_json or _context(ctx).json:
-        typer.echo(json.dumps(asdict(current)))
-        return
-    cli = _context(ctx)
-    _print(cli, f"Cassandra: {current.state.value}")
+def _show(cli: CliContext, current: Status) -> None:
+    cli.emit(asdict(current), lambda: _print(cli, current))
+
+
+def _print(cli: CliContext, current: Status) -> None:
+    cli.line(f"Cassandra: {current.state.value}")
     if current.nodes:
         header = ("node", "address", "pid", "state")
         print_table(cli, header, map(_row, current.nodes), right=("node", "pid"))
     if current.state is not ClusterState.STOPPED and current.url:
-        _print(cli, f"URL: {current.url}")
+        cli.line(f"URL: {current.url}")
         if current.url != DEFAULT_URL:
-            _print(cli, f"Programs do not find it by themselves: export CQUEUE_URL='{current.url}'")
+            cli.line(f"Programs do not find it by themselves: export CQUEUE_URL='{current.url}'")
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:
@@ -150,12 +145,3 @@ def _progress(first: str) -> Iterator[Callable[[str], None]]:
     # On standard error: standard output belongs to the result.
     with Console(stderr=True).status(first) as shown:
         yield lambda line: shown.update(escape(line))
-
-
-def _print(cli: CliContext, text: str) -> None:
-    cli.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _context(ctx: typer.Context) -> CliContext:
-    """That of `cqueue`; `python -m cqueue.dev` has none."""
-    return ctx.obj if isinstance(ctx.obj, CliContext) else CliContext()

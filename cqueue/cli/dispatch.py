@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.options import AppDir, LogFormat, log_format
-from cqueue.cli.values import parse_duration
+from cqueue.cli.options import AppDir, LogFormat, duration, log_format
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ DEFAULT_GRACE = timedelta(seconds=30)
 LOOPBACK = "127.0.0.1"
 
 
-@app.command()
+@command(app, json=False)
 def dispatch(
-    ctx: typer.Context,
+    cli: CliContext,
     target: Annotated[
         str,
         typer.Argument(
@@ -38,8 +38,7 @@ def dispatch(
     *,
     app_dir: AppDir = None,
     queues: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Only these queues; by default those of all tasks."),
+        str | None, typer.Option(metavar="A,B", help="Only these queues; by default those of all tasks.")
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Threads that run handlers; by default 8.")
@@ -60,8 +59,7 @@ def dispatch(
         ),
     ] = None,
     one_core: Annotated[
-        bool,
-        typer.Option("--one-core", help="Keep each process to one core: for very quick handlers."),
+        bool, typer.Option("--one-core", help="Keep each process to one core: for very quick handlers.")
     ] = False,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when no message is due.")] = False,
     watch: Annotated[
@@ -74,12 +72,7 @@ def dispatch(
         ),
     ] = None,
     grace: Annotated[
-        timedelta | None,
-        typer.Option(
-            metavar="DURATION",
-            parser=parse_duration,
-            help="How long handlers may run on after a signal; by default 30s.",
-        ),
+        timedelta | None, duration("How long handlers may run on after a signal; by default 30s.")
     ] = None,
     health_port: Annotated[
         int | None,
@@ -91,8 +84,7 @@ def dispatch(
         ),
     ] = None,
     health_host: Annotated[
-        str,
-        typer.Option(metavar="HOST", help="Address to listen on; by default only for this machine."),
+        str, typer.Option(metavar="HOST", help="Address to listen on; by default only for this machine.")
     ] = LOOPBACK,
     log: LogFormat = None,
 ) -> None:
@@ -105,7 +97,6 @@ def dispatch(
     Exit code 0: drained. 1: the grace passed with handlers running. 2: there is nothing to run. 128 and the
     signal's number: a second signal.
     """
-    cli: CliContext = ctx.obj
     if cli.url is not None:
         os.environ["CQUEUE_URL"] = cli.url  # for applications, and children, that name no URL themselves
     from cqueue import cores  # noqa: PLC0415 - keeps `cqueue --help` quick

@@ -1,4 +1,4 @@
-"""What a user sees when something went wrong, and the exit code that a script sees.
+"""Report errors: a message for the user, an exit code for scripts.
 
 0 done; 1 a check failed; 2 wrong usage or input; 3 not done, try again; 4 outcome unknown; 5 ownership lost;
 130 interrupted. docs/reference/cli.md lists them for users.
@@ -38,7 +38,7 @@ _CODES: Final = (
 
 
 def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
-    """Tell the user, and give the exit code. A traceback only with --verbose, or for a bug of ours."""
+    """Print an error, with a traceback only for --verbose or a bug of ours, and return its exit code."""
     code = exit_code(exc)
     if code is ExitCode.INTERRUPTED:
         _write("Interrupted.")
@@ -56,7 +56,7 @@ def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
 
 
 def exit_code(exc: BaseException) -> ExitCode:
-    """The code that stands for this error."""
+    """Return the exit code of an error."""
     if isinstance(exc, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if isinstance(exc, CqueueError):

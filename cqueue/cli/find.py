@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.letter_view import print_letter
 from cqueue.cli.message_view import print_one
 from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import InQueue, Json, MessageIdText
+from cqueue.cli.options import InQueue, MessageIdText
 from cqueue.cli.short_ids import message_id, queue_of
 from cqueue.errors import LetterNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
-def find(ctx: typer.Context, text: MessageIdText, *, queue: InQueue = None, _json: Json = False) -> None:
+@command(app)
+def find(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None:
     """Show where a message stands: its state, its attempts, when it may come next, and the message.
 
     A whole id says its queue. A short one is looked for among all messages of all queues, or of --queue.
@@ -34,7 +35,6 @@ def find(ctx: typer.Context, text: MessageIdText, *, queue: InQueue = None, _jso
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         with cli.status("Looking…"):
             found = look(client, text, queue)
@@ -48,7 +48,7 @@ def find(ctx: typer.Context, text: MessageIdText, *, queue: InQueue = None, _jso
 
 
 def look(client: Client, text: str, queue: str | None) -> StoredMessage | DeadLetter | None:
-    """The message of this id, or the letter that it is or has become; None if there is neither."""
+    """Find the message of an id, or the dead letter that it is or has become; None if there is neither."""
     if queue is not None:
         find_queue(client, queue)
     id_ = message_id(client, text, None if queue is None else queue.removesuffix(DEAD_SUFFIX))
@@ -67,7 +67,7 @@ def _letter(client: Client, queue: str, id_: MessageId) -> DeadLetter | None:
 
 
 def say_missing(cli: CliContext, text: str) -> None:
-    """There is no such message; leave.
+    """Say that there is no such message, and leave.
 
     Raises:
         Exit: always.

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of `cqueue --help`, and where the rest is."""
+    """A line of `cqueue --help`, and the module of its commands."""
 
     name: str
     module: str
@@ -51,14 +51,14 @@ ENTRIES: Final = (
 
 
 class Deferred(TyperCommand):
-    """Stands for a command in listings; becomes it when it is invoked or completed."""
+    """A placeholder of a command in listings; the command is imported when it is invoked or completed."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry.name, help=entry.help)
         self._entry = entry
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of the real command, whose `command` the caller goes on with."""
+        """Return the context of the real command; the caller goes on with the `command` in it."""
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
     def load(self) -> Any:
@@ -71,7 +71,7 @@ class Deferred(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """The top of the command line: its own commands and the deferred ones."""
+    """The group `cqueue`, with its deferred commands."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+from cqueue.cli.context import CliContext
+from cqueue.errors import CqueueError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def after_ctrl_c(console: Console) -> None:
-    """Leave the line on which the terminal shows `^C`."""
+    """Begin a new line behind the `^C` that the terminal shows."""
     if console.is_terminal:
         console.print()
 
@@ -32,10 +35,10 @@ class Interrupts:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """What must not be cut in two.
+        """Run a step that an interrupt must not cut in two.
 
         Raises:
-            KeyboardInterrupt: at the end, if it came meanwhile.
+            KeyboardInterrupt: at the end, if Ctrl-C came meanwhile.
         """
         self._in_step = True
         try:
@@ -47,7 +50,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler: remember, or interrupt at once."""
+        """Handle a signal: remember it during a step, else interrupt at once."""
         if self._in_step and not self._pending:
             self._pending = True
             return
@@ -73,3 +76,16 @@ def held_back(*numbers: signal.Signals) -> Iterator[Interrupts]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def accounted(cli: CliContext, account: Callable[[], str]) -> Iterator[Interrupts]:
+    """Hold Ctrl-C back; where an interrupt, a closed pipe or an error ends the command, say what is done."""
+    try:
+        with held_back() as interrupts:
+            yield interrupts
+    except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
+        if isinstance(exc, KeyboardInterrupt):
+            after_ctrl_c(cli.err_console)
+        cli.remark(account())
+        raise

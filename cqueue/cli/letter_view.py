@@ -1,26 +1,31 @@
-"""How dead letters look: a line each, one with all that is known of it, or as JSON."""
+"""What a dead letter shows: the fields for `--json`, the columns of a table, the lines of a sheet."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.render import header_pairs, print_each
 from cqueue.cli.short_ids import short
-from cqueue.cli.table import print_sheet, print_table
-from cqueue.cli.values import body_text, show_moment
+from cqueue.cli.table import print_sheet
+from cqueue.cli.values import NONE, body_text, show_moment
 from cqueue.errors import NotDone
 
 if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetter
 
-_COLUMNS = ("id", "died", "task", "attempts", "reason")
+_COLUMNS: Mapping[str, Callable[[DeadLetter], str]] = {
+    "id": lambda letter: short(letter.id),
+    "died": lambda letter: show_moment(letter.died_at),
+    "task": lambda letter: letter.task or NONE,
+    "attempts": lambda letter: NONE if letter.attempts is None else str(letter.attempts),
+    "reason": lambda letter: letter.reason,
+}
 
 
-def described(letter: DeadLetter) -> dict[str, Any]:
-    """What --json shows of a letter in a list."""
+def letter_fields(letter: DeadLetter) -> dict[str, Any]:
+    """Return what --json shows of a letter in a list."""
     return {
         "id": letter.id,
         "original_id": letter.original_id,
@@ -38,29 +43,19 @@ def described(letter: DeadLetter) -> dict[str, Any]:
 
 
 def print_letters(cli: CliContext, letters: Sequence[DeadLetter]) -> None:
-    """A line of JSON each, or a table."""
-    if cli.json:
-        for letter in letters:
-            sys.stdout.write(json.dumps(described(letter), ensure_ascii=False) + "\n")
-        sys.stdout.flush()
-    elif letters:
-        print_table(cli, _COLUMNS, map(_row, letters), right=("attempts",), spare=("attempts",), cut=True)
-
-
-def _row(letter: DeadLetter) -> tuple[str, ...]:
-    attempts = "–" if letter.attempts is None else str(letter.attempts)
-    return short(letter.id), show_moment(letter.died_at), letter.task or "–", attempts, letter.reason
+    """Print a line of JSON for each letter, or a table."""
+    layout = {"right": ("attempts",), "spare": ("attempts",)}
+    print_each(cli, letters, letter_fields, _COLUMNS, cut=True, **layout)
 
 
 def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
-    """All that is known of it, with its traceback and its body."""
+    """Print all that is known of a letter, with its traceback and its body."""
     text, encoding, trouble = _body(letter)
     if cli.json:
         more = {"traceback": letter.traceback, "codec": letter.codec, "body": text, "encoding": encoding}
-        cli.emit({"queue": queue, **described(letter), **more})
+        cli.emit({"queue": queue, **letter_fields(letter), **more})
         return
     held = ", held by a consumer of the dead-letter queue" if letter.held else ""
-    headers = [f"{name}={value}" for name, value in sorted(letter.headers.items())]
     print_sheet(
         cli,
         {
@@ -74,7 +69,7 @@ def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
             "died": show_moment(letter.died_at),
             "reason": letter.reason,
             "priority": letter.priority or None,
-            "headers": ", ".join(headers),
+            "headers": ", ".join(header_pairs(letter.headers)),
             "traceback": letter.traceback,
             "body": trouble or text,
         },
@@ -82,7 +77,7 @@ def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
 
 
 def _body(letter: DeadLetter) -> tuple[str | None, str | None, str | None]:
-    """The body as text and its encoding, or why there is none: all the rest is shown in any case."""
+    """Return the body as text and its encoding, or why there is none: the rest is shown in any case."""
     if letter.body_lost:
         return None, None, "lost: no replica had it"
     try:

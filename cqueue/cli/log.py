@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli import log_append, log_read
+from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.log_view import described, print_log, print_logs
-from cqueue.cli.opening import find_log, log_not_found, open_client, open_log, say_left_out
-from cqueue.cli.options import Json, LogName, Yes
+from cqueue.cli.opening import find_log, open_client, open_log, say_left_out, suggesting
+from cqueue.cli.options import ExistOk, LogName, Yes, duration, given
+from cqueue.cli.render import print_fields, print_rows
 from cqueue.cli.values import parse_duration
+from cqueue.config import to_ms
 from cqueue.durations import show_duration
 from cqueue.errors import BadInput, DamagedRow, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
     from cqueue.log.log import Log
 
 app = typer.Typer(help="Make, look at, write to, read and remove logs.", no_args_is_help=True)
-app.command("append")(log_append.append)
-app.command("tail")(log_read.tail)
-app.command("scan")(log_read.scan)
+command(app)(log_append.append)
+command(app)(log_read.tail)
+command(app)(log_read.scan)
 
 FOR_EVER = "forever"
 
@@ -61,67 +63,51 @@ NewPartitions = Annotated[int | None, _partitions(KEPT)]
 NewTtl = Annotated[timedelta | None, _ttl(KEPT)]
 TimeShard = Annotated[
     timedelta | None,
-    typer.Option(
-        metavar="DURATION",
-        parser=parse_duration,
-        help="Width of a partition in time, 1s to 30d, dividing an hour or a multiple of one; fixed; "
-        f"by default {show_duration(DEFAULT_TIME_SHARD)}.",
-        show_default=False,
+    duration(
+        "Width of a partition in time, 1s to 30d, dividing an hour or a multiple of one; fixed; "
+        f"by default {show_duration(DEFAULT_TIME_SHARD)}."
     ),
 ]
 
 
-@app.command()
+@command(app)
 def create(
-    ctx: typer.Context,
+    cli: CliContext,
     name: LogName,
     *,
     partitions: Partitions = None,
     ttl: Ttl = None,
     time_shard: TimeShard = None,
-    exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Succeed if it exists with the same configuration.")
-    ] = False,
-    _json: Json = False,
+    exist_ok: ExistOk = False,
 ) -> None:
     """Make a log."""
     config = LogConfig(**_given(partitions=partitions, ttl=ttl, time_shard=time_shard))
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         log = client.create_log(name, config, exist_ok=exist_ok)
-        cli.emit(described(log), f"Log {name} is there; it keeps records {_how_long(log)}.")
+        cli.emit(log_fields(log), f"Log {name} is there; it keeps records {_how_long(log)}.")
 
 
-@app.command("list")
-def list_logs(ctx: typer.Context, *, _json: Json = False) -> None:
+@command(app, "list")
+def list_logs(cli: CliContext) -> None:
     """List the logs and their configuration."""
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         rows = [row for name in client.logs() if (row := _described_if_there(client, name)) is not None]
         say_left_out(cli, client, "logs")
     if rows or cli.json:
-        cli.emit(rows, lambda: print_logs(cli, rows))
+        cli.emit(rows, lambda: print_rows(cli, rows, list(rows[0]), spare=("time shard",)))
     else:
         cli.remark("There is no log yet. `cqueue log create NAME` makes one.")
 
 
-@app.command()
-def show(ctx: typer.Context, name: LogName, *, _json: Json = False) -> None:
+@command(app)
+def show(cli: CliContext, name: LogName) -> None:
     """Show one log's configuration."""
-    cli: CliContext = ctx.obj
     with open_log(cli, name) as log:
         _emit_one(cli, log)
 
 
-@app.command()
-def alter(
-    ctx: typer.Context,
-    name: LogName,
-    *,
-    partitions: NewPartitions = None,
-    ttl: NewTtl = None,
-    _json: Json = False,
-) -> None:
+@command(app)
+def alter(cli: CliContext, name: LogName, *, partitions: NewPartitions = None, ttl: NewTtl = None) -> None:
     """Change a log while it is used. All clients follow within five seconds.
 
     A changed time to live holds for new records. With more partitions, keys go to other partitions
@@ -130,48 +116,51 @@ def alter(
     changes = _given(partitions=partitions, ttl=ttl)
     if not changes:
         raise BadInput("Nothing to change: give --partitions or --ttl.")
-    cli: CliContext = ctx.obj
     with open_log(cli, name) as log:
         log.alter(**changes)
         _emit_one(cli, log)
 
 
-@app.command()
-def delete(ctx: typer.Context, name: LogName, *, yes: Yes = False, _json: Json = False) -> None:
+@command(app)
+def delete(cli: CliContext, name: LogName, *, yes: Yes = False) -> None:
     """Delete a log and all its records.
 
     If it is interrupted, the log can no longer be used; repeat the command to finish.
     """
-    cli: CliContext = ctx.obj
     confirm(cli, f"Delete log {name} and all its records?", yes=yes)
-    with open_client(cli) as client, cli.status("Deleting…"):
-        try:
-            client.delete_log(name)
-        except LogNotFound as exc:
-            raise log_not_found(client, name) from exc
+    with open_client(cli) as client, cli.status("Deleting…"), suggesting("log", name, client.logs):
+        client.delete_log(name)
     cli.emit({"log": name, "deleted": True}, f"Log {name} is deleted.")
 
 
-@app.command()
-def stats(ctx: typer.Context, name: LogName, *, _json: Json = False) -> None:
+@command(app)
+def stats(cli: CliContext, name: LogName) -> None:
     """Show what a log holds: partitions, time shards, its oldest and newest record, and how fast it grows.
 
     Nothing counts records; the rate is that of the last minute, or of the last 1,000 records.
     """
-    cli: CliContext = ctx.obj
     with open_log(cli, name) as log, cli.status("Looking…"):
         fields = {"log": name, **asdict(log.stats())}
     shown = {
         key: value.isoformat() if isinstance(value, datetime) else value for key, value in fields.items()
     }
-    cli.emit(shown, lambda: print_log(cli, fields))
+    cli.emit(shown, lambda: print_fields(cli, fields))
+
+
+def log_fields(log: Log) -> dict[str, Any]:
+    """Return what --json shows of a log: durations in ms; a ttl of null is for ever."""
+    config = log.config
+    return {
+        "log": log.name,
+        "partitions": config.partitions,
+        "ttl_ms": None if config.ttl is None else to_ms(config.ttl),
+        "time_shard_ms": config.time_shard_ms,
+    }
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Settings that were given, "forever" as None."""
-    return {
-        name: None if value == FOR_EVER else value for name, value in options.items() if value is not None
-    }
+    """Return the settings that were given, "forever" as None."""
+    return {name: None if value == FOR_EVER else value for name, value in given(**options).items()}
 
 
 def _how_long(log: Log) -> str:
@@ -181,11 +170,11 @@ def _how_long(log: Log) -> str:
 
 def _described_if_there(client: Client, name: str) -> Mapping[str, Any] | None:
     try:
-        return described(find_log(client, name))
+        return log_fields(find_log(client, name))
     except (LogNotFound, DamagedRow):  # since it was listed
         return None
 
 
 def _emit_one(cli: CliContext, log: Log) -> None:
-    description = described(log)
-    cli.emit(description, lambda: print_log(cli, description))
+    shown = log_fields(log)
+    cli.emit(shown, lambda: print_fields(cli, shown, fixed=("time_shard",)))

@@ -10,8 +10,8 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import open_log
-from cqueue.cli.options import Json, LogName
-from cqueue.cli.send import check_source, read_body
+from cqueue.cli.options import BodyFile, Headers, LogName
+from cqueue.cli.sources import check_source, lines_of, read_body
 from cqueue.cli.values import parse_headers
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def append(
-    ctx: typer.Context,
+    cli: CliContext,
     name: LogName,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
     body: Annotated[
@@ -35,14 +35,11 @@ def append(
     partition: Annotated[
         int | None, typer.Option(metavar="N", help="Go to this partition, whatever the key.")
     ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
-    ] = None,
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="The body is a file.")] = None,
+    header: Headers = None,
+    file: BodyFile = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Each line of standard input (or of --file) is a record.")
     ] = False,
-    _json: Json = False,
 ) -> None:
     """Append records; done once Cassandra has acknowledged them.
 
@@ -59,21 +56,21 @@ def append(
         return Record(topic, content, key, partition, headers)
 
     if lines:
-        _append_lines(ctx.obj, name, file, make)
+        _append_lines(cli, name, file, make)
     else:
         contents = [read_body(text, None) for text in bodies] or [read_body(None, file)]
-        _append_all(ctx.obj, name, topic, list(map(make, contents)))
+        _append_all(cli, name, topic, list(map(make, contents)))
 
 
 def _check(bodies: list[str], file: Path | None, *, lines: bool) -> None:
-    """Exactly one source of what is appended."""
+    """Refuse all but exactly one source of bodies."""
     if len(bodies) > 1 and "-" in bodies:
         raise BadInput("- is all of standard input: it stands alone.")
     check_source(bodies[0] if bodies else None, file, lines=lines, verb="append")
 
 
 def _append_lines(cli: CliContext, name: str, file: Path | None, make: Callable[[bytes], Record]) -> None:
-    from cqueue.cli.send_lines import Target, lines_of, send_each  # noqa: PLC0415 - only where it is needed
+    from cqueue.cli.send_lines import Target, send_each  # noqa: PLC0415 - only where it is needed
 
     with lines_of(file) as source, open_log(cli, name) as log:
 
@@ -94,7 +91,7 @@ def _append_all(cli: CliContext, name: str, topic: str, records: list[Record]) -
 
 
 def _worst(result: AppendResult) -> CqueueError:
-    """An unknown outcome, else what was not done, else the first of all."""
+    """Return the worst error: an unknown outcome, else one that says not done, else the first."""
     errors = [error for _, error in result.failed]
     for kind in (OutcomeUnknown, NotDone):
         if found := [error for error in errors if isinstance(error, kind)]:

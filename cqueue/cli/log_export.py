@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def write_arrow(scanner: Scanner, file: Path) -> int:
-    """Write an Arrow IPC file; how many records are in it."""
+    """Write an Arrow IPC file; return the number of its records."""
     with _complete(file) as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
         return _write_all(scanner, writer)
 
 
 def write_parquet(scanner: Scanner, file: Path) -> int:
-    """Write a Parquet file; how many records are in it."""
+    """Write a Parquet file; return the number of its records."""
     with _complete(file) as sink, parquet.ParquetWriter(sink, SCHEMA) as writer:
         return _write_all(scanner, writer)
 
@@ -46,10 +46,10 @@ def _write_all(scanner: Scanner, writer: Any) -> int:
 
 @contextmanager
 def _complete(file: Path) -> Iterator[str]:
-    """A file beside it that becomes it when all is written.
+    """Yield the name of a file beside this one; at the end of the block it takes this one's name.
 
     Raises:
-        BadInput: it cannot be written.
+        BadInput: the file cannot be written.
     """
     part = file.with_name(f".{file.name}.part")
     try:

@@ -1,11 +1,9 @@
-"""`cqueue log tail` and `cqueue log scan`: records as they come, and records that are there."""
+"""`cqueue log tail` and `cqueue log scan`: print records as they come, or those that a log has."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.interrupts import Interrupts, after_ctrl_c, held_back
-from cqueue.cli.log_view import RecordPrinter
+from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import open_log
-from cqueue.cli.options import Json, LogName
-from cqueue.cli.values import counted, parse_duration, parse_moment
-from cqueue.errors import BadInput, CqueueError, InvalidLogId
+from cqueue.cli.options import LogName
+from cqueue.cli.render import BodyPrinter
+from cqueue.cli.values import body_text, counted, parse_duration, parse_moment, show_moment
+from cqueue.errors import BadInput, InvalidLogId
 from cqueue.log.positions import EARLIEST, LATEST
 from cqueue.log.records import LogId
 
@@ -34,7 +32,7 @@ POLL_WAIT = timedelta(seconds=1)
 
 
 def parse_position(text: str) -> str | datetime:
-    """`earliest`, `latest`, a time, so long ago (`10m`), or a record's id.
+    """Parse a position: `earliest`, `latest`, a time, a duration before now (`10m`), or a record's id.
 
     Raises:
         BadParameter: none of these.
@@ -55,7 +53,7 @@ def _check_id(text: str) -> None:
     except InvalidLogId as exc:
         raise typer.BadParameter(
             f"{text!r} is not a position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
-            "so long ago such as 10m, or a record's id."
+            "a duration before now such as 10m, or a record's id."
         ) from exc
 
 
@@ -72,13 +70,13 @@ Partitions = Annotated[
 
 
 def tail(
-    ctx: typer.Context,
+    cli: CliContext,
     name: LogName,
     *,
     start: Annotated[
         str | None,
         _position(
-            "Begin at earliest, latest (the default), a time, so long ago (10m), or after a record's id.",
+            "Begin at earliest, latest (the default), a time, a duration before now, or a record's id.",
             "--from",
         ),
     ] = None,
@@ -88,23 +86,18 @@ def tail(
         bool,
         typer.Option("--low-latency", help="Print records at once, even if earlier ones may still come."),
     ] = False,
-    _json: Json = False,
 ) -> None:
     """Print records as they are appended, until Ctrl-C: a body a line, or with --json an object a line.
 
     They come in order and some 2.5 seconds after they were appended, so that none is passed that was on
     its way; with --low-latency they come at once, and in order only as far as they were written in order.
     """
-    cli: CliContext = ctx.obj
-    printer, shown = RecordPrinter(cli), _Shown()
+    printer, shown = BodyPrinter(cli, record_fields, _about), _Shown()
     with (
         open_log(cli, name) as log,
-        _accounted(cli, shown) as interrupts,
+        accounted(cli, shown.account) as interrupts,
         log.follow(
-            start or LATEST,
-            partitions=partition or None,
-            topics=topic or None,
-            low_latency=low_latency,
+            start or LATEST, partitions=partition or None, topics=topic or None, low_latency=low_latency
         ) as follower,
     ):
         while True:
@@ -114,12 +107,14 @@ def tail(
 
 
 def scan(
-    ctx: typer.Context,
+    cli: CliContext,
     name: LogName,
     *,
     start: Annotated[
         str | None,
-        _position("Begin at earliest (the default), a time, so long ago, or after a record's id.", "--from"),
+        _position(
+            "Begin at earliest (the default), a time, a duration before now, or a record's id.", "--from"
+        ),
     ] = None,
     end: Annotated[
         str | None,
@@ -138,7 +133,6 @@ def scan(
     parquet: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a Parquet file instead (extra `arrow`).")
     ] = None,
-    _json: Json = False,
 ) -> None:
     """Print the records that are there, in order: a body a line, or with --json an object a line.
 
@@ -147,7 +141,6 @@ def scan(
     """
     if arrow is not None and parquet is not None:
         raise BadInput("Give --arrow or --parquet, not both.")
-    cli: CliContext = ctx.obj
     bounds: dict[str, Any] = {
         "partitions": partition or None,
         "topics": topic or None,
@@ -163,38 +156,29 @@ def scan(
 
 
 class _Shown:
-    """How many records were printed, and the last of them."""
+    """The number of records printed so far, and the id of the last one."""
 
     def __init__(self) -> None:
         self.count = 0
         self.last: str | None = None
 
-    def print_all(self, printer: RecordPrinter, records: list[LogRecord]) -> None:
-        """Print, flush, and remember."""
+    def print_all(self, printer: BodyPrinter[LogRecord], records: list[LogRecord]) -> None:
+        """Print records, flush, and count them."""
         for record in records:
-            printer.record(record)
+            printer.print(record)
             self.count += 1
             self.last = record.id
         sys.stdout.flush()
 
-
-@contextmanager
-def _accounted(cli: CliContext, shown: _Shown) -> Iterator[Interrupts]:
-    """When it ends early, say how far it came, and how to go on."""
-    try:
-        with held_back() as interrupts:
-            yield interrupts
-    except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
-        if isinstance(exc, KeyboardInterrupt):
-            after_ctrl_c(cli.err_console)
-        go_on = f" --from {shown.last} goes on behind the last one." if shown.last else ""
-        cli.remark(f"{counted(shown.count, 'record')} printed.{go_on}")
-        raise
+    def account(self) -> str:
+        """Say how many records were printed, and how to go on."""
+        go_on = f" --from {self.last} goes on behind the last one." if self.last else ""
+        return f"{counted(self.count, 'record')} printed.{go_on}"
 
 
 def _print(cli: CliContext, name: str, scanner: Scanner) -> None:
-    printer, shown = RecordPrinter(cli), _Shown()
-    with _accounted(cli, shown) as interrupts:
+    printer, shown = BodyPrinter(cli, record_fields, _about), _Shown()
+    with accounted(cli, shown.account) as interrupts:
         for batch in scanner.batches():
             with interrupts.step():
                 shown.print_all(printer, batch)
@@ -212,3 +196,23 @@ def _export(cli: CliContext, scanner: Scanner, arrow: Path | None, parquet: Path
         raise AssertionError("one of them is given")
     rows = write(scanner, file)
     cli.emit({"file": str(file), "rows": rows}, f"{counted(rows, 'record')} written to {file}.")
+
+
+def record_fields(record: LogRecord) -> dict[str, Any]:
+    """Return what --json shows of a record."""
+    text, encoding = body_text(record.body)
+    return {
+        "id": record.id,
+        "time": record.time.isoformat(),
+        "partition": record.partition,
+        "topic": record.topic,
+        "key": record.key,
+        "headers": dict(record.headers),
+        "body": text,
+        "encoding": encoding,
+    }
+
+
+def _about(record: LogRecord) -> list[str]:
+    key = [] if record.key is None else [f"key {record.key}"]
+    return [show_moment(record.time), record.topic, f"partition {record.partition}", *key]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_client(cli: CliContext) -> Iterator[Client]:
-    """A client for as long as the command needs it.
+    """Connect a client, closed at the end of the block.
 
     Raises:
         ConfigError, Unavailable, SchemaMismatch: as `cqueue.connect`.
@@ -33,7 +33,7 @@ def open_client(cli: CliContext) -> Iterator[Client]:
 
 @contextmanager
 def open_queue(cli: CliContext, name: str) -> Iterator[Queue]:
-    """A queue, with a client of its own.
+    """Open a queue, with a client of its own.
 
     Raises:
         QueueNotFound: there is none of that name; the message suggests the nearest.
@@ -43,21 +43,14 @@ def open_queue(cli: CliContext, name: str) -> Iterator[Queue]:
 
 
 def find_queue(client: Client, name: str) -> Queue:
-    """The queue, or an error that suggests the nearest name."""
-    try:
+    """Return the queue, or raise an error that suggests the nearest name."""
+    with suggesting("queue", name, client.queues):
         return client.queue(name)
-    except QueueNotFound as exc:
-        raise not_found(client, name) from exc
-
-
-def not_found(client: Client, name: str) -> QueueNotFound:
-    """What to tell somebody who named a queue that does not exist."""
-    return QueueNotFound(_hint("queue", name, client.queues))
 
 
 @contextmanager
 def open_log(cli: CliContext, name: str) -> Iterator[Log]:
-    """A log, with a client of its own.
+    """Open a log, with a client of its own.
 
     Raises:
         LogNotFound: there is none of that name; the message suggests the nearest.
@@ -67,16 +60,18 @@ def open_log(cli: CliContext, name: str) -> Iterator[Log]:
 
 
 def find_log(client: Client, name: str) -> Log:
-    """The log, or an error that suggests the nearest name."""
-    try:
+    """Return the log, or raise an error that suggests the nearest name."""
+    with suggesting("log", name, client.logs):
         return client.log(name)
-    except LogNotFound as exc:
-        raise log_not_found(client, name) from exc
 
 
-def log_not_found(client: Client, name: str) -> LogNotFound:
-    """What to tell somebody who named a log that does not exist."""
-    return LogNotFound(_hint("log", name, client.logs))
+@contextmanager
+def suggesting(kind: str, name: str, names_of: Callable[[], list[str]]) -> Iterator[None]:
+    """Suggest the nearest of these names where a queue or a log of this one is not found."""
+    try:
+        yield
+    except (QueueNotFound, LogNotFound) as exc:
+        raise type(exc)(_hint(kind, name, names_of)) from exc
 
 
 def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.values import parse_duration, parse_moment
 
 
 class Log(Enum):
-    """How log lines look."""
+    """The format of log lines."""
 
     CONSOLE = "console"
     JSON = "json"
@@ -26,7 +27,7 @@ LogFormat = Annotated[
 
 
 def log_format(cli: CliContext, log: Log | None) -> Log:
-    """The format that was asked for, or what suits where the lines go."""
+    """Return the format that was asked for; by default console on a terminal, JSON elsewhere."""
     if log is not None:
         return log
     return Log.CONSOLE if sys.stderr.isatty() and not cli.json else Log.JSON
@@ -50,7 +51,7 @@ LogName = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.", s
 Json = Annotated[
     bool, typer.Option("--json", help="Print results as JSON, as `cqueue --json` does.", callback=_print_json)
 ]
-"""`--json` behind the command as well, where people write it. The callback does all."""
+"""`--json` behind the command as well, where people write it; its callback sets `CliContext.json`."""
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AppDir = Annotated[
     Path | None,
@@ -62,3 +63,30 @@ AppDir = Annotated[
         help="Look for MODULE there; by default in the current directory.",
     ),
 ]
+Headers = Annotated[
+    list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")
+]
+Priority = Annotated[int, typer.Option(metavar="N", help="0 (most urgent, the default) to 9.")]
+TaskArgs = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help="The task's arguments: an array, or an object of them by name."),
+]
+BodyFile = Annotated[Path | None, typer.Option("--file", metavar="FILE", help="The body is a file.")]
+ExistOk = Annotated[
+    bool, typer.Option("--exist-ok", help="Succeed if it exists with the same configuration.")
+]
+
+
+def duration(text: str, *names: str) -> Any:
+    """Make an option that takes a duration, such as 30s; text: its help."""
+    return typer.Option(*names, help=text, metavar="DURATION", parser=parse_duration, show_default=False)
+
+
+def moment(text: str, *names: str) -> Any:
+    """Make an option that takes a time with its zone; text: its help."""
+    return typer.Option(*names, help=text, metavar="TIME", parser=parse_moment, show_default=False)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given, which are not None."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -6,27 +6,26 @@ from typing import Annotated
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.message_view import print_stored
 from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import Json, QueueName
+from cqueue.cli.options import QueueName
 
 app = typer.Typer()
 
 
-@app.command()
+@command(app)
 def peek(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
     *,
     limit: Annotated[int, typer.Option(metavar="N", help="How many, 1 to 10,000.")] = 10,
-    _json: Json = False,
 ) -> None:
     """Look at the first messages in order of time and priority. Nothing is claimed or counted.
 
     Messages that consumers hold are shown too; their state is `claimed`. With --json an object a line.
     """
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         queue = find_queue(client, name)
         with cli.status("Looking…"):

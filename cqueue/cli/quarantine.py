@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_log, find_queue, open_client
-from cqueue.cli.options import Json, Yes
+from cqueue.cli.options import Yes
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 
@@ -22,9 +23,9 @@ app = typer.Typer(help="List, show and drop rows that cannot be read.", no_args_
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="A row, as `quarantine list` names it.")]
 
 
-@app.command(name="list")
+@command(app, "list")
 def list_damaged(
-    ctx: typer.Context,
+    cli: CliContext,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[QUEUE]…", help="Which queues; by default all.")
     ] = None,
@@ -32,7 +33,6 @@ def list_damaged(
     log: Annotated[
         list[str] | None, typer.Option("--log", metavar="LOG", help="Read the records of this log instead.")
     ] = None,
-    _json: Json = False,
 ) -> None:
     """List the rows that cannot be read, with their addresses and what is wrong with them.
 
@@ -42,7 +42,6 @@ def list_damaged(
     """
     from cqueue.cli.failures import ExitCode  # noqa: PLC0415 - keeps `cqueue --help` quick
 
-    cli: CliContext = ctx.obj
     with open_client(cli) as client, cli.status("Reading…") as show:
         found = _found(client, names or [], log or [], show)
     if found or cli.json:
@@ -73,18 +72,17 @@ def _described(damage: Damage) -> dict[str, Any]:
 
 
 def _lines(found: list[Damage]) -> str:
-    """An address stands alone on its line, however long, so that it can be copied."""
+    """Return an address and a reason a row; each address alone on its line, so that it can be copied."""
     return "\n".join(f"{damage.address}\n  {damage.reason}" for damage in found)
 
 
-@app.command()
-def dump(ctx: typer.Context, address: Address, *, _json: Json = False) -> None:
+@command(app)
+def dump(cli: CliContext, address: Address) -> None:
     """Print all that stands in a row, as JSON; blobs, such as bodies, in hexadecimal."""
     import json  # noqa: PLC0415 - as above
 
     from cqueue import quarantine  # noqa: PLC0415 - as above
 
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         row = quarantine.dump(client, address)
     if row is None:
@@ -92,13 +90,12 @@ def dump(ctx: typer.Context, address: Address, *, _json: Json = False) -> None:
     cli.emit(row, lambda: json.dumps(row, indent=2, ensure_ascii=False))
 
 
-@app.command()
+@command(app)
 def drop(
-    ctx: typer.Context,
+    cli: CliContext,
     addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="Rows, as `list` names them.")],
     *,
     yes: Yes = False,
-    _json: Json = False,
 ) -> None:
     """Delete rows that cannot be read; a row that can be read stays.
 
@@ -107,7 +104,6 @@ def drop(
     """
     from cqueue import quarantine  # noqa: PLC0415 - as above
 
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         found = [quarantine.find(client, address) for address in addresses]
         confirm(cli, f"Drop {counted(len(found), 'row')} for good?", yes=yes)

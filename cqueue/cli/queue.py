@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import find_queue, not_found, open_client, open_queue, say_left_out
-from cqueue.cli.options import Json, QueueName, Yes
-from cqueue.cli.queue_view import described, print_queue, print_queues
-from cqueue.cli.values import counted, parse_duration
-from cqueue.config import QueueConfig
+from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out, suggesting
+from cqueue.cli.options import ExistOk, QueueName, Yes, duration, given
+from cqueue.cli.render import print_fields, print_rows
+from cqueue.cli.values import counted
+from cqueue.config import FIXED, QueueConfig, to_ms
 from cqueue.durations import show_duration
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from cqueue.queue import Queue
 
 app = typer.Typer(help="Make, look at, change and remove queues.", no_args_is_help=True)
+
+_COLUMNS = ("queue", "state", "visibility_ms", "max_attempts", "shards", "time_shard_ms")
 
 # Shown in the help of each option of `create`; `alter` keeps what is not given.
 DEFAULTS = QueueConfig()
@@ -36,9 +40,7 @@ def _number(name: str, text: str, default: int | str) -> Any:
 
 def _duration(name: str, text: str, default: timedelta | str) -> Any:
     help_ = f"{text}; {default if isinstance(default, str) else f'by default {show_duration(default)}'}."
-    return typer.Option(
-        f"--{name}", help=help_, metavar="DURATION", parser=parse_duration, show_default=False
-    )
+    return duration(help_, f"--{name}")
 
 
 _SHARDS = ("shards", "Consumers that can claim at once, up to max-shards")
@@ -77,9 +79,9 @@ DerivedSends = Annotated[
 ]
 
 
-@app.command()
+@command(app)
 def create(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
     *,
     shards: Shards = None,
@@ -90,14 +92,11 @@ def create(
     max_shards: MaxShards = None,
     open_shards: OpenShards = None,
     derived_sends: DerivedSends = False,
-    exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Succeed if it exists with the same configuration.")
-    ] = False,
-    _json: Json = False,
+    exist_ok: ExistOk = False,
 ) -> None:
     """Make a queue, and with it a dead-letter queue called QUEUE.dead."""
     config = QueueConfig(
-        **_given(
+        **given(
             shards=shards,
             time_shard=time_shard,
             visibility=visibility,
@@ -108,42 +107,41 @@ def create(
             derived_sends=derived_sends or None,
         )
     )
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         queue = client.create_queue(name, config, exist_ok=exist_ok)
-        cli.emit(described(queue), f"Queue {name} is there; its dead letters go to {queue.dead_letter_name}.")
+        cli.emit(
+            queue_fields(queue), f"Queue {name} is there; its dead letters go to {queue.dead_letter_name}."
+        )
 
 
-@app.command("list")
+@command(app, "list")
 def list_queues(
-    ctx: typer.Context,
+    cli: CliContext,
     *,
     all_: Annotated[bool, typer.Option("--all", help="Dead-letter queues as well.")] = False,
-    _json: Json = False,
 ) -> None:
     """List the queues and their configuration."""
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         names = [name for name in client.queues() if all_ or not name.endswith(DEAD_SUFFIX)]
         rows = [row for name in names if (row := _described_if_there(client, name)) is not None]
         say_left_out(cli, client, "queues")
     if rows or cli.json:
-        cli.emit(rows, lambda: print_queues(cli, rows))
+        spare = ("time shard", "shards", "max attempts")
+        cli.emit(rows, lambda: print_rows(cli, rows, _COLUMNS, left=2, spare=spare))
     else:
         cli.remark("There is no queue yet. `cqueue queue create NAME` makes one.")
 
 
-@app.command()
-def show(ctx: typer.Context, name: QueueName, *, _json: Json = False) -> None:
+@command(app)
+def show(cli: CliContext, name: QueueName) -> None:
     """Show one queue's configuration."""
-    cli: CliContext = ctx.obj
     with open_queue(cli, name) as queue:
         _emit_one(cli, queue)
 
 
-@app.command()
+@command(app)
 def alter(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
     *,
     shards: NewShards = None,
@@ -151,13 +149,12 @@ def alter(
     max_attempts: NewMaxAttempts = None,
     lease: NewLease = None,
     derived_sends: DerivedSends = False,
-    _json: Json = False,
 ) -> None:
     """Change a queue while it runs. All clients follow within two seconds.
 
     What is fixed cannot be changed: make a new queue and move over.
     """
-    changes = _given(
+    changes = given(
         shards=shards,
         visibility=visibility,
         max_attempts=max_attempts,
@@ -168,75 +165,77 @@ def alter(
         raise BadInput(
             "Nothing to change: give --shards, --visibility, --max-attempts, --lease or --derived-sends."
         )
-    cli: CliContext = ctx.obj
     with open_queue(cli, name) as queue:
         queue.alter(**changes)
         _emit_one(cli, queue)
 
 
-@app.command()
-def delete(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json = False) -> None:
+@command(app)
+def delete(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     """Delete a queue, its dead-letter queue, and all their messages.
 
     If it is interrupted, the queue can no longer be used; repeat the command to finish.
     """
-    cli: CliContext = ctx.obj
     if name.endswith(DEAD_SUFFIX):
         raise BadInput(f"{name!r} goes with its queue. `cqueue queue purge {name}` empties it.")
     confirm(cli, f"Delete queue {name}, its dead-letter queue and all their messages?", yes=yes)
-    with open_client(cli) as client, cli.status("Deleting…"):
-        try:
-            count = client.delete_queue(name)
-        except QueueNotFound as exc:
-            raise not_found(client, name) from exc
+    with open_client(cli) as client, cli.status("Deleting…"), suggesting("queue", name, client.queues):
+        count = client.delete_queue(name)
     cli.emit(
         {"queue": name, "deleted": count},
         f"Queue {name} is deleted, and with it {counted(count, 'message')}.",
     )
 
 
-@app.command()
-def pause(ctx: typer.Context, name: QueueName, *, _json: Json = False) -> None:
+@command(app)
+def pause(cli: CliContext, name: QueueName) -> None:
     """Let consumers receive nothing until `resume`. Sends go on. Obeyed within two seconds."""
-    cli: CliContext = ctx.obj
     with open_queue(cli, name) as queue:
         queue.pause()
-        cli.emit(described(queue), f"Queue {name} is paused.")
+        cli.emit(queue_fields(queue), f"Queue {name} is paused.")
 
 
-@app.command()
-def resume(ctx: typer.Context, name: QueueName, *, _json: Json = False) -> None:
+@command(app)
+def resume(cli: CliContext, name: QueueName) -> None:
     """Undo `pause`."""
-    cli: CliContext = ctx.obj
     with open_queue(cli, name) as queue:
         queue.resume()
-        cli.emit(described(queue), f"Queue {name} is active.")
+        cli.emit(queue_fields(queue), f"Queue {name} is active.")
 
 
-@app.command()
-def purge(ctx: typer.Context, name: QueueName, *, yes: Yes = False, _json: Json = False) -> None:
+@command(app)
+def purge(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     """Delete all messages of a queue, delayed ones as well. The queue stays, and its dead letters too.
 
     Interrupted, it has deleted some; the same command goes on. What is sent meanwhile may stay.
     """
-    cli: CliContext = ctx.obj
     confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
     with open_queue(cli, name) as queue, cli.status("Purging…"):
         count = queue.purge()
     cli.emit({"queue": name, "deleted": count}, f"{counted(count, 'message')} of {name} deleted.")
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+def queue_fields(queue: Queue) -> dict[str, Any]:
+    """Return what --json shows of a queue: durations in ms, as they are stored."""
+    settings: dict[str, Any] = {}
+    for field in fields(queue.config):
+        value = getattr(queue.config, field.name)
+        if isinstance(value, timedelta):
+            settings[f"{field.name}_ms"] = to_ms(value)
+        else:
+            settings[field.name] = value
+    dead = None if queue.name.endswith(DEAD_SUFFIX) else queue.dead_letter_name
+    state = "paused" if queue.paused else "active"
+    return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **settings}
 
 
 def _described_if_there(client: Client, name: str) -> dict[str, Any] | None:
     try:
-        return described(find_queue(client, name))
+        return queue_fields(find_queue(client, name))
     except (QueueNotFound, DamagedRow):  # since it was listed
         return None
 
 
 def _emit_one(cli: CliContext, queue: Queue) -> None:
-    description = described(queue)
-    cli.emit(description, lambda: print_queue(cli, description))
+    shown = queue_fields(queue)
+    cli.emit(shown, lambda: print_fields(cli, shown, fixed=FIXED))

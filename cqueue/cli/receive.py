@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.interrupts import Interrupts, after_ctrl_c, held_back
-from cqueue.cli.message_view import Printer
+from cqueue.cli.interrupts import Interrupts, accounted
+from cqueue.cli.message_view import received_printer
 from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import Json, QueueName
-from cqueue.cli.values import counted, parse_duration
-from cqueue.errors import BadInput, CqueueError, LeaseLost
+from cqueue.cli.options import QueueName, duration
+from cqueue.cli.values import counted
+from cqueue.errors import BadInput, LeaseLost
 
 if TYPE_CHECKING:
+    from cqueue.cli.render import BodyPrinter
     from cqueue.consumer import Consumer
     from cqueue.message import MessageId
     from cqueue.queue import Queue
@@ -31,11 +33,11 @@ app = typer.Typer()
 BATCH = 100
 DEFAULT_MAX = 10
 FOLLOW_WAIT = timedelta(seconds=20)
-"""How long one receive waits under --follow; then there is another."""
+"""How long one receive waits under --follow, before the next one."""
 
 
 class Settle(Enum):
-    """What becomes of a message that has been printed."""
+    """How a printed message is settled."""
 
     ACK = "acked"
     NACK = "nacked"
@@ -44,7 +46,7 @@ class Settle(Enum):
 
 @dataclass(slots=True)
 class Account:
-    """What has been said and done so far."""
+    """The account of one command: messages printed, and messages settled."""
 
     how: Settle
     printed: int = 0
@@ -52,10 +54,17 @@ class Account:
     held: dict[MessageId, ReceivedMessage] = field(default_factory=dict)
     """Printed under --nack: given back after the last receive, or the next one would get them again."""
 
+    def text(self) -> str:
+        """Say what was printed, and what became of it."""
+        text = f"{counted(self.printed, 'message')} printed, {self.settled:,} of them {self.how.value}."
+        if self.settled < self.printed:
+            text += f" The other {self.printed - self.settled:,} may come again."
+        return text
 
-@app.command()
+
+@command(app)
 def receive(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
     *,
     max_: Annotated[
@@ -68,12 +77,7 @@ def receive(
         ),
     ] = None,
     wait: Annotated[
-        timedelta | None,
-        typer.Option(
-            metavar="DURATION",
-            parser=parse_duration,
-            help="How long to wait for the first message; by default 0s.",
-        ),
+        timedelta | None, duration("How long to wait for the first message; by default 0s.")
     ] = None,
     ack: Annotated[
         bool | None,
@@ -83,7 +87,6 @@ def receive(
         bool, typer.Option("--nack", help="Give all of them back at the end instead; the attempt counts.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    _json: Json = False,
 ) -> None:
     """Receive messages and print them: a body a line, or with --json an object a line.
 
@@ -99,19 +102,12 @@ def receive(
         raise BadInput("--follow waits until Ctrl-C; leave --wait out.")
     how = Settle.NACK if nack else Settle.LEAVE if ack is False else Settle.ACK
     limit = max_ or (None if follow else DEFAULT_MAX)
-    cli: CliContext = ctx.obj
     account = Account(how)
     with open_client(cli) as client:
         queue = find_queue(client, name)
-        try:
-            with held_back() as interrupts, _consumer(queue, how) as consumer:
-                _loop(consumer, Printer(cli), account, interrupts, limit, wait, follow=follow)
-                _give_back(consumer, account)
-        except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
-            if isinstance(exc, KeyboardInterrupt):
-                after_ctrl_c(cli.err_console)
-            _say(cli, account)
-            raise
+        with accounted(cli, account.text) as interrupts, _consumer(queue, how) as consumer:
+            _loop(consumer, received_printer(cli), account, interrupts, limit, wait, follow=follow)
+            _give_back(consumer, account)
         say_left_out(cli, client, "messages")
     if not account.printed:
         cli.remark(f"Queue {name} has nothing that is due.")
@@ -119,7 +115,7 @@ def receive(
 
 def _loop(
     consumer: Consumer,
-    printer: Printer,
+    printer: BodyPrinter[ReceivedMessage],
     account: Account,
     interrupts: Interrupts,
     limit: int | None,
@@ -143,11 +139,14 @@ def _loop(
 
 
 def _print_and_settle(
-    consumer: Consumer, printer: Printer, account: Account, messages: list[ReceivedMessage]
+    consumer: Consumer,
+    printer: BodyPrinter[ReceivedMessage],
+    account: Account,
+    messages: list[ReceivedMessage],
 ) -> None:
-    """The order is the promise: printed, flushed, and only then acked."""
+    """Print messages, flush, and only then ack: a message that was not printed must come again."""
     for message in messages:
-        printer.received(message)
+        printer.print(message)
         account.printed += 1
     sys.stdout.flush()
     if account.how is Settle.ACK:
@@ -159,7 +158,7 @@ def _print_and_settle(
 
 
 def _give_back(consumer: Consumer, account: Account) -> None:
-    """What --nack has printed. One whose timeout has passed has been given back by that."""
+    """Give back the messages that --nack printed; a message whose timeout has passed is back already."""
     if account.held:
         with suppress(LeaseLost):
             consumer.nack(list(account.held.values()))
@@ -168,7 +167,7 @@ def _give_back(consumer: Consumer, account: Account) -> None:
 
 @contextmanager
 def _consumer(queue: Queue, how: Settle) -> Iterator[Consumer]:
-    """A consumer; with --no-ack it goes without giving back what it holds."""
+    """Open a consumer; with --no-ack, close it without giving back the messages it holds."""
     consumer = queue.consumer()
     if how is not Settle.LEAVE:
         with consumer:
@@ -178,11 +177,3 @@ def _consumer(queue: Queue, how: Settle) -> Iterator[Consumer]:
         yield consumer
     finally:
         consumer.close(give_back=False)
-
-
-def _say(cli: CliContext, account: Account) -> None:
-    """After an interrupt or error: what was printed, and what became of it."""
-    text = f"{counted(account.printed, 'message')} printed, {account.settled:,} of them {account.how.value}."
-    if account.settled < account.printed:
-        text += f" The other {account.printed - account.settled:,} may come again."
-    cli.remark(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.arguments import encoded
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
-from cqueue.cli.options import Json, QueueName
-from cqueue.cli.schedule_view import UPCOMING, described, print_schedule, print_schedules
-from cqueue.cli.values import parse_duration, parse_headers, parse_moment
+from cqueue.cli.options import Headers, Priority, QueueName, TaskArgs, duration, given, moment
+from cqueue.cli.render import print_fields
+from cqueue.cli.table import print_table
+from cqueue.cli.values import NONE, body_text, parse_headers, show_moment
+from cqueue.config import to_ms
+from cqueue.durations import show_duration
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 
@@ -26,33 +30,25 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make, look at, change and remove schedules.", no_args_is_help=True)
 
+UPCOMING = 5
+
 Key = Annotated[
     str, typer.Argument(metavar="KEY", help="The schedule's key in its queue.", show_default=False)
 ]
 
 
-def _duration(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text, metavar="DURATION", parser=parse_duration, show_default=False)
-
-
-def _moment(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text, metavar="TIME", parser=parse_moment, show_default=False)
-
-
 @contextmanager
-def _schedules(ctx: typer.Context, queue: str) -> Iterator[Schedules]:
-    with open_queue(ctx.obj, queue) as opened:
+def _schedules(cli: CliContext, queue: str) -> Iterator[Schedules]:
+    with open_queue(cli, queue) as opened:
         yield opened.schedules
 
 
-@app.command("list")
+@command(app, "list")
 def list_schedules(
-    ctx: typer.Context,
+    cli: CliContext,
     queue: Annotated[
         str | None, typer.Argument(metavar="[QUEUE]", help="Which queue; by default all.")
     ] = None,
-    *,
-    _json: Json = False,
 ) -> None:
     """List the schedules of a queue, or of all queues.
 
@@ -61,22 +57,21 @@ def list_schedules(
     """
     from cqueue.dispatcher.members import is_orphan, listed  # noqa: PLC0415 - not for --help
 
-    cli: CliContext = ctx.obj
     with open_client(cli) as client, cli.status("Looking…"):
         found = _all(client) if queue is None else find_queue(client, queue).schedules.list()
         workers, _ = listed(client)
         say_left_out(cli, client, "schedules")
     orphans = {(one.queue, one.key) for one in found if is_orphan(one.task, one.queue, workers)}
     if found or cli.json:
-        shown = [{**described(one), "orphan": (one.queue, one.key) in orphans} for one in found]
-        cli.emit(shown, lambda: print_schedules(cli, found, orphans=orphans, queues=queue is None))
+        shown = [{**schedule_fields(one), "orphan": (one.queue, one.key) in orphans} for one in found]
+        cli.emit(shown, lambda: _print_all(cli, found, orphans=orphans, queues=queue is None))
         return
     whose, where = (f"Queue {queue} has", queue) if queue is not None else ("There is", "QUEUE")
     cli.remark(f"{whose} no schedule yet. `cqueue schedule add {where} KEY …` makes one.")
 
 
 def _all(client: Client) -> list[Schedule]:
-    """Those of all queues."""
+    """Return the schedules of all queues but dead-letter queues."""
     found: list[Schedule] = []
     for name in client.queues():
         if not name.endswith(DEAD_SUFFIX):
@@ -85,9 +80,9 @@ def _all(client: Client) -> list[Schedule]:
     return found
 
 
-@app.command()
+@command(app)
 def add(
-    ctx: typer.Context,
+    cli: CliContext,
     queue: QueueName,
     key: Key,
     *,
@@ -97,9 +92,9 @@ def add(
             metavar="EXPRESSION", help="When: 5 fields, or 6 with seconds first, such as '*/5 * * * *'."
         ),
     ] = None,
-    every: Annotated[timedelta | None, _duration("When: at this interval, 100ms or more.", "--every")] = None,
-    at: Annotated[datetime | None, _moment("When: once, at this time: ISO 8601 with a zone.", "--at")] = None,
-    in_: Annotated[timedelta | None, _duration("When: once, after this time.", "--in")] = None,
+    every: Annotated[timedelta | None, duration("When: at this interval, 100ms or more.", "--every")] = None,
+    at: Annotated[datetime | None, moment("When: once, at this time: ISO 8601 with a zone.", "--at")] = None,
+    in_: Annotated[timedelta | None, duration("When: once, after this time.", "--in")] = None,
     timezone: Annotated[
         str | None, typer.Option(metavar="ZONE", help="Of --cron, such as Europe/Berlin; by default UTC.")
     ] = None,
@@ -109,29 +104,22 @@ def add(
     body: Annotated[
         str | None, typer.Option(metavar="TEXT|-", help="The messages' body; - reads standard input.")
     ] = None,
-    args: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="The task's arguments: an array, or an object of them by name."),
-    ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
-    ] = None,
-    priority: Annotated[int, typer.Option(metavar="N", help="0 (most urgent, the default) to 9.")] = 0,
+    args: TaskArgs = None,
+    header: Headers = None,
+    priority: Priority = 0,
     count: Annotated[int | None, typer.Option(metavar="N", help="Stop after N firings.")] = None,
-    until: Annotated[datetime | None, _moment("Fire nothing after this time.", "--until")] = None,
+    until: Annotated[datetime | None, moment("Fire nothing after this time.", "--until")] = None,
     misfire: Annotated[
         str | None,
         typer.Option(
-            metavar="POLICY",
-            help="Which missed times to fire: latest (the default), all, or skip for none.",
+            metavar="POLICY", help="Which missed times to fire: latest (the default), all, or skip for none."
         ),
     ] = None,
     grace: Annotated[
-        timedelta | None,
-        _duration("Skip a firing later than this; by default 10s with skip.", "--grace"),
+        timedelta | None, duration("Skip a firing later than this; by default 10s with skip.", "--grace")
     ] = None,
     jitter: Annotated[
-        timedelta | None, _duration("Fire up to this much later, at random.", "--jitter")
+        timedelta | None, duration("Fire up to this much later, at random.", "--jitter")
     ] = None,
     auto_commit: Annotated[
         bool, typer.Option("--auto-commit", help="Send the next firing before the handler runs, not after.")
@@ -140,33 +128,31 @@ def add(
         bool, typer.Option("--exist-ok", help="Succeed if it exists with the same definition.")
     ] = False,
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace another definition; a paused one stays paused."),
+        bool, typer.Option("--replace", help="Replace another definition; a paused one stays paused.")
     ] = False,
-    _json: Json = False,
 ) -> None:
     """Make a schedule: give one of --cron, --every, --at and --in.
 
     It fires while a dispatcher serves the queue; nothing needs to be restarted.
     """
-    shared = _given(misfire=misfire, grace=grace, jitter=jitter, auto_commit=auto_commit or None)
-    repeated = _given(count=count, until=until)
+    shared = given(misfire=misfire, grace=grace, jitter=jitter, auto_commit=auto_commit or None)
+    repeated = given(count=count, until=until)
     whens = {"--cron": cron, "--every": every, "--at": at, "--in": in_}
-    given = [name for name, value in whens.items() if value is not None]
-    if len(given) != 1:
-        raise BadInput(f"Say when: one of {', '.join(whens)}; {', '.join(given) or 'none'} is given.")
+    chosen = [name for name, value in whens.items() if value is not None]
+    if len(chosen) != 1:
+        raise BadInput(f"Say when: one of {', '.join(whens)}; {', '.join(chosen) or 'none'} is given.")
     if timezone is not None and cron is None:
         raise BadInput("--timezone belongs to --cron; --at carries its own zone.")
     if repeated and cron is None and every is None:
         raise BadInput("--count and --until belong to --cron and --every.")
     trigger = _trigger(cron, every, at, in_, timezone, {**shared, **repeated})
     content, codec = _body(body, args, task)
-    with _schedules(ctx, queue) as schedules:
+    with _schedules(cli, queue) as schedules:
         schedule = schedules.add(
             key, trigger, content, task=task, codec=codec, headers=parse_headers(header or ()) or None,
             priority=priority, exist_ok=exist_ok, replace=replace,
         )  # fmt: skip
-        _emit(ctx, schedule, f"Schedule {key} is there; it fires at {_next(schedule)}.")
+        _emit(cli, schedule, f"Schedule {key} is there; it fires at {_next(schedule)}.")
 
 
 def _trigger(
@@ -187,7 +173,7 @@ def _trigger(
 
 
 def _body(body: str | None, args: str | None, task: str | None) -> tuple[bytes, str | None]:
-    """The body and its codec."""
+    """Return the body of the messages, and its codec."""
     if args is None:
         if body == "-":
             return sys.stdin.buffer.read(), None
@@ -201,55 +187,129 @@ def _body(body: str | None, args: str | None, task: str | None) -> tuple[bytes, 
     return encoded(args)
 
 
-@app.command()
-def show(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+@command(app)
+def show(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Show one schedule, and its next five times."""
-    with _schedules(ctx, queue) as schedules:
-        _emit(ctx, schedules.get(key))
+    with _schedules(cli, queue) as schedules:
+        _emit(cli, schedules.get(key))
 
 
-@app.command()
-def pause(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+@command(app)
+def pause(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Let a schedule fire no more until `resume`. A firing that has begun goes on."""
-    with _schedules(ctx, queue) as schedules:
-        _emit(ctx, schedules.pause(key), f"Schedule {key} is paused.")
+    with _schedules(cli, queue) as schedules:
+        _emit(cli, schedules.pause(key), f"Schedule {key} is paused.")
 
 
-@app.command()
-def resume(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+@command(app)
+def resume(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Undo `pause`: it goes on with the next time from now."""
-    with _schedules(ctx, queue) as schedules:
+    with _schedules(cli, queue) as schedules:
         schedule = schedules.resume(key)
-        _emit(ctx, schedule, f"Schedule {key} is {schedule.state}; it fires at {_next(schedule)}.")
+        _emit(cli, schedule, f"Schedule {key} is {schedule.state}; it fires at {_next(schedule)}.")
 
 
-@app.command("run-now")
-def run_now(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+@command(app, "run-now")
+def run_now(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Fire a schedule now, beside its own times, whatever its state. Prints the message's id."""
-    cli: CliContext = ctx.obj
-    with _schedules(ctx, queue) as schedules:
+    with _schedules(cli, queue) as schedules:
         id_ = schedules.run_now(key)
     cli.emit({"queue": queue, "key": key, "id": id_}, id_)
 
 
-@app.command()
-def remove(ctx: typer.Context, queue: QueueName, key: Key, *, _json: Json = False) -> None:
+@command(app)
+def remove(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Remove a schedule. A firing that has begun runs to its end."""
-    cli: CliContext = ctx.obj
-    with _schedules(ctx, queue) as schedules:
+    with _schedules(cli, queue) as schedules:
         schedules.remove(key)
     cli.emit({"queue": queue, "removed": key}, f"Schedule {key} is removed.")
 
 
-def _emit(ctx: typer.Context, schedule: Schedule, text: str | None = None) -> None:
-    cli: CliContext = ctx.obj
-    description = described(schedule, upcoming=UPCOMING)
-    cli.emit(description, text or (lambda: print_schedule(cli, description)))
+def schedule_fields(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:
+    """Return what --json shows of a schedule: times in ISO 8601, durations in ms."""
+    body, encoding = body_text(schedule.body)
+    fields: dict[str, Any] = {
+        "queue": schedule.queue,
+        "key": schedule.key,
+        "state": schedule.state,
+        "when": _when(schedule),
+        "trigger": _trigger_fields(schedule),
+        "task": schedule.task,
+        "body": body,
+        "encoding": encoding,
+        "headers": dict(schedule.headers),
+        "priority": schedule.priority,
+        "next": _iso(schedule.next_at),
+        "previous": _iso(schedule.previous),
+        "fired": schedule.fired,
+    }
+    if upcoming:
+        fields["upcoming"] = [_iso(time) for time in schedule.upcoming(upcoming)]
+    return fields
+
+
+def _when(schedule: Schedule) -> str:
+    """Describe the trigger in a few words."""
+    from cqueue.dispatcher.triggers import Cron, Repeating  # noqa: PLC0415 - not needed for --help
+
+    match schedule.trigger:
+        case Cron(expression=expression, timezone=timezone):
+            return f"{expression} {timezone}"
+        case Repeating(interval=interval):
+            return f"every {show_duration(interval)}"
+    return "once"
+
+
+def _trigger_fields(schedule: Schedule) -> dict[str, Any]:
+    from cqueue.dispatcher.triggers import given as given_values  # noqa: PLC0415 - not needed for --help
+
+    values: dict[str, Any] = {"kind": type(schedule.trigger).__name__}
+    for name, value in given_values(schedule.trigger).items():
+        if isinstance(value, timedelta):
+            values[f"{name}_ms"] = to_ms(value)
+        else:
+            values[name] = _iso(value) if isinstance(value, datetime) else value
+    return values
+
+
+def _print_all(
+    cli: CliContext, schedules: list[Schedule], *, orphans: Container[tuple[str, str]], queues: bool
+) -> None:
+    """Print a table of schedules; one whose task no worker knows is marked as an orphan.
+
+    queues: say which queue each is of.
+    """
+    columns: dict[str, Callable[[Schedule], str]] = {
+        "queue": lambda one: one.queue,
+        "key": lambda one: one.key,
+        "state": lambda one: (
+            "orphan" if one.state == "active" and (one.queue, one.key) in orphans else one.state
+        ),
+        "next": lambda one: show_moment(one.next_at),
+        "when": _when,
+        "task": lambda one: one.task or NONE,
+        "previous": lambda one: show_moment(one.previous),
+        "fired": lambda one: str(one.fired),
+    }
+    if not queues:
+        del columns["queue"]
+    rows = [[text(one) for text in columns.values()] for one in schedules]
+    print_table(cli, list(columns), rows, right=("fired",), spare=("previous", "fired", "when"))
+
+
+def _print_one(cli: CliContext, shown: dict[str, Any]) -> None:
+    fields = {name: value for name, value in shown.items() if name != "encoding"}
+    print_fields(cli, {**fields, "upcoming": shown.get("upcoming", [])})
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _emit(cli: CliContext, schedule: Schedule, text: str | None = None) -> None:
+    shown = schedule_fields(schedule, upcoming=UPCOMING)
+    cli.emit(shown, text or (lambda: _print_one(cli, shown)))
 
 
 def _next(schedule: Schedule) -> str:
     return "no time any more" if schedule.next_at is None else schedule.next_at.isoformat()
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 
@@ -47,17 +49,42 @@ OnlyPre = Annotated[
 ]
 
 
-@app.command("plan")
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Options of the keyspace that `plan` and `apply` share."""
+
+    replication: Replication = None
+    compaction: Compaction = None
+    gc_grace: GcGrace = None
+    serial_consistency: Serial = None
+    settle: Settle = None
+    skew: Skew = None
+    only_pre: OnlyPre = False
+
+    def checked(self) -> Options:
+        """Parse what was given.
+
+        Raises:
+            ConfigError: a value means nothing, or is out of its range.
+        """
+        from cqueue.schema import Options, parse_compaction, parse_replication  # noqa: PLC0415 - the driver is slow
+
+        serial: Any = self.serial_consistency.lower() if self.serial_consistency else None
+        return Options(
+            replication=parse_replication(self.replication) if self.replication else None,
+            compaction=parse_compaction(self.compaction) if self.compaction else None,
+            gc_grace_s=self.gc_grace,
+            serial_consistency=serial,
+            settle_ms=self.settle,
+            skew_ms=self.skew,
+        )
+
+
+@command(app, "plan", json=False)
 def plan_command(
-    context: typer.Context,
+    cli: CliContext,
+    wanted: Wanted,
     *,
-    replication: Replication = None,
-    compaction: Compaction = None,
-    gc_grace: GcGrace = None,
-    serial_consistency: Serial = None,
-    settle: Settle = None,
-    skew: Skew = None,
-    only_pre: OnlyPre = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not connect: assume nothing exists.")
     ] = False,
@@ -65,58 +92,32 @@ def plan_command(
     """Print the CQL that `apply` would run, and change nothing. The output can be piped to cqlsh."""
     from cqueue.schema import State, plan, read_state, render_plan  # noqa: PLC0415 - the driver is slow to import
 
-    cli: CliContext = context.obj
-    options = _options(
-        replication=replication,
-        compaction=compaction,
-        gc_grace=gc_grace,
-        serial_consistency=serial_consistency,
-        settle=settle,
-        skew=skew,
-    )
+    options = wanted.checked()
     settings = cli.settings()
     if offline:
         state = State(keyspace=settings.keyspace)
     else:
         with cli.connection(use_keyspace=False) as connection:
             state = read_state(connection, settings.keyspace)
-    planned = plan(options, state, settings, only_pre=only_pre)
+    planned = plan(options, state, settings, only_pre=wanted.only_pre)
     if cli.json:
         cli.emit(planned)
     else:
         sys.stdout.write(render_plan(planned))
 
 
-@app.command("apply")
-def apply_command(
-    context: typer.Context,
-    *,
-    replication: Replication = None,
-    compaction: Compaction = None,
-    gc_grace: GcGrace = None,
-    serial_consistency: Serial = None,
-    settle: Settle = None,
-    skew: Skew = None,
-    only_pre: OnlyPre = False,
-) -> None:
+@command(app, "apply", json=False)
+def apply_command(cli: CliContext, wanted: Wanted) -> None:
     """Make the keyspace and its tables, or bring them up to date. Repeating it does nothing.
 
     Exit code 1: an existing keyspace differs from these options; what to run is printed, nothing is altered.
     """
     from cqueue.schema import apply  # noqa: PLC0415 - as above
 
-    cli: CliContext = context.obj
-    options = _options(
-        replication=replication,
-        compaction=compaction,
-        gc_grace=gc_grace,
-        serial_consistency=serial_consistency,
-        settle=settle,
-        skew=skew,
-    )
+    options = wanted.checked()
     settings = cli.settings()
     with cli.connection(use_keyspace=False) as connection, _progress(cli) as report:
-        result = apply(connection, settings, options, only_pre=only_pre, report=report)
+        result = apply(connection, settings, options, only_pre=wanted.only_pre, report=report)
     for note in result.notes:
         cli.remark(note)
     done = len(result.statements)
@@ -125,15 +126,14 @@ def apply_command(
     _show_drift(cli, result.drift)
 
 
-@app.command("verify")
-def verify_command(context: typer.Context) -> None:
+@command(app, "verify", json=False)
+def verify_command(cli: CliContext) -> None:
     """Compare the keyspace with this version of cqueue and its recorded options.
 
     Exit code 1: they differ; each difference is named.
     """
     from cqueue.schema import verify  # noqa: PLC0415 - as above
 
-    cli: CliContext = context.obj
     settings = cli.settings()
     with cli.connection(use_keyspace=False) as connection:
         drift = verify(connection, settings)
@@ -142,43 +142,21 @@ def verify_command(context: typer.Context) -> None:
     _show_drift(cli, drift)
 
 
-def _options(
-    *,
-    replication: str | None,
-    compaction: str | None,
-    gc_grace: int | None,
-    serial_consistency: str | None,
-    settle: int | None,
-    skew: int | None,
-) -> Options:
-    from cqueue.schema import Options, parse_compaction, parse_replication  # noqa: PLC0415 - as above
-
-    serial: Any = serial_consistency.lower() if serial_consistency else None
-    return Options(
-        replication=parse_replication(replication) if replication else None,
-        compaction=parse_compaction(compaction) if compaction else None,
-        gc_grace_s=gc_grace,
-        serial_consistency=serial,
-        settle_ms=settle,
-        skew_ms=skew,
-    )
-
-
 def _show_drift(cli: CliContext, drift: Sequence[Drift]) -> None:
     """Name each difference and leave with exit code 1; without one, return."""
     if not drift:
         return
     if not cli.json:
         for item in drift:
-            cli.console.print(str(item), markup=False, highlight=False, soft_wrap=True)
+            cli.line(str(item))
             for cql in item.cql:
-                cli.console.print(f"    {cql};", markup=False, highlight=False, soft_wrap=True)
+                cli.line(f"    {cql};")
     raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 @contextmanager
 def _progress(cli: CliContext) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal. Elsewhere only what makes it wait, a line each."""
+    """Show a bar on a terminal; elsewhere a line for each thing that is waited for."""
     if cli.json or not cli.err_console.is_terminal:
         yield lambda event: None if event.total else cli.remark(event.text)
         return

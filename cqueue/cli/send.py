@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cqueue.cli.arguments import encoded
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue
-from cqueue.cli.options import Json, QueueName
-from cqueue.cli.values import parse_duration, parse_headers, parse_moment
+from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs, duration, moment
+from cqueue.cli.sources import check_source, lines_of, read_body
+from cqueue.cli.values import parse_headers
 from cqueue.errors import BadInput, CqueueError
 
 if TYPE_CHECKING:
@@ -26,51 +27,32 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@command(app)
 def send(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
     body: Annotated[
         str | None, typer.Argument(metavar="[BODY|-]", help="The body as text; - reads standard input.")
     ] = None,
     *,
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="The body is a file.")] = None,
+    file: BodyFile = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Each line of standard input (or of --file) is a message.")
     ] = False,
     task: Annotated[
         str | None, typer.Option(metavar="NAME", help="Call this task, as its `enqueue` does.")
     ] = None,
-    args: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="The task's arguments: an array, or an object of them by name."),
-    ] = None,
+    args: TaskArgs = None,
     kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help="The task's arguments by name, beside an array.")
     ] = None,
-    delay: Annotated[
-        timedelta | None,
-        typer.Option(
-            metavar="DURATION", parser=parse_duration, help="Deliver so much later: 30s, 5m, 1h30m, 2d."
-        ),
-    ] = None,
-    due: Annotated[
-        datetime | None,
-        typer.Option(
-            metavar="TIME", parser=parse_moment, help="Deliver then: ISO 8601 with a zone, 2030-01-31T08:00Z."
-        ),
-    ] = None,
-    priority: Annotated[int, typer.Option(metavar="N", help="0 (most urgent, the default) to 9.")] = 0,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
-    ] = None,
+    delay: Annotated[timedelta | None, duration("Deliver later by this: 30s, 5m, 1h30m, 2d.")] = None,
+    due: Annotated[datetime | None, moment("Deliver then: ISO 8601 with a zone, 2030-01-31T08:00Z.")] = None,
+    priority: Priority = 0,
+    header: Headers = None,
     ttl: Annotated[
-        timedelta | None,
-        typer.Option(
-            metavar="DURATION", parser=parse_duration, help="Not to be delivered any more after so long."
-        ),
+        timedelta | None, duration("How long after it was sent the message may still be delivered.")
     ] = None,
-    _json: Json = False,
 ) -> None:
     """Send a message, with --lines one a line, or with --task a call of a task; done once it is stored.
 
@@ -89,19 +71,17 @@ def send(
             raise BadInput(
                 "A task is called with --args and --kwargs; leave the body, --file and --lines out."
             )
-        _send_task(ctx.obj, name, _call(task, args, kwargs, options))
+        _send_task(cli, name, _call(task, args, kwargs, options))
         return
     check_source(body, file, lines=lines)
     if lines:
-        from cqueue.cli.send_lines import send_lines  # noqa: PLC0415 - only where it is needed
-
-        send_lines(ctx.obj, name, file, options)
+        _send_lines(cli, name, file, options)
     else:
-        _send_one(ctx.obj, name, read_body(body, file), options)
+        _send_one(cli, name, read_body(body, file), options)
 
 
 def _call(task: str | None, args: str | None, kwargs: str | None, options: dict[str, Any]) -> Message:
-    """The message that calls a task; whether there is such a task only a dispatcher knows."""
+    """Make the message that calls a task. Only a dispatcher knows whether there is such a task."""
     from cqueue.message import Message  # noqa: PLC0415 - not needed for --help
 
     if task is None:
@@ -136,49 +116,27 @@ def _remark_unknown(cli: CliContext, client: Client, queue: str, task: str) -> N
 
 
 def _nearest(task: str, known: Iterable[str]) -> str | None:
-    """The task that may be meant: before all one whose part behind the colon is the same."""
+    """Return the task that may be meant, first of those whose part behind the colon is the same."""
     names = sorted(known)
     same = [name for name in names if name.rpartition(":")[2] == task.rpartition(":")[2]]
     near = difflib.get_close_matches(task, same, n=1, cutoff=0) or difflib.get_close_matches(task, names, n=1)
     return near[0] if near else None
 
 
-def check_source(body: str | None, file: Path | None, *, lines: bool, verb: str = "send") -> None:
-    """Exactly one source of what is sent."""
-    if body is not None and file is not None:
-        raise BadInput("Give a body or --file, not both.")
-    if lines and body not in {None, "-"}:
-        raise BadInput("--lines reads standard input or --file; leave the body out.")
-    if body is None and file is None and not lines:
-        raise BadInput(f"Nothing to {verb}: give a body, - for standard input, --file or --lines.")
-
-
-def read_body(body: str | None, file: Path | None) -> bytes:
-    """The bytes of the one source there is."""
-    if body == "-":
-        return sys.stdin.buffer.read()
-    if body is not None:
-        # What the shell passed may be no UTF-8; these are its bytes.
-        return body.encode("utf-8", "surrogateescape")
-    with open_source(file) as source:
-        return source.read()
-
-
-def open_source(file: Path | None) -> BinaryIO:
-    """The file, or standard input.
-
-    Raises:
-        BadInput: it cannot be read.
-    """
-    if file is None:
-        return sys.stdin.buffer
-    try:
-        return file.open("rb")
-    except OSError as exc:
-        raise BadInput(f"{file} cannot be read: {exc.strerror}.") from exc
-
-
 def _send_one(cli: CliContext, name: str, body: bytes, options: dict[str, Any]) -> None:
     with open_queue(cli, name) as queue:
         id_ = queue.send(body, **options)
     cli.emit({"queue": name, "id": id_}, id_)
+
+
+def _send_lines(cli: CliContext, name: str, file: Path | None, options: dict[str, Any]) -> None:
+    """Send each line as a message."""
+    from cqueue.cli.send_lines import Target, send_each  # noqa: PLC0415 - only where it is needed
+    from cqueue.message import Message  # noqa: PLC0415 - not needed for --help
+
+    with lines_of(file) as source, open_queue(cli, name) as queue:
+
+        def send(bodies: list[bytes]) -> list[tuple[int, CqueueError]]:
+            return queue.send_many([Message(body, **options) for body in bodies]).failed
+
+        send_each(cli, Target("queue", name, "message", "sent", send), source)

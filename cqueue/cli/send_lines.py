@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code
 from cqueue.cli.interrupts import after_ctrl_c, held_back
-from cqueue.cli.opening import open_queue
-from cqueue.cli.send import open_source
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown
-from cqueue.message import Message
 
 BATCH = 1000
 CHUNK = 1 << 18
@@ -30,7 +26,7 @@ SHOWN = 10
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the lines so far."""
+    """The account of the lines so far: read, sent, under way, failed."""
 
     read: int = 0
     sent: int = 0
@@ -39,12 +35,12 @@ class Tally:
 
     @property
     def cassandra_failed(self) -> bool:
-        """Whether something failed that is not the line's own fault; going on would fail as well."""
+        """Return whether a line failed by no fault of its own: the lines after it would fail too."""
         return any(not isinstance(error, BadInput) for _, error in self.failed)
 
     @property
     def code(self) -> ExitCode:
-        """The worst of what happened: an unknown outcome, then not done, then bad input."""
+        """Return the exit code of the worst error: an unknown outcome, then not done, then bad input."""
         errors = [error for _, error in self.failed]
         for kind in (OutcomeUnknown, NotDone):
             if found := [error for error in errors if isinstance(error, kind)]:
@@ -54,32 +50,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where lines go, and how that is called: a queue's messages are sent, a log's records appended."""
+    """The queue or log that lines go to, with its words: messages are sent, records are appended."""
 
     kind: str
     name: str
     noun: str
     done: str
     send: Callable[[list[bytes]], list[tuple[int, CqueueError]]]
-    """Sends a batch; (index, error) of each body that failed."""
-
-
-def send_lines(cli: CliContext, name: str, file: Path | None, options: dict[str, Any]) -> None:
-    """Send each line as a message."""
-    with lines_of(file) as source, open_queue(cli, name) as queue:
-
-        def send(bodies: list[bytes]) -> list[tuple[int, CqueueError]]:
-            return queue.send_many([Message(body, **options) for body in bodies]).failed
-
-        send_each(cli, Target("queue", name, "message", "sent", send), source)
-
-
-@contextmanager
-def lines_of(file: Path | None) -> Iterator[BinaryIO]:
-    """The file, closed at the end, or standard input."""
-    source = open_source(file)
-    with closing(source) if file else nullcontext():
-        yield source
+    """Sends a batch, and returns (index, error) of each body that failed."""
 
 
 def send_each(cli: CliContext, target: Target, source: BinaryIO) -> None:
@@ -110,7 +88,7 @@ def _send_all(cli: CliContext, target: Target, source: BinaryIO, tally: Tally) -
 
 
 def batches(source: BinaryIO) -> Iterator[list[bytes]]:
-    """Lines without their ends (LF or CR LF), as many at once as there are, up to `BATCH`.
+    """Yield lines without their ends (LF or CR LF), in batches of those that have come, `BATCH` at most.
 
     A slow pipe gives small batches: its lines are sent when they come, not when a batch is full.
     """
@@ -171,7 +149,7 @@ def _remarks(done: str, tally: Tally, *, interrupted: bool) -> Iterable[str]:
 
 @contextmanager
 def _progress(cli: CliContext, source: BinaryIO) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; call what it yields with the lines done and the bytes added."""
+    """Show a bar on a terminal; call what this yields with the lines done and the bytes added."""
     if cli.json or not cli.err_console.is_terminal:
         yield lambda _lines, _bytes: None
         return
@@ -189,7 +167,7 @@ def _progress(cli: CliContext, source: BinaryIO) -> Iterator[Callable[[int, int]
 
 
 def _size(source: BinaryIO) -> int | None:
-    """Bytes to come, if that is known: a file has a size, a pipe has none."""
+    """Return the size of a file in bytes; a pipe has none."""
     try:
         status = os.fstat(source.fileno())
     except OSError:

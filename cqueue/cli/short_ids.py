@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHORT = re.compile(r"[a-z2-7]{4,8}")
 SHOWN = 3
-"""Of ids with the same short form."""
+"""Ids with the same short form that an error names."""
 
 
 def short(id_: str) -> str:
@@ -32,12 +32,12 @@ def short(id_: str) -> str:
 
 
 def is_short(text: str) -> bool:
-    """Whether this is a short form, or the first four characters of one and more."""
+    """Return whether the text is a short form, or at least its first four characters."""
     return _SHORT.fullmatch(text) is not None
 
 
 def check(text: str) -> str:
-    """The text, if it may be an id.
+    """Return the text if it may be an id.
 
     Raises:
         InvalidMessageId: it is neither an id nor a short form.
@@ -58,7 +58,7 @@ def queue_of(id_: MessageId) -> str:
 
 
 def letter_ids(dead: DeadLetters, texts: Sequence[str]) -> list[str]:
-    """Whole ids for these texts, of letters or of the messages that they were.
+    """Return whole ids for these texts, of letters or of the messages that the letters were.
 
     Raises:
         InvalidMessageId: one is neither an id nor a short form.
@@ -80,10 +80,10 @@ def letter_ids(dead: DeadLetters, texts: Sequence[str]) -> list[str]:
 
 
 def message_id(client: Client, text: str, queue: str | None) -> MessageId | None:
-    """The whole id of a message, looked for in one queue or in all; None if there can be no such message.
+    """Find the whole id of a message in one queue or in all; None if there can be no such message.
 
-    That is so if none has the short form, or if the whole id's queue has been deleted and made again. Of a
-    message that is dead it is the id of its letter.
+    There can be none if no message has the short form, or if the whole id's queue was deleted and made again.
+    For a dead message, return the id of its letter.
 
     Raises:
         InvalidMessageId: the text is neither an id nor a short form.
@@ -115,7 +115,7 @@ def _whole_id(client: Client, id_: MessageId, queue: str | None) -> MessageId | 
 
 
 def _names(dead: DeadLetters) -> Iterator[tuple[str, str]]:
-    """Each id that a letter goes by, and the letter's own."""
+    """Yield each id by which a letter is known, with the letter's own id."""
     for letter in dead:
         for id_ in (letter.id, letter.original_id):
             if id_ is not None:

@@ -9,25 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cqueue.cli import spark_run
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.options import Json, LogName, QueueName
-from cqueue.cli.spark_run import (
-    Columns,
-    Conf,
-    DryRun,
-    Format,
-    Log,
-    Master,
-    Queue,
-    Rate,
-    ReaderOptions,
-    Running,
-    Where,
-)
+from cqueue.cli.options import LogName, QueueName, moment
+from cqueue.cli.spark_run import Columns, DryRun, Format, Log, Queue, Rate, ReaderOptions, Session, Where
 from cqueue.cli.spark_stream import stream
 from cqueue.cli.table import print_table
-from cqueue.cli.values import parse_moment
 
 if TYPE_CHECKING:
     from cqueue.spark.jobs.enqueue import Enqueue
@@ -41,21 +29,15 @@ Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Files or di
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="The archive, as Spark takes directories.")]
 
 
-def _moment(text: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(parser=parse_moment, metavar="TIME", help=text)
-    return option
-
-
-@app.command()
+@command(app)
 def enqueue(
-    ctx: typer.Context,
+    cli: CliContext,
     files: Files,
     *,
     queue: Queue = None,
     log: Log = None,
     file_format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="NAME", help="The format; by default by the file name."),
+        str | None, typer.Option("--format", metavar="NAME", help="The format; by default by the file name.")
     ] = None,
     option: ReaderOptions = None,
     where: Where = None,
@@ -65,16 +47,13 @@ def enqueue(
         typer.Option("--id", metavar="SQL", help="Rows of the same id are one message; needs --due."),
     ] = None,
     due: Annotated[
-        datetime | None, _moment("Of rows that have none; give it again when you run it again.")
+        datetime | None, moment("Of rows that have none; give it again when you run it again.")
     ] = None,
     rate: Rate = None,
-    master: Master = None,
-    conf: Conf = None,
+    session: Session,
     dry_run: DryRun = False,
-    _json: Json = False,
 ) -> None:
     """Send a message, or append a record, for each row of files. All rows are checked first."""
-    cli: CliContext = ctx.obj
     goes_to = spark_run.target(cli, queue, log, columns=columns, id_=row_id, at=due, rate=rate)
     from cqueue.spark.jobs import enqueue as module  # noqa: PLC0415 - PySpark is an extra
 
@@ -85,20 +64,20 @@ def enqueue(
         options=spark_run.pairs(option, "--option"),
         where=where,
     )
-    Running(cli, "enqueue", master, conf).run(lambda spark: module.run(spark, job, dry_run=dry_run))
+    session.run(cli, "enqueue", lambda spark: module.run(spark, job, dry_run=dry_run))
 
 
-@app.command()
+@command(app)
 def report(
-    ctx: typer.Context,
+    cli: CliContext,
     *,
     queue: Queue = None,
     log: Log = None,
     history: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="Or a history that cqueue.testing recorded.")
     ] = None,
-    since: Annotated[datetime | None, _moment("Of a log: records from this time on.")] = None,
-    until: Annotated[datetime | None, _moment("Of a log: records before this time.")] = None,
+    since: Annotated[datetime | None, moment("Of a log: records from this time on.")] = None,
+    until: Annotated[datetime | None, moment("Of a log: records before this time.")] = None,
     latency: Annotated[
         str | None, typer.Option(metavar="SQL", help="Of a log: seconds, whose percentiles are shown.")
     ] = None,
@@ -108,12 +87,9 @@ def report(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with plots as well.")
     ] = None,
-    master: Master = None,
-    conf: Conf = None,
-    _json: Json = False,
+    session: Session,
 ) -> None:
     """Count what a queue or a log holds: backlog, ages, shards, dead letters; topics, keys, times."""
-    cli: CliContext = ctx.obj
     spark_run.need_spark()
     from cqueue.spark.jobs import report as module  # noqa: PLC0415 - PySpark is an extra
     from cqueue.spark.jobs.report_page import write  # noqa: PLC0415 - as above
@@ -128,7 +104,7 @@ def report(
         latency=latency,
         top=top,
     )
-    found = Running(cli, "report", master, conf).run(lambda spark: module.run(spark, job))
+    found = session.run(cli, "report", lambda spark: module.run(spark, job))
     if not cli.json:
         _print_tables(cli, found)
     if html is not None:
@@ -136,14 +112,14 @@ def report(
         cli.remark(f"{html} is written{'' if plots else ', without plots: they need matplotlib'}.")
 
 
-@app.command()
+@command(app)
 def archive(
-    ctx: typer.Context,
+    cli: CliContext,
     log: LogName,
     directory: Directory,
     *,
     until: Annotated[
-        datetime | None, _moment("Records before this time; by default all that is stable.")
+        datetime | None, moment("Records before this time; by default all that is stable.")
     ] = None,
     file_rows: Annotated[
         int, typer.Option(min=1, metavar="N", help="At most this many in a file.")
@@ -151,30 +127,25 @@ def archive(
     verify: Annotated[
         bool, typer.Option("--verify", help="Then compare all files with their checksums.")
     ] = False,
-    master: Master = None,
-    conf: Conf = None,
+    session: Session,
     dry_run: DryRun = False,
-    _json: Json = False,
 ) -> None:
     """Add to Parquet files by day what became stable in a log since the last run.
 
     Exit code 1: with --verify, files are damaged or gone.
     """
-    cli: CliContext = ctx.obj
     spark_run.need_spark()
     from cqueue.spark.jobs import archive as module  # noqa: PLC0415 - PySpark is an extra
 
     job = module.Archive(log=log, path=directory, url=cli.url, until=until, file_rows=file_rows)
-    done = Running(cli, "archive", master, conf).run(
-        lambda spark: module.run(spark, job, dry_run=dry_run, check=verify)
-    )
+    done = session.run(cli, "archive", lambda spark: module.run(spark, job, dry_run=dry_run, check=verify))
     if done.details.get("damaged"):
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-@app.command()
+@command(app)
 def replay(
-    ctx: typer.Context,
+    cli: CliContext,
     directory: Directory,
     *,
     queue: Queue = None,
@@ -184,23 +155,20 @@ def replay(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Tells one replay from another.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare checksums first.")] = False,
     rate: Rate = None,
-    master: Master = None,
-    conf: Conf = None,
+    session: Session,
     dry_run: DryRun = False,
-    _json: Json = False,
 ) -> None:
     """Send records of an archive to a queue or a log. Run again, it makes no copies."""
-    cli: CliContext = ctx.obj
     goes_to = spark_run.target(cli, queue, log, columns=columns, rate=rate)
     from cqueue.spark.jobs import replay as module  # noqa: PLC0415 - PySpark is an extra
 
     job = module.Replay(path=directory, target=goes_to, where=where, name=name, check=check)
-    Running(cli, "replay", master, conf).run(lambda spark: module.run(spark, job, dry_run=dry_run))
+    session.run(cli, "replay", lambda spark: module.run(spark, job, dry_run=dry_run))
 
 
-@app.command()
+@command(app)
 def redrive(
-    ctx: typer.Context,
+    cli: CliContext,
     name: QueueName,
     *,
     where: Where = None,
@@ -208,28 +176,25 @@ def redrive(
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="At most this many, oldest first.")
     ] = None,
-    master: Master = None,
-    conf: Conf = None,
+    session: Session,
     dry_run: DryRun = False,
-    _json: Json = False,
 ) -> None:
     """Send dead letters back to their queue: each is stored there before it is deleted.
 
     Exit code 1: some could not be sent, and stay dead letters.
     """
-    cli: CliContext = ctx.obj
     spark_run.need_spark()
     from cqueue.spark.jobs import redrive as module  # noqa: PLC0415 - PySpark is an extra
 
     job = module.Redrive(queue=name, url=cli.url, where=where, to=to, limit=limit)
-    done = Running(cli, "redrive", master, conf).run(lambda spark: module.run(spark, job, dry_run=dry_run))
+    done = session.run(cli, "redrive", lambda spark: module.run(spark, job, dry_run=dry_run))
     if done.details["failed"]:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-@app.command()
+@command(app)
 def dedup(
-    ctx: typer.Context,
+    cli: CliContext,
     files: Files,
     *,
     queue: Queue = None,
@@ -238,18 +203,15 @@ def dedup(
         list[str] | None, typer.Option(metavar="NAME", help="Its keys count too.")
     ] = None,
     against_log: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Its keys count too.")] = None,
-    since: Annotated[datetime | None, _moment("Of logs: keys of records from this time on.")] = None,
+    since: Annotated[datetime | None, moment("Of logs: keys of records from this time on.")] = None,
     file_format: Format = None,
     option: ReaderOptions = None,
     columns: Columns = None,
     rate: Rate = None,
-    master: Master = None,
-    conf: Conf = None,
+    session: Session,
     dry_run: DryRun = False,
-    _json: Json = False,
 ) -> None:
     """Write those rows of files whose key neither the queue or log nor another row has."""
-    cli: CliContext = ctx.obj
     goes_to = spark_run.target(cli, queue, log, columns=columns, rate=rate)
     from cqueue.spark.jobs import dedup as module  # noqa: PLC0415 - PySpark is an extra
     from cqueue.spark.jobs import enqueue as reading  # noqa: PLC0415 - as above
@@ -257,22 +219,19 @@ def dedup(
     others = [("queue", each) for each in against_queue or ()] + [("log", each) for each in against_log or ()]
     job = module.Dedup(target=goes_to, against=tuple(others), since=since)
     source: Enqueue = reading.Enqueue(
-        paths=tuple(files),
-        target=goes_to,
-        format=file_format,
-        options=spark_run.pairs(option, "--option"),
+        paths=tuple(files), target=goes_to, format=file_format, options=spark_run.pairs(option, "--option")
     )
-    Running(cli, "dedup", master, conf).run(
-        lambda spark: module.run(spark, reading.read(spark, source), job, dry_run=dry_run)
+    session.run(
+        cli, "dedup", lambda spark: module.run(spark, reading.read(spark, source), job, dry_run=dry_run)
     )
 
 
-app.command()(stream)
+command(app)(stream)
 
 
 def _print_tables(cli: CliContext, found: Reported) -> None:
     from cqueue.spark.jobs.report_page import shown  # noqa: PLC0415 - PySpark is an extra
 
     for each in found.tables:
-        cli.console.print(f"\n{each.title}", markup=False, highlight=False, soft_wrap=True)
+        cli.line(f"\n{each.title}")
         print_table(cli, each.columns, [[shown(value) for value in row] for row in each.rows])

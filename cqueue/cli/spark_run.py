@@ -1,10 +1,9 @@
-"""What all commands of `cqueue spark` share: options, a session of Spark, a progress bar, and the summary."""
+"""Shared by all commands of `cqueue spark`: options, a session of Spark, and the summary."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.render import figure
 from cqueue.cli.table import print_sheet
 from cqueue.errors import BadInput
 
@@ -33,8 +33,7 @@ Format = Annotated[
     ),
 ]
 ReaderOptions = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="Of Spark's reader, such as sep=;"),
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Of Spark's reader, such as sep=;")
 ]
 Columns = Annotated[
     list[str] | None,
@@ -49,15 +48,13 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and count; write 
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """How a command runs its job."""
+class Session:
+    """Options of the session of Spark that a command runs its job in."""
 
-    cli: CliContext
-    name: str
-    master: str | None
-    conf: list[str] | None
+    master: Master = None
+    conf: Conf = None
 
-    def run(self, job: Callable[[SparkSession], Done]) -> Done:
+    def run(self, cli: CliContext, name: str, job: Callable[[SparkSession], Done]) -> Done:
         """Run the job, with a progress bar on a terminal, and print its summary.
 
         Raises:
@@ -67,27 +64,27 @@ class Running:
         from cqueue.spark.jobs.opening import opened, watched  # noqa: PLC0415 - PySpark is an extra
 
         with (
-            _bar(self.cli, self.name) as tell,
-            opened(self.name, self.master, pairs(self.conf, "--conf")) as spark,
+            cli.bar(name) as tell,
+            opened(name, self.master, pairs(self.conf, "--conf")) as spark,
             watched(spark, tell),
         ):
             summary = job(spark)
-        self.cli.emit(summary.to_dict(), lambda: print_summary(self.cli, summary))
+        cli.emit(summary.to_dict(), lambda: print_summary(cli, summary))
         return summary
 
 
 def need_spark() -> None:
-    """Look whether PySpark is there, without importing it.
+    """Look whether PySpark is installed, without importing it.
 
     Raises:
-        BadInput: it is not.
+        BadInput: PySpark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise BadInput("This needs PySpark and Java 17: pip install 'cassandra-cqueue[spark]'")
 
 
 def pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    """`name=value` texts as a mapping.
+    """Parse `name=value` texts.
 
     Raises:
         BadParameter: one has no name or no `=`, or a name comes twice.
@@ -113,7 +110,7 @@ def target(
     at: datetime | None = None,
     rate: float | None = None,
 ) -> Target:
-    """Where rows go."""
+    """Make the target that rows go to: the queue or the log that was named."""
     need_spark()
     from cqueue.spark.jobs.target import Target  # noqa: PLC0415 - PySpark is an extra
 
@@ -123,7 +120,7 @@ def target(
 
 
 def print_summary(cli: CliContext, summary: Summary) -> None:
-    """The summary for people."""
+    """Print a job's summary for people."""
     figures = {
         name.replace("_", " "): _text(value)
         for name, value in summary.to_dict().items()
@@ -137,18 +134,4 @@ def _text(value: Any) -> str:
         return "\n".join(f"{name}: {_text(inner)}" for name, inner in value.items())
     if isinstance(value, list):
         return "\n".join(map(_text, value))
-    plain = isinstance(value, bool) or not isinstance(value, int | float)
-    return str(value) if plain else f"{value:,}"
-
-
-@contextmanager
-def _bar(cli: CliContext, name: str) -> Iterator[Callable[[float], None]]:
-    """How much of the tasks that Spark knows of is done: several times from 0 to 1, a stage each."""
-    if cli.json or not cli.err_console.is_terminal:
-        yield lambda _: None
-        return
-    from rich.progress import Progress  # noqa: PLC0415 - as above
-
-    with Progress(console=cli.err_console, transient=True) as bars:
-        task = bars.add_task(name, total=1.0)
-        yield lambda done: bars.update(task, completed=done)
+    return figure(value)

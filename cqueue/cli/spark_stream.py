@@ -12,8 +12,8 @@ import typer
 
 from cqueue.cli import spark_run
 from cqueue.cli.context import CliContext
-from cqueue.cli.options import Json, LogName
-from cqueue.cli.spark_run import Columns, Conf, DryRun, Master, Rate, Running, Where
+from cqueue.cli.options import LogName
+from cqueue.cli.spark_run import Columns, DryRun, Rate, Session, Where
 from cqueue.cli.values import parse_duration
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stream(
-    ctx: typer.Context,
+    cli: CliContext,
     name: LogName,
     *,
     checkpoint: Annotated[str, typer.Option(metavar="DIR", help="Remembers how far the stream is.")],
@@ -45,17 +45,14 @@ def stream(
         bool, typer.Option("--ignore-loss", help="Go on where the log has forgotten records.")
     ] = False,
     rate: Rate = None,
-    master: Master = None,
-    conf: Conf = None,
+    session: Session,
     dry_run: DryRun = False,
-    _json: Json = False,
 ) -> None:
     """Stream a log to Parquet files, a queue or another log, each record once, whatever breaks.
 
     Without --every it ends when all is done that was there when it began. Ctrl-C ends it; the next run with
     the same checkpoint goes on where it was.
     """
-    cli: CliContext = ctx.obj
     spark_run.need_spark()
     from cqueue.spark.jobs import stream as module  # noqa: PLC0415 - PySpark is an extra
 
@@ -77,7 +74,7 @@ def stream(
         batch_rows=batch_rows,
         fail_on_loss=not ignore_loss,
     )
-    Running(cli, "stream", master, conf).run(lambda spark: _until_asked(spark, job, dry_run=dry_run))
+    session.run(cli, "stream", lambda spark: _until_asked(spark, job, dry_run=dry_run))
 
 
 def _until_asked(spark: SparkSession, job: Stream, *, dry_run: bool) -> Summary:

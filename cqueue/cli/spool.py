@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.opening import open_client
-from cqueue.cli.options import Json
+from cqueue.cli.options import duration
 from cqueue.cli.table import one_line, print_table
-from cqueue.cli.values import body_text, counted, parse_duration, show_moment
+from cqueue.cli.values import body_text, counted, show_moment
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -33,15 +34,13 @@ SpoolPath = Annotated[
     ),
 ]
 Topic = Annotated[
-    str | None,
-    typer.Option(metavar="TOPIC", help="Only this one: queue.NAME or log.NAME; by default all."),
+    str | None, typer.Option(metavar="TOPIC", help="Only this one: queue.NAME or log.NAME; by default all.")
 ]
 
 
-@app.command()
-def status(ctx: typer.Context, path: SpoolPath, *, _json: Json = False) -> None:
+@command(app)
+def status(cli: CliContext, path: SpoolPath) -> None:
     """Show what waits in a spool, also while its producer runs."""
-    cli: CliContext = ctx.obj
     with _look(path) as spool:
         found = spool.status()
     if cli.json:
@@ -84,10 +83,9 @@ def _print(cli: CliContext, found: list[QueueStatus]) -> None:
     print_table(cli, header, rows, right=set(header) - {"topic", "oldest"}, spare=("end", "progress", "MiB"))
 
 
-@app.command()
-def verify(ctx: typer.Context, path: SpoolPath, *, _json: Json = False) -> None:
+@command(app)
+def verify(cli: CliContext, path: SpoolPath) -> None:
     """Read every record and check it; exit code 1 if something is damaged. Changes nothing."""
-    cli: CliContext = ctx.obj
     with _look(path) as spool:
         found = spool.verify()
     if cli.json:
@@ -109,20 +107,18 @@ def verify(ctx: typer.Context, path: SpoolPath, *, _json: Json = False) -> None:
     cli.remark("All records are whole.")
 
 
-@app.command()
+@command(app)
 def dump(
-    ctx: typer.Context,
+    cli: CliContext,
     path: SpoolPath,
     topic: Topic = None,
     *,
     everything: Annotated[
         bool, typer.Option("--all", help="Also what is forwarded already and still on the disk.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many of each.")] = None,
-    _json: Json = False,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N of each topic.")] = None,
 ) -> None:
     """Print what waits in a spool, one a line, also while its producer runs. Changes nothing."""
-    cli: CliContext = ctx.obj
     with _look(path) as spool:
         for one in _chosen(spool, topic):
             start = one.first if everything else one.progress
@@ -153,29 +149,21 @@ def _record(topic: str, record: SpoolRecord) -> dict[str, Any]:
 def _show(cli: CliContext, fields: dict[str, Any]) -> None:
     spooled = show_moment(datetime.fromisoformat(fields["spooled"]))
     line = f"{fields['topic']}  {fields['offset']}  {spooled}  {one_line(fields['body'])}"
-    cli.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    cli.line(line)
 
 
-@app.command()
+@command(app)
 def forward(
-    ctx: typer.Context,
+    cli: CliContext,
     path: SpoolPath,
     topic: Topic = None,
     *,
     again: Annotated[
-        bool,
-        typer.Option("--again", help="Also what is older than gc_grace: some may be delivered twice."),
+        bool, typer.Option("--again", help="Also what is older than gc_grace: some may be delivered twice.")
     ] = False,
     wait: Annotated[
-        timedelta | None,
-        typer.Option(
-            metavar="DURATION",
-            parser=parse_duration,
-            help="Give up after so long; by default try until all is forwarded.",
-            show_default=False,
-        ),
+        timedelta | None, duration("When to give up; by default try until all is forwarded.")
     ] = None,
-    _json: Json = False,
 ) -> None:
     """Forward what the producer of a spool has left. No other process may have the spool open.
 
@@ -184,7 +172,6 @@ def forward(
     """
     from cqueue.spool import Spool  # noqa: PLC0415 - not for --help
 
-    cli: CliContext = ctx.obj
     end_s = None if wait is None else time.monotonic() + wait.total_seconds()
     with Spool(path) as spool, open_client(cli) as client:
         for one in _chosen(spool, topic):
@@ -194,7 +181,7 @@ def forward(
 def _forward(
     cli: CliContext, client: Client, spool: Spool, topic: str, *, again: bool, end_s: float | None
 ) -> None:
-    """Forward one topic; an error that lasts, or the time, ends it."""
+    """Forward one topic, until an error that lasts or until the time is over."""
     from cqueue.errors import NotDone  # noqa: PLC0415 - as above
 
     forwarder = client._spools.forwarder(spool, topic, again=again)  # noqa: SLF001 - the library's own
@@ -215,17 +202,17 @@ def _forward(
 
 
 def _look(path: Path) -> Spool:
-    """The spool, read only: its producer may go on."""
+    """Open a spool read-only; its producer may go on."""
     from cqueue.spool import Spool  # noqa: PLC0415 - not for --help
 
     return Spool.open_readonly(path)
 
 
 def _chosen(spool: Spool, topic: str | None) -> Iterator[QueueStatus]:
-    """All topics, or one.
+    """Yield the status of all topics, or of one.
 
     Raises:
-        BadInput: there is none of that name.
+        BadInput: the spool has no topic of that name.
     """
     from cqueue.errors import BadInput  # noqa: PLC0415 - as above
 

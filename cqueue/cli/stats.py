@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import Json
 from cqueue.cli.table import print_table
 from cqueue.durations import show_duration
 from cqueue.errors import QueueNotFound
@@ -25,26 +25,23 @@ _COLUMNS = ("ready", "delayed", "claimed", "waiting", "dead")
 _EXACT_COLUMNS = (*_COLUMNS, "live", "wide_rows")
 
 
-@app.command()
+@command(app)
 def stats(
-    ctx: typer.Context,
+    cli: CliContext,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[QUEUE]…", help="Which queues; by default all but dead-letter queues."),
     ] = None,
     *,
     exact: Annotated[
-        bool,
-        typer.Option("--exact", help="Count every message: reads every id, so it takes long if many."),
+        bool, typer.Option("--exact", help="Count every message: reads every id, so it takes long if many.")
     ] = False,
-    _json: Json = False,
 ) -> None:
     """Show what queues hold: ready, delayed, claimed by consumers, waiting to be delivered again, dead.
 
     Without --exact these are estimates, marked by ~. They count the first 10,000 messages of a queue or so
     (10,000+), miss those that landed late, and take messages acked a moment ago for claimed ones.
     """
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         rows = _all(cli, client, names or [], exact=exact)
         say_left_out(cli, client, "messages")
@@ -109,7 +106,7 @@ def _figure(row: dict[str, Any], name: str) -> str:
 
 
 def _age(row: dict[str, Any]) -> str:
-    """For how long the oldest message has been ready, in at most two units."""
+    """Show how long the oldest message has been ready, in at most two units."""
     if row["oldest_age_s"] is None:
         return "–"
     age = timedelta(seconds=int(row["oldest_age_s"]))

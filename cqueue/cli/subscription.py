@@ -6,18 +6,22 @@ import difflib
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import find_log, open_client, say_left_out
-from cqueue.cli.options import AppDir, Json, LogFormat, LogName, Yes, log_format
-from cqueue.cli.subscription_view import described, print_subscription
+from cqueue.cli.options import AppDir, LogFormat, LogName, Yes, log_format
+from cqueue.cli.table import print_table
+from cqueue.cli.values import NONE, counted
+from cqueue.durations import show_duration
 from cqueue.errors import BadInput, Closed
 
 if TYPE_CHECKING:
@@ -30,10 +34,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's na
 LOOK_S = 0.2
 
 
-@app.command("list")
-def list_subscriptions(ctx: typer.Context, log: LogName, *, _json: Json = False) -> None:
+@command(app, "list")
+def list_subscriptions(cli: CliContext, log: LogName) -> None:
     """List the subscriptions of a log."""
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         find_log(client, log)
         names = client.subscriptions(log)
@@ -43,20 +46,20 @@ def list_subscriptions(ctx: typer.Context, log: LogName, *, _json: Json = False)
         cli.remark(f"Log {log} has no subscription yet. `cqueue subscription run {log} NAME …` makes one.")
 
 
-@app.command()
-def show(ctx: typer.Context, log: LogName, name: Name, *, _json: Json = False) -> None:
+@command(app)
+def show(cli: CliContext, log: LogName, name: Name) -> None:
     """Show a subscription: its members, and for each partition who reads it, how far, and its lag.
 
     Counting the lag reads records, so it takes a while.
     """
-    with open_client(ctx.obj) as client:
-        _emit(ctx.obj, _opened(client, log, name))
-        say_left_out(ctx.obj, client, "subscriptions")
+    with open_client(cli) as client:
+        _emit(cli, _opened(client, log, name))
+        say_left_out(cli, client, "subscriptions")
 
 
-@app.command()
+@command(app)
 def seek(
-    ctx: typer.Context,
+    cli: CliContext,
     log: LogName,
     name: Name,
     position: Annotated[
@@ -73,37 +76,35 @@ def seek(
     or_earliest: Annotated[
         bool, typer.Option("--or-earliest", help="Go to earliest if the log no longer has the position.")
     ] = False,
-    _json: Json = False,
 ) -> None:
     """Move a subscription back or on, in all partitions or in some. Members follow within two seconds."""
     on_expired = "earliest" if or_earliest else "error"
-    with _existing(ctx, log, name) as subscription:
+    with _existing(cli, log, name) as subscription:
         subscription.seek(
             dict.fromkeys(partition, position) if partition else position, on_expired=on_expired
         )
-        _emit(ctx.obj, subscription, f"Subscription {name} of {log} has been moved.")
+        _emit(cli, subscription, f"Subscription {name} of {log} has been moved.")
 
 
-@app.command()
-def pause(ctx: typer.Context, log: LogName, name: Name, *, _json: Json = False) -> None:
+@command(app)
+def pause(cli: CliContext, log: LogName, name: Name) -> None:
     """Let no member call listeners until `resume`. Positions stay. Obeyed within two seconds."""
-    with _existing(ctx, log, name) as subscription:
+    with _existing(cli, log, name) as subscription:
         subscription.pause()
-        _emit(ctx.obj, subscription, f"Subscription {name} of {log} is paused.")
+        _emit(cli, subscription, f"Subscription {name} of {log} is paused.")
 
 
-@app.command()
-def resume(ctx: typer.Context, log: LogName, name: Name, *, _json: Json = False) -> None:
+@command(app)
+def resume(cli: CliContext, log: LogName, name: Name) -> None:
     """Undo `pause`."""
-    with _existing(ctx, log, name) as subscription:
+    with _existing(cli, log, name) as subscription:
         subscription.resume()
-        _emit(ctx.obj, subscription, f"Subscription {name} of {log} is active.")
+        _emit(cli, subscription, f"Subscription {name} of {log} is active.")
 
 
-@app.command()
-def delete(ctx: typer.Context, log: LogName, name: Name, *, yes: Yes = False, _json: Json = False) -> None:
+@command(app)
+def delete(cli: CliContext, log: LogName, name: Name, *, yes: Yes = False) -> None:
     """Forget a subscription with all its positions. Members that still run end with an error."""
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         find_log(client, log)
         _check_name(client, log, name)
@@ -112,9 +113,9 @@ def delete(ctx: typer.Context, log: LogName, name: Name, *, yes: Yes = False, _j
     cli.emit({"log": log, "subscription": name, "deleted": True}, f"Subscription {name} of {log} is deleted.")
 
 
-@app.command()
+@command(app, json=False)
 def run(
-    ctx: typer.Context,
+    cli: CliContext,
     log: LogName,
     name: Name,
     targets: Annotated[
@@ -155,7 +156,6 @@ def run(
     from cqueue.dispatcher import logs  # noqa: PLC0415 - not for --help
     from cqueue.dispatcher.target import load  # noqa: PLC0415 - as above
 
-    cli: CliContext = ctx.obj
     logs.configure(logs.Format(log_format(cli, log_lines).value), verbose=cli.verbose)
     listeners = [_listener(target, load(target, app_dir)) for target in targets]
     with open_client(cli) as client:
@@ -180,7 +180,7 @@ def _listener(target: str, found: Any) -> Any:
 
 
 def _run(cli: CliContext, subscription: Subscription) -> None:
-    """Run it on a thread of its own: this one waits for signals."""
+    """Run a subscription on a thread of its own; the calling thread waits for signals."""
     failed: list[BaseException] = []
     ended = Event()
 
@@ -211,19 +211,19 @@ def _run(cli: CliContext, subscription: Subscription) -> None:
 
 
 def _await(ended: Event) -> None:
-    """In pieces, so that signals are seen. A `join` that is interrupted would take the thread for ended."""
+    """Wait in pieces, so that signals are seen; an interrupted `join` would take the thread for ended."""
     while not ended.wait(LOOK_S):
         pass
 
 
 @contextmanager
-def _existing(ctx: typer.Context, log: str, name: str) -> Iterator[Subscription]:
-    """A subscription that is there; looking at one must not make it.
+def _existing(cli: CliContext, log: str, name: str) -> Iterator[Subscription]:
+    """Open a subscription that exists; to look at one must not make it.
 
     Raises:
         BadInput: there is none of that name; the message suggests the nearest.
     """
-    with open_client(ctx.obj) as client:
+    with open_client(cli) as client:
         yield _opened(client, log, name)
 
 
@@ -243,7 +243,7 @@ def _check_name(client: Client, log: str, name: str) -> None:
 
 
 def _nobody(_record: Any) -> None:
-    """The listener of a member that never starts."""
+    """Ignore a record: the listener of a member that never starts."""
 
 
 def _emit(cli: CliContext, subscription: Subscription, text: str | None = None) -> None:
@@ -251,5 +251,38 @@ def _emit(cli: CliContext, subscription: Subscription, text: str | None = None) 
         cli.emit(None, text)
         return
     with cli.status("Counting…"):
-        description = described(subscription)
-    cli.emit(description, lambda: print_subscription(cli, description))
+        shown = subscription_fields(subscription)
+    cli.emit(shown, lambda: _print(cli, shown))
+
+
+def subscription_fields(subscription: Subscription) -> dict[str, Any]:
+    """Return what --json shows of a subscription."""
+    positions, owners = subscription.positions(), subscription.owners()
+    return {
+        "log": subscription.log,
+        "subscription": subscription.name,
+        "state": "paused" if subscription.paused else "active",
+        "members": subscription.members(),
+        "partitions": [
+            {
+                "partition": partition,
+                "member": owners.get(partition),
+                "position": positions.get(partition),
+                "lag": lag.count,
+                "lag_ms": int(lag.seconds * 1000),
+            }
+            for partition, lag in sorted(subscription.lag().items())
+        ],
+    }
+
+
+def _print(cli: CliContext, shown: dict[str, Any]) -> None:
+    """Print the state and the members, and a line for each partition."""
+    members = counted(len(shown["members"]), "member")
+    cli.line(f"{shown['subscription']} of {shown['log']}: {shown['state']}, {members}")
+    rows = []
+    for row in shown["partitions"]:
+        behind = show_duration(timedelta(milliseconds=row["lag_ms"])) if row["lag"] else NONE
+        rows.append((str(row["partition"]), f"{row['lag']:,}", behind, row["member"] or NONE))
+    header = ("partition", "lag", "behind", "member")
+    print_table(cli, header, rows, right=header[:-1])

@@ -16,7 +16,7 @@ from cqueue.cli.values import safe_for_terminal
 GAP = "  "
 _AS_IT_IS: Any = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
 LEAST = 8
-"""Columns of a terminal that the last column gets, however long the lines become by it."""
+"""Characters that the last column gets at least, even if lines become wider than the terminal."""
 
 
 def print_table(
@@ -30,9 +30,9 @@ def print_table(
 ) -> None:
     """Print rows in columns as wide as they need.
 
-    right: names of columns that stand on the right.
-    spare: names of columns that a terminal too narrow for all does without, the first of them first.
-    cut: on a terminal, cut the last column to what is left.
+    right: names of columns that are aligned to the right.
+    spare: names of columns to leave out on a terminal that is too narrow, in this order.
+    cut: on a terminal, cut the last column to the space that is left.
     """
     from rich.cells import cell_len  # noqa: PLC0415 - not needed for --help
 
@@ -62,12 +62,12 @@ def _leave_out(widths: dict[str, int], spare: Sequence[str], room: int, *, cut: 
 
 
 def _width(widths: Sequence[int]) -> int:
-    """Of a line with columns of these widths."""
+    """Return the width of a line with columns of these widths."""
     return sum(widths) + len(GAP) * max(0, len(widths) - 1)
 
 
 def print_sheet(cli: CliContext, fields: Mapping[str, object]) -> None:
-    """Print a line for each field that is known; what takes several lines stands below its name."""
+    """Print a line for each field that has a value; a value of several lines stands below its name."""
     width = max(map(len, fields)) + len(GAP)
     for name, value in fields.items():
         text = safe_for_terminal(str(value)) if value is not None else ""
@@ -77,7 +77,7 @@ def print_sheet(cli: CliContext, fields: Mapping[str, object]) -> None:
 
 
 def one_line(text: str) -> str:
-    """The text without control characters, in one line."""
+    """Return the text without control characters, in one line."""
     return safe_for_terminal(" ".join(text.split("\n")))
 
 

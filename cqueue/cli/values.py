@@ -1,4 +1,4 @@
-"""What people type and what they see: durations, times, headers and bodies, each parsed in one place."""
+"""Durations, times, headers and bodies, as people type and see them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from datetime import datetime, timedelta
 
 import typer
 
+NONE = "–"
+"""Stands in tables and sheets for a value that there is not."""
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])")
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+")
@@ -16,7 +19,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def parse_duration(text: str) -> timedelta:
-    """`250ms`, `30s`, `5m`, `1h30m`, `2d`, or plain seconds.
+    """Parse a duration: `250ms`, `30s`, `5m`, `1h30m`, `2d`, or plain seconds.
 
     Raises:
         BadParameter: anything else; the message shows what is allowed.
@@ -36,7 +39,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_moment(text: str) -> datetime:
-    """An ISO 8601 time with its zone, such as `2030-01-31T08:00:00Z`.
+    """Parse an ISO 8601 time with its zone, such as `2030-01-31T08:00:00Z`.
 
     Raises:
         BadParameter: no such time, or no zone: without one, two machines would read two times.
@@ -51,7 +54,7 @@ def parse_moment(text: str) -> datetime:
 
 
 def parse_headers(pairs: Iterable[str]) -> dict[str, str]:
-    """Headers from `name=value` texts.
+    """Parse headers from `name=value` texts.
 
     Raises:
         BadParameter: one has no `=` or no name, or a name comes twice.
@@ -68,7 +71,7 @@ def parse_headers(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def body_text(body: bytes) -> tuple[str, str]:
-    """A body as text, and how: `utf-8` as it is, anything else in `base64`."""
+    """Return a body as text, and its encoding: `utf-8`, or `base64` if the body is no UTF-8."""
     try:
         return body.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -76,7 +79,7 @@ def body_text(body: bytes) -> tuple[str, str]:
 
 
 def safe_for_terminal(text: str) -> str:
-    """The text without control characters: a message must not be able to command somebody's terminal."""
+    """Return the text without control characters: a message must not be able to command a terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
@@ -86,9 +89,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def show_moment(moment: datetime | None) -> str:
-    """A time in this machine's zone, to the second; the date as well unless it is today."""
+    """Show a time in this machine's zone, to the second, with its date unless that is today."""
     if moment is None:
-        return "–"
+        return NONE
     local = moment.astimezone()
     today = local.date() == datetime.now().astimezone().date()
     return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import open_client, say_left_out
-from cqueue.cli.options import Json
 from cqueue.cli.table import print_table
 from cqueue.cli.values import show_moment
 
@@ -24,15 +24,14 @@ _OUTCOMES = ("succeeded", "retried", "dead")
 _SPARE = ("started", "threads", "app", "unstarted", "retried", "heartbeat", "succeeded", "dead", "running")
 
 
-@app.command()
-def workers(ctx: typer.Context, *, _json: Json = False) -> None:
+@command(app)
+def workers(cli: CliContext) -> None:
     """Show which processes run handlers of which queues.
 
     A process that was killed is shown until its last heartbeat is 15 seconds old.
     """
     from cqueue.dispatcher.members import listed  # noqa: PLC0415 - keeps `cqueue --help` quick
 
-    cli: CliContext = ctx.obj
     with open_client(cli) as client:
         found, now_s = listed(client)
         say_left_out(cli, client, "workers")

@@ -20,7 +20,7 @@ WINDOW_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """How far it is. Rates and latencies are those of the last two seconds."""
+    """The state of a run. Rates and latencies are those of the last two seconds."""
 
     seconds: float
     total: int
@@ -33,13 +33,13 @@ class Snapshot:
 
     @property
     def depth(self) -> int:
-        """Sent and not done."""
+        """Return how many messages are sent and not done."""
         return max(0, self.sent - self.done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The account.
+    """The account of every message and every tick.
 
     Attributes:
         messages: how many were to be sent.
@@ -122,24 +122,24 @@ class Ledger:
     # ── what threads tell ──
 
     def sending(self, numbers: Iterable[int]) -> None:
-        """About to call send; a later call for the same number does not move its beginning."""
+        """Note that send is about to be called; of several calls for a number the first counts."""
         now = self._now()
         with self._mutex:
             for number in numbers:
                 self._sending.setdefault(number, now)
 
     def stored(self, numbers: Iterable[int]) -> None:
-        """Send said so."""
+        """Note messages that send reported as stored."""
         with self._mutex:
             self._stored.update(numbers)
 
     def send_unknown(self, number: int) -> None:
-        """Send could not say."""
+        """Note messages of which send could not say whether they are stored."""
         with self._mutex:
             self._unknown.add(number)
 
     def delivered(self, numbers: Iterable[int]) -> None:
-        """A consumer was given these."""
+        """Note messages that a consumer received."""
         now = self._now()
         with self._mutex:
             for number in numbers:
@@ -151,39 +151,39 @@ class Ledger:
                     self._duplicates += 1
 
     def handled(self, numbers: Iterable[int]) -> None:
-        """Handling succeeded; an ack will be tried."""
+        """Note a message that was handled; its ack will be tried."""
         with self._mutex:
             self._handled.update(numbers)
 
     def acked(self, numbers: Iterable[int]) -> None:
-        """Ack said so."""
+        """Note messages that ack reported as deleted."""
         self._last_ack = self._now()
         self._done(self._acked, numbers)
 
     def dead(self, numbers: Iterable[int]) -> None:
-        """These came out of the dead-letter queue."""
+        """Note messages that came out of the dead-letter queue."""
         numbers = list(numbers)
         with self._mutex:
             self._duplicates += sum(number in self._dead or number in self._handled for number in numbers)
         self._done(self._dead, numbers)
 
     def altered(self) -> None:
-        """A body came out that nobody put in."""
+        """Note a body that came out and was never sent."""
         with self._mutex:
             self._altered += 1
 
     def error(self, count: int = 1) -> None:
-        """So many calls failed, and were or will be repeated."""
+        """Note calls that failed, and were or will be repeated."""
         with self._mutex:
             self._errors += count
 
     def ticks_from(self, first: datetime | None) -> None:
-        """The cron was made; this is its first second."""
+        """Note the first second of the cron, when it was made."""
         with self._mutex:
             self._first_tick = None if first is None else int(first.timestamp())
 
     def tick(self, fired_at: datetime) -> None:
-        """The cron has fired this second."""
+        """Note a second in which the cron has fired."""
         with self._mutex:
             self._ticks[int(fired_at.timestamp())] += 1
 
@@ -197,7 +197,7 @@ class Ledger:
     # ── what they told, together ──
 
     def snapshot(self) -> Snapshot:
-        """Where it stands now."""
+        """Return a snapshot of the run."""
         now = self._now()
         with self._mutex:
             recent = self._latencies[bisect_right(self._latency_times, now - WINDOW_S) :]
@@ -214,7 +214,7 @@ class Ledger:
             )
 
     def report(self, left: int | None, *, interrupted: bool) -> Report:
-        """The account, with what an exact count found left."""
+        """Return the account, with the messages that an exact count found left."""
         with self._mutex:
             sent = self._sent()
             unseen = len(sent - self._handled - self._dead)
@@ -242,7 +242,7 @@ class Ledger:
             )
 
     def _sent(self) -> set[int]:
-        """Known to be stored: because send said so, or because it was seen."""
+        """Return the messages known to be stored, by send's word or because they were received."""
         return self._stored | self._unknown & (self._deliveries.keys() | self._dead)
 
     def _ticks_missed(self) -> int:
@@ -256,7 +256,7 @@ class Ledger:
 
 
 def percentile_ms(seconds: Sequence[float], percent: int) -> float | None:
-    """The smallest value that so many percent do not exceed (nearest rank), in ms; None of none."""
+    """Return the nearest-rank percentile, in ms; None of no values."""
     if not seconds:
         return None
     rank = max(1, -(-len(seconds) * percent // 100))

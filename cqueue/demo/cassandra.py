@@ -1,4 +1,4 @@
-"""Where the demo finds Cassandra: the one that is named, or the embedded one, started if need be."""
+"""Find Cassandra for the demo: the one that is named, or the embedded one, started if need be."""
 
 from __future__ import annotations
 

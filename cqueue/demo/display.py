@@ -1,4 +1,4 @@
-"""How the demo looks while it runs, and the table at its end."""
+"""Show the demo while it runs, and the table at its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BAR_WIDTH = 40
 
 @contextmanager
 def live(console: Console, *, silent: bool = False) -> Iterator[Callable[[Snapshot], None]]:
-    """Call what this yields with each snapshot: bars on a terminal, a line a second elsewhere."""
+    """Show snapshots: bars on a terminal, a line a second elsewhere. Call the function that this yields."""
     if silent:
         yield lambda _: None
         return
@@ -122,7 +122,7 @@ def _verdict(report: Report) -> Text:
 
 
 def show_ms(value: float | None) -> str:
-    """Milliseconds, or seconds where there are many."""
+    """Show a time in milliseconds, or in seconds where it is long."""
     if value is None:
         return "–"
     return f"{value / 1000:.1f} s" if value >= 10_000 else f"{value:,.0f} ms"

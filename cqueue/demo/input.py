@@ -1,4 +1,4 @@
-"""What the demo sends, and which messages its handler refuses."""
+"""The messages that the demo sends, and those that its handler refuses."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ class Input:
 
     @classmethod
     def of_size(cls, size: int) -> Input:
-        """The text that comes with the package, so many messages of it; a handful of them poisonous."""
+        """Make `size` messages from the text that comes with the package; a handful always fail."""
         text = files("cqueue.cli").joinpath("demo.txt").read_text(encoding="utf-8")
         count = min(POISON, max(1, size // 20))
         poison = frozenset(max(1, size * (2 * part + 1) // (2 * count)) for part in range(count))
         return cls(tuple(text.splitlines()), size, poison)
 
     def body(self, number: int) -> bytes:
-        """The message of this number."""
+        """Return the body of the message with this number."""
         return f"{number} {self.lines[(number - 1) % len(self.lines)]}".encode()
 
     def number_of(self, body: bytes) -> int | None:
-        """The number in a body; None if the body is not exactly what was sent."""
+        """Return the number in a body; None if the body is not exactly what was sent."""
         digits, _, _ = body.partition(b" ")
         number = int(digits) if digits.isdigit() else 0
         return number if 1 <= number <= self.size and body == self.body(number) else None
 
     def fails(self, number: int, attempt: int) -> bool:
-        """Whether handling fails: always, for one in a hundred twice, otherwise never."""
+        """Return whether handling fails: always, or twice for one in a hundred, otherwise never."""
         if number in self.poison:
             return True
         return number % FLAKY_EVERY == FLAKY_EVERY // 2 and attempt <= FLAKY_FAILURES

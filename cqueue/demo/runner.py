@@ -37,14 +37,14 @@ LONGEST_POLL = timedelta(milliseconds=200)
 REPEAT_AFTER_S = 0.2
 LOOK_EVERY_S = 0.25
 STUCK_AFTER_S = 60.0
-"""Without any progress for so long the demo gives up and says what is missing."""
+"""Seconds without progress after which the demo gives up and says what is missing."""
 
 Watch = Callable[[Snapshot], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How much, and by how many.
+    """The size of a run, and its threads.
 
     consumers: threads that handle messages. rate: messages sent per second by all producers together; 0:
     no limit.
@@ -57,7 +57,7 @@ class Options:
 
 
 class Refused(Exception):
-    """What the handler raises for a message that it is to fail at."""
+    """The handler's error for a message that it is to fail at."""
 
 
 class AckTeller(Middleware):
@@ -67,7 +67,7 @@ class AckTeller(Middleware):
         self._acked = acked
 
     def after_ack(self, messages: Sequence[ReceivedMessage]) -> None:
-        """They are deleted."""
+        """Note acked messages, which are deleted."""
         self._acked(messages)
 
 
@@ -98,12 +98,12 @@ class Demo:
         return finished and self._drain_dead(watch)
 
     def report(self, *, interrupted: bool) -> Report:
-        """The account, with an exact count of what is left."""
+        """Return the account, with an exact count of what is left."""
         return self._ledger.report(self._left(), interrupted=interrupted)
 
     @contextmanager
     def _threads(self) -> Iterator[list[Future[None]]]:
-        """The producers, while the dispatcher handles what they send and the cron ticks."""
+        """Run the producers, while the dispatcher handles their messages and the cron ticks."""
         options = self._options
         with self._dispatching(), ThreadPoolExecutor(options.producers) as pool:
             try:
@@ -133,7 +133,7 @@ class Demo:
             self._ledger.error(total.ack_failures + total.receive_failures)
 
     def _await(self, producers: list[Future[None]], watch: Watch) -> bool:
-        """Until the queue is empty, which only a count of the queue itself can tell."""
+        """Wait until the queue is empty, which only a count of the queue itself can tell."""
         while True:
             snapshot = self._look(watch)
             for producer in producers:
@@ -147,7 +147,7 @@ class Demo:
             self._stop.wait(LOOK_EVERY_S)
 
     def _may_be_empty(self, snapshot: Snapshot) -> bool:
-        """Whether counting is worth while: little is missing, or nothing moves any more."""
+        """Return whether to count: little is missing, or nothing moves any more."""
         return snapshot.depth <= len(self._input.poison) or not snapshot.per_second
 
     def _look(self, watch: Watch) -> Snapshot:
@@ -200,13 +200,13 @@ class Demo:
     # ── the handler ──
 
     def resolve(self, message: ReceivedMessage) -> Binding:
-        """What the dispatcher is to call for a message."""
+        """Return the handler that the dispatcher calls for a message."""
         if message.trigger is not None:
             return Binding("tick", self._tick, RETRY)
         return Binding("line", self._handle, RETRY)
 
     def _handle(self, message: ReceivedMessage, context: Context) -> None:
-        """Handle a line; whoever fails at every attempt ends as a dead letter."""
+        """Handle a line; one that fails at every attempt ends as a dead letter."""
         for number, _ in self._numbered([message]):
             self._ledger.delivered([number])
             if self._input.fails(number, context.attempt):
@@ -235,7 +235,7 @@ class Demo:
 
     @contextmanager
     def _tolerated(self) -> Iterator[None]:
-        """What is tried again: Cassandra did not answer, or the timeout was quicker."""
+        """Count errors that are tried again: Cassandra did not answer, or the timeout was quicker."""
         try:
             yield
         except (NotDone, OutcomeUnknown, OwnershipLost):

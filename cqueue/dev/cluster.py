@@ -124,7 +124,7 @@ class DevCluster:
                 self._launch(missing, [node], limit, progress)
 
     def status(self) -> Status:
-        """How the nodes are now, each asked by CQL."""
+        """Return the state of the nodes, each asked by CQL."""
         known = record.load(self.directory)
         if known is None:
             return Status(ClusterState.STOPPED, (), None)
@@ -159,7 +159,7 @@ class DevCluster:
         return self._node(number).log_tail(lines)
 
     def _settings(self, known: Record | None) -> Settings:
-        """What was asked for, over what is stored, over the defaults."""
+        """Return the settings: those asked for, else those stored, else the defaults."""
         if known is not None:
             wanted = replace(known.settings, **self._given)
             self._check_nodes(known.settings.nodes, wanted.nodes)

@@ -66,7 +66,7 @@ def ensure_jars(progress: Progress = silent) -> list[Path]:
 
 
 def jars_directory() -> Path:
-    """Where the jars of the pinned version are kept."""
+    """Return the directory of the jars of the pinned version."""
     return cache_root() / "jars" / cassandra_version()
 
 

@@ -33,23 +33,23 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Return the address that the node listens on."""
         return self.record.addresses[self.number - 1]
 
     def pid(self) -> int | None:
-        """Its process, None if there is none."""
+        """Return the id of the node's process, None if it does not run."""
         return processes.find(self.home)
 
     def answers(self) -> bool:
-        """True if it answers CQL."""
+        """Return whether the node answers CQL."""
         return probe.answers(self.address, self.record.settings.cql_port, self.record.cluster_name)
 
     def sees_ring(self) -> bool:
-        """True if it finds all nodes of the cluster alive."""
+        """Return whether the node finds all nodes of the cluster alive."""
         return probe.sees_ring(self.address, self.record.settings.cql_port, len(self.record.addresses))
 
     def status(self) -> NodeStatus:
-        """How it is now."""
+        """Return the node's state."""
         pid = self.pid()
         running = NodeState.UP if pid and self.answers() else NodeState.STARTING
         return NodeStatus(
@@ -61,7 +61,7 @@ class Node:
         )
 
     def launch(self, java: Path, jars: Sequence[Path]) -> None:
-        """Start its process; it answers some seconds later."""
+        """Start the node's process, which answers some seconds later."""
         self._prepare()
         log = self.home / LOG
         if log.exists():
@@ -77,7 +77,7 @@ class Node:
         )
 
     def log_tail(self, lines: int) -> list[str]:
-        """The last lines of its log, none if it has no log."""
+        """Return the last lines of the node's log, none if it has no log."""
         try:
             with (self.home / LOG).open(errors="replace") as log:
                 return [line.rstrip("\n") for line in deque(log, maxlen=lines)]

@@ -1,4 +1,4 @@
-"""Where `cqueue dev` keeps jars and data, following the XDG base directories.
+"""Directories of `cqueue dev` for jars and data, following the XDG base directories.
 
 An empty `HOME` or `XDG_*` counts as unset (the XDG specification says so, and containers often set
 them empty); then everything goes to `.cqueue` in the working directory, never to the root directory.
@@ -12,17 +12,17 @@ from pathlib import Path
 
 
 def cache_root(environ: Mapping[str, str] | None = None) -> Path:
-    """The directory of what can be fetched again: `$XDG_CACHE_HOME/cqueue`."""
+    """Return the directory of files that can be fetched again: `$XDG_CACHE_HOME/cqueue`."""
     return _root(environ, "XDG_CACHE_HOME", ".cache")
 
 
 def data_root(environ: Mapping[str, str] | None = None) -> Path:
-    """The directory of what cannot: `$XDG_DATA_HOME/cqueue`."""
+    """Return the directory of files that cannot be fetched again: `$XDG_DATA_HOME/cqueue`."""
     return _root(environ, "XDG_DATA_HOME", ".local/share")
 
 
 def default_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """Where the nodes live unless `--dir` says otherwise."""
+    """Return the directory of the nodes if `--dir` is not given."""
     return data_root(environ) / "dev"
 
 

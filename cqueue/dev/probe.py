@@ -27,7 +27,7 @@ _MAX_BODY = 1 << 20
 
 
 class _NoAnswerError(Exception):
-    """Whatever listens there does not answer as Cassandra does."""
+    """The program that listens there does not answer as Cassandra does."""
 
 
 def answers(address: str, port: int, cluster_name: str) -> bool:

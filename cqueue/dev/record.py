@@ -1,4 +1,4 @@
-"""What a cluster's directory remembers of it, and the lock that lets one command at a time change it."""
+"""The record of a cluster in its directory, and the lock that lets one command at a time change it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One cluster, from its first start to `wipe`."""
+    """The record of one cluster, from its first start to `wipe`."""
 
     cluster_name: str  # unique, so that clusters never gossip with each other
     addresses: tuple[str, ...]  # of node 1, 2, …

@@ -1,4 +1,4 @@
-"""Whether the development cluster of a directory runs, found out without asking its nodes.
+"""Find out whether the development cluster of a directory runs, without asking its nodes.
 
 The command line looks for it where nothing says which cluster is meant, so it has to be quick.
 """

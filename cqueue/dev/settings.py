@@ -1,4 +1,4 @@
-"""What a development cluster is asked to be, and the cassandra.yaml that says so to a node."""
+"""The settings of a development cluster, and the cassandra.yaml of its nodes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Settings:
 
 
 def default_heap(nodes: int) -> str:
-    """The heap of each of so many nodes."""
+    """Return the heap of each node of a cluster of this many."""
     return HEAP_OF_ONE if nodes == 1 else HEAP_OF_SEVERAL
 
 
@@ -142,7 +142,7 @@ def commitlog_yaml(mode: str) -> dict[str, Any]:
 
 
 def directories_yaml(home: Path) -> str:
-    """Where a node keeps its data, as an appendix to `cassandra_yaml`."""
+    """Return a node's data directories, as an appendix to `cassandra_yaml`."""
     return render_yaml(
         {
             "data_file_directories": [str(home / "data")],

@@ -1,4 +1,4 @@
-"""What `cqueue dev status` shows, as values.
+"""The state of a cluster and its nodes, as `cqueue dev status` shows it.
 
     node:    down → starting → up          cluster: stopped, starting, running, degraded
 
@@ -54,7 +54,7 @@ class Status:
 
 
 def summarize(nodes: Sequence[NodeStatus]) -> ClusterState:
-    """The state of a cluster of such nodes."""
+    """Return the state of a cluster whose nodes have these states."""
     states = {node.state for node in nodes}
     if states <= {NodeState.DOWN}:
         return ClusterState.STOPPED

@@ -1,7 +1,7 @@
 """Errors of cqueue without a traceback, where Spark plans a query.
 
 Spark shows what a data source raised with its traceback, a dozen lines and more above the one that says what
-to do. Whoever mistyped an option needs that line only. Errors of tasks and errors of other kinds keep theirs.
+to do. A mistyped option needs that line only. Errors of tasks and errors of other kinds keep theirs.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ def brief(planning: Callable[Given, Made]) -> Callable[Given, Made]:
 
 
 def _is_worker() -> bool:
-    """Whether this process is one that Spark started for Python code."""
+    """Return whether Spark started this process for Python code."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")

@@ -26,9 +26,9 @@ _SETS_OF_LOG = {"topic": "topics", "partition": "partitions"}
 
 
 def narrowed(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadOptions, list[Filter]]:
-    """The options with those filters in them that they express exactly, and the other filters.
+    """Move filters that options can express exactly into the options; return both.
 
-    With a limit all filters are left: so many rows are read first, and filtered then.
+    With a limit all filters are left to Spark: the limit counts rows before they are filtered.
     """
     if options.limit is not None:
         return options, list(filters)
@@ -67,7 +67,7 @@ def _in_time(options: ReadOptions, one: Any) -> ReadOptions | None:
 
 
 def _between(options: ReadOptions, since_us: int | None, until_us: int | None) -> ReadOptions:
-    """The options with narrower bounds of time; None leaves one as it is."""
+    """Narrow the bounds of time; None leaves a bound as it is."""
     since = [each for each in (since_us, options.since_us) if each is not None]
     until = [each for each in (until_us, options.until_us) if each is not None]
     return replace(options, since_us=max(since, default=None), until_us=min(until, default=None))

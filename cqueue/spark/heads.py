@@ -1,4 +1,4 @@
-"""Views of what stands before the messages of a queue: what consumers hold, and how its wide rows are."""
+"""Views of a queue's bookkeeping: messages that consumers hold, and the state of its wide rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cqueue.store.operations import (
 )
 
 WIDE_ROWS: Final = 32
-"""Of a task: each costs a read of its head, and a count reads all ids."""
+"""Wide rows of a task: each costs a read of its head, and a count reads all ids."""
 IDS_A_READ: Final = 500
 
 
@@ -43,7 +43,7 @@ class HeadPart(InputPartition):
 
 
 def plan(side: SparkSide, spec: QueueSpec, options: ReadOptions) -> list[InputPartition]:
-    """The tasks of a read: groups of wide rows whose time lies in the range asked for."""
+    """Plan the tasks of a read: groups of wide rows whose time lies in the range asked for."""
     wanted = [
         (wide_row, priorities if options.priorities is None else priorities & options.priorities)
         for wide_row, priorities in side.driver.run(wide_rows(spec))
@@ -57,7 +57,7 @@ def plan(side: SparkSide, spec: QueueSpec, options: ReadOptions) -> list[InputPa
 
 
 def read(side: SparkSide, part: HeadPart, view: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, a batch for each wide row that has any.
+    """Read the rows of a task, a batch for each wide row that has any.
 
     Raises:
         NotDone: Cassandra does not answer.
@@ -78,7 +78,7 @@ def read(side: SparkSide, part: HeadPart, view: str, columns: tuple[str, ...]) -
 def _in_flight(
     side: SparkSide, spec: QueueSpec, wide_row: WideRow, head: Head, priorities: frozenset[int]
 ) -> Iterator[dict[str, Any]]:
-    """Every message that a slot lists and that is not acked."""
+    """Yield every message that a slot lists and that is not acked."""
     for slot in head.slots:
         if slot.state is SlotState.FREE or slot.priority not in priorities:
             continue
@@ -106,7 +106,7 @@ def _live(side: SparkSide, wide_row: WideRow, slot: SlotRow) -> list[int]:
 def _shard(
     side: SparkSide, spec: QueueSpec, wide_row: WideRow, head: Head, priorities: frozenset[int]
 ) -> dict[str, Any]:
-    """One wide row with counts of what is alive in it."""
+    """Count the live messages of one wide row."""
     listed = {
         (slot.priority, id_) for slot in head.slots if slot.state is not SlotState.FREE for id_ in slot.ids
     }

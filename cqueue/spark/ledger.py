@@ -1,11 +1,11 @@
-"""When a piece of a streaming query's work was tried first, and which records it left behind.
+"""Notes of when a batch of a streaming query was tried first, and marks of the records that it left behind.
 
 Spark repeats a batch that was not committed, in another process and perhaps days later, and says nothing of
-what the first try stored. So each task notes, before it stores anything, that it begins. It notes it in a
-partition of the log table that no reader looks into: plain inserts, of which the earliest counts, with a
-time to live. A queue's message then gets an id that is derived from that time, the same at each try. A
-log's record cannot: readers may have passed its place. It carries a mark in its headers instead, and
-whoever repeats the work looks which marks are there.
+what the first try stored. So each task notes its beginning before it stores anything. The note stands in a
+partition of the log table that no reader looks into: plain inserts with a time to live, the earliest counts.
+A queue's message then gets an id that is derived from that time, the same at each try. A log's record cannot:
+readers may have passed its place. A record carries a mark in its headers instead, and a repeated task looks
+which marks are there.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cqueue.store.record_page import ReadRecordPage
 MARK: Final = "cqueue-source"
 """The header that tells copies of a record."""
 HIDDEN: Final = -1
-"""A partition that no log has."""
+"""The number of a partition that no log has."""
 REMEMBERED_S: Final = 30 * 86_400
 PAGE: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class FirstTry:
-    """When some work was tried first (µs since 1970), and whether that was before now."""
+    """When work was tried first (µs since 1970), and whether another run tried it."""
 
     at_us: int
     repeated: bool
@@ -44,10 +44,10 @@ class FirstTry:
 def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
     """Note that `work` on a queue or log begins. target: its name in partition keys.
 
-    run: what all tasks of one run of this work, and of no other, call it. Remembered for 30 days.
+    run: the name of one run of this work, the same in all its tasks. Notes are kept for 30 days.
 
     Raises:
-        NotDone, OutcomeUnknown: it is not noted for certain; nothing may be stored.
+        NotDone, OutcomeUnknown: the note may not be stored; the task must store nothing.
     """
     digest = blake2b(f"{target} {work}".encode(), digest_size=8).digest()
     shard = LogShard(target, HIDDEN, int.from_bytes(digest, "big", signed=True))
@@ -66,14 +66,14 @@ def _earliest(side: SparkSide, shard: LogShard) -> RecordRow | None:
 
 
 def settle(side: SparkSide, spec: LogSpec) -> None:
-    """Wait until what a process that is gone now had sent has arrived, or never counts."""
+    """Wait until all that a dead process had sent has arrived, or never counts."""
     end_us = side.driver.clock.now_us() + spec.settle_us + spec.skew_us
     while (left_us := end_us - side.driver.clock.now_us()) > 0:
         time.sleep(left_us / 1e6)
 
 
 def marks(side: SparkSide, spec: LogSpec, since_us: int, until_us: int, prefix: str) -> set[bytes]:
-    """Digests of the marks that begin so, of all records between two times."""
+    """Return digests of the marks with this prefix, of all records between two times."""
     found: set[bytes] = set()
     since_us = max(since_us, spec.oldest_us(side.driver.clock.now_us()))
     for shard in existing(side, spec, since_us, until_us):
@@ -86,7 +86,7 @@ def marks(side: SparkSide, spec: LogSpec, since_us: int, until_us: int, prefix: 
 
 
 def digest_of(mark: str) -> bytes:
-    """What is kept of a mark: millions of them have to fit into a task's memory."""
+    """Return the digest of a mark: millions have to fit into a task's memory."""
     return blake2b(mark.encode(), digest_size=12).digest()
 
 

@@ -1,7 +1,7 @@
-"""What only Spark's columns need: ids as applications see them, and times in ms.
+"""Arrow columns that only Spark needs: ids as applications see them, and times in ms.
 
-Those ids are base64 texts with the place of the message in them. Of one wide row all have the same length, so
-they are made a whole batch at a time: one by one, they would take longer than everything else.
+Ids are base64 texts with the place of the message in them. All ids of one wide row have the same length, so a
+whole batch is made at a time: one by one, ids would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _ID_SIZE: Final = 16
 
 
 def message_ids(wide_row: WideRow, priority: int, cells: Any) -> pa.Array:
-    """The `MessageId` of each message of one priority of a wide row. cells: 16 bytes in each row."""
+    """Make the `MessageId` of each message of one priority of a wide row. cells: 16 bytes in each row."""
     head = struct.pack(">BqiB", 1, wide_row.time_shard, wide_row.shard, priority)
     return _base64(head, cells, wide_row.queue.encode())
 
 
 def log_ids(log: str, partition: int, cells: Any) -> pa.Array:
-    """The `LogId` of each record of one partition."""
+    """Make the `LogId` of each record of one partition."""
     return _base64(struct.pack(">BH", 1, partition), cells, log.encode())
 
 
 def _base64(head: bytes, cells: Any, tail: bytes) -> pa.Array:
-    """Of each cell, between head and tail, the text in base64 for URLs and without padding."""
+    """Encode each cell, between head and tail, in base64 for URLs without padding."""
     count, size = len(cells), len(head) + _ID_SIZE + len(tail)
     padded = -(-size // 3) * 3
     rows: Any = np.zeros((count, padded), np.uint8)
@@ -46,10 +46,10 @@ def _base64(head: bytes, cells: Any, tail: bytes) -> pa.Array:
 
 
 def milliseconds(values: Any) -> pa.Array:
-    """Times in ms since 1970: whole numbers, or None."""
+    """Make a column of times from whole numbers in ms since 1970, or None."""
     return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
 
 
 def constant(value: Any, count: int, type_: pa.DataType) -> pa.Array:
-    """The same value so many times."""
+    """Make a column with one value `count` times."""
     return pa.repeat(pa.scalar(value, type_), count)

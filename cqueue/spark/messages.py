@@ -34,9 +34,9 @@ FIRST_ROWS: Final = 500
 MOST_ROWS: Final = 5000
 PAGE_BYTES: Final = 2 << 20
 ROW_BYTES: Final = 100
-"""What a message takes beside its body, about."""
+"""Bytes of a message beside its body, about."""
 LARGE_BYTES: Final = 16 << 20
-"""Of bodies that stand apart a batch holds so many bytes, and one body on top."""
+"""Bytes of bodies that stand apart, of one batch; one more body may come on top."""
 
 
 class Place(NamedTuple):
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class MessagePart(InputPartition):
-    """What one task reads. as_of_us: nothing sent later; limit: so many rows at most."""
+    """The messages that one task reads. as_of_us: none sent later; limit: rows at most."""
 
     spec: QueueSpec
     pieces: tuple[Piece[Place], ...]
@@ -57,7 +57,7 @@ class MessagePart(InputPartition):
 
 
 def plan(side: SparkSide, spec: QueueSpec, options: ReadOptions, as_of_us: int) -> list[InputPartition]:
-    """The tasks of a read: groups of exact wide rows, large ones cut."""
+    """Plan the tasks of a read: groups of exact wide rows, large ones cut."""
     whole = [
         Piece(Place(wide_row, priority), after, upto, 0.0)
         for wide_row, priorities in side.driver.run(wide_rows(spec))
@@ -78,7 +78,7 @@ def plan(side: SparkSide, spec: QueueSpec, options: ReadOptions, as_of_us: int) 
 
 
 def _bounds(spec: QueueSpec, wide_row: WideRow, options: ReadOptions) -> Iterator[tuple[int, int]]:
-    """Above which id and up to which one to read a wide row, if any of it is asked for."""
+    """Yield the ids (after, up to) between which to read a wide row, if any of it is asked for."""
     start_us, end_us = wide_row.time_shard * 1000, shards.end_us(spec, wide_row)
     since_us = start_us if options.since_us is None else max(start_us, options.since_us)
     until_us = end_us if options.until_us is None else min(end_us, options.until_us)
@@ -87,10 +87,10 @@ def _bounds(spec: QueueSpec, wide_row: WideRow, options: ReadOptions) -> Iterato
 
 
 def read(side: SparkSide, part: MessagePart, view: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The messages of a task, a batch for each page that was read.
+    """Read the messages of a task, a batch for each page.
 
     Raises:
-        NotDone: Cassandra does not answer; nothing of the page under way was given out.
+        NotDone: Cassandra does not answer; no row of the page under way was given out.
     """
     left = part.limit
     make = _Batches(side, part, view, columns)
@@ -121,7 +121,7 @@ def _pages(side: SparkSide, part: MessagePart) -> Iterator[tuple[Place, list[Mes
 
 
 class _Messages:
-    """Messages of one place, a column at a time. bodies: by id, those that stand elsewhere and were found."""
+    """Messages of one place, a column at a time. bodies: by id, those that stand apart and were found."""
 
     def __init__(self, place: Place, rows: Sequence[MessageRow], bodies: Mapping[int, bytes]) -> None:
         self.place = place
@@ -134,11 +134,11 @@ class _Messages:
         return len(self.ids)
 
     def column(self, name: str) -> tuple[Any, ...]:
-        """A column of `MessageRow`."""
+        """Return a column of `MessageRow`."""
         return self._columns[name]
 
     def bodies(self) -> pa.Array:
-        """Bytes; null where a body was not found."""
+        """Return the bodies; null where a body was not found."""
         stored = self._columns["body"]
         if None in stored:
             both = zip(self._columns["id"], stored, strict=True)
@@ -147,20 +147,20 @@ class _Messages:
 
     @cached_property
     def sent_at(self) -> Any:
-        """Ms since 1970, as an array of int64."""
+        """Return when each was sent, in ms since 1970, as an array of int64."""
         return np.array(self._columns["sent_at"], np.int64)
 
     @cached_property
     def ticks(self) -> Any:
-        """When each is due, as `arrays.ticks`."""
+        """Return when each is due, as `arrays.ticks`."""
         return arrays.ticks(self.ids)
 
     def texts(self, name: str) -> pa.Array:
-        """A column of texts, mostly null."""
+        """Return a column of texts, most of them null."""
         return pa.array(self._columns[name], pa.string())
 
     def headers(self) -> pa.Array:
-        """As maps."""
+        """Return the headers, as maps."""
         stored = self._columns["headers"]
         return pa.array([None if each is None else list(each.items()) for each in stored], arrays.TEXT_MAP)
 
@@ -195,17 +195,17 @@ class _Batches:
         }
 
     def of(self, place: Place, rows: list[MessageRow]) -> Iterator[pa.RecordBatch]:
-        """One batch, or several where large bodies have to be fetched."""
+        """Yield one batch, or several where large bodies have to be fetched."""
         if "body" not in self._columns or all(row.size is None for row in rows):
             yield self._batch(_Messages(place, rows, {}))
             return
         for some in _spans(rows):
             batch = self._batch(_Messages(place, some, self._fetched(place, some)))
-            # One whose body is gone was acked meanwhile, or no quorum has it: who receives it will tell.
+            # One whose body is gone was acked meanwhile, or no quorum has it: a consumer will tell.
             yield batch.filter(batch.column("body").is_valid())
 
     def _fetched(self, place: Place, rows: Sequence[MessageRow]) -> dict[int, bytes]:
-        """The bodies that stand elsewhere, by id."""
+        """Fetch the bodies that stand apart, by id."""
         sizes = {row.id: row.size for row in rows if row.size is not None}
         if not sizes:
             return {}
@@ -217,7 +217,7 @@ class _Batches:
         return self._until(found, batch)
 
     def _until(self, found: _Messages, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without what is younger than the moment that the whole read shows."""
+        """Leave out messages that are younger than the moment that the whole read shows."""
         keep = found.sent_at * 1000 <= self._as_of_us
         if self._is_dead:  # it was sent long before it died
             keep &= (found.ticks - ids.TICKS_1970) // 10 <= self._as_of_us
@@ -233,7 +233,7 @@ class _Batches:
 
 
 def _spans(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
-    """Stretches whose large bodies fit into one batch."""
+    """Yield stretches of rows whose large bodies fit into one batch."""
     start = size = 0
     for place, row in enumerate(rows):
         if size >= LARGE_BYTES:

@@ -31,12 +31,12 @@ WRITE_OPTIONS: Final = (
     "url", "queue", "log", "topic", "due", "idColumn", "rate", "rerunSince", "staleBatch",
 )  # fmt: skip
 SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName", "outputMode", "mergeSchema")
-"""What Spark itself puts among the options of a source or sink."""
+"""Options that Spark itself adds to those of a source or sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read. `_us`: µs since 1970, None for no bound; `until_us` is exclusive."""
+    """The options of a read. `_us`: µs since 1970, None for no bound; `until_us` is exclusive."""
 
     settings: Settings
     view: str
@@ -58,7 +58,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write, and how. due_us: µs since 1970, for rows that have no time of their own."""
+    """The options of a write. due_us: µs since 1970, for rows that have no time of their own."""
 
     settings: Settings
     kind: str  # "queue" or "log"
@@ -110,7 +110,7 @@ class _Texts:
         return value.lower()
 
     def target(self) -> tuple[str, str]:
-        """`queue` or `log`, and its name."""
+        """Return `queue` or `log`, and its name."""
         queue, log = self.text("queue"), self.text("log")
         if (queue is None) == (log is None):
             raise ConfigError("give one of the options queue and log")
@@ -120,7 +120,7 @@ class _Texts:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a read.
+    """Parse and check the options of a read.
 
     Raises:
         ConfigError: one is unknown, out of range, or does not fit the others.
@@ -193,7 +193,7 @@ def _priorities(view: str, value: tuple[str, ...] | None) -> frozenset[int] | No
 
 
 def write_options(options: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
-    """The options of a write.
+    """Parse and check the options of a write.
 
     Raises:
         ConfigError: one is unknown, out of range, or does not fit the others; or the mode is "overwrite".
@@ -233,10 +233,10 @@ def _rate(value: str | None) -> float | None:
 
 
 def time_us(name: str, value: str) -> int:
-    """A time in µs since 1970: ISO 8601 (UTC where no zone is given) or seconds since 1970.
+    """Parse a time into µs since 1970: ISO 8601 (UTC where no zone is given) or seconds since 1970.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the text is neither.
     """
     try:
         return round(float(value) * 1e6)
@@ -252,6 +252,6 @@ def time_us(name: str, value: str) -> int:
 
 
 def datetime_us(moment: datetime) -> int:
-    """An aware datetime in µs since 1970."""
+    """Return an aware datetime in µs since 1970."""
     delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

@@ -1,8 +1,8 @@
-"""So many rows a second over all tasks of a job, which know nothing of each other.
+"""A limit on the rows a second of a job, over all its tasks.
 
-Spark does not tell a task how many others run beside it. So each task of a job that has a rate says every
-second that it is there, in a partition of the log table that no reader looks into, counts the others, and
-keeps to its share.
+Spark does not tell a task how many others run beside it. So each task of a job with a rate writes a heartbeat
+every second, into a partition of the log table that no reader looks into, counts the heartbeats of the
+others, and keeps to its share.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cqueue.store.record_page import ReadRecordPage
 
 BEAT_S: Final = 1.0
 GONE_US: Final = 2_500_000
-"""A task that was silent for so long has ended."""
+"""A task without a heartbeat for this long has ended: two and a half of its beats."""
 KEPT_S: Final = 60
 MOST_TASKS: Final = 10_000
 BURST_S: Final = 0.25
 
 
 class Pace:
-    """One task's share of a rate. job: what all tasks of one job, and no others, call it."""
+    """One task's share of a rate. job: the name of one job, the same in all its tasks."""
 
     def __init__(self, side: SparkSide, job: str, rate: float) -> None:
         digest = blake2b(job.encode(), digest_size=8).digest()
@@ -41,11 +41,11 @@ class Pace:
 
     @property
     def most(self) -> int:
-        """How many rows to take at a time, so that they come evenly."""
+        """Return how many rows to write at a time, so that they come evenly."""
         return max(1, int(self._rate / self._tasks * BURST_S))
 
     def wait(self, rows: int) -> None:
-        """Return when so many more rows may be written.
+        """Wait until `rows` more rows may be written.
 
         Raises:
             NotDone, OutcomeUnknown: Cassandra does not answer.

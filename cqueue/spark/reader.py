@@ -1,4 +1,4 @@
-"""The batch reader: planned in one process, read in others; what the two share is pickled."""
+"""The batch reader: planned in one process, and pickled for the processes that read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Reader(DataSourceReader):
 
     @brief
     def partitions(self) -> list[InputPartition]:
-        """The tasks. Called once, where the query is planned.
+        """Plan the tasks. Called once, where the query is planned.
 
         Raises:
             QueueNotFound, LogNotFound: there is none of that name.
@@ -42,7 +42,7 @@ class Reader(DataSourceReader):
         return heads.plan(side, spec, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What a task reads, as Arrow batches. Where there are no tasks Spark asks for one all the same.
+        """Read a task, as Arrow batches. Where there are no tasks Spark asks for one all the same.
 
         Raises:
             NotDone: Cassandra does not answer; Spark tries the task again.
@@ -59,16 +59,16 @@ class Reader(DataSourceReader):
 
 
 class PushdownReader(Reader):
-    """The same, for sessions that push filters: ranges of time, priorities, topics and partitions."""
+    """A reader for sessions that push filters: ranges of time, priorities, topics and partitions."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take what can be read by; the rest is left to Spark."""
+        """Take the filters that narrow what is read; leave the others to Spark."""
         self._options, left = narrowed(self._options, filters)
         return left
 
 
 def _queue_name(options: ReadOptions) -> str:
-    """Dead letters stand in a queue of their own."""
+    """Return the queue to read; dead letters stand in a queue of their own."""
     if options.view == DEAD and not options.name.endswith(DEAD_SUFFIX):
         return options.name + DEAD_SUFFIX
     return options.name

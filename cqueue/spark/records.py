@@ -29,7 +29,7 @@ PAGE_BYTES: Final = 2 << 20
 
 @dataclass(frozen=True)
 class LogPart(InputPartition):
-    """What one task reads. log: as in partition keys; limit: so many rows at most."""
+    """The records that one task reads. log: as in partition keys; limit: rows at most."""
 
     name: str
     log: str
@@ -39,7 +39,7 @@ class LogPart(InputPartition):
 
 
 def plan(side: SparkSide, spec: LogSpec, options: ReadOptions, as_of_us: int) -> list[InputPartition]:
-    """The tasks of a read: groups of exact partitions up to what is stable, large ones cut."""
+    """Plan the tasks of a read: groups of exact partitions up to what is stable, large ones cut."""
     now_us = side.driver.clock.now_us()
     last = min(spec.horizon(now_us), ids.highest_at(as_of_us))
     if options.until_us is not None:
@@ -66,7 +66,7 @@ def plan(side: SparkSide, spec: LogSpec, options: ReadOptions, as_of_us: int) ->
 
 
 def within(spec: LogSpec, shard: LogShard, after: int, last: int) -> Iterator[Piece[LogShard]]:
-    """What of a partition lies between two ids, if anything can."""
+    """Yield the piece of a partition between two ids, if there can be records."""
     first = max(after, ids.lowest_at(shard.time_shard * 1000) - 1)
     upto = min(last, ids.lowest_at((shard.time_shard + spec.width_ms) * 1000) - 1)
     if first < upto:
@@ -74,7 +74,7 @@ def within(spec: LogSpec, shard: LogShard, after: int, last: int) -> Iterator[Pi
 
 
 def existing(side: SparkSide, spec: LogSpec, since_us: int, until_us: int) -> list[LogShard]:
-    """The partitions that the registry knows in a range of time, the oldest first."""
+    """Return the partitions that the registry knows in a range of time, oldest first."""
     width_ms = spec.width_ms
     first = since_us // 1000 // width_ms * width_ms
     step = SHARDS_AT_ONCE * width_ms
@@ -91,10 +91,10 @@ def existing(side: SparkSide, spec: LogSpec, since_us: int, until_us: int) -> li
 
 
 def read(side: SparkSide, part: LogPart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The records of a task in the order of its pieces, a batch for each page that was read.
+    """Read the records of a task in the order of its pieces, a batch for each page.
 
     Raises:
-        NotDone: Cassandra does not answer; nothing of the page under way was given out.
+        NotDone: Cassandra does not answer; no row of the page under way was given out.
     """
     asked = {*columns, "topic"} if part.topics is not None else set(columns)
     schema, left = arrow_schema(LOG, sorted(asked)), part.limit

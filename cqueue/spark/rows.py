@@ -95,7 +95,7 @@ class Columns:
         return None if place < 0 else self._batch.column(place)
 
     def bodies(self) -> list[bytes]:
-        """Every row's body.
+        """Return every row's body.
 
         Raises:
             BadInput, BodyTooLarge: one is null, or has more than 1 MiB.
@@ -107,7 +107,7 @@ class Columns:
         return found
 
     def texts(self, name: str) -> list[str | None] | None:
-        """Texts of 1 to 1,000 characters, or None where there is no such column.
+        """Return texts of 1 to 1,000 characters, or None where there is no such column.
 
         Raises:
             BadInput: one is longer, or empty.
@@ -122,7 +122,7 @@ class Columns:
         return found
 
     def sources(self, name: str) -> list[str]:
-        """What ids derive from, as texts of up to 1,000 characters.
+        """Return the values that ids derive from, as texts of up to 1,000 characters.
 
         Raises:
             BadInput: one is null, empty or longer.
@@ -139,7 +139,7 @@ class Columns:
         return texts
 
     def whole(self, name: str, low: int, high: int, error: type[BadInput]) -> list[int | None] | None:
-        """Whole numbers in a range, or None where there is no such column.
+        """Return whole numbers in a range, or None where there is no such column.
 
         Raises:
             BadInput: as `error`, outside of the range.
@@ -153,7 +153,7 @@ class Columns:
         return found
 
     def headers(self) -> list[dict[str, str] | None] | None:
-        """Headers by name, or None where there is no such column or none in it.
+        """Return headers by name, or None where there is no such column or none in it.
 
         Raises:
             BadInput, HeadersTooLarge: a value is null; too many.
@@ -164,7 +164,7 @@ class Columns:
         return [dict(check_headers(dict(each))) if each else None for each in column.to_pylist()]
 
     def times_us(self, name: str) -> list[int | None] | None:
-        """Times in µs since 1970, or None where there is no such column."""
+        """Return times in µs since 1970, or None where there is no such column."""
         column = self._column(name)
         if column is None:
             return None
@@ -172,7 +172,7 @@ class Columns:
         return found
 
     def delays_us(self) -> list[int | None] | None:
-        """Seconds as µs, or None where there is no such column.
+        """Return delays in µs, or None where there is no such column.
 
         Raises:
             DelayOutOfRange: not 0 to 10 years.
@@ -202,7 +202,7 @@ class Columns:
 
 
 def priorities(columns: Columns) -> list[int | None] | None:
-    """Priorities, null for the most urgent.
+    """Return priorities, null for the most urgent.
 
     Raises:
         PriorityOutOfRange: not 0 to 9.
@@ -211,4 +211,4 @@ def priorities(columns: Columns) -> list[int | None] | None:
 
 
 Rows = Callable[[pa.RecordBatch, int], list[Any]]
-"""A batch and the number of its first row, as what a sink stores."""
+"""Turns a batch, with the number of its first row, into the entries that a sink stores."""

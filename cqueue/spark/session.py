@@ -26,7 +26,7 @@ from cqueue.store.connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class SparkSide:
-    """What readers and writers of one process share. Thread-safe."""
+    """The connection of one process, shared by its readers and writers. Thread-safe."""
 
     connection: Connection
     driver: BlockingDriver
@@ -34,11 +34,11 @@ class SparkSide:
     logs: LogCatalog
 
     def producer(self, queue: str) -> Producer:
-        """Sends to that queue; nobody in this process waits for its messages."""
+        """Make a producer of a queue; no consumer in this process waits for its messages."""
         return Producer(queue, self.queues, self.driver, Bell())
 
     def log(self, name: str) -> Log:
-        """Appends to that log."""
+        """Return a log to append to."""
         return Log(name, self.logs, self.driver)
 
 
@@ -47,7 +47,7 @@ _opened: dict[tuple[int, Settings], SparkSide] = {}
 
 
 def session(settings: Settings) -> SparkSide:
-    """This process's connection to a keyspace, opened when it is first asked for.
+    """Return this process's connection to a keyspace, opened by the first call.
 
     Raises:
         ConfigError: the URL is not that of a Cassandra cluster, which other processes can reach too.

@@ -1,4 +1,4 @@
-"""Where rows go: a queue or a log, stored in parts of which one is on its way while the next is made."""
+"""The sinks of rows: queues and logs. Rows are stored in parts, one while the next is made."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from zlib import crc32
 
 import pyarrow as pa
 import tenacity
+from pyspark.sql.datasource import WriterCommitMessage
 
 from cqueue.errors import (
     LASTING,
@@ -37,10 +38,10 @@ from cqueue.spark.session import SparkSide
 PART: Final = 2000
 PARTS_AT_ONCE: Final = 2
 STEP_US: Final = 5
-"""Between the due times of two rows of a task; written more slowly than that, so that none is late for it."""
+"""µs between the due times of two rows of a task: rows are written more slowly, so none is late."""
 SPREAD_US: Final = 1_000_000
 PATIENCE_S: Final = 60.0
-"""How long rows that were certainly not stored are tried again, before the task gives up."""
+"""Seconds for which rows that were certainly not stored are tried again, before the task gives up."""
 
 
 class Sink(ABC):
@@ -52,7 +53,7 @@ class Sink(ABC):
 
     @abstractmethod
     def entries(self, batch: pa.RecordBatch, first: int) -> list[Any]:
-        """A batch as entries, all of them checked. first: the number of its first row in the task.
+        """Turn a batch into entries, all of them checked. first: the number of its first row in the task.
 
         Raises:
             BadInput: one of its kinds; nothing of the batch is stored.
@@ -60,16 +61,16 @@ class Sink(ABC):
 
     @abstractmethod
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
-        """Store entries; (place, error) of those that are not stored, or perhaps not."""
+        """Store entries; return (place, error) of those that are not stored, or perhaps not."""
 
     @abstractmethod
     def new_state(self) -> Any:
-        """What one who stores remembers from one part to the next."""
+        """Make the state that storing one part leaves to the next."""
 
     @property
     @abstractmethod
     def repeatable(self) -> bool:
-        """Whether storing an entry again makes no copy."""
+        """Return whether storing an entry again makes no copy."""
 
 
 class QueueSink(Sink):
@@ -83,7 +84,7 @@ class QueueSink(Sink):
         work: str | None = None,
         due_us: int | None = None,
     ) -> None:
-        """work: what row numbers count in, for derived ids where no column is named."""
+        """work: the name that row numbers belong to, for derived ids where no column is named."""
         super().__init__(side, options)
         self._spec = side.queues.entry(options.name).spec
         self._work = work
@@ -93,15 +94,15 @@ class QueueSink(Sink):
 
     @property
     def repeatable(self) -> bool:
-        """Derived ids: the same message each time."""
+        """Return whether ids are derived: an entry stored again is the same message."""
         return self.options.id_column is not None or self._work is not None
 
     def new_state(self) -> ProducerState:
-        """Rotation, ids and registrations of one producer."""
+        """Make the rotation, ids and registrations of one producer."""
         return ProducerState(turn=random.randrange(1 << 16))
 
     def entries(self, batch: pa.RecordBatch, first: int) -> list[Outgoing]:
-        """Messages with due times, sources and all limits checked."""
+        """Make messages with due times and sources, all limits checked."""
         columns = rows.Columns(batch, first)
         count, now_us = len(columns), self.side.driver.clock.now_us()
         none: list[Any] = [None] * count
@@ -120,7 +121,7 @@ class QueueSink(Sink):
         return list(map(Outgoing._make, zip(*found, strict=True)))
 
     def _due(self, columns: rows.Columns, first: int, now_us: int) -> list[int | None]:
-        """When each is due; None is now."""
+        """Return when each row is due; None is now."""
         given, delays = columns.times_us("due"), columns.delays_us()
         base_us = self._base_us if self.options.due_us is None else self.options.due_us
         due = self._spread(columns, first, base_us)
@@ -174,7 +175,7 @@ class QueueSink(Sink):
         return ttl
 
     def _sources(self, columns: rows.Columns, first: int) -> list[bytes | None]:
-        """As `Message.source` counts them: a text's bytes behind an s."""
+        """Return sources as `Message.source` counts them: a text's bytes behind an s."""
         if self.options.id_column is not None:
             return [b"s" + each.encode() for each in columns.sources(self.options.id_column)]
         if self._work is None:
@@ -182,7 +183,7 @@ class QueueSink(Sink):
         return [f"s{self._work}/{number}".encode() for number in range(first, first + len(columns))]
 
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
-        """Send; what failed comes back."""
+        """Send entries; return those that failed."""
         flushes: list[Flush] = self.side.driver.run(send(self._spec, state, entries))
         return [(index, flush.error) for flush in flushes if flush.error for index in flush.indexes]
 
@@ -205,15 +206,15 @@ class LogSink(Sink):
 
     @property
     def repeatable(self) -> bool:
-        """Never: readers may have seen the first copy."""
+        """Return False: readers may have seen the first copy."""
         return False
 
     def new_state(self) -> WriterState:
-        """Rotation, ids and registrations of one appender."""
+        """Make the rotation, ids and registrations of one appender."""
         return WriterState(turn=random.randrange(1 << 16))
 
     def entries(self, batch: pa.RecordBatch, first: int) -> list[Entry]:
-        """Records, all limits checked, without those that are stored already."""
+        """Make records, all limits checked, without those that are stored already."""
         columns = rows.Columns(batch, first)
         none: list[Any] = [None] * len(columns)
         topics = [each or self.options.topic for each in columns.texts("topic") or none]
@@ -241,14 +242,14 @@ class LogSink(Sink):
         ]
 
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
-        """Append; what failed comes back."""
+        """Append entries; return those that failed."""
         writes = self.side.driver.run(append(self._spec, state, entries))
         return [(index, write.error) for write in writes if write.error for index in write.indexes]
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a task did: rows it was given, and entries it stored (fewer where some were there already)."""
+@dataclass
+class Written(WriterCommitMessage):
+    """A task's rows, and the entries that it stored: fewer where some were there already."""
 
     rows: int
     stored: int
@@ -273,6 +274,11 @@ def write(sink: Sink, batches: Iterable[pa.RecordBatch], pace: Pace | None = Non
     return Written(count, stored)
 
 
+def stored_by(tasks: Iterable[Written | None]) -> int:
+    """Return how many entries all tasks have stored; None stands for a task that failed."""
+    return sum(task.stored for task in tasks if task is not None)
+
+
 def _parts(entries: list[Any], pace: Pace | None) -> Iterator[list[Any]]:
     left = iter(entries)
     while part := list(islice(left, PART if pace is None else min(PART, pace.most))):
@@ -282,7 +288,7 @@ def _parts(entries: list[Any], pace: Pace | None) -> Iterator[list[Any]]:
 
 
 class _Sender:
-    """Stores parts on threads, so many at a time. The first that fails is raised by the next call."""
+    """Stores parts on `PARTS_AT_ONCE` threads. The first error is raised by the next call."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -337,7 +343,7 @@ class _Sender:
 
 
 def _refuse_unknown(errors: list[CqueueError]) -> None:
-    """A copy must not be made silently: what may be stored already is not stored again."""
+    """Refuse to store entries again that may be stored already: a copy must not be made silently."""
     unknown = [error for error in errors if not isinstance(error, NotDone)]
     if unknown:
         raise SendUnknown(

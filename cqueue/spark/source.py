@@ -1,6 +1,6 @@
-"""The data source `cqueue`: what Spark makes readers and writers from.
+"""The data source `cqueue`, from which Spark makes readers and writers.
 
-Spark makes a new one of it for each step, in short-lived processes of its own; so it holds options only.
+Spark makes a new data source for each step, in short-lived processes; so the data source holds options only.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "cqueue"
 
     @brief
     def schema(self) -> StructType:
-        """The columns of the view, or those that option `columns` names.
+        """Return the columns of the view, or those that option `columns` names.
 
         Raises:
             ConfigError: an option is wrong.
@@ -49,11 +49,11 @@ class DefaultSource(DataSource):
         return spark_schema(options.view, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader; one that takes filters only where it may, and where Spark pushes them.
+        """Make a reader; one that takes filters only with `pushFilters`, and where Spark pushes them.
 
-        Where Spark does not, it refuses such a reader. Whether it does is nowhere to be asked, so the
-        caller's module tells. Where Spark does, it reads the same data frame again as it was filtered
-        first, without asking for a reader: so it is left to who knows that a frame is read but once.
+        Spark refuses a reader that takes filters where it pushes none. No setting tells whether Spark does,
+        so the caller's module tells. Where Spark pushes filters, it reads the same data frame again as it was
+        filtered first, without asking for a reader: `pushFilters` is for frames that are read once.
 
         Raises:
             ConfigError: an option is wrong, or the schema has other columns than the view.
@@ -65,7 +65,7 @@ class DefaultSource(DataSource):
 
     @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
-        """A writer that appends.
+        """Make a writer that appends.
 
         Raises:
             ConfigError: an option or a column is wrong, or the mode is not "append".
@@ -74,7 +74,7 @@ class DefaultSource(DataSource):
         return Writer(schema, write_options(self.options, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of a log as a stream.
+        """Make a reader of a log as a stream.
 
         Raises:
             ConfigError: an option is wrong, or the schema has other columns than the view.
@@ -84,7 +84,7 @@ class DefaultSource(DataSource):
 
     @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
-        """A writer that appends each batch once.
+        """Make a writer that appends each batch once.
 
         Raises:
             ConfigError: an option or a column is wrong, or the output mode is "complete".

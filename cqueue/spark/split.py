@@ -1,4 +1,4 @@
-"""How many rows stand where, found out with few small reads, so that tasks get about as much each.
+"""Estimate with few small reads how rows are distributed, so that tasks get about as much each.
 
 Cassandra cannot say how many rows a partition has. A read of a few ids from a place on says how dense rows
 lie there; a stretch that seems to hold more than a task should is halved, and each half is asked again. So a
@@ -16,12 +16,12 @@ from cqueue import ids
 from cqueue.errors import LASTING, NotDone
 
 Probe = Callable[[int, int, int], list[int]]
-"""The first ids with after < id <= upto, at most so many."""
+"""Reads the first ids with after < id <= upto, up to a limit."""
 
 PROBED: Final = 5000
 """Ids of one read: several of the batches of 500 that a sender stores within microseconds."""
 MOST_PROBED: Final = 512
-"""Of more stretches than this only some are asked; the others are taken to hold the mean."""
+"""Of more pieces than this only `SAMPLES` are probed; the others are taken to hold the mean."""
 SAMPLES: Final = 128
 SHORTEST_US: Final = 1_000
 PROBES_AT_ONCE: Final = 8
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[T]):
-    """Ids of one place with after < id <= upto, and about how many those are."""
+    """A range of ids of one place, after < id <= upto, with an estimate of its rows."""
 
     place: T
     after: int
@@ -40,7 +40,7 @@ class Piece(Generic[T]):
 
 
 def split(whole: Sequence[Piece[T]], probe_of: Callable[[T], Probe], target: int) -> list[Piece[T]]:
-    """The same pieces in order, with estimates, and those cut that hold more than `target` rows."""
+    """Return the pieces in order, with estimates; cut those that hold more than `target` rows."""
     if len(whole) > MOST_PROBED:
         return _sampled(whole, probe_of)
     with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="cqueue-split") as pool:
@@ -59,7 +59,7 @@ def _halved(piece: Piece[T], probe: Probe, target: int) -> list[Piece[T]]:
 
 
 def _estimated(piece: Piece[T], probe: Probe) -> Piece[T]:
-    """The piece, begun where its first row stands, with as many rows as its first ones let expect."""
+    """Return the piece from its first row on, with an estimate from the density of its first rows."""
     try:
         found = probe(piece.after, piece.upto, PROBED)
     except LASTING:
@@ -82,7 +82,7 @@ def _sampled(whole: Sequence[Piece[T]], probe_of: Callable[[T], Probe]) -> list[
 
 
 def grouped(pieces: Iterable[Piece[T]], target: int) -> list[tuple[Piece[T], ...]]:
-    """The pieces in order, in groups of about `target` rows, at least one piece each."""
+    """Return the pieces in order, in groups of about `target` rows, at least one piece each."""
     groups: list[tuple[Piece[T], ...]] = []
     group: list[Piece[T]] = []
     rows = 0.0
@@ -96,7 +96,7 @@ def grouped(pieces: Iterable[Piece[T]], target: int) -> list[tuple[Piece[T], ...
 
 
 def ahead(pages: Iterable[Any]) -> Iterable[Any]:
-    """The same pages; while one is being used the next is read on a thread."""
+    """Yield the pages; read the next one on a thread while one is used."""
     iterator, end = iter(pages), object()
     with ThreadPoolExecutor(1, thread_name_prefix="cqueue-read") as reads:
         coming = reads.submit(next, iterator, end)

@@ -32,10 +32,10 @@ from cqueue.spark.options import EARLIEST, LATEST, ReadOptions, check_stream
 from cqueue.spark.session import session
 
 IDLE_US = 600_000_000
-"""After so long without records offsets move on all the same: a position must not be forgotten by the log."""
+"""µs without records after which offsets move on: the log must not forget the position."""
 
 Offsets = dict[str, str]
-"""By partition the id up to which all is read."""
+"""The id up to which all is read, by partition."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -48,7 +48,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: int | None = None  # under Trigger.AvailableNow: where it ends
 
     def __getstate__(self) -> dict[str, object]:
-        """Only what rows are read by: the rest belongs to the planner."""
+        """Pickle what reading needs; the rest belongs to the planner."""
         return {"_options": self._options, "_columns": self._columns}
 
     # ── planning ──
@@ -64,7 +64,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name, as those below
-        """Where a new query begins: with the log, now, or at a time.
+        """Return where a new query begins: with the log, now, or at a time.
 
         Raises:
             LogNotFound: there is none of that name.
@@ -81,7 +81,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offsets(spec, dict.fromkeys(range(spec.partitions), position))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """`maxRowsPerBatch`, or no limit."""
+        """Return `maxRowsPerBatch`, or no limit."""
         most = self._options.max_rows_per_batch
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -95,7 +95,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """Up to where the next batch reads; `start` if there is nothing new.
+        """Return where the next batch ends; `start` if there is nothing new.
 
         Raises:
             NotDone: Cassandra does not answer.
@@ -116,7 +116,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bound(
         self, spec: LogSpec, positions: dict[int, int], end: int, now_us: int, most: int | None
     ) -> int | None:
-        """The id with which a batch is full, or the end; None if there is no record up to there."""
+        """Return the id with which a batch is full, or the end; None if no record stands before the end."""
         driver = session(self._options.settings).driver
         merge, count = Merge(spec, positions, self._known, ids_only=True), 0
         while (more := driver.run(merge.more(spec, end, now_us))) is not None:
@@ -130,13 +130,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        """What is stable now, for the query's progress."""
+        """Return what is stable now, for the query's progress."""
         spec = self._spec
         return self._offsets(spec, dict.fromkeys(range(spec.partitions), spec.horizon(self._now_us())))
 
     @brief
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        """One task for each partition of the log, whether it holds records or not.
+        """Plan one task for each partition of the log, whether it holds records or not.
 
         Raises:
             PositionExpired: records behind `start` may be forgotten, and `failOnDataLoss` is not "false".
@@ -166,7 +166,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def _positions(self, spec: LogSpec, start: Offsets, now_us: int) -> dict[int, int]:
-        """Where each partition is read from; one that is new since then from its beginning.
+        """Return where each partition is read from; a new partition from its beginning.
 
         Raises:
             PositionExpired: as `partitions`.
@@ -206,7 +206,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ── reading ──
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What a task reads. Uses nothing that planning has learned.
+        """Read a task, without anything that planning has learned.
 
         Raises:
             NotDone: Cassandra does not answer; Spark tries the task again.
@@ -216,7 +216,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return records.read(session(self._options.settings), partition, self._columns)
 
     def commit(self, end: Offsets) -> None:
-        """Nothing: offsets are the query's, and a log forgets by time alone.
+        """Do nothing: offsets are the query's, and a log forgets by time alone.
 
-        So it does no harm that Spark leaves out the last one under Trigger.AvailableNow.
+        So it does no harm that Spark leaves out the last commit under Trigger.AvailableNow.
         """

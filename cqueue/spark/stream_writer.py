@@ -23,8 +23,7 @@ from cqueue.spark.options import RESEND, WriteOptions
 from cqueue.spark.pace import Pace
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
-from cqueue.spark.sink import LogSink, QueueSink, Sink, write
-from cqueue.spark.writer import Report
+from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
 
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
@@ -51,7 +50,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         else:
             LogSink(side, options)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Store one task's rows of one batch; those that an earlier try has stored are not stored again.
 
         Raises:
@@ -69,8 +68,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         rate = self._options.rate
         pace = None if rate is None else Pace(side, f"{self._run}/{batch}", rate)
         sink = self._sink(side, work, context.partitionId(), begun)
-        written = write(sink, iterator, pace)
-        return Report(written.rows, written.stored)
+        return write(sink, iterator, pace)
 
     def _sink(self, side: SparkSide, work: str, task: int, begun: FirstTry) -> Sink:
         if self._options.kind == "queue":
@@ -86,7 +84,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return LogSink(side, self._options, prefix=prefix, seen=frozenset(seen))
 
     def _queue_sink(self, side: SparkSide, work: str, begun: FirstTry) -> Sink:
-        """Messages whose times and ids follow from when the batch was tried first."""
+        """Make a sink of messages whose times and ids follow from when the batch was tried first."""
         spec, now_us = side.queues.entry(self._options.name).spec, side.driver.clock.now_us()
         due_us = begun.at_us
         stale = now_us + 4 * spec.settle_us > due_us + spec.gc_grace_us
@@ -95,19 +93,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
             due_us = now_us
         return QueueSink(side, self._options, work=work, due_us=due_us)
 
-    def commit(self, messages: list[Report | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All rows of the batch are stored already."""
-        stored = sum(message.stored for message in messages if message is not None)
-        _log.info("spark_batch_written", extra={"batch": batchId, "stored": stored})
+    def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Log how many rows the batch has stored."""
+        _log.info("spark_batch_written", extra={"batch": batchId, "stored": stored_by(messages)})
 
-    def abort(self, messages: list[Report | None], batchId: int) -> None:  # noqa: N803
-        """What is stored stays: the batch is repeated, and stores what is missing."""
-        stored = sum(message.stored for message in messages if message is not None)
-        _log.warning("spark_batch_aborted", extra={"batch": batchId, "stored_at_least": stored})
+    def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
+        """Log what the batch has stored, which stays: the batch is repeated, and stores what is missing."""
+        extra = {"batch": batchId, "stored_at_least": stored_by(messages)}
+        _log.warning("spark_batch_aborted", extra=extra)
 
 
 def _target(side: SparkSide, options: WriteOptions) -> str:
-    """The target's name in partition keys: one that was deleted and made again is another one."""
+    """Return the target's name in partition keys, which differs once the target is made again."""
     if options.kind == "queue":
         return side.queues.entry(options.name).spec.partition
     return side.logs.entry(options.name).spec.partition

@@ -1,4 +1,4 @@
-"""What can be read: the columns of each view, for Spark and for Arrow.
+"""The columns of each view, for Spark and for Arrow.
 
 Both schemas are made here, side by side, because Spark takes Arrow batches as they are: a column whose unit
 or order differs in a single batch is an error at best.
@@ -107,7 +107,7 @@ QUEUE_VIEWS: Final = (MESSAGES, DEAD, INFLIGHT, SHARDS)
 
 
 def spark_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
-    """The columns of a view, all of them or those named, in that order.
+    """Return the columns of a view, all or those named, in that order.
 
     Raises:
         ConfigError: the view has no such column.
@@ -121,7 +121,7 @@ def spark_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
 
 
 def columns_of(view: str, schema: StructType) -> tuple[str, ...]:
-    """The names of the columns that a reader is to give.
+    """Return the names of the columns that a reader is to give.
 
     Raises:
         ConfigError: the schema asks for what the view has not, or as another type.
@@ -137,6 +137,6 @@ def columns_of(view: str, schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(view: str, columns: Sequence[str]) -> pa.Schema:
-    """The same columns in Arrow: times in µs and UTC, whatever the session's time zone."""
+    """Return columns of a view in Arrow: times in µs and UTC, whatever the session's time zone."""
     known = dict(VIEWS[view])
     return pa.schema([pa.field(name, _ARROW[known[name].simpleString()]) for name in columns])

@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from cqueue.errors import ConfigError
@@ -22,17 +21,9 @@ from cqueue.spark.options import WriteOptions
 from cqueue.spark.pace import Pace
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
-from cqueue.spark.sink import LogSink, QueueSink, Sink, write
+from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
 
 _log = logging.getLogger("cqueue.spark")
-
-
-@dataclass
-class Report(WriterCommitMessage):
-    """What a task tells the driver."""
-
-    rows: int
-    stored: int
 
 
 class Writer(DataSourceArrowWriter):
@@ -53,7 +44,7 @@ class Writer(DataSourceArrowWriter):
         self._began_us = side.driver.clock.now_us()
         self._sink(side, first=True)  # raises what is wrong with the target
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Store one task's rows.
 
         Raises:
@@ -64,8 +55,7 @@ class Writer(DataSourceArrowWriter):
         rate = self._options.rate
         pace = None if rate is None else Pace(side, self._job, rate)
         sink = self._sink(side, first=context is None or context.attemptNumber() == 0)
-        written = write(sink, iterator, pace)
-        return Report(written.rows, written.stored)
+        return write(sink, iterator, pace)
 
     def _sink(self, side: SparkSide, *, first: bool) -> Sink:
         options = self._options
@@ -76,7 +66,7 @@ class Writer(DataSourceArrowWriter):
         return LogSink(side, options, prefix="", seen=self._seen(side, first=first))
 
     def _seen(self, side: SparkSide, *, first: bool) -> frozenset[bytes]:
-        """Marks of earlier runs; when the task itself is repeated, those of this run as well."""
+        """Return marks of earlier runs; for a repeated task, those of this run as well."""
         if TaskContext.get() is None:
             return frozenset()
         spec = side.logs.entry(self._options.name).spec
@@ -87,15 +77,15 @@ class Writer(DataSourceArrowWriter):
         since_us = self._options.rerun_since_us or 0
         return frozenset(ledger.marks(side, spec, since_us, until_us, ""))
 
-    def commit(self, messages: list[Report | None]) -> None:
-        """All tasks have stored their rows; say how many."""
-        stored = sum(message.stored for message in messages if message is not None)
-        _log.info("spark_written", extra={"target": self._options.name, "stored": stored})
+    def commit(self, messages: list[Written | None]) -> None:
+        """Log how many rows all tasks have stored."""
+        extra = {"target": self._options.name, "stored": stored_by(messages)}
+        _log.info("spark_written", extra=extra)
 
-    def abort(self, messages: list[Report | None]) -> None:
-        """Some task failed. What is stored stays."""
-        stored = sum(message.stored for message in messages if message is not None)
-        _log.warning("spark_write_aborted", extra={"target": self._options.name, "stored_at_least": stored})
+    def abort(self, messages: list[Written | None]) -> None:
+        """Log what was stored before a task failed; it stays."""
+        extra = {"target": self._options.name, "stored_at_least": stored_by(messages)}
+        _log.warning("spark_write_aborted", extra=extra)
 
 
 def _check_due(schema: StructType, options: WriteOptions) -> None:

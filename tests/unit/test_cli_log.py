@@ -9,7 +9,7 @@ import pytest
 
 from cqueue import Follower, Log, LogConfig, Record, connect, ids
 from cqueue.cli import log_read
-from cqueue.cli.log_view import RecordPrinter
+from cqueue.cli.render import BodyPrinter
 from cqueue.errors import AppendUnknown, BodyTooLarge, Unavailable
 from cqueue.log.protocol.spec import LogSpec
 
@@ -334,7 +334,7 @@ def test_scan_writes_a_file_for_data_frames(cli, tmp_path, kind):
 
 def interrupt_after(monkeypatch, count):
     """Ctrl-C once so many records have been printed."""
-    record, printed = RecordPrinter.record, []
+    record, printed = BodyPrinter.print, []
 
     def printing(self, one):
         record(self, one)
@@ -342,7 +342,7 @@ def interrupt_after(monkeypatch, count):
         if len(printed) == count:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(RecordPrinter, "record", printing)
+    monkeypatch.setattr(BodyPrinter, "print", printing)
 
 
 @pytest.mark.parametrize("latency", [(), ("--low-latency",)])

@@ -11,7 +11,7 @@ import pytest
 from cqueue import Consumer, Queue, connect
 from cqueue.cli import receive as receive_command
 from cqueue.cli import send_lines
-from cqueue.cli.message_view import Printer
+from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import counted
 from cqueue.errors import AckUnknown, BodyTooLarge, LeaseLost, SendUnknown, Unavailable
 
@@ -342,7 +342,7 @@ def test_follow_goes_on_until_ctrl_c(cli, monkeypatch):
 
 def test_ctrl_c_between_printing_and_acking_waits_for_the_ack(cli, monkeypatch):
     """Nothing is printed and yet delivered again."""
-    interrupt_in(monkeypatch, Printer, "received", times=1)
+    interrupt_in(monkeypatch, BodyPrinter, "print", times=1)
     cli("send", "q", "x")
     said = cli("receive", "q", "--max", "1")
     assert (said.code, said.out) == (130, "x\n")
@@ -368,7 +368,7 @@ def test_a_closed_pipe_acks_nothing_that_was_not_taken(cli, monkeypatch):
         raise BrokenPipeError(32, "Broken pipe")
 
     cli("send", "q", "x")
-    monkeypatch.setattr(Printer, "received", closed)
+    monkeypatch.setattr(BodyPrinter, "print", closed)
     said = cli("receive", "q")
     assert said.code == 1
     assert "0 messages printed" in said.err

@@ -1,4 +1,4 @@
-"""A log to Parquet files by day, as often as one likes: each run adds what has become stable since the last.
+"""Archive a log to Parquet files by day: each run adds the records that became stable since the last.
 
 The commit is a manifest (see `cqueue.spark.jobs.manifest`), so a run that breaks at any point adds all or
 nothing: what it had committed the next run finishes, what it had not is read again. Readers that know no
@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -19,9 +19,11 @@ from cqueue.errors import BadInput, NotDone
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs import manifest as manifests
+from cqueue.spark.jobs.checks import check_aware, check_count
 from cqueue.spark.jobs.failures import reading
 from cqueue.spark.jobs.files import Files
 from cqueue.spark.jobs.manifest import STAGING, Manifest, Part
+from cqueue.spark.jobs.source import source
 from cqueue.spark.jobs.summary import Summary, timed
 from cqueue.spark.views import LOG, spark_schema
 
@@ -38,14 +40,14 @@ _DAY = "date_from_unix_date(cast(floor(unix_micros(time) / 86400000000) as int))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """What to keep, and where.
+    """The options of an archive job.
 
     Attributes:
         log: the log's name.
         path: a directory that holds this log only; made if it does not exist.
         url: of the cluster; None takes `CQUEUE_URL`.
         until: records before this time (aware); None, or a time that is not stable yet: all that is stable.
-        file_rows: at most so many in a file, from 1 on.
+        file_rows: rows of a file at most, from 1 on.
 
     Raises:
         BadInput: a time without a zone, or no rows.
@@ -59,15 +61,13 @@ class Archive:
 
     def __post_init__(self) -> None:
         """Check each field."""
-        if self.until is not None and self.until.tzinfo is None:
-            raise BadInput(f"until is {self.until}, without a time zone; give an aware datetime")
-        if not isinstance(self.file_rows, int) or self.file_rows < 1:
-            raise BadInput(f"file_rows is {self.file_rows!r}; it takes a whole number from 1 on")
+        check_aware("until", self.until)
+        check_count("file_rows", self.file_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """What a run is to add: `since` <= time < `until`; None: from the start."""
+    """The records that a run is to add: `since` <= time < `until`; None: from the start."""
 
     number: int
     log: str
@@ -121,7 +121,7 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
 
 
 def load(spark: SparkSession, path: str) -> DataFrame:
-    """The archive's records, with the columns of the view `log`.
+    """Load the archive's records, with the columns of the view `log`.
 
     Raises:
         BadInput: there is no archive, or a file of it is gone.
@@ -165,7 +165,7 @@ def _known(files: Files) -> list[Manifest]:
 
 
 def _parts(files: Files) -> list[Part]:
-    """All files of the archive; those of a run that broke off behind its commit get their names first."""
+    """Return all files of the archive; first name those of a run that broke off behind its commit."""
     known = _known(files)
     manifests.finish(files, known[-1])
     return [part for manifest in known for part in manifest.parts]
@@ -175,7 +175,7 @@ def _parts(files: Files) -> list[Part]:
 
 
 def _spec(job: Archive) -> tuple[LogSpec, int]:
-    """The log, and the cluster's time in µs since 1970."""
+    """Return the log, and the cluster's time in µs since 1970."""
     side = session.session(load_settings(job.url))
     return side.logs.entry(job.log).spec, side.driver.clock.now_us()
 
@@ -198,12 +198,9 @@ def _stretch(job: Archive, spec: LogSpec, now_us: int, known: list[Manifest]) ->
 
 
 def _read(spark: SparkSession, job: Archive, stretch: _Stretch) -> DataFrame:
-    given: dict[str, Any] = {"log": job.log, "until": stretch.until.isoformat()}
-    if job.url is not None:
-        given["url"] = job.url
-    if stretch.since is not None and not stretch.gap:
-        given["since"] = stretch.since.isoformat()
-    return spark.read.format("cqueue").options(**given).load().withColumn("day", F.expr(_DAY))
+    since = None if stretch.since is None or stretch.gap else stretch.since.isoformat()
+    rows = source(spark, log=job.log, url=job.url, since=since, until=stretch.until.isoformat())
+    return rows.withColumn("day", F.expr(_DAY))
 
 
 def _count(rows: DataFrame) -> list[Part]:
@@ -254,7 +251,7 @@ def _write(files: Files, staging: str, rows: DataFrame, file_rows: int) -> None:
 
 
 def _staged(spark: SparkSession, files: Files, staging: str, number: int) -> tuple[Part, ...]:
-    """The files as they are, counted and summed by reading them."""
+    """Return the files that were written, counted and summed by reading them."""
     written = spark.read.schema(spark_schema(LOG)).parquet(files.full(staging))
     with reading("what was written cannot be read", NotDone):
         counts = written.groupBy("_metadata.file_path").count().collect()
@@ -269,5 +266,5 @@ def _staged(spark: SparkSession, files: Files, staging: str, number: int) -> tup
 
 
 def _day(path: str) -> str:
-    """The directory of a day: `day=2026-01-31`."""
+    """Return the directory of a file's day: `day=2026-01-31`."""
     return path.split("/")[-2]

@@ -1,4 +1,4 @@
-"""Rows against the keys that a queue or a log has already: what is new, once each, is written.
+"""Write rows with new keys, once each: keys that neither a queue or a log nor another row has.
 
 Keys of a queue are those of the messages that are in it now; whether a message was there and is done, no
 queue remembers. Keys of a log are those of all records that it still has, or of those since a time.
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput
 from cqueue.spark.jobs import target as targets
+from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.failures import reading
+from cqueue.spark.jobs.source import kept, source
 from cqueue.spark.jobs.summary import Summary, timed
 from cqueue.spark.jobs.target import Target
 
@@ -27,7 +28,7 @@ KEY = "cqueue_job_key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedup:
-    """Whose keys count, and where new rows go.
+    """The options of a dedup job: whose keys count, and where new rows go.
 
     Attributes:
         target: the queue or log that new rows are written to; its column `key` says what a row's key is, so
@@ -45,8 +46,7 @@ class Dedup:
 
     def __post_init__(self) -> None:
         """Check what fits together."""
-        if self.since is not None and self.since.tzinfo is None:
-            raise BadInput(f"since is {self.since}, without a time zone; give an aware datetime")
+        check_aware("since", self.since)
         if any(kind not in {"queue", "log"} for kind, _ in self.against):
             raise BadInput(f"against is {self.against!r}; it takes ('queue' or 'log', name)")
 
@@ -71,15 +71,12 @@ def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = Fal
         _check_keys(shaped)
         total = targets.check(shaped, job.target)
         once = shaped.dropDuplicates(["key"])
-        fresh = once.join(known_keys(spark, job), once["key"] == F.col(KEY), "left_anti")
-        # Kept, because what is new must not change between counting and writing.
-        fresh = fresh.persist(StorageLevel.DISK_ONLY)
-        try:
+        unknown = once.join(known_keys(spark, job), once["key"] == F.col(KEY), "left_anti")
+        # The new rows must not change between counting and writing.
+        with kept(unknown) as rows_to_write:
             with reading("the keys cannot be read"):
-                distinct, new = once.count(), fresh.count()
-            written = new if dry_run else targets.write(fresh, job.target)
-        finally:
-            fresh.unpersist()
+                distinct, new = once.count(), rows_to_write.count()
+            written = new if dry_run else targets.write(rows_to_write, job.target)
     return Summary(
         job="dedup",
         dry_run=dry_run,
@@ -96,7 +93,7 @@ def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = Fal
 
 
 def known_keys(spark: SparkSession, job: Dedup) -> DataFrame:
-    """The keys that are there, each once."""
+    """Return the keys that the queues and logs have, each once."""
     places = dict.fromkeys([(job.target.kind, job.target.name), *job.against])
     found = [_keys(spark, job, kind, name) for kind, name in places]
     keys = found[0]
@@ -106,12 +103,9 @@ def known_keys(spark: SparkSession, job: Dedup) -> DataFrame:
 
 
 def _keys(spark: SparkSession, job: Dedup, kind: str, name: str) -> DataFrame:
-    options = {kind: name, "columns": "key"}
-    if job.target.url is not None:
-        options["url"] = job.target.url
-    if job.since is not None and kind == "log":
-        options["since"] = job.since.isoformat()
-    return spark.read.format("cqueue").options(**options).load().select(F.col("key").alias(KEY))
+    since = None if job.since is None or kind == "queue" else job.since.isoformat()
+    rows = source(spark, **{kind: name}, columns="key", url=job.target.url, since=since)
+    return rows.select(F.col("key").alias(KEY))
 
 
 def _check_keys(shaped: DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Files to a queue: each row of Parquet, CSV, JSON or text becomes a message."""
+"""Send files to a queue: each row of Parquet, CSV, JSON or text becomes a message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueue:
-    """What to read, and where it goes.
+    """The options of an enqueue job: files, and where their rows go.
 
     Attributes:
         paths: files or directories, as Spark takes them.
@@ -75,7 +75,7 @@ def run(spark: SparkSession, job: Enqueue, *, dry_run: bool = False) -> Summary:
 
 
 def read(spark: SparkSession, job: Enqueue) -> DataFrame:
-    """The rows of the files.
+    """Read the rows of the files.
 
     Raises:
         BadInput: there is no such file, or no such format.
@@ -89,10 +89,10 @@ def read(spark: SparkSession, job: Enqueue) -> DataFrame:
 
 
 def filtered(rows: DataFrame, predicate: str) -> DataFrame:
-    """The rows that the predicate holds for.
+    """Return the rows that the predicate holds for.
 
     Raises:
-        BadInput: it is no SQL, or names a column that is not there.
+        BadInput: the predicate is no SQL, or names a column that the rows do not have.
     """
     with reading(f"{predicate!r} cannot be used"):
         return rows.where(predicate)

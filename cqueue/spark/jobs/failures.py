@@ -1,4 +1,4 @@
-"""What went wrong, out of what Spark says of it.
+"""Find the error that counts in what Spark reports.
 
 An error of a task reaches the driver as text, inside an error of Java's, with two traces around it. The last
 line of it that names an error of ours says which one it was.
@@ -24,7 +24,7 @@ _CALL = re.compile(r"^An error occurred while calling \S+\n: [\w.$]+: ")
 
 @contextmanager
 def reading(what: str, kind: type[CqueueError] = BadInput) -> Iterator[None]:
-    """Nothing that counts is written in this block.
+    """Translate errors of Spark in a block that writes nothing.
 
     Raises:
         BadInput, or another `kind`: Spark cannot do this with what it was given.
@@ -38,7 +38,7 @@ def reading(what: str, kind: type[CqueueError] = BadInput) -> Iterator[None]:
 
 @contextmanager
 def writing(what: str, again: str) -> Iterator[None]:
-    """Something is written in this block; when it fails, part of it may be.
+    """Translate errors of Spark in a block that writes; a block that fails may have written a part.
 
     Raises:
         BadInput: a task refused a row; other rows may be stored.
@@ -53,7 +53,7 @@ def writing(what: str, again: str) -> Iterator[None]:
 
 
 def ours(exc: BaseException) -> CqueueError | None:
-    """The error of this library that a task raised, if it was one."""
+    """Return the error of this library that a task raised, if any."""
     found = _OURS.findall(str(exc))
     if not found:
         return None
@@ -63,7 +63,7 @@ def ours(exc: BaseException) -> CqueueError | None:
 
 
 def gist(exc: BaseException) -> str:
-    """What Spark says was wrong, without its plan and traces."""
+    """Return Spark's message, without its plan and traces."""
     text = _CALL.sub("", str(exc).strip())
     causes = _CAUSE.findall(text)
     first = text.partition("\n")[0]

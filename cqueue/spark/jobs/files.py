@@ -1,6 +1,6 @@
-"""Files below one directory, through Hadoop's file systems: what Spark writes to, jobs can look after.
+"""Files below one directory, through Hadoop's file systems, so that jobs can manage what Spark writes.
 
-So an archive may lie wherever Spark's own files may (`file:`, `hdfs:`, `s3a:`). Names are relative to the
+An archive may lie wherever Spark's own files may (`file:`, `hdfs:`, `s3a:`). Names are relative to the
 directory, with slashes.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONTROL = "_cqueue"
-"""Where jobs keep their own files; Spark and others leave out names that begin with `_`."""
+"""The directory of the jobs' own files; Spark and others leave out names that begin with `_`."""
 
 
 class Files:
@@ -50,21 +50,21 @@ class Files:
             raise BadInput(f"{root} cannot be used: {_cause(exc)}") from exc
 
     def full(self, path: str) -> str:
-        """The path as Spark takes it."""
+        """Return the path as Spark takes it."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
+        """Return whether there is a file or directory."""
         return bool(self._system.exists(self._path(path)))
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, in order; none if it does not exist."""
+        """Return the names in a directory, in order; none if it does not exist."""
         if not self.exists(path):
             return []
         return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._path(path)))
 
     def read(self, path: str) -> str:
-        """A text file, whole.
+        """Read a text file, whole.
 
         Raises:
             BadInput: it cannot be read, or is damaged.
@@ -106,7 +106,7 @@ class Files:
         self._system.delete(self._path(path), True)
 
     def sha256(self, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """(Bytes, SHA-256 in hex) of files below 2 GiB, computed by tasks; files that cannot be read lack."""
+        """Return (bytes, SHA-256 in hex) of files below 2 GiB, computed by tasks; without unreadable ones."""
         found = {self.full(path): path for path in paths}
         if not found:
             return {}
@@ -120,7 +120,7 @@ class Files:
         return {found[_same_form(row.path, self.root)]: (row.length, row.digest) for row in rows}
 
     def relative(self, full: str) -> str:
-        """The relative path of a file's `_metadata.file_path`, which is encoded as a URL is."""
+        """Return the relative path of a file's `_metadata.file_path`, which is encoded as a URL is."""
         return unquote(_same_form(full, self.root)).removeprefix(self.root.rstrip("/") + "/")
 
     def _path(self, path: str) -> Any:
@@ -131,7 +131,7 @@ class Files:
 
 
 def _same_form(path: str, root: str) -> str:
-    """`file:///a` as `file:/a`, if the root is written so: Hadoop and Spark write both."""
+    """Write `file:///a` as `file:/a` if the root is written so: Hadoop and Spark write both."""
     if path.startswith("file:///") and not root.startswith("file:///"):
         return "file:/" + path.removeprefix("file:///")
     return path

@@ -27,7 +27,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Redriver:
-    """What a task does with the ids of letters. Goes to other processes, so it holds values only.
+    """Redrives letters by their ids, in a task. Goes to other processes, so it holds values only.
 
     now_us: when the job began, µs since 1970. period_us: half of gc_grace; see `letters.due_us`.
     """
@@ -38,7 +38,7 @@ class Redriver:
     period_us: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Redrive the letters whose ids stand in the first column; what became of them, by error."""
+        """Redrive the letters whose ids stand in the first column; count the outcomes, by error."""
         side = session.session(self.settings)
         sent = gone = 0
         errors: Counter[str] = Counter()
@@ -56,7 +56,7 @@ class Redriver:
         yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
     def redrive(self, side: SparkSide, wanted: Sequence[str]) -> list[letters.Outcome]:
-        """What became of those letters that are still there."""
+        """Redrive those letters that are still there; return their outcomes."""
         found = letters.look(side.driver, wanted)
         return letters.send_back(
             side.driver, side.producer(self.queue), found, now_us=self.now_us, period_us=self.period_us

@@ -1,7 +1,7 @@
-"""What an archive holds: one manifest for each run that added something, numbered without gaps.
+"""The manifests of an archive: one for each run that added something, numbered without gaps.
 
 A manifest is the run's commit. It says what its files will be called before they get these names, so that
-whoever finds it can finish the run; and as only one run can create a manifest of a number, of two runs at
+any later run can finish the run; and as only one run can create a manifest of a number, of two runs at
 the same time one adds its files and the other none. Files that stand in no manifest belong to nothing.
 
     <archive>/day=2026-01-31/00000007-00000.parquet     data, which any reader of Parquet finds
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one run added: all records of a log with `since` <= time < `until`.
+    """The records that one run added: all of a log with `since` <= time < `until`.
 
     Attributes:
         number: from 1 on.
@@ -57,21 +57,21 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Of all files."""
+        """Count the rows of all files."""
         return sum(part.rows for part in self.parts)
 
     def to_json(self) -> str:
-        """As stored."""
+        """Return the manifest as it is stored."""
         fields = {**asdict(self), "format": FORMAT, "rows": self.rows}
         times = {"since": self.since and self.since.isoformat(), "until": self.until.isoformat()}
         return json.dumps({**fields, **times}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """As it was stored.
+        """Parse a stored manifest.
 
         Raises:
-            BadInput: it is no manifest, or one of a newer version of this library.
+            BadInput: the text is no manifest, or one of a newer version of this library.
         """
         try:
             found: dict[str, Any] = json.loads(text)
@@ -91,7 +91,7 @@ class Manifest:
 
 
 def load(files: Files) -> list[Manifest]:
-    """All manifests in order.
+    """Load all manifests in order.
 
     Raises:
         BadInput: one is missing, or cannot be read.
@@ -114,7 +114,7 @@ def commit(files: Files, manifest: Manifest) -> None:
 
 
 def finish(files: Files, manifest: Manifest, *, strict: bool = True) -> int:
-    """Give files of a committed run their names, as far as that was not done; how many.
+    """Give files of a committed run their names, where that was not done; return how many.
 
     Raises:
         BadInput: with `strict`, a file is gone.
@@ -133,7 +133,7 @@ def finish(files: Files, manifest: Manifest, *, strict: bool = True) -> int:
 
 
 def clear_staging(files: Files, last: int) -> None:
-    """Delete what runs up to this number have left: their files are moved, or will never count."""
+    """Delete the staged files of runs up to this number: those are moved, or will never count."""
     for name in files.names(STAGING):
         number = name.partition("-")[0]
         if number.isdigit() and int(number) <= last:

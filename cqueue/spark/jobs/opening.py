@@ -1,4 +1,4 @@
-"""The Spark session of a job, and how far its stages are.
+"""The Spark session of a job, and the progress of its stages.
 
 A job gets its session from the caller; this makes the one of the command line. Under spark-submit master and
 settings are those of the submit.
@@ -30,17 +30,17 @@ SETTINGS = {
 }
 
 LOGGERS_OF_MISTAKES = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""They print a query's error with all its traces, as JSON, before it is raised."""
+"""Loggers that print a query's error with all its traces, as JSON, before it is raised."""
 
 Tell = Callable[[float], None]
-"""Told how much of the tasks that Spark knows of is done, 0 to 1."""
+"""Called with the part of Spark's known tasks that is done, 0 to 1."""
 
 
 @contextmanager
 def opened(
     name: str, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A Spark session that ends with the block.
+    """Open a Spark session that ends with the block.
 
     master: as Spark takes it; None takes that of spark-submit or of Spark's configuration, or `local[*]`.
     conf: more settings.

@@ -1,4 +1,4 @@
-"""Dead letters back to their queue: those that a SQL predicate picks.
+"""Send dead letters back to their queue: those that a SQL predicate picks.
 
 Each is sent first, under an id derived from its own, and deleted only then: it is never in neither queue,
 and a run that broke off is run again without making copies. That holds for half of gc_grace from the letter's
@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.client import connect
@@ -19,9 +18,11 @@ from cqueue.errors import BadInput
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
+from cqueue.spark.jobs.checks import check_count
 from cqueue.spark.jobs.enqueue import filtered
 from cqueue.spark.jobs.failures import reading, writing
 from cqueue.spark.jobs.letters import COLUMNS, Redriver
+from cqueue.spark.jobs.source import kept, source
 from cqueue.spark.jobs.summary import Summary, timed
 from cqueue.spark.jobs.target import take_derived
 
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive:
-    """Which letters go where.
+    """The options of a redrive job: which letters go where.
 
     Attributes:
         queue: the queue whose letters they are, without `.dead`.
         url: of the cluster; None takes `CQUEUE_URL`.
         where: a SQL predicate over the columns of the view `dead`, such as `reason like 'Timeout%'`.
         to: another queue to send them to.
-        limit: at most so many, the oldest first; from 1 on.
+        limit: letters at most, the oldest first; from 1 on.
 
     Raises:
         BadInput: the name of a dead-letter queue, or a limit below 1.
@@ -55,8 +56,7 @@ class Redrive:
         for name in (self.queue, self.to):
             if name is not None and name.endswith(DEAD_SUFFIX):
                 raise BadInput(f"{name} is a dead-letter queue; name the queue that its messages came from")
-        if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
-            raise BadInput(f"limit is {self.limit!r}; it takes a whole number from 1 on")
+        check_count("limit", self.limit)
 
 
 def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
@@ -73,17 +73,15 @@ def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
     to = job.to or job.queue
     with timed() as watch:
         _ready(job, to, dry_run=dry_run)
-        wanted = _wanted(spark, job).persist(StorageLevel.DISK_ONLY)
-        held = _source(spark, job, "inflight", suffix=DEAD_SUFFIX).select("id").distinct()
-        free = wanted.join(F.broadcast(held), "id", "left_anti")
-        picked = (free if job.limit is None else free.orderBy("due").limit(job.limit)).select("id")
-        try:
+        with kept(_wanted(spark, job)) as wanted:
+            held = source(spark, queue=job.queue + DEAD_SUFFIX, view="inflight", url=job.url)
+            held = held.select("id").distinct()
+            free = wanted.join(F.broadcast(held), "id", "left_anti")
+            picked = (free if job.limit is None else free.orderBy("due").limit(job.limit)).select("id")
             with reading("dead letters cannot be read"):
-                total, matching = _source(spark, job, "dead", columns="id").count(), wanted.count()
-                kept = held.count()
+                total, matching = _letters(spark, job, columns="id").count(), wanted.count()
+                staying = held.count()
             done = {"sent": picked.count()} if dry_run else _redrive(picked, _redriver(job, to))
-        finally:
-            wanted.unpersist()
     sent = int(done.pop("sent", 0))
     return Summary(
         job="redrive",
@@ -92,7 +90,7 @@ def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
         written=sent,
         skipped=total - matching,
         seconds=watch.seconds,
-        details={"queue": job.queue, "to": to, "held": kept, "failed": done},
+        details={"queue": job.queue, "to": to, "held": staying, "failed": done},
     )
 
 
@@ -105,21 +103,14 @@ def _ready(job: Redrive, to: str, *, dry_run: bool) -> None:
 
 
 def _wanted(spark: SparkSession, job: Redrive) -> DataFrame:
-    """Ids and times of the letters that the predicate picks; only for a predicate the rest is read."""
+    """Return ids and times of the letters that the predicate picks; only a predicate needs the rest."""
     if job.where is None:
-        return _source(spark, job, "dead", columns="id,due")
-    return filtered(_source(spark, job, "dead"), job.where).select("id", "due")
+        return _letters(spark, job, columns="id,due")
+    return filtered(_letters(spark, job), job.where).select("id", "due")
 
 
-def _source(
-    spark: SparkSession, job: Redrive, view: str, *, suffix: str = "", columns: str | None = None
-) -> DataFrame:
-    options = {"queue": job.queue + suffix, "view": view}
-    if columns is not None:
-        options["columns"] = columns
-    if job.url is not None:
-        options["url"] = job.url
-    return spark.read.format("cqueue").options(**options).load()
+def _letters(spark: SparkSession, job: Redrive, columns: str | None = None) -> DataFrame:
+    return source(spark, queue=job.queue, view="dead", columns=columns, url=job.url)
 
 
 def _redriver(job: Redrive, to: str) -> Redriver:
@@ -129,7 +120,7 @@ def _redriver(job: Redrive, to: str) -> Redriver:
 
 
 def _redrive(picked: DataFrame, redriver: Redriver) -> dict[str, int]:
-    """How many were `sent`, and how many failed by error."""
+    """Redrive the letters; count those `sent`, and those that failed by error."""
     with writing("the redrive", "Run it again: nothing is sent twice, and nothing is lost."):
         rows = picked.mapInArrow(redriver, COLUMNS).groupBy("error").sum("sent", "failed").collect()
     return {"sent" if row[0] is None else row[0]: row[1] if row[0] is None else row[2] for row in rows}

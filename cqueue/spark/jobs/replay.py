@@ -37,7 +37,7 @@ _HEADERS = f"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What to send again, and where to.
+    """The options of a replay: the records, and where to send them.
 
     Attributes:
         path: the archive's directory.

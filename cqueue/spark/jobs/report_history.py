@@ -12,13 +12,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput
-from cqueue.spark.jobs.report import Table, kept, plain
-from cqueue.spark.jobs.report_tables import percentiles
+from cqueue.spark.jobs.report_tables import Report, Table, percentiles, plain
+from cqueue.spark.jobs.source import kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from cqueue.spark.jobs.report import Report
 
 _SCHEMA = """
     operation string, phase string, call bigint, process string, mono_ns bigint,
@@ -28,20 +26,18 @@ _CALL = ["process", "call"]
 
 
 def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
-    """How many lines there are, and all tables of the report.
+    """Return the number of lines, and all tables of the report.
 
     Raises:
         BadInput: a file that is not there, or is no history.
     """
-    lines = kept(spark.read.schema(_SCHEMA).json(list(job.history)).where("operation is not null"))
-    try:
+    with kept(spark.read.schema(_SCHEMA).json(list(job.history)).where("operation is not null")) as lines:
         total = lines.count()
         if not total:
             raise BadInput(f"{', '.join(job.history)} holds no history")
-        calls, sent, delivered = _calls(lines), _sent(lines), _times(lines, "receive", "ok")
-        acked = _times(lines, "ack", "invoke")
-        found = [
-            _durations(calls),
+        sent, delivered, acked = _sent(lines), _times(lines, "receive", "ok"), _times(lines, "ack", "invoke")
+        return total, [
+            _durations(_calls(lines)),
             percentiles(
                 delivered.join(sent, "id"),
                 _seconds("sent_ns", "receive_ns"),
@@ -53,13 +49,10 @@ def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
                 "From delivery to the first ack",
             ),
         ]
-    finally:
-        lines.unpersist()
-    return total, found
 
 
 def _calls(lines: DataFrame) -> DataFrame:
-    """Beginnings with their ends, of which a process that was killed leaves none."""
+    """Join the beginnings of calls with their ends; a call of a killed process has none."""
     begun = lines.where("phase = 'invoke'").select(*_CALL, "operation", F.col("mono_ns").alias("began_ns"))
     ended = lines.where("phase != 'invoke'").select(*_CALL, "phase", F.col("mono_ns").alias("ended_ns"))
     return begun.join(ended, _CALL, "left")
@@ -81,7 +74,7 @@ def _durations(calls: DataFrame) -> Table:
 
 
 def _sent(lines: DataFrame) -> DataFrame:
-    """When each message's first send was answered."""
+    """Return when each message's first send was answered."""
     each = lines.where("operation = 'send' and phase = 'ok'").select(
         "mono_ns", F.explode("messages").alias("m")
     )
@@ -90,7 +83,7 @@ def _sent(lines: DataFrame) -> DataFrame:
 
 
 def _times(lines: DataFrame, operation: str, phase: str) -> DataFrame:
-    """When each message was first in such a call."""
+    """Return when each message was first in a call of this kind."""
     wanted = lines.where((F.col("operation") == operation) & (F.col("phase") == phase))
     each = wanted.select("mono_ns", F.explode("messages.id").alias("id"))
     return each.groupBy("id").agg(F.min("mono_ns").alias(f"{operation}_ns"))

@@ -8,21 +8,28 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput
 from cqueue.spark.jobs.failures import reading
-from cqueue.spark.jobs.report import Table, kept, plain, share, source
-from cqueue.spark.jobs.report_tables import over_time, percentiles, spread, top
+from cqueue.spark.jobs.report_tables import (
+    Report,
+    Table,
+    over_time,
+    percentiles,
+    plain,
+    share,
+    spread,
+    top,
+    view,
+)
+from cqueue.spark.jobs.source import kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from cqueue.spark.jobs.report import Report
 
 _COLUMNS = ("partition", "time", "topic", "key")
 
 
 def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
-    """How many records there are, and all tables of the report."""
-    records = kept(_records(spark, job))
-    try:
+    """Return the number of records, and all tables of the report."""
+    with kept(_records(spark, job)) as records:
         total, partitions = _partitions(records)
         counts = {row[0]: row[4] for row in partitions.rows}
         found = [
@@ -34,14 +41,12 @@ def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
         ]
         if job.latency is not None:
             found.append(percentiles(records, F.col("latency"), f"Latency: {job.latency}"))
-    finally:
-        records.unpersist()
     return total, found
 
 
 def _records(spark: SparkSession, job: Report) -> DataFrame:
     bounds = {"since": job.since and job.since.isoformat(), "until": job.until and job.until.isoformat()}
-    rows = source(spark, job, **bounds)
+    rows = view(spark, job, **bounds)
     if job.latency is None:
         return rows.select(*_COLUMNS)
     with reading(f"latency {job.latency!r} cannot be used"):

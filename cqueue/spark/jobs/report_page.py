@@ -24,7 +24,7 @@ img { max-width: 100% }
 
 
 def write(report: Reported, file: Path) -> bool:
-    """Write the page; whether it has plots, which matplotlib makes where it is installed.
+    """Write the page; return whether it has plots, which need matplotlib.
 
     Raises:
         BadInput: the file cannot be written.
@@ -48,7 +48,7 @@ def write(report: Reported, file: Path) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A cell's text: numbers with separators."""
+    """Return a cell's text: numbers with separators."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -9,24 +9,30 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
-from cqueue.spark.jobs.report import Table, kept, plain, source
-from cqueue.spark.jobs.report_tables import over_time, percentiles, spread, top
+from cqueue.spark.jobs.report_tables import (
+    Report,
+    Table,
+    over_time,
+    percentiles,
+    plain,
+    spread,
+    top,
+    view,
+)
+from cqueue.spark.jobs.source import kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cqueue.spark.jobs.report import Report
-
 _COLUMNS = "priority,due,sent_at,task,key"
 _REASON = 100
-"""Characters of a reason that count: what follows is often different in each."""
+"""Characters by which reasons are compared; what follows often differs in each letter."""
 
 
 def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
-    """How many messages there are, and all tables of the report."""
+    """Return the number of messages, and all tables of the report."""
     now_us = session.session(load_settings(job.url)).driver.clock.now_us()
-    messages = kept(source(spark, job, columns=_COLUMNS))
-    try:
+    with kept(view(spark, job, columns=_COLUMNS)) as messages:
         age = (F.lit(now_us) - F.unix_micros("due")) / F.lit(1e6)
         total, backlog = _backlog(messages.withColumn("age", age))
         ready = messages.withColumn("age", age).where("age >= 0")
@@ -37,8 +43,6 @@ def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
             top(messages, "task", "Top tasks", job.top),
             top(messages, "key", "Top keys", job.top),
         ]
-    finally:
-        messages.unpersist()
     found += _shards(spark, job)
     found.append(_in_flight(spark, job))
     return total, found + _dead(spark, job)
@@ -67,9 +71,9 @@ def _backlog(messages: DataFrame) -> tuple[int, Table]:
 
 
 def _shards(spark: SparkSession, job: Report) -> list[Table]:
-    """Messages of each shard over all time shards, and how evenly they lie."""
+    """Count the messages of each shard over all time shards, and how even they are."""
     rows = (
-        source(spark, job, view="shards")
+        view(spark, job, view="shards")
         .groupBy("open", "shard")
         .agg(
             F.count(F.lit(1)).alias("wide_rows"),
@@ -100,7 +104,7 @@ def _shards(spark: SparkSession, job: Report) -> list[Table]:
 
 
 def _in_flight(spark: SparkSession, job: Report) -> Table:
-    rows = source(spark, job, view="inflight").groupBy("state", "attempt").count()
+    rows = view(spark, job, view="inflight").groupBy("state", "attempt").count()
     found = tuple(tuple(row) for row in rows.orderBy("state", "attempt").collect())
     return Table("In flight", ("state", "attempt", "messages"), found)
 
@@ -108,12 +112,9 @@ def _in_flight(spark: SparkSession, job: Report) -> Table:
 def _dead(spark: SparkSession, job: Report) -> list[Table]:
     if str(job.queue).endswith(DEAD_SUFFIX):
         return []
-    letters = kept(source(spark, job, view="dead", columns="due,reason"))
-    try:
+    with kept(view(spark, job, view="dead", columns="due,reason")) as letters:
         reasons = letters.withColumn("reason", F.substring("reason", 1, _REASON))
         return [
             top(reasons, "reason", "Dead letters by reason", job.top),
             over_time(letters, "due", "Dead letters by the time of death"),
         ]
-    finally:
-        letters.unpersist()

@@ -1,18 +1,22 @@
-"""Tables that queues and logs have alike: frequent values, spread, percentiles, counts over time."""
+"""The subject of a report, its tables, and those tables that queues and logs have alike."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from cqueue.spark.jobs.report import Table, plain, share
+from cqueue.errors import BadInput
+from cqueue.spark.jobs.source import source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+TOP = 10
+MAX_TOP = 1000
 BARS = 60
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 ACCURACY = 10_000
@@ -20,8 +24,84 @@ ACCURACY = 10_000
 _WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The subject and the options of a report.
+
+    Attributes:
+        queue, log: the name of the one or the other; or
+        history: files that `cqueue.testing` recorded on one machine.
+        url: of the cluster; None takes `CQUEUE_URL`.
+        since, until: of a log, records of this time only; aware.
+        latency: a SQL expression over a log's columns that gives seconds, such as
+            `unix_micros(time) / 1e6 - double(headers['sent'])`: its percentiles are reported.
+        top: how many topics, tasks, keys and reasons, 1 to 1,000.
+
+    Raises:
+        BadInput: not exactly one of queue, log and history, or what does not belong to it.
+    """
+
+    queue: str | None = None
+    log: str | None = None
+    history: tuple[str, ...] = ()
+    url: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    latency: str | None = None
+    top: int = TOP
+
+    def __post_init__(self) -> None:
+        """Check what fits together."""
+        if [self.queue is not None, self.log is not None, bool(self.history)].count(True) != 1:
+            raise BadInput("give a queue, a log or histories to report on, one of them")
+        if self.log is None and (self.since or self.until or self.latency):
+            raise BadInput("since, until and latency are for a log")
+        for bound in (self.since, self.until):
+            if bound is not None and bound.tzinfo is None:
+                raise BadInput(f"{bound} has no time zone; give an aware datetime")
+        if not isinstance(self.top, int) or not 1 <= self.top <= MAX_TOP:
+            raise BadInput(f"top is {self.top!r}; it goes from 1 to {MAX_TOP:,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a report. chart: draw the last column over the first."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    chart: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table for JSON: each row an object."""
+        return {
+            "title": self.title,
+            "rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows],
+        }
+
+
+def view(spark: SparkSession, job: Report, **options: Any) -> DataFrame:
+    """Return a view of the queue or log."""
+    return source(spark, queue=job.queue, log=job.log, url=job.url, **options)
+
+
+def share(count: int, total: int) -> float:
+    """Return the share in percent."""
+    return round(100 * count / total, 1) if total else 0.0
+
+
+def plain(value: Any) -> Any:
+    """Return a value that JSON and people can read: times in UTC to the second, numbers to three digits.
+
+    A time without its zone is one of this process, as Spark gives them.
+    """
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="seconds")
+    return round(value, 3) if isinstance(value, float) else value
+
+
 def top(rows: DataFrame, column: str, title: str, limit: int) -> Table:
-    """The most frequent values of a column, with their share of all rows that have one."""
+    """Count the most frequent values of a column, with their share of all rows that have one."""
     known = rows.where(F.col(column).isNotNull())
     counts = known.groupBy(column).count()
     first = counts.orderBy(F.desc("count"), column).limit(limit).collect()
@@ -31,7 +111,7 @@ def top(rows: DataFrame, column: str, title: str, limit: int) -> Table:
 
 
 def spread(counts: dict[int, int], what: str, title: str) -> Table:
-    """How evenly rows lie in shards or partitions, in one line: 1 is even."""
+    """Compare the rows of shards or partitions, in one line; most / mean of 1 is even."""
     if not counts or not sum(counts.values()):
         return Table(title, (), ())
     mean = sum(counts.values()) / len(counts)
@@ -41,7 +121,7 @@ def spread(counts: dict[int, int], what: str, title: str) -> Table:
 
 
 def percentiles(rows: DataFrame, seconds: Column, title: str) -> Table:
-    """Percentiles of a number of seconds, without rows that have none."""
+    """Compute percentiles of a number of seconds, without rows that have none."""
     aggregates = [F.percentile_approx(seconds, list(QUANTILES), ACCURACY), F.max(seconds), F.count(seconds)]
     values, highest, count = rows.agg(*aggregates).collect()[0]
     if not count:
@@ -52,7 +132,7 @@ def percentiles(rows: DataFrame, seconds: Column, title: str) -> Table:
 
 
 def over_time(rows: DataFrame, column: str, title: str) -> Table:
-    """How many rows a stretch of time has, in at most 60 stretches of a round length."""
+    """Count rows by time, in at most 60 stretches of a round length."""
     first, last = rows.agg(F.min(F.unix_micros(column)), F.max(F.unix_micros(column))).collect()[0]
     if first is None:
         return Table(title, (), ())

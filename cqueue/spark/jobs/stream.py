@@ -1,4 +1,4 @@
-"""A log to Parquet, a queue or another log as it grows, with the effect of exactly once at the sink.
+"""Stream a log to Parquet, a queue or another log as it grows, with the effect of exactly once.
 
 Spark repeats a batch after a crash. A queue and a log take the repeated rows under ids or marks of the query,
 the batch and the row. A directory of Parquet takes each batch as a directory of its own that appears by one
@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from cqueue.client import connect
 from cqueue.errors import BadInput
 from cqueue.spark.jobs import target as targets
+from cqueue.spark.jobs.checks import check_count
 from cqueue.spark.jobs.enqueue import filtered
 from cqueue.spark.jobs.failures import reading, writing
 from cqueue.spark.jobs.files import CONTROL, Files
@@ -35,12 +36,12 @@ OWNER = f"{CONTROL}/stream.json"
 COUNTED = "cqueue"
 LOOK_EVERY_S = 0.2
 REMEMBERED = 100_000
-"""Batches of a run that are counted."""
+"""Batches of a run whose progress Spark keeps, so that they are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What to read, and where it goes.
+    """The options of a stream: the log, and where its records go.
 
     Attributes:
         log: the log's name.
@@ -51,8 +52,8 @@ class Stream:
         since: where a new stream begins: earliest, latest, or a time (ISO 8601).
         topics: of these only.
         where: a SQL predicate over the columns of the view `log`.
-        every_s: look for new records so often, for ever; None: end with what is there now.
-        batch_rows: at most so many records in a batch, from 1 on.
+        every_s: seconds between looks for new records, for ever; None: end with what is there now.
+        batch_rows: records of a batch at most, from 1 on.
         fail_on_loss: stop where records were forgotten before they were read.
 
     Raises:
@@ -83,8 +84,7 @@ class Stream:
             raise BadInput(f"log {self.log} would be streamed to itself, for ever")
         if self.every_s is not None and not 0 < self.every_s <= 86_400:
             raise BadInput(f"every_s is {self.every_s!r}; it takes seconds up to a day")
-        if self.batch_rows is not None and (not isinstance(self.batch_rows, int) or self.batch_rows < 1):
-            raise BadInput(f"batch_rows is {self.batch_rows!r}; it takes a whole number from 1 on")
+        check_count("batch_rows", self.batch_rows)
 
 
 def run(
@@ -191,7 +191,7 @@ def _writer(rows: DataFrame, job: Stream, sink: Batches | None) -> DataStreamWri
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Records that came from the log, rows that went to a queue or log, and batches in which some came."""
+    """Counts: records read from the log, rows written to a queue or log, and batches with records."""
 
     read: int
     written: int
@@ -239,7 +239,7 @@ class Batches:
             self._files.delete(staging)
 
     def _own(self, spark: SparkSession) -> None:
-        """Look whose directory it is. A stream with a new checkpoint would write everything again."""
+        """Claim the directory for this stream. Another stream, or one with a new checkpoint, is refused."""
         if self._owned:
             return
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")

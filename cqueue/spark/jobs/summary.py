@@ -1,4 +1,4 @@
-"""What a job did, in figures: for people, and as JSON for scripts."""
+"""The summary of a job: figures for people, and JSON for scripts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a job did, or with `dry_run` would do.
+    """The figures of a job, or with `dry_run` those it would have.
 
     Attributes:
         job: its name.
@@ -32,7 +32,7 @@ class Summary:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it: the fields, and those of `details` beside them."""
+        """Return the summary as `--json` prints it: the fields, and those of `details` beside them."""
         return {
             "job": self.job,
             "dry_run": self.dry_run,
@@ -45,25 +45,25 @@ class Summary:
 
 
 class Stopwatch:
-    """How long something takes, in seconds."""
+    """Measures seconds."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
         self._ended_s: float | None = None
 
     def stop(self) -> None:
-        """Let it stand."""
+        """Stop measuring."""
         self._ended_s = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """From the start to the end, or to now."""
+        """Return the seconds from the start to the end, or to now."""
         return (time.monotonic() if self._ended_s is None else self._ended_s) - self._began_s
 
 
 @contextmanager
 def timed() -> Iterator[Stopwatch]:
-    """A stopwatch that stands at the end of the block."""
+    """Measure the block."""
     watch = Stopwatch()
     try:
         yield watch

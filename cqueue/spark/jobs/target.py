@@ -1,4 +1,4 @@
-"""Where a job's rows go: a queue or a log, and how a row becomes a message or a record.
+"""The target of a job's rows: a queue or a log, and how a row becomes a message or a record.
 
 What a column takes is given as a SQL expression over the rows, so that a job needs no code of its own for
 each shape of data. All is checked in one pass over the rows before the first of them is written.
@@ -19,6 +19,7 @@ from pyspark.sql import types as T  # noqa: N812 - its usual name
 from cqueue.client import connect
 from cqueue.errors import BadInput
 from cqueue.message import MAX_BODY, MAX_DELAY, MAX_PRIORITY, MAX_TEXT
+from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.failures import reading, writing
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 FORMAT = "cqueue"
 ID = "cqueue_job_id"
 FOLLOWED_S = 2.0
-"""Until then all clients know of a changed configuration."""
+"""Seconds after which all clients know of a changed configuration."""
 TEXTS = ("key", "task", "codec", "topic")
 QUEUE_COLUMNS = {
     "body": None,
@@ -53,7 +54,7 @@ LOG_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A queue or a log, and what of a row goes where.
+    """A queue or a log, and the expressions for its columns.
 
     Attributes:
         queue, log: the name of the one or the other.
@@ -90,28 +91,27 @@ class Target:
             )
         if self.rate is not None and not self.rate > 0:
             raise BadInput(f"rate is {self.rate!r}; it takes rows a second, more than 0")
-        if self.at is not None and self.at.tzinfo is None:
-            raise BadInput(f"at is {self.at}, without a time zone; give an aware datetime")
+        check_aware("at", self.at)
         if "delay" in self.columns and (self.id is not None or "due" in self.columns):
             raise BadInput("delay goes neither with due nor with an id; give due")
 
     @property
     def kind(self) -> str:
-        """`queue` or `log`."""
+        """Return `queue` or `log`."""
         return "queue" if self.log is None else "log"
 
     @property
     def name(self) -> str:
-        """The name of the one or the other."""
+        """Return the name of the queue or log."""
         return str(self.queue if self.log is None else self.log)
 
     @property
     def known(self) -> Mapping[str, str | None]:
-        """The target's columns and their types; None for the body, which may be binary or a string."""
+        """Return the target's columns and their types; None for the body, which may be binary or a string."""
         return QUEUE_COLUMNS if self.log is None else LOG_COLUMNS
 
     def options(self) -> dict[str, str]:
-        """Of the data source."""
+        """Return the options of the data source."""
         given = {self.kind: self.name, "url": self.url, "rate": self.rate}
         if self.id is not None:
             given["idColumn"] = ID
@@ -124,12 +124,12 @@ class Target:
 
 
 def ready(target: Target, *, dry_run: bool, derived: bool | None = None) -> None:
-    """Look whether the target exists and takes such rows; a queue is altered to take derived ids if it must.
+    """Look whether the target exists; alter a queue to take derived ids if it must.
 
     derived: whether it must; None: if the target has an id.
 
     Raises:
-        QueueNotFound, LogNotFound: it does not exist.
+        QueueNotFound, LogNotFound: the target does not exist.
         NotDone: the cluster does not answer.
     """
     with connect(target.url) as client:
@@ -152,7 +152,7 @@ def take_derived(queue: Queue) -> None:
 
 
 def shaped(rows: DataFrame, target: Target) -> DataFrame:
-    """The rows as the data source takes them.
+    """Shape rows as the data source takes them.
 
     Raises:
         BadInput: an expression that Spark cannot read; a body that is neither binary nor text; an id without
@@ -178,7 +178,7 @@ def shaped(rows: DataFrame, target: Target) -> DataFrame:
 
 
 def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
-    """What the caller says, else the column of that name, as the target's type."""
+    """Return the caller's expression, else the column of that name, cast to the target's type."""
     expression, kind = target.columns.get(name), target.known[name]
     if expression is None and name not in rows.columns:
         return None
@@ -189,7 +189,7 @@ def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
 
 
 def check(rows: DataFrame, target: Target) -> int:
-    """Look at all shaped rows without writing; how many there are.
+    """Check all shaped rows without writing; return how many there are.
 
     Raises:
         BadInput: rows that cannot be written: says how many, by what is wrong with them. Or rows that cannot
@@ -206,7 +206,7 @@ def check(rows: DataFrame, target: Target) -> int:
 
 
 def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
-    """Conditions that no row may meet, by what is wrong with it."""
+    """Return conditions that no row may meet, by what is wrong with such a row."""
     faults = {
         "no body": F.col("body").isNull(),
         f"a body above {MAX_BODY:,} bytes": F.octet_length("body") > MAX_BODY,
@@ -229,7 +229,7 @@ def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
 
 
 def write(rows: DataFrame, target: Target) -> int:
-    """Write shaped rows; how many were stored and acknowledged.
+    """Write shaped rows; return how many were stored and acknowledged.
 
     Raises:
         OutcomeUnknown: a task did not get its rows stored; what others stored stays.

@@ -23,6 +23,7 @@ URL_VARIABLE = "CQUEUE_TEST_URL"
 # Set by the controller for its workers: where the development node lives.
 DIRECTORY_VARIABLE = "CQUEUE_TEST_DEV_DIR"
 IMAGE = "cassandra:5.0"
+ENTRY_POINT = Path(__file__).parents[1] / "docker" / "cassandra.sh"
 
 _cleanup = pytest.StashKey[ExitStack]()
 
@@ -150,11 +151,20 @@ def _remove_node(directory):
 
 
 def _start_container(stack):
-    from testcontainers.community.cassandra import CassandraContainer
-
-    container = stack.enter_context(CassandraContainer(IMAGE))
+    container = stack.enter_context(new_container())
     hosts = ",".join(f"{host}:{port}" for host, port in container.get_contact_points())
     return f"cassandra://{hosts}/cqueue?local_dc={container.get_local_datacenter()}"
+
+
+def new_container():
+    """A container of the image as docker-compose.yml makes it: `commitlog_sync: batch`, `paxos_variant: v2`.
+
+    The script goes in as an argument and not as a file, so that an engine on another machine has it, too.
+    """
+    from testcontainers.community.cassandra import CassandraContainer
+
+    script = ENTRY_POINT.read_text(encoding="utf-8")
+    return CassandraContainer(IMAGE).with_kwargs(entrypoint=["bash", "-c", script])
 
 
 def _described():

@@ -168,8 +168,7 @@ def _take_strays(draft: Draft, found: Found) -> Proto[None]:
         if wanted:
             read = ReadSlice(view.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
             rows, _, damaged = yield from read
-            # Others may stand between them, and fill the answer: of what is behind it nothing is known.
-            reached = rows[-1].id if len(rows) >= len(wanted) else wanted[-1]
+            reached = policy.seen_upto(rows, wanted)
             rows = [row for row in rows if row.id in wanted]
             if rows:
                 draft.grant(priority, rows, 1)
@@ -187,16 +186,15 @@ def _set_aside(draft: Draft, priority: int) -> set[int]:
 
 
 def _delete_phantoms(draft: Draft, priority: int, phantoms: set[int]) -> Proto[None]:
-    """Delete ids of packs that seemed to be live, but have no message.
+    """Delete ids that seemed to be live, but have no message.
 
     They were acked a moment ago, or never acknowledged: read repair has brought some columns of an insert to
-    other replicas, and then its only copy was lost. Left there they would keep the wide row for ever. Ids of
-    packs only: nobody sends one of them again so late, as is done with derived ids.
+    other replicas, and then its only copy was lost. Left there they would keep the wide row for ever. Whoever
+    sends one of them again now would not be acknowledged, whether the wide row is retired first or not.
     """
-    packed = tuple(sorted(filter(ids.is_packed, phantoms)))
-    if packed:
+    if phantoms:
         with suppress(NotDone, OutcomeUnknown):
-            yield from DeleteMessages(draft.view.wide_row, priority, packed)
+            yield from DeleteMessages(draft.view.wide_row, priority, tuple(sorted(phantoms)))
 
 
 def finish_retirement(view: RowView, spec: QueueSpec) -> Proto[None]:

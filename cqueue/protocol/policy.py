@@ -137,6 +137,11 @@ def bodies_dropped_at_us(end_us: int) -> int:
     return end_us
 
 
+def seen_upto(rows: Sequence[MessageRow], wanted: Sequence[int]) -> int:
+    """The id up to which a read of as many messages as are wanted has looked: others may fill its answer."""
+    return rows[-1].id if len(rows) >= len(wanted) else wanted[-1]
+
+
 # ── searches ──
 
 

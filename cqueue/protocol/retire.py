@@ -172,8 +172,7 @@ def _take_strays(draft: Draft, found: LiveIds) -> Proto[None]:
         if wanted:
             read = ReadSlice(memory.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
             rows, _, damaged = yield from read
-            # Other messages may stand between the wanted ones; ids behind a full answer are unread.
-            reached = rows[-1].id if len(rows) >= len(wanted) else wanted[-1]
+            reached = policy.seen_upto(rows, wanted)
             rows = [row for row in rows if row.id in wanted]
             if rows:
                 draft.grant(priority, rows, 1)
@@ -191,16 +190,16 @@ def _set_aside(draft: Draft, priority: int) -> set[int]:
 
 
 def _delete_phantoms(draft: Draft, priority: int, phantoms: set[int]) -> Proto[None]:
-    """Delete ids of packs that a read of ids showed, but that have no message.
+    """Delete ids that a read of ids showed, but that have no message.
 
     Such a message was acked a moment ago, or its send was never acknowledged: read repair copied some columns
     of an insert to other replicas before the only whole copy was lost. Left alone, the id would keep the wide
-    row for ever. Only ids of packs are deleted, because a derived id may be sent again even this late.
+    row for ever. A sender that repeats such a send now would not be acknowledged, whether the wide row is
+    retired first or not.
     """
-    packed = tuple(sorted(filter(ids.is_packed, phantoms)))
-    if packed:
+    if phantoms:
         with suppress(NotDone, OutcomeUnknown):
-            yield from DeleteMessages(draft.memory.wide_row, priority, packed)
+            yield from DeleteMessages(draft.memory.wide_row, priority, tuple(sorted(phantoms)))
 
 
 def finish_retirement(memory: RowMemory, spec: QueueSpec) -> Proto[None]:

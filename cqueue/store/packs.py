@@ -135,13 +135,16 @@ def row_ids(some: Iterable[int]) -> list[int]:
     return sorted({ids.pack_of(id_) if ids.is_packed(id_) else id_ for id_ in some})
 
 
-def is_partial(id_: int, body: bytes | None, format_: int | None) -> bool:
+def is_partial(row: Row) -> bool:
     """Whether a row is no message until the rest of it comes, if it ever does.
 
-    It has nothing but `gone`: marks that came after its tombstone was forgotten. Or it was never
-    acknowledged, and a read repair brought some of its columns.
+    It has nothing but `gone`: marks that came after its tombstone was forgotten. Or it is not acknowledged
+    yet, and the read repair of a read of ids brought its format, and no other column. A single row that lacks
+    its body alone is damaged.
     """
-    return format_ is None or (body is None and ids.is_packed(id_))
+    _, id_, body, size, *_, sent_at, _, format_, _ = row
+    nothing = body is None and size is None and sent_at is None
+    return format_ is None or nothing or (body is None and ids.is_packed(id_))
 
 
 def damage(row: Row) -> str | None:
@@ -212,7 +215,7 @@ def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> 
     for row in rows:
         id_ = row[1]
         if not _is_plain(row):
-            if is_partial(id_, row[2], row[11]):
+            if is_partial(row):
                 continue
             if (reason := damage(row)) is not None:
                 damaged[id_] = reason

@@ -89,12 +89,22 @@ def ranged(
         items += islice(found, limit - len(items))
         damaged += broken
         crossed += tombstones.crossed(answer.warnings)
-        if len(row_ids) < rows or len(items) == limit or packs.last_in(row_ids[-1]) >= upto:
+        if len(items) == limit or is_complete(row_ids, rows, upto):
             return items, crossed, tuple(damaged)
         if limits.is_over():
             raise NotDone("a range could not be read to its end in time")
         rows = _next_rows(asked, density, limit - len(items), 2 * rows)
-        request = send(packs.last_in(row_ids[-1]), rows)
+        request = send(next_start(row_ids), rows)
+
+
+def is_complete(row_ids: Sequence[int], asked_rows: int, upto: int) -> bool:
+    """Whether an answer reaches the end of its range: there are no more rows, or its last row ends there."""
+    return len(row_ids) < asked_rows or packs.last_in(row_ids[-1]) >= upto
+
+
+def next_start(row_ids: Sequence[int]) -> int:
+    """The id above which a range is read on: that of the last message in the last row of an answer."""
+    return packs.last_in(row_ids[-1])
 
 
 def _next_rows(asked: Range[Any], density: Density, limit: int, least: int = 1) -> int:

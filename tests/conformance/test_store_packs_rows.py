@@ -9,9 +9,9 @@ import pytest
 from cqueue import ids
 from cqueue.store import statements
 from cqueue.store.cassandra import CassandraStore
-from cqueue.store.operations import ReadMessages, ReadSlice
+from cqueue.store.operations import ReadIds, ReadMessages, ReadSlice
 from tests.conformance.test_store_packs import END, delete, ids_of, insert, live, pack
-from tests.fix_store import now_us
+from tests.fix_store import message, new_id, now_us
 
 pytestmark = pytest.mark.cassandra
 WHERE = "WHERE queue = %s AND time_shard = %s AND shard = %s AND kind = 3"
@@ -97,6 +97,24 @@ def test_what_a_read_repair_brought_in_part_is_no_message(cassandra_store, store
     store_connection.session.execute(cut, (at_us, *wide_row, ids.to_uuid(rows[0].id)))
     assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)).rows == others
     assert cassandra_store.execute(ReadMessages(wide_row, 0, tuple(ids_of([*rows, *others])))) == others
+
+
+def test_a_single_row_that_a_read_repair_brought_in_part_may_become_a_message(
+    cassandra_store, store_connection, wide_row
+):
+    """It has the columns that a read of ids repairs; its sender goes on, and must find no row set aside."""
+    row = message(new_id(), format=0)
+    store_connection.session.execute(
+        "INSERT INTO messages (queue, time_shard, shard, kind, priority, id, format) "
+        "VALUES (%s, %s, %s, 3, 0, %s, 0) USING TIMESTAMP %s",
+        (*wide_row, ids.to_uuid(row.id), ids.time_us(row.id)),
+    )
+    assert live(cassandra_store, wide_row) == [row.id]
+    assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)) == ([], 0, ())
+    assert cassandra_store.execute(ReadMessages(wide_row, 0, (row.id,))) == []
+    insert(cassandra_store, wide_row, [row])
+    assert cassandra_store.execute(ReadIds(wide_row, 0, ids.START, END, 100)) == ([row.id], 0, ())
+    assert cassandra_store.execute(ReadMessages(wide_row, 0, (row.id,))) == [row]
 
 
 def test_many_messages_of_as_many_packs_are_read_in_parts(cassandra_store, wide_row):

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,12 @@ from tests.faults import worker
 from tests.faults.stores import Flaky, Journaling, Stopping, open_client
 
 stop = threading.Event()
+
+BATCH = 100
+"""Messages of one `send_many`: they share a row."""
+PART = 0.5
+"""How much of what it has just received a consumer acks at once, the rest with the next: a row that holds
+several messages is deleted in parts, and mostly by several consumers."""
 
 
 def main(text):
@@ -72,7 +79,7 @@ def _patiently(function):
 
 def produce(recorded, plan):
     """Send `count` messages (0: until stopped) in batches; what was refused is sent again."""
-    batch, rate, count = plan.get("batch", 50), plan.get("rate"), plan.get("count", 0)
+    batch, rate, count = plan.get("batch", BATCH), plan.get("rate"), plan.get("count", 0)
     label, sent, again = plan.get("label", "m"), 0, []
     padded = plan.get("size", 0)
     begin = time.monotonic()
@@ -114,7 +121,7 @@ def spool(plan):
 
 
 def consume(recorded, plan):
-    """`threads` consumers that receive and ack until stopped, with `mix` giving back some."""
+    """`threads` consumers that receive and ack until stopped, in parts, with `mix` giving back some."""
     threads = [
         threading.Thread(target=_consume, args=(recorded, plan, number))
         for number in range(plan.get("threads", 1))
@@ -128,6 +135,7 @@ def consume(recorded, plan):
 def _consume(recorded, plan, number):
     handle_s, rng = plan.get("handle_s", 0.0), random.Random(plan.get("seed", 0) * 1000 + number)
     with recorded.consumer() as consumer:
+        kept = []
         while not stop.is_set():
             try:
                 messages = consumer.receive(plan.get("batch", 50), wait=timedelta(seconds=0.3))
@@ -136,10 +144,12 @@ def _consume(recorded, plan, number):
                 continue
             if messages:
                 stop.wait(handle_s)
-                _settle(consumer, messages, plan.get("mix", 0.0), rng)
+            kept = _settle(consumer, kept, _given_back(messages, plan.get("mix", 0.0), rng), rng)
+        _settle(consumer, kept, [], rng)
 
 
-def _settle(consumer, messages, mix, rng):
+def _given_back(messages, mix, rng):
+    """Do something else to a share of the messages; those that are to be acked."""
     acks = []
     for message in messages:
         if rng.random() >= mix:
@@ -150,8 +160,16 @@ def _settle(consumer, messages, mix, rng):
             operation(message)
         except cqueue.CqueueError:
             continue  # the history has it; the message comes again, or somebody else has it
+    return acks
+
+
+def _settle(consumer, kept, messages, rng):
+    """Ack what was kept, and a part of the messages; the others."""
+    first = {message.id for message in messages if rng.random() < PART}
+    acks = kept + [message for message in messages if message.id in first]
     if acks:
         _patiently(lambda: consumer.ack(acks))
+    return [message for message in messages if message.id not in first]
 
 
 OPERATIONS = (
@@ -161,6 +179,20 @@ OPERATIONS = (
     lambda message: message.extend(timedelta(seconds=4)),
     lambda message: message.dead("mixed"),
 )
+
+
+def halve(recorded, plan):
+    """Receive until nothing comes for a while; ack half of each batch, give the rest back for `rest_s`."""
+    rng, rest = random.Random(plan["seed"]), timedelta(seconds=plan["rest_s"])
+    with recorded.consumer() as consumer:
+        while messages := _patiently(lambda: consumer.receive(plan["batch"], wait=timedelta(seconds=3))):
+            acks = rng.sample(messages, len(messages) // 2)
+            acked = {message.id for message in acks}
+            rest_of = [message for message in messages if message.id not in acked]
+            if acks:
+                _patiently(lambda acks=acks: consumer.ack(acks))
+            with suppress(cqueue.CqueueError):  # their timeout gives them back
+                consumer.snooze(rest_of, rest)
 
 
 def nack_all(recorded, plan):
@@ -189,7 +221,7 @@ def work(recorded, plan):
     worker.serve(recorded, handle, stop, batch=plan["batch"], grace_s=plan.get("grace_s", 0.0))
 
 
-ROLES = {"produce": produce, "consume": consume, "nack_all": nack_all, "work": work}
+ROLES = {"produce": produce, "consume": consume, "halve": halve, "nack_all": nack_all, "work": work}
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Clients that are killed, stopped, or too many: rows 1 to 4 and 13."""
+"""Clients that are killed, stopped, too many, or at one row: rows 1 to 4, 13 and 24."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import pytest
 
+import cqueue
+from cqueue import ids
 from cqueue.testing.events import OK, calls, read
 from cqueue.testing.report import EXPIRED, REMADE
 from tests.faults.lengths import NOISE_S, full
@@ -27,8 +29,8 @@ def test_without_faults_nothing_comes_twice(start_run, row):
     """20,000 messages through two producers and two consumers: no duplicate, but for remade sends."""
     run = start_run()
     count = full(20_000, 3000)
-    consumers = run.start_all(2, "consume", batch=200)
-    producers = run.start_all(2, "produce", batch=100, count=count // 2)
+    consumers = run.start_all(2, "consume", batch=130)
+    producers = run.start_all(2, "produce", count=count // 2)
     for child in producers:
         child.join(120)
     run.await_empty()
@@ -50,7 +52,7 @@ def test_killed_consumers_delay_and_repeat_no_more_than_they_held(start_run, row
     visibility = full(6.0, 4.0)
     run = start_run(visibility=timedelta(seconds=visibility), lease=timedelta(seconds=2))
     consumers = run.start_all(3, "consume", batch=20, handle_s=0.02)
-    run.start("produce", batch=20, rate=full(300, 100))
+    run.start("produce", rate=full(300, 100))
     killed = []
     for turn in range(full(5, 2)):
         time.sleep(full(5, 2))
@@ -111,7 +113,7 @@ def test_repeating_what_a_killed_producer_wrote_makes_no_second_copy(start_run, 
     kills = full(6, 2)
     for turn in range(kills):
         journal = tmp_path / f"journal-{turn}"
-        child = run.start("produce", batch=200, journal=str(journal))
+        child = run.start("produce", journal=str(journal))
         time.sleep(0.5 + rng.random())
         child.kill()
         with open_client(run.url) as client:
@@ -139,7 +141,7 @@ def test_a_stopped_lock_holder_does_nothing_stale(start_run, row, point):
         shards=1,
         time_shard=timedelta(hours=1),
     )
-    run.start("produce", count=300, batch=100).join()
+    run.start("produce", count=300).join()
     holder = run.start("nack_all", batch=20, stop_after=point)
     deadline = time.monotonic() + 20
     while not holder.is_stopped():
@@ -173,7 +175,7 @@ def _errors(history):
 def test_many_consumers_of_one_wide_row_get_on(start_run, row):
     """Somebody receives at least every 2 s while there is something; one holder at a time."""
     run = start_run(shards=1, time_shard=timedelta(hours=1))
-    run.start("produce", count=full(20_000, 2000), batch=500).join(120)
+    run.start("produce", count=full(20_000, 2000)).join(120)
     run.start_all(4, "consume", threads=16, batch=20)
     run.await_empty(limit_s=150)
     report = run.finish()
@@ -195,3 +197,33 @@ def test_many_consumers_of_one_wide_row_get_on(start_run, row):
         consumers_that_got_some=len(owners),
         per_s=round(len(receives) * 20 / ((ends[-1] - ends[0]) / S)),
     )
+
+
+@pytest.mark.row(24, "two consumers that ack halves of one pack")
+def test_two_consumers_that_ack_halves_of_a_row_lose_and_repeat_nothing(start_run, row):
+    """Each of them marks its own half, and knows nothing of the other's; the row goes with both."""
+    run = start_run(shards=1, time_shard=timedelta(hours=1))
+    run.start("produce", count=full(20_000, 2000)).join(120)
+    consumers = run.start_all(2, "consume", batch=50)
+    run.await_empty()
+    for child in consumers:
+        child.end()
+    sharing = _packs_acked_by([child.history for child in consumers])
+    report = run.finish()
+    assert report.clean, str(report)
+    assert set(report.reasons) <= {REMADE}, str(report)
+    both = sum(len(owners) == 2 for owners in sharing.values())
+    assert both, "no pack was acked by both"
+    row(messages=report.sends, packs=len(sharing), acked_by_both=both, duplicates=len(report.duplicated))
+
+
+def _packs_acked_by(histories):
+    """Of each pack, which consumers acked messages of it."""
+    owners = {}
+    for history in histories:
+        for call in calls(read([history])):
+            for one in call.asked if call.operation == "ack" and call.outcome == OK else ():
+                _, _, id_ = cqueue.MessageId(one["id"]).locate()
+                if ids.is_packed(id_):
+                    owners.setdefault(ids.pack_of(id_), set()).add(history)
+    return owners

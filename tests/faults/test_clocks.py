@@ -28,7 +28,7 @@ def test_a_client_with_a_wrong_clock_is_punctual(start_run, clock_library, row, 
     run = start_run()
     run.start("consume", batch=50, environ=ahead.environ)
     run.start("consume", batch=50)
-    run.start("produce", batch=10, rate=100, delay_s=2, count=600, environ=behind.environ).join()
+    run.start("produce", rate=300, delay_s=2, count=1800, environ=behind.environ).join()
     run.await_empty(limit_s=40)
     _judge(run, row, f"± {abs(offset_s)} s, {'first' if offset_s > 0 else 'second'} sign")
 
@@ -39,7 +39,7 @@ def test_a_stepped_wall_clock_changes_nothing(start_run, clock_library, row, tmp
     clock = WallClock(clock_library, tmp_path / "clock")
     run = start_run()
     run.start("consume", batch=50, environ=clock.environ)
-    producer = run.start("produce", batch=10, rate=100, delay_s=2, environ=clock.environ)
+    producer = run.start("produce", rate=300, delay_s=2, environ=clock.environ)
     for offset_s in (600, 0, -600, 5, 0, -5, 0.005, 0):
         time.sleep(1)
         clock.set(offset_s)
@@ -86,7 +86,7 @@ def test_one_node_with_a_wrong_clock_breaks_nothing(  # noqa: PLR0917 - fixtures
     with running_cluster(directory, nodes=3, prefixes=prefixes, yaml=yaml) as own:
         run = start_run(url_of(own, request_timeout=WAIT_S), visibility=timedelta(seconds=8))
         run.start_all(2, "consume", batch=100)  # a backlog would be late for reasons of its own
-        producer = run.start("produce", batch=10, rate=20, delay_s=2, repeat_unknown=True)
+        producer = run.start("produce", rate=100, delay_s=2, repeat_unknown=True)
         time.sleep(8)
         clock.set(offset_s)
         time.sleep(20)

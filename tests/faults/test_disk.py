@@ -142,7 +142,7 @@ def test_sends_survive_one_full_disk_and_come_back_after_three(start_run, disks,
 def _load(run):
     """A consumer and a producer that have been at it for a while."""
     consumer = run.start("consume", batch=50)
-    producer = run.start("produce", batch=50, size=2000, rate=500)
+    producer = run.start("produce", size=2000, rate=500)
     time.sleep(4)
     return consumer, producer
 

@@ -40,7 +40,7 @@ def test_clients_reconnect_by_themselves(start_run, proxied, row, how):
     proxy, url = proxied
     run = start_run(visibility=timedelta(seconds=8), lease=timedelta(seconds=2))
     consumer = run.start("work", batch=20, url=url)
-    producer = run.start("produce", batch=10, rate=50, url=url)
+    producer = run.start("produce", rate=50, url=url)
     time.sleep(4)
     getattr(proxy, how)()
     began, cpu_s = time.monotonic(), _cpu_s(consumer)

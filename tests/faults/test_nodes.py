@@ -8,12 +8,15 @@ from datetime import timedelta
 
 import pytest
 
+from cqueue.testing.report import NACKED, REMADE
 from tests.faults.clusters import longest_silence_s, p99, recovery_s, running_cluster, sends_of, url_of
 from tests.faults.lengths import full
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(900)]
 
 VISIBILITY = timedelta(seconds=8)
+REST_S = 120
+"""How long what was not acked rests: until the nodes have changed places."""
 
 
 @pytest.fixture
@@ -36,8 +39,8 @@ def test_a_stopped_coordinator_leaves_no_outcome_misjudged(start_run, cluster, r
     """Requests time out meanwhile: what is called not done never happened, what is acknowledged is there."""
     own = cluster(nodes=nodes)
     run = start_run(url_of(own, request_timeout=2), visibility=VISIBILITY, lease=timedelta(seconds=2))
-    run.start_all(2, "consume", batch=20)
-    producers = run.start_all(2, "produce", batch=10, rate=100)
+    run.start_all(2, "consume", batch=70)
+    producers = run.start_all(2, "produce", rate=300)
     time.sleep(full(4, 2))
     own.kill(1, signal.SIGSTOP)
     stopped = time.monotonic()
@@ -64,8 +67,8 @@ def test_sends_go_on_while_one_node_is_killed_and_comes_back(start_run, cluster,
     """p99 of sends is back to twice its baseline within 20 s of the kill, and of the restart's end."""
     own = cluster(nodes=3)
     run = start_run(url_of(own, request_timeout=3), visibility=VISIBILITY)
-    run.start("consume", batch=50)
-    producer = run.start("produce", batch=5, rate=50, repeat_unknown=True)
+    run.start("consume", batch=70)
+    producer = run.start("produce", rate=500, repeat_unknown=True)
     time.sleep(20)
     killed = time.monotonic()
     own.kill(3)
@@ -101,8 +104,8 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluste
     own = cluster(nodes=nodes, commitlog_sync=sync)
     run = start_run(url_of(own, request_timeout=3), visibility=VISIBILITY)
     # What is acked loses its ack as well as its message within the window; so there none is, to measure it.
-    consumer = run.start("consume", batch=20) if sync == "batch" else None
-    producer = run.start("produce", batch=20, rate=300)
+    consumer = run.start("consume", batch=70) if sync == "batch" else None
+    producer = run.start("produce", rate=300)
     time.sleep(14)
     for number in range(1, nodes + 1):
         own.kill(number)
@@ -155,18 +158,15 @@ def test_a_replica_that_missed_the_acks_revives_nothing(start_run, cluster, row)
     run = start_run(
         url_of(own, request_timeout=3), visibility=timedelta(seconds=4), lease=timedelta(seconds=2)
     )
-    run.start("produce", batch=100, count=5000).join()
+    run.start("produce", count=5000).join()
     own.kill(3)
-    consumer = run.start("consume", batch=200)
+    consumer = run.start("consume", batch=130)
     run.await_empty()
     consumer.end()
-    for number in (1, 2):  # a regular end writes tables to disk, where compaction merges them
-        own.kill(number, signal.SIGTERM)
-        _await_down(own, number)
-        own.start_node(number)
+    _flush(own, (1, 2))
     own.start_node(3)
     own.start()
-    late = run.start("consume", batch=200)
+    late = run.start("consume", batch=130)
     time.sleep(15)
     late.end()
     report = run.finish()
@@ -174,6 +174,60 @@ def test_a_replica_that_missed_the_acks_revives_nothing(start_run, cluster, row)
     assert len(report.duplicated) == 0, str(report)
     assert run.queue.stats(exact=True).live == 0
     row(messages=report.sends, resurrected=len(report.resurrected), duplicates=len(report.duplicated))
+
+
+@pytest.mark.row(15, "half acked with one replica down, read with another one down")
+def test_a_quorum_that_changes_sees_what_another_one_has_acked(start_run, cluster, row):
+    """Two replicas know which messages of each row are gone; one of them goes, and the third is asked."""
+    own = cluster(nodes=3, yaml={"hinted_handoff_enabled": False})
+    run = start_run(
+        url_of(own, request_timeout=3),
+        visibility=timedelta(seconds=8),
+        lease=timedelta(seconds=2),
+        max_attempts=0,
+        shards=1,
+        time_shard=timedelta(hours=1),
+    )
+    run.start("produce", count=5000).join()
+    own.kill(2)
+    halves = run.start("halve", batch=70, rest_s=REST_S)  # acked by the replicas 1 and 3
+    halves.join(300)
+    acked = _acked([halves.history])
+    _flush(own, (1, 3))
+    own.start_node(2)
+    own.kill(1)
+    late = run.start_all(2, "consume", batch=70)  # read by 2 and 3
+    run.await_empty(limit_s=REST_S + 120)
+    for child in late:
+        child.end()
+    own.start_node(1)
+    own.start()
+    report = run.finish()
+    assert report.clean, str(report)
+    assert set(report.reasons) <= {NACKED, REMADE}, str(report)
+    assert 0 < len(acked) < report.sends
+    assert run.queue.stats(exact=True).live == 0
+    row(
+        messages=report.sends,
+        acked_before=len(acked),
+        resurrected=len(report.resurrected),
+        duplicates=len(report.duplicated) - (report.sends - len(acked)),
+    )
+
+
+def _acked(histories):
+    from cqueue.testing.events import OK, calls, read
+
+    acks = (call for call in calls(read(histories)) if call.operation == "ack" and call.outcome == OK)
+    return {one["id"] for call in acks for one in call.asked}
+
+
+def _flush(own, numbers):
+    """End nodes regularly, which writes their tables to disk, where compaction merges them; start them."""
+    for number in numbers:
+        own.kill(number, signal.SIGTERM)
+        _await_down(own, number)
+        own.start_node(number)
 
 
 def _await_down(own, number):

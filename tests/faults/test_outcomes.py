@@ -30,11 +30,11 @@ def test_injected_timeouts_break_no_promise(start_run, row, tmp_path, percent):
         time_shard=timedelta(seconds=1),
         shards=2,
     )
-    count = full(2000, 200)
+    count = full(10_000, 400)
     told = [tmp_path / f"fates-{number}" for number in range(4)]
     for file in told[:2]:
-        run.start("consume", batch=20, mix=0.1, flaky=percent / 100, fates=str(file))
-    lying = {"flaky": percent / 100, "repeat_unknown": True, "batch": 10, "rate": 100}
+        run.start("consume", batch=70, mix=0.1, flaky=percent / 100, fates=str(file))
+    lying = {"flaky": percent / 100, "repeat_unknown": True, "rate": 500}
     producers = [run.start("produce", count=count, fates=str(file), **lying) for file in told[2:]]
     for child in producers:
         child.join(200)

@@ -29,7 +29,7 @@ def test_two_bootstraps_under_load_surface_no_error(start_run, new_keyspace, row
     more = (*known, Migration(known[-1].number + 1, "pre", "fault_extra", ADDED))
     run = start_run(own.url)
     run.start("consume", batch=50)
-    run.start_all(2, "produce", batch=20, rate=300)
+    run.start_all(2, "produce", rate=300)
     time.sleep(3)
 
     def bootstrap(_):

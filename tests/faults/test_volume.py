@@ -31,7 +31,7 @@ def test_a_queue_stays_as_quick_as_it_was(start_run, new_keyspace, row):
     keyspace = new_keyspace()
     run = start_run(keyspace.url)
     consumers = run.start_all(2, "consume", batch=500)
-    producers = run.start_all(2, "produce", batch=100, count=MESSAGES // 2)
+    producers = run.start_all(2, "produce", count=MESSAGES // 2)
     for child in producers:
         child.join(3000)
     # Not by counting exactly: that reads across everything, and would stand in the metric.
@@ -78,8 +78,8 @@ def test_a_long_run_of_everything_keeps_every_promise(start_run, row):
     run = start_run(visibility=timedelta(seconds=6), lease=timedelta(seconds=2))
     steady = run.start("consume", batch=20, mix=0.1, threads=2)
     victims = [run.start("consume", batch=20, mix=0.1, flaky=0.02) for _ in range(2)]
-    run.start("produce", batch=10, rate=40, repeat_unknown=True)
-    run.start("produce", batch=10, rate=40, delay_s=3, flaky=0.02, repeat_unknown=True)
+    run.start("produce", rate=40, repeat_unknown=True)
+    run.start("produce", rate=40, delay_s=3, flaky=0.02, repeat_unknown=True)
     end = time.monotonic() + SOAK_S
     time.sleep(min(30, SOAK_S / 4))  # caches and pools are full by then
     before = _size(steady)

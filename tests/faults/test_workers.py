@@ -62,7 +62,7 @@ def test_a_worker_that_is_asked_to_end_gives_back_what_it_cannot_handle(start_ru
     """It drains in the grace time; the rest is available at once, and no attempt is used."""
     grace_s, handle_s = 2.0, 0.05
     run = start_run(visibility=timedelta(seconds=30), shards=1, time_shard=timedelta(hours=1))
-    run.start("produce", batch=100, count=100).join()
+    run.start("produce", count=100).join()
     first = run.start("work", batch=100, handle_s=handle_s, grace_s=grace_s)
     wait_until(lambda: _count(first, "receive") == 100, 30, "the worker did not receive all of them")
     asked = time.monotonic()

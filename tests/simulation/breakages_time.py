@@ -15,6 +15,7 @@ from cqueue.protocol.draft import Draft
 from cqueue.store.operations import DeleteMessages, Now, Pause, RandomBits
 from tests.simulation.cluster import Cluster
 from tests.simulation.points import replaced, right
+from tests.simulation.rows import Delete
 
 LAGS_US = 250_000
 
@@ -51,7 +52,7 @@ def ack_by_wall_clock() -> Any:
         for id_ in op.ids:
             self._partition(op.wide_row).of(op.priority).delete(id_, at_us)
 
-    def delete_in_cluster(self: Cluster, op: DeleteMessages, mask: int) -> None:
+    def delete_in_cluster(self: Cluster, op: Delete, mask: int) -> None:
         self.delete_at(op, self.world.now_us - LAGS_US, mask)
 
     return replaced("delete", delete, delete_in_cluster)

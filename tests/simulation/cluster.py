@@ -2,14 +2,18 @@
 
 What is modelled, and how:
 
+- **Rows of messages** are written and read by the real store's code (`rows.py`): a row may be a pack, whose
+  messages are deleted one by one by marks. A client's store plans a write when it is sent, and remembers what
+  it knows to be gone.
 - **Plain writes** reach two replicas at least before they are acknowledged. The third gets them at once,
   or later, or when it is back (a hint), or never. A write whose sender got no answer reached any number
   of replicas, now or later. Arguments and timestamps are those of the time it was sent.
 - **Reads** ask two replicas. Each quorum shares one replica with every write that was acknowledged, so it
   sees them; of the others it sees what chance decides. What the two disagree on is repaired before the
   answer (Cassandra's `read_repair = 'BLOCKING'`, its default): one quorum read never takes back what
-  another has shown. In a *torn* read one replica answers when the request is sent, and the other when the
-  answer comes.
+  another has shown. Only columns that were read are repaired: a read of ids leaves a row without a body
+  where its insert has not arrived. In a *torn* read one replica answers when the request is sent, and the
+  other when the answer comes. Of a read that takes several requests each asks two replicas of its own.
 - **Conditional mutations** are one Paxos register per wide row, hence linearizable: they are decided at
   one instant, with a ballot from the coordinator's clock that exceeds all earlier ones of the partition;
   the ballot is the timestamp of all cells. What is decided may have been *committed* on two replicas (then
@@ -27,23 +31,21 @@ Queues' own rows are written by conditional mutations and read at serial consist
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from cqueue import ids
+from cqueue.store import packs
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     AdvanceEpoch,
     ChangeQueue,
     CreateQueue,
     DeleteBodies,
-    DeleteMessages,
     DropBodies,
     Head,
-    IdSlice,
     InsertBodies,
-    InsertMessages,
-    MessageRow,
     Mutate,
     Operation,
     QueueRow,
@@ -57,11 +59,11 @@ from cqueue.store.operations import (
     RegisterShard,
     RemoveQueue,
     ShardRow,
-    Slice,
     UnregisterShard,
     WideRow,
 )
 from tests.simulation.replica import ALL, BITS, PAIRS, REPLICAS, Commit, Part, Registration, Rows, View
+from tests.simulation.rows import Delete, Insert, RowStore
 
 if TYPE_CHECKING:
     from tests.simulation.oracle import Oracle
@@ -71,6 +73,10 @@ FINISHED = 0.6
 """How likely the next serial operation meets a replica that has accepted what is not decided yet."""
 LATEST_US = 5_000_000
 """What arrives late, arrives within this; replayed batches within ten times as much."""
+
+
+LATEST_REAP_US = 300_000
+"""A delete that nobody waits for arrives within this."""
 
 
 class Known(Operation[Any]):
@@ -94,6 +100,7 @@ class Cluster:
     def __init__(self, world: World, oracle: Oracle) -> None:
         self.world = world
         self.rng = world.rng
+        self.extra = Random(world.now_us)  # what rows of several messages need, so that others' chance stays
         self.oracle = oracle
         self.up = ALL
         self.lag = 0.0  # how likely the third replica gets a write later
@@ -107,8 +114,8 @@ class Cluster:
         self._hints: list[tuple[Callable[[Any, int], None], Any, int]] = []
         self._count = 0
         self._plain: dict[type[Operation[Any]], Callable[[Any, int], None]] = {
-            InsertMessages: self._insert_messages,
-            DeleteMessages: self._delete_messages,
+            Insert: self._insert_messages,
+            Delete: self._delete_messages,
             InsertBodies: self._insert_bodies,
             DeleteBodies: self._delete_bodies,
             DropBodies: self._drop_bodies,
@@ -117,13 +124,11 @@ class Cluster:
         }
         self._reads: dict[type[Operation[Any]], Callable[[Any, Look | None], Any]] = {
             ReadHead: self._read_head,
-            ReadSlice: self._read_slice,
-            ReadIds: self._read_ids,
-            ReadMessages: self._read_messages,
             ReadBodies: self._read_bodies,
             ReadShards: self._read_shards,
             Known: lambda op, _: op.answer,
         }
+        self._of_messages = frozenset({ReadSlice, ReadIds, ReadMessages})
         self._looks: dict[type[Operation[Any]], Callable[[Any, int], Any]] = {
             ReadHead: self._look_head,
             ReadSlice: self._look_range,
@@ -135,11 +140,13 @@ class Cluster:
 
     # ── the door ──
 
-    def execute(self, op: Operation[Any], look: Look | None = None) -> Any:
-        """Run an operation now, and acknowledge it."""
+    def execute(self, op: Operation[Any], look: Look | None = None, store: RowStore | None = None) -> Any:
+        """Run an operation now, and acknowledge it. store: the client's, which reads messages."""
         if self._later and self._later[0][0] <= self.world.now_us:
             self._drain()
         kind = type(op)
+        if store is not None and kind in self._of_messages:
+            return self._read_messages(op, look, store)
         read = self._reads.get(kind)
         if read is not None:
             return read(op, look)
@@ -319,39 +326,41 @@ class Cluster:
         part = self.part(op.wide_row)
         return set(part.lacking[replica]), len(part.commits)
 
-    def _read_slice(self, op: ReadSlice, look: Look | None) -> Slice:
+    def _read_messages(self, op: Any, look: Look | None, store: RowStore) -> Any:
         part = self.part(op.wide_row)
         rows = part.messages.get(op.priority)
         if rows is None:
-            return Slice([], 0)
-        found = rows.read(rows.between(op.after, op.upto), self._view(look, part), op.limit)
-        return Slice([rows.cells[id_].row for id_ in found], 0)
+            return store.nothing(op)
+        view = self._view(look, part)
+        if type(op) is not ReadMessages and not rows.between(packs.lowest(op.after), op.upto):
+            return store.nothing(op)
+        return store.read(op, rows, view)
 
-    def _read_ids(self, op: ReadIds, look: Look | None) -> IdSlice:
-        part = self.part(op.wide_row)
-        rows = part.messages.get(op.priority)
-        if rows is None:
-            return IdSlice([], 0)
-        return IdSlice(rows.read(rows.between(op.after, op.upto), self._view(look, part), op.limit), 0)
+    def another_view(self, wide_row: WideRow) -> View:
+        """The replicas that answer a further request of the same read."""
+        pairs = PAIRS[self.up]
+        quorum = pairs[int(self.extra.random() * len(pairs))]
+        return View(quorum, None, self.part(wide_row).floor_us(quorum), quorum if self.read_repair else 0)
+
+    def reap(self, delete: Delete) -> None:
+        """A delete that nobody waits for: it arrives a little later at each replica, or never."""
+        if self.extra.random() >= self.lost_hints:
+            for bit in BITS:
+                at_us = self.world.now_us + int(self.extra.random() * LATEST_REAP_US)
+                self._push(at_us, self._delete_messages, delete, bit)
 
     def _look_range(self, op: Any, replica: int) -> Any:
         rows = self.part(op.wide_row).of(op.priority)
-        return rows.look(rows.between(op.after, op.upto), BITS[replica])
-
-    def _read_messages(self, op: ReadMessages, look: Look | None) -> list[MessageRow]:
-        part = self.part(op.wide_row)
-        rows = part.of(op.priority)
-        found = rows.read(sorted(set(op.ids)), self._view(look, part), op.limit)
-        return [rows.cells[id_].row for id_ in found]
+        return rows.look(rows.between(packs.lowest(op.after), op.upto), BITS[replica])
 
     def _look_messages(self, op: ReadMessages, replica: int) -> Any:
-        return self.part(op.wide_row).of(op.priority).look(op.ids, BITS[replica])
+        return self.part(op.wide_row).of(op.priority).look(packs.row_ids(op.ids), BITS[replica])
 
     def _read_bodies(self, op: ReadBodies, look: Look | None) -> dict[int, bytes]:
         part = self.part(op.wide_row)
         view = self._view(None) if not op.everywhere else View(ALL, None, 0, ALL if self.read_repair else 0)
         view.floor_us = max(part.body_floors)
-        return {id_: part.bodies.cells[id_].row for id_ in part.bodies.read(op.ids, view)}
+        return {id_: part.bodies.cells[id_].row for id_ in part.bodies.present(op.ids, view)}
 
     def _read_shards(self, op: ReadShards, look: Look | None) -> list[ShardRow]:
         rows = self.registry.get((op.queue, op.epoch))
@@ -368,21 +377,28 @@ class Cluster:
 
     # ── plain writes ──
 
-    def _insert_messages(self, op: InsertMessages, mask: int) -> None:
+    def _insert_messages(self, op: Insert, mask: int) -> None:
         part = self.part(op.wide_row)
-        for row in op.rows:
+        for row in op.stored:
             part.of(row.priority).insert(row.id, row, mask)
         self.oracle.inserted(op)
 
-    def _delete_messages(self, op: DeleteMessages, mask: int) -> None:
-        self.delete_at(op, max(map(ids.time_us, op.ids)) + 1, mask)
+    def _delete_messages(self, op: Delete, mask: int) -> None:
+        self.delete_at(op, op.at_us, mask)
 
-    def delete_at(self, op: DeleteMessages, at_us: int, mask: int) -> None:
-        """Delete messages at a timestamp."""
+    def delete_at(self, op: Delete, at_us: int, mask: int) -> None:
+        """Delete messages: whole rows at a timestamp, and parts of packs by marks."""
         rows = self.part(op.wide_row).of(op.priority)
-        for id_ in op.ids:
+        for id_ in op.rows:
             rows.delete(id_, at_us, mask, self.world.now_us)
+        for pack, marks in op.marks.items():
+            self.mark(rows, pack, marks, mask)
         self.oracle.removed(op)
+
+    @staticmethod
+    def mark(rows: Rows, pack: int, marks: Iterable[int], mask: int) -> None:
+        """Add marks to those that a pack has."""
+        rows.mark(pack, marks, mask)
 
     def _insert_bodies(self, op: InsertBodies, mask: int) -> None:
         bodies = self.part(op.wide_row).bodies

@@ -17,8 +17,6 @@ from cqueue.protocol.draft import Claim
 from cqueue.protocol.flush import Flush
 from cqueue.protocol.lease import Lease, Taken
 from cqueue.store.operations import (
-    DeleteMessages,
-    InsertMessages,
     LockState,
     MessageRow,
     Mutate,
@@ -31,6 +29,7 @@ from tests.simulation.replica import Part
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
+    from tests.simulation.rows import Delete, Insert
     from tests.simulation.world import Client, World
 
 Key = tuple[WideRow, int, int]  # wide row, priority, id
@@ -44,8 +43,12 @@ class Violation(AssertionError):
 
 
 def body_of(row: MessageRow) -> bytes:
-    """A message's name in the simulation; it stands in a header, bodies may be large."""
-    return (row.headers or {})["name"].encode()
+    """A message's name in the simulation: its body, or a header where bodies may be large.
+
+    Messages whose headers differ share no row.
+    """
+    name = row.headers.get("name") if row.headers else None
+    return name.encode() if name is not None else row.body or b""
 
 
 def key_of(taken: Taken) -> Key:
@@ -63,7 +66,7 @@ class Oracle:
         self.unsettled: set[bytes] = set()  # of these, what no handler was through with yet
         self.expires_us: dict[bytes, int] = {}
         self.promised_keys: dict[WideRow, dict[Key, bytes]] = {}
-        self.written: set[Key] = set()
+        self.written: dict[Key, bytes] = {}
         self.deleted: set[Key] = set()  # a delete was executed
         self.emptied: set[Key] = set()  # by somebody who empties the queue
         self.acked: dict[Key, int] = {}  # ack acknowledged → step
@@ -87,7 +90,7 @@ class Oracle:
 
     # ── plain writes, deliveries, acks ──
 
-    def inserted(self, op: InsertMessages) -> None:
+    def inserted(self, op: Insert) -> None:
         """Messages were stored."""
         for row in op.rows:
             key = (op.wide_row, row.priority, row.id)
@@ -99,7 +102,7 @@ class Oracle:
             self.fail(f"4: {body_of(row)!r} is stored but was never sent")
         if HEADER_LOST in (row.headers or {}) and body_of(row) in self.promised:
             self.fail(f"1: the body of {body_of(row)!r} was given up, and no replica has lost it")
-        self.written.add(key)
+        self.written[key] = body_of(row)
         original = (row.headers or {}).get(HEADER_ID)
         if original is not None:
             self._check_burial(original, row.id)
@@ -112,10 +115,16 @@ class Oracle:
             if abs(ids.time_us(other) - ids.time_us(id_)) < self.grace_us // 2:
                 self.fail(f"{original} was buried twice")
 
-    def removed(self, op: DeleteMessages) -> None:
-        """Messages were deleted."""
+    def removed(self, op: Delete) -> None:
+        """Messages were deleted: with a whole row only those that were to go, now or before."""
         for id_ in op.ids:
             self.deleted.add((op.wide_row, op.priority, id_))
+        promised = self.promised_keys.get(op.wide_row, {})
+        for row in op.rows if promised else ():
+            for id_ in range(row, row + ids.pack_size(row)) if ids.is_packed(row) else ():
+                key = (op.wide_row, op.priority, id_)
+                if key in promised and key not in self.deleted:
+                    self.fail(f"1: {promised[key]!r} was deleted with others of its row")
 
     def acknowledged(self, flush: Flush, cluster: Cluster) -> None:
         """A send was acknowledged: from now on its messages must not be lost."""
@@ -138,7 +147,8 @@ class Oracle:
         _, priority, id_ = key
         if id_ not in part.alive(priority):
             self.fail(f"1: {name!r} was acknowledged but is gone")
-        if part.of(priority).cells[id_].here not in ENOUGH:
+        row = ids.pack_of(id_) if ids.is_packed(id_) else id_
+        if part.of(priority).cells[row].whole not in ENOUGH:
             self.fail(f"1: {name!r} was acknowledged but one replica has it")
         cursor = part.state.cursors.get(priority)
         if cursor and id_ <= cursor.cursor and (priority, id_) not in _listed(part.state.slots):
@@ -154,6 +164,8 @@ class Oracle:
             self.fail(f"3: {key} was delivered by a claim that was never applied")
         if key not in self.written:
             self.fail(f"4: {key} was delivered but never stored")
+        if self.written[key] != body_of(taken.row):
+            self.fail(f"4: {key} was delivered as {body_of(taken.row)!r}, and is {self.written[key]!r}")
         if self.acked.get(key, began_step) < began_step:
             self.fail(f"4: {body_of(taken.row)!r} was delivered by a claim that began after its ack")
 
@@ -269,7 +281,7 @@ class Oracle:
             if key not in self.deleted:
                 self.fail(f"1: {name!r} was dropped with its wide row")
         for priority, id_ in _listed(before):
-            if (wide_row, priority, id_) in self.written - self.deleted:
+            if (wide_row, priority, id_) in self.written and (wide_row, priority, id_) not in self.deleted:
                 self.fail(f"{wide_row} was dropped while a slot of it listed {id_}")
 
     def _check_change(self, op: Mutate, row: SlotRow, before: Slots, listed: set[tuple[int, int]]) -> None:

@@ -46,6 +46,8 @@ class Params:
     batch: int = 4
     gap_s: float = 1.5
     at_the_edge: bool = False  # sends are made when a time shard ends, and take about W
+    packed: int = 0  # so many messages at most are sent alike, and share a row; 0: none are
+    rows_at_once: int = 0  # rows of one request, so that a read takes several; 0: as it is
     delayed: float = 0.3
     derived: bool = False  # sends have sources, and are repeated by others
     longest_delay_us: int = 2_000_000
@@ -136,6 +138,13 @@ CROWD = Params(
     priorities=(0, 0, 0, 5), poll_s=0.1, longest_idle_s=0.2, want=1, stays=1.0, work_s=0.01, serial=True,
     large=0.0, late_hints_s=0.05, actions=(90, 5, 3, 0, 0, 2, 0, 0), busy_us=4_000_000,
 )  # fmt: skip
+PACKS = Params(
+    profile="packs", packed=8, rows_at_once=1, settle_ms=200, skew_ms=50, width_ms=3000, visibility_ms=600,
+    faults=0.06, torn=0.1, lag=0.6, lost_hints=0.6, pauses=0.02, longest_pause_us=500_000, downs=0.05,
+    batch=1, batches=3, consumers=3, want=4, gap_s=0.6, delayed=0.1, priorities=(0,), large=0.05, poll_s=0.1,
+    longest_idle_s=0.3, work_s=0.3, actions=(70, 10, 4, 4, 2, 2, 5, 3), busy_us=2_000_000,
+    most_listed=3,
+)  # fmt: skip
 SHARES = {
     "mixed": (18, None), "hints": (1, HINTS), "backlog": (1, BACKLOG),
     "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
@@ -144,6 +153,24 @@ SHARES = {
     "sleepers": (1, SLEEPERS), "killers": (2, KILLERS), "crowd": (1, CROWD),
 }  # fmt: skip
 """Of so many seeds, so many draw a profile; the others draw a mixture."""
+
+
+UNPACKED = frozenset({"derived sends", "crowd"})
+"""Profiles whose messages never share rows: derived ids cannot, and one is of many single ones."""
+
+
+def with_packs(params: Params, rng: Random) -> Params:
+    """In two of five runs messages that are sent alike share rows; some are of that alone."""
+    fate = rng.random()
+    if fate < 0.6 or params.profile in UNPACKED:
+        return params
+    if fate < 0.64:
+        return PACKS
+    return replace(
+        params, packed=rng.choice((2, 3, 6)), rows_at_once=rng.choice((0, 1, 2)),
+        batch=(params.batch + 1) // 2, batches=(params.batches + 1) // 2,
+        consumers=max(params.consumers, 2 if params.away else 1),
+    )  # fmt: skip
 
 
 def draw(rng: Random) -> Params:

@@ -42,6 +42,7 @@ from cqueue.protocol import (
 )
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.work import WorkList
+from cqueue.store import cassandra, packs, ranges
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
 from tests.simulation.world import World
@@ -90,7 +91,22 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "suspect extended": ((SuspectGate, "extend"),),
     "letter stored": ((dead, "insert_letter"),),
     "next wide row": ((WorkList, "next"),),
+    "seen": ((policy, "seen_upto"),),
+    "phantoms": ((retire, "_delete_phantoms"),),
+    # what a store makes of rows with several messages
+    "deletion": ((packs.Known, "deletion"),),
+    "marks": ((packs, "marks_of"),),
+    "gone": ((packs, "gone_mask"),),
+    "members": ((packs, "_members"),),
+    "live ids": ((packs, "live_ids"),),
+    "first row": ((packs, "lowest"),),
+    "rows of messages": ((packs, "row_ids"),),
+    "partial": ((packs, "is_partial"),),
+    "wholly gone": ((packs, "wholly_gone"),),
+    "end of a range": ((ranges, "is_complete"),),
+    "reading on": ((ranges, "next_start"),),
     # what a store does
+    "marking": ((Cluster, "mark"),),
     "mutation": ((MemoryStore, "_mutate"), (Cluster, "mutate")),
     "delete": ((MemoryStore, "_delete_messages"), (Cluster, "_delete_messages")),
     "mutation sent": ((World, "_send"),),
@@ -100,14 +116,17 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
 
 MODULES = (
     ack,
+    cassandra,
     claim,
     dead,
     draft,
     flush,
     fresh,
     lock,
+    packs,
     poll,
     probe,
+    ranges,
     registry,
     retire,
     ripe,
@@ -115,7 +134,7 @@ MODULES = (
     view,
     writing,
 )
-"""Modules of the protocol that call each other's functions."""
+"""Modules of the protocol and of the store that call each other's functions."""
 
 calls: Counter[str] = Counter()
 """How often what stands in for each point was called, since this was cleared."""

@@ -58,7 +58,22 @@ class Producer:
             if delayed:
                 due_us = (yield Now()) + rng.randint(0, sim.params.longest_delay_us)
             batch.append((yield from self._message(due_us)))
+        if sim.params.packed:
+            batch = [one for first in batch for one in (first, *self._alike(first))]
         return batch
+
+    def _alike(self, first: Outgoing) -> list[Outgoing]:
+        """Some more messages that differ from this one in their bodies only."""
+        if first.headers or first.source is not None:
+            return []
+        more = self.sim.rng.randrange(self.sim.params.packed)
+        return [first._replace(body=self._name().encode()) for _ in range(more)]
+
+    def _name(self) -> str:
+        name = f"m{self.sim.names}"
+        self.sim.names += 1
+        self.sim.oracle.sent.add(name.encode())
+        return name
 
     def _message(self, due_us: int | None) -> Script:
         sim, rng = self.sim, self.sim.rng
@@ -77,7 +92,7 @@ class Producer:
             body=name.encode() + body,
             priority=rng.choice(sim.params.priorities),
             due_us=due_us,
-            headers={"name": name},
+            headers=None if sim.params.packed and not body else {"name": name},
             ttl_ms=rng.randint(500, 6000) if rng.random() < sim.params.ttl else None,
             source=source,
         )

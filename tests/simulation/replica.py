@@ -1,16 +1,18 @@
 """What three replicas hold, as bit masks: bit r of a mask says that replica r has a write.
 
 Correctness hangs on write timestamps, and those follow from the key: a message, body or registry row is
-inserted at the time of its id (or time shard) and deleted one µs later. So no cell needs a timestamp of
-its own; who has seen its insert and who its delete is the whole state, a read by quorum looks at two
-bits of each, and read repair sets them. A partition tombstone is a floor per replica, and swallows what
-is older. Lock, cursors and slots are written by Paxos only, whose commits have one order in a partition:
-each replica is described by the commits that it lacks.
+inserted at the time of its id (or time shard) and deleted one µs later; marks of a pack are written at the
+time of its ids, so that no mark outlives the row's tombstone. So no cell needs a timestamp of its own; who
+has which part of the insert, which marks and the delete is the whole state. A read by quorum looks at two
+bits of each, and read repair sets them: those of the columns that were read. A partition tombstone is a
+floor per replica, and swallows what is older. Lock, cursors and slots are written by Paxos only, whose
+commits have one order in a partition: each replica is described by the commits that it lacks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterable
 from typing import Any
 
 from cqueue import ids
@@ -23,19 +25,37 @@ BITS = (1, 2, 4)
 PAIRS = {7: (3, 5, 6), 3: (3,), 5: (5,), 6: (6,)}
 """Quorums among the replicas that are up."""
 
-HERE, GONE = 1, 2
-Seen = dict[int, int]
-"""What one replica said of each id: HERE, GONE, or both."""
+HERE, GONE, WHOLE = 1, 2, 4
+Seen = dict[int, tuple[int, frozenset[int]]]
+"""What one replica said of each row: HERE, WHOLE, GONE, as far as they apply; and its marks."""
+NO_MARKS: frozenset[int] = frozenset()
+PLACES = 256
+"""A mark is first * PLACES + last: the places of a pack that were deleted."""
 
 
 class Cell:
-    """A row written by plain mutations: who has its insert, who its delete, and when it was deleted."""
+    """A row written by plain mutations: who has which part of it, who its delete, and when it was deleted.
 
-    __slots__ = ("gone", "gone_us", "here", "row")
+    here: who has what a read of ids repairs: that the row exists, and its format.
+    whole: who has all columns of the insert.
+    marks: who has which element of `gone`.
+    """
+
+    __slots__ = ("gone", "gone_us", "here", "marks", "row", "whole")
 
     def __init__(self) -> None:
         self.row: Any = None
-        self.here = self.gone = self.gone_us = 0
+        self.here = self.whole = self.gone = self.gone_us = 0
+        self.marks: dict[int, int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no replica knows anything of it."""
+        return not (self.here or self.gone or self.marks)
+
+    def marks_of(self, mask: int) -> frozenset[int]:
+        """The marks that any of these replicas has."""
+        return frozenset(mark for mark, known in self.marks.items() if known & mask)
 
 
 class Rows:
@@ -59,9 +79,10 @@ class Rows:
         cell = self._cell(id_)
         if cell.row is None:
             cell.row = row
-        elif cell.row is not row:
+        elif cell.row is not row and cell.row != row:
             cell.row = merge(cell.row, row) if isinstance(row, MessageRow) else max(cell.row, row)
         cell.here |= mask
+        cell.whole |= mask
 
     def delete(self, id_: int, at_us: int, mask: int, now_us: int) -> None:
         """Delete a row on some replicas; a tombstone older than the row does nothing."""
@@ -70,13 +91,21 @@ class Rows:
             cell.gone |= mask
             cell.gone_us = now_us
 
+    def mark(self, id_: int, marks: Iterable[int], mask: int) -> None:
+        """Add marks to a row on some replicas, at the time of its id: a row that is not there appears."""
+        cell = self._cell(id_)
+        for mark in marks:
+            cell.marks[mark] = cell.marks.get(mark, 0) | mask
+
     def look(self, wanted: Any, bit: int) -> Seen:
         """What one replica says of these ids."""
         cells, seen = self.cells, {}
         for id_ in wanted:
             cell = cells.get(id_)
             if cell is not None:
-                seen[id_] = (HERE if cell.here & bit else 0) | (GONE if cell.gone & bit else 0)
+                said = (HERE if cell.here & bit else 0) | (GONE if cell.gone & bit else 0)
+                said |= WHOLE if cell.whole & bit else 0
+                seen[id_] = said, cell.marks_of(bit) if cell.marks else NO_MARKS
         return seen
 
     def between(self, after: int, upto: int) -> list[int]:
@@ -84,44 +113,71 @@ class Rows:
         order = self.order
         return order[bisect_right(order, after) : bisect_right(order, upto)]
 
-    def read(self, wanted: Any, view: View, limit: int = 0) -> list[int]:
-        """Those ids that are live in what the replicas of a quorum say, repairing them."""
+    def read(self, wanted: Any, view: View, limit: int = 0, *, whole: bool = True) -> list[tuple[Any, ...]]:
+        """Those rows that a quorum shows, as stored columns and `gone`, at most `limit`, repairing them.
+
+        whole: with all columns. Else id, format and `gone`: no others are repaired either.
+        """
         cells, quorum, seen, floor_us = self.cells, view.quorum, view.seen, view.floor_us
         repaired = view.repaired
-        found: list[int] = []
+        found: list[tuple[Any, ...]] = []
         for id_ in wanted:
             cell = cells.get(id_)
             if cell is None:
                 continue
-            here, gone = cell.here & quorum, cell.gone & quorum
+            here, all_, gone = cell.here & quorum, cell.whole & quorum, cell.gone & quorum
+            marks = cell.marks_of(quorum) if cell.marks else NO_MARKS
             if seen is not None:
-                said = seen.get(id_, 0)
-                here, gone = here or said & HERE, gone or said & GONE
+                said, more = seen.get(id_, (0, NO_MARKS))
+                here, gone, all_ = here or said & HERE, gone or said & GONE, all_ or said & WHOLE
+                marks |= more
             if here:
                 cell.here |= repaired
+                if all_ and whole:
+                    cell.whole |= repaired
+            for mark in marks if repaired else ():
+                cell.marks[mark] = cell.marks.get(mark, 0) | repaired
             if gone:
                 cell.gone |= repaired
-            elif here and (not floor_us or ids.time_us(id_) > floor_us):
-                found.append(id_)
+            elif (here or marks) and (not floor_us or ids.time_us(id_) > floor_us):
+                found.append(_columns(cell, id_, here, all_, marks, whole=whole))
                 if len(found) == limit:
                     break
         return found
 
+    def present(self, wanted: Any, view: View) -> list[int]:
+        """Those of these rows, each of one column, that a quorum shows, repairing them."""
+        cells, floor_us, found = self.cells, view.floor_us, list[int]()
+        for id_ in wanted:
+            cell = cells.get(id_)
+            if cell is None:
+                continue
+            if cell.here & view.quorum:
+                cell.here |= view.repaired
+                cell.whole |= view.repaired
+            if cell.gone & view.quorum:
+                cell.gone |= view.repaired
+            elif cell.here & view.quorum and (not floor_us or ids.time_us(id_) > floor_us):
+                found.append(id_)
+        return found
+
     def alive(self, floor_us: int = 0) -> list[int]:
-        """Ids that somebody has and nobody has deleted: what every read will find in the end."""
-        return [
-            id_
-            for id_, cell in self.cells.items()
-            if cell.here and not cell.gone and (not floor_us or ids.time_us(id_) > floor_us)
-        ]
+        """Ids of messages that some replica has and nobody has deleted: what every read finds in the end."""
+        found = []
+        for id_, cell in self.cells.items():
+            if cell.whole and not cell.gone and (not floor_us or ids.time_us(id_) > floor_us):
+                found += _left_of(id_, cell) if ids.is_packed(id_) else (id_,)
+        return found
 
     def purge(self, bit: int, before_us: int, floor_us: int = 0) -> None:
         """Compaction on one replica: old tombstones go, with all that they cover."""
         for id_, cell in list(self.cells.items()):
             if (cell.gone & bit and cell.gone_us < before_us) or (floor_us and ids.time_us(id_) <= floor_us):
                 cell.here &= ~bit
+                cell.whole &= ~bit
                 cell.gone &= ~bit
-                if not cell.here and not cell.gone:
+                cell.marks = {mark: mask & ~bit for mark, mask in cell.marks.items() if mask & ~bit}
+                if cell.is_empty:
                     del self.cells[id_]
                     self.order.remove(id_)
 
@@ -129,7 +185,36 @@ class Rows:
         """Repair: all replicas get what any of `good` has, and nothing else."""
         for cell in self.cells.values():
             cell.here = ALL if cell.here & good else 0
+            cell.whole = ALL if cell.whole & good else 0
             cell.gone = ALL if cell.gone & good else 0
+            cell.marks = {mark: ALL for mark, mask in cell.marks.items() if mask & good}
+
+
+def _columns(cell: Cell, id_: int, here: int, whole_: int, marks: Any, *, whole: bool) -> tuple[Any, ...]:
+    """A row as Cassandra answers it: what no replica of the quorum has is null."""
+    gone = marks or None
+    if not whole:
+        return id_, cell.row.format if here else None, gone
+    if whole_:
+        return (*cell.row, gone)
+    priority = cell.row.priority if cell.row is not None else 0
+    return (priority, id_, *NULLS, cell.row.format if here else None, gone)
+
+
+NULLS = (None,) * 9
+"""Body to expires."""
+
+
+def _left_of(pack: int, cell: Cell) -> Iterable[int]:
+    """The messages of a pack that no mark names. Not by the code that is judged here."""
+    every = range(pack, pack + ids.pack_size(pack))
+    if not cell.marks:
+        return every
+    left = set(every)
+    for mark in cell.marks:
+        first, last = divmod(mark, PLACES)
+        left.difference_update(range(pack + first, pack + last + 1))
+    return sorted(left)
 
 
 class View:

@@ -25,10 +25,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tests.simulation import breakages as broken
+from tests.simulation import breakages_packs as packed
 from tests.simulation import breakages_time as early
 from tests.simulation import points
 from tests.simulation import scenarios as story
 from tests.simulation import scenarios_centres as centres
+from tests.simulation import scenarios_packs as rows
 from tests.simulation import scenarios_time as times
 from tests.simulation.breakages import Breakage
 
@@ -117,9 +119,9 @@ RULES = (
     Rule("retired-at-end", "retirement waits for W + ε",
          early.retired_at_end, times.retirement_waits, 230),
     Rule("retired-without-settle", "retirement waits for W",
-         early.retired_without_settle, times.retirement_waits, 770),
+         early.retired_without_settle, times.retirement_waits, 1190),
     Rule("retirement-clock-after-read", "the retirement pass begins after that",
-         early.retirement_clock_after_read, times.retirement_pass_begins_late_enough, 50),
+         early.retirement_clock_after_read, times.retirement_pass_begins_late_enough, 420),
     Rule("epoch-cached-early", "an epoch is kept, and oldest_epoch moves, only after a read that began late",
          early.epoch_cached_early, times.epoch_read_again_until_closed, 130),
     Rule("oldest-epoch-early", "oldest_epoch moves only after such a read",
@@ -131,7 +133,7 @@ RULES = (
     Rule("open-row-with-cursor", "an open wide row has no cursor",
          early.open_row_with_cursor, times.open_row_takes_what_lands_late, 720),
     Rule("dead-letters-in-normal-rows", "dead letters go to open wide rows",
-         early.dead_letters_in_normal_rows, None, 6440),
+         early.dead_letters_in_normal_rows, None, 7090),
     Rule("dead-id-not-derived", "the dead letter's id is derived",
          early.dead_id_not_derived, None, 40),
     Rule("time-of-death-not-kept", "the time of death is kept",
@@ -145,7 +147,7 @@ RULES = (
     Rule("probed-only-when-idle", "each search probes some wide rows, however many have work",
          broken.probed_only_when_idle, None, 50),
     Rule("unrepaired-node", "a node away beyond gc_grace is rebuilt",
-         broken.unrepaired_node, None, 110),
+         broken.unrepaired_node, rows.node_away_revives_nothing, 110),
     Rule("tombstone-beyond-now", "no partition tombstone beyond now",
          early.tombstone_beyond_now, times.nothing_deleted_beyond_now, None),
     Rule("retired-after-a-switch", "nothing is retired until the old data centre is repaired or given up",
@@ -156,6 +158,34 @@ RULES = (
          early.epochs_kept_when_retiring_resumes, centres.epochs_are_read_again_when_retiring_resumes, None),
     Rule("epochs-of-an-hour", "at most 10,000 wide rows in an epoch",
          early.epochs_of_an_hour, times.epoch_stays_small, None),
+    Rule("row-deleted-for-a-part", "a row with several messages goes with the last of them",
+         packed.row_deleted_for_a_part, rows.part_of_a_row_is_deleted, 0),
+    Rule("marks-span-gaps", "marks name what was deleted, and nothing between",
+         packed.marks_span_gaps, rows.part_of_a_row_is_deleted, 240),
+    Rule("marks-overwrite", "marks add up",
+         packed.marks_overwrite, rows.halves_add_up, 0),
+    Rule("marks-ignored", "a message is live if its row is, and no mark names it",
+         packed.marks_ignored, rows.halves_add_up, 0),
+    Rule("only-rows-listed", "a read of ids gives each message of a row",
+         packed.only_rows_listed, rows.late_row_is_swept_whole, 250),
+    Rule("row-begun-is-passed", "a read that begins within a row reads that row",
+         packed.row_begun_is_passed, rows.claims_share_a_row, 0),
+    Rule("rows-by-message-ids", "a message's row is that of its pack",
+         packed.rows_by_message_ids, rows.rest_of_a_row_is_taken_over, 0),
+    Rule("partial-is-damaged", "a row without its columns is no message yet, and may become one",
+         packed.partial_is_damaged, rows.part_of_an_insert_is_no_message, 870),
+    Rule("reaped-in-part", "a reader deletes a row only if all its messages are gone",
+         packed.reaped_in_part, rows.only_empty_rows_are_reaped, 0),
+    Rule("one-request-is-a-range", "a range is read to its end, in as many requests as that takes",
+         packed.one_request_is_a_range, rows.range_is_read_to_its_end, None),
+    Rule("last-row-read-again", "a further request begins behind the last row",
+         packed.last_row_read_again, rows.range_gives_nothing_twice, 0),
+    Rule("bodies-out-of-place", "a body belongs to a place in its row",
+         packed.bodies_out_of_place, rows.part_of_a_row_is_deleted, 0),
+    Rule("phantoms-kept", "what is listed and cannot be read is deleted before retirement",
+         packed.phantoms_kept, rows.phantoms_do_not_keep_a_wide_row, None),
+    Rule("unread-are-phantoms", "only what a read has come to can be found missing",
+         packed.unread_are_phantoms, rows.strays_behind_others_are_kept, None),
 )  # fmt: skip
 
 BY_NAME = {rule.name: rule for rule in RULES}

@@ -5,6 +5,8 @@ Everything follows from the seed: parameters are drawn first, then every delay, 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from unittest.mock import patch
@@ -16,14 +18,16 @@ from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Taken
 from cqueue.protocol.spec import QueueSpec
+from cqueue.store import cassandra, ranges
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
 from tests.simulation import hints
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumer import Consumer
 from tests.simulation.oracle import Oracle, Violation, key_of
-from tests.simulation.params import Params, draw
+from tests.simulation.params import Params, draw, with_packs
 from tests.simulation.producer import Producer, purge
 from tests.simulation.replica import ALL, BITS
+from tests.simulation.rows import RowStore
 from tests.simulation.world import Client, Script, World
 
 DAY_US = 86_400_000_000
@@ -32,6 +36,11 @@ QUIET_POLL_S = 0.5
 SWIFT = {Together: 0.2, ReadHead: 0.2, ReadShards: 0.7, ReadQueue: 0.9}
 """How likely operations take no time: most of an idle consumer's are of no interest."""
 SWIFT_WHEN_QUIET = 0.8
+SHORT = (
+    (ranges, "FIRST_ROWS"), (ranges, "LEAST_IDS"), (ranges, "MOST_ROWS"),
+    (cassandra, "FEW_ROWS"), (cassandra, "PACKS_AT_ONCE"),
+)  # fmt: skip
+"""How many rows one request asks for."""
 FORGET_STOP_US = 1_000_000
 """A program that stood still takes so long until it goes on as if it had not."""
 
@@ -42,7 +51,7 @@ class Simulation:
     def __init__(self, seed: int, params: Params | None = None, *, trace: bool = False) -> None:
         self.seed = seed
         self.rng = Random(seed)
-        self.params = params or draw(self.rng)
+        self.params = params or with_packs(draw(self.rng), Random(~seed))
         p = self.params
         start_us = BASE_US + (1_000_000 if p.away else -self.rng.randint(0, 8_000_000))
         self.world = world = World(self.rng, p.skew_ms * 1000, start_us)
@@ -106,7 +115,7 @@ class Simulation:
         """A new program with a clock of its own."""
         self.clients += 1
         p = self.params
-        client = Client(f"{kind}{self.clients}", p.pauses)
+        client = Client(f"{kind}{self.clients}", RowStore(self.cluster), p.pauses)
         if p.at_the_edge:
             client.slow, client.slow_us = 0.5 if kind == "p" else 0.1, p.settle_ms * 1000
         self.world.sync(client)
@@ -244,8 +253,18 @@ class Simulation:
             patch.object(draft, "MAX_LISTED", self.params.most_listed),
             patch.object(fresh, "MAX_LISTED", self.params.most_listed),
             patch.object(fresh, "READ_BYTES", self.params.read_bytes),
+            self._short_requests(),
         ):
             return self._run()
+
+    @contextlib.contextmanager
+    def _short_requests(self) -> Iterator[None]:
+        """Reads that take several requests, each answered by other replicas."""
+        rows = self.params.rows_at_once
+        with contextlib.ExitStack() as stack:
+            for module, name in SHORT if rows else ():
+                stack.enter_context(patch.object(module, name, rows))
+            yield
 
     def _run(self) -> Simulation:
         p, world, cluster = self.params, self.world, self.cluster

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from cqueue.protocol import fresh, policy
-from tests.simulation import breakages, breakages_time, points, scenarios
+from tests.simulation import breakages, breakages_packs, breakages_time, points, scenarios, scenarios_packs
 from tests.simulation.oracle import Violation
 from tests.simulation.rules import RULES, SEARCHED, TOLD, Rule
 from tests.simulation.sim import Simulation
@@ -50,7 +50,7 @@ def test_all_breakages_are_used():
     """Every way to break the protocol is in the table, and is proven."""
     known = {
         value
-        for module in (breakages, breakages_time)
+        for module in (breakages, breakages_packs, breakages_time)
         for name, value in vars(module).items()
         if isinstance(value, Callable) and value.__module__ == module.__name__ and name[0].islower()
     }
@@ -91,6 +91,16 @@ def test_a_point_under_another_name_fails_loudly(monkeypatch: pytest.MonkeyPatch
 def test_suspect_under_extension():
     """A process waits for the answer before it takes the next suspect."""
     scenarios.suspect_is_held_while_it_is_extended()
+
+
+def test_late_marks():
+    """Marks that outlive the tombstone of their row bring nothing back."""
+    scenarios_packs.late_marks_revive_nothing()
+
+
+def test_rest_of_a_pack():
+    """What is left of a pack that landed behind the cursor keeps its wide row until it is delivered."""
+    scenarios_packs.rest_of_a_row_is_not_dropped()
 
 
 def test_late_neighbour():

@@ -45,7 +45,7 @@ def test_schedules_are_full_of_life():
     assert totals.deliveries > 5 * totals.schedules
     assert totals.happened.total() > 10 * totals.schedules
     profiles = {Simulation(seed).params.profile for seed in range(200)}
-    assert profiles == set(SHARES)
+    assert profiles == {*SHARES, "packs"}
 
 
 def test_a_seed_is_a_schedule():

@@ -17,10 +17,8 @@ from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.operations import (
     AdvanceEpoch,
     DeleteBodies,
-    DeleteMessages,
     DropBodies,
     InsertBodies,
-    InsertMessages,
     Mutate,
     Now,
     Operation,
@@ -32,15 +30,16 @@ from cqueue.store.operations import (
     UnregisterShard,
 )
 from tests.simulation.replica import ALL
+from tests.simulation.rows import PLANNED, Delete, Insert, RowStore, planned
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, Look
 
 Script = Generator[Operation[Any], Any, Any]
 
-REPEATED = frozenset({DeleteMessages, DeleteBodies, DropBodies, UnregisterShard})
+REPEATED = frozenset({Delete, DeleteBodies, DropBodies, UnregisterShard})
 """Writes that the driver repeats by itself, as it does all reads."""
-PLAIN = REPEATED | {InsertMessages, InsertBodies, RegisterShard}
+PLAIN = REPEATED | {Insert, InsertBodies, RegisterShard}
 WRITES = PLAIN | {Mutate, AdvanceEpoch}
 REPEATS = 2
 LATEST_US = 5_000_000
@@ -52,11 +51,13 @@ class Client:
     """A program on some machine: it has one clock, and dies as a whole."""
 
     __slots__ = (
-        "dead", "frozen_us", "name", "offset_us", "pauses", "slow", "slow_us", "stopped_us", "told_us",
+        "dead", "frozen_us", "name", "offset_us", "pauses", "slow", "slow_us", "stopped_us", "store",
+        "told_us",
     )  # fmt: skip
 
-    def __init__(self, name: str, pauses: float = 0.0) -> None:
+    def __init__(self, name: str, store: RowStore, pauses: float = 0.0) -> None:
         self.name = name
+        self.store = store
         self.pauses = pauses  # how likely it pauses before an operation
         self.slow = 0.0  # how likely an operation takes about slow_us
         self.slow_us = 0
@@ -189,9 +190,12 @@ class World:
 
     def _at_once(self, process: Process, operation: Any, kind: type) -> tuple[Any, Exception | None]:
         """An operation that takes no time: nobody comes between."""
+        client = process.client
         if kind is not Together:
-            return self._try(process.client, operation, None)
-        answers = [self._try(process.client, each, None) for each in operation.operations]
+            if kind in PLANNED:
+                operation = planned(operation, client.store)
+            return self._try(client, operation, None)
+        answers = [self._try(client, each, None) for each in _planned(client, operation)]
         return [value if error is None else error for value, error in answers], None
 
     def _wake(self, process: Process) -> None:
@@ -217,12 +221,12 @@ class World:
         rng = self.rng
         process.tries, process.since_us = REPEATS, self.now_us
         if kind is Together:
-            process.queue = list(enumerate(operation.operations))
+            process.queue = list(enumerate(_planned(process.client, operation)))
             process.answers = [None] * len(process.queue)
             if len(process.queue) > 1:
                 rng.shuffle(process.queue)
         else:
-            process.queue = [(0, operation)]
+            process.queue = [(0, planned(operation, process.client.store) if kind in PLANNED else operation)]
             process.answers = None
         wait_us, slow = 200 + int(rng.random() * 3000), True
         if self.pausing and rng.random() < process.client.pauses:
@@ -290,7 +294,9 @@ class World:
         if type(operation) is ReadBodies and operation.everywhere and self.cluster.up != ALL:
             return None, Unavailable("a replica is away")
         if not self.faults or rng.random() >= self.faults:
-            value = self.cluster.execute(operation, look)
+            value = self.cluster.execute(operation, look, client.store)
+            if type(operation) is Delete:
+                operation.answered(None)
             if self.trace is not None:
                 self.note(client.name, operation, "→", value)
             if self.watch is not None and value is True and type(operation) is Mutate:
@@ -327,6 +333,8 @@ class World:
         answered = fault == 4
         if answered:
             self.cluster.execute(operation)
+            if type(operation) is Delete:
+                operation.answered(None)
         if fault == 6 and self.replays:
             self.cluster.late(operation, REPLAYED_US)
             return "plain write: replayed", None, unknown
@@ -375,3 +383,9 @@ class World:
 
     def _land(self, operation: Any) -> None:
         self.note("", "LATE", operation, "→", self.cluster.execute(operation))
+
+
+def _planned(client: Client, together: Together) -> list[Any]:
+    """Operations as a client's store sends them."""
+    store = client.store
+    return [planned(each, store) if type(each) in PLANNED else each for each in together.operations]

@@ -1,20 +1,20 @@
-"""Entries of many threads, stored together: one way for sends, calls in the background, and settlements.
+"""Store entries of many threads in batches. Sends, background calls and settlements all use this one class.
 
-What a caller sees: `call` waits for the outcome of its entry, `submit` gives a future of it, and `put` hears
-nothing; what was put and failed is stored again until it succeeds. Threads of the batcher do the storing.
-They end when there has been nothing to store for a moment, so an idle batcher costs nothing.
+A caller chooses how it hears of its entry. `call` waits for the outcome. `submit` returns a future. `put`
+reports nothing, and an entry that was put and failed is stored again until it succeeds. The batcher's own
+threads do the storing. They end after `IDLE_S` without work, so an idle batcher costs nothing.
 
-- Bounds: `most` entries go together, and `at_a_time` batches. What comes meanwhile gathers. `submit` and
-  `call` wait while `room` entries wait or are being stored, so memory is bounded. Bytes are the business of
-  whoever stores: a send writes at most a few MiB at once, however many entries it is given.
-- Errors: the function that stores gives each entry an outcome or an error of its own: not done, unknown, or
-  bad input. If it raises, that is the error of every entry of the batch.
-- Ctrl-C, and whatever else stops a thread in the middle: it hits the threads of callers, which only wait. An
-  entry whose caller is gone is not stored, unless it is being stored already. Nobody waits for that caller.
-- Deadlines: an entry that waits for all of `limit_s` is withdrawn, and its caller is told that it was not
-  done. One that is being stored is waited for.
-- Close: no entry enters any more. What is there is stored, or with `drop` given up.
-- After a fork the child has none of the threads: its calls raise `Closed`.
+- Bounds: a batch has at most `most` entries, and `at_a_time` batches are stored side by side. Later entries
+  queue up. `submit` and `call` block while `room` entries are queued or being stored, so memory is bounded.
+  The `store` function bounds bytes: a send writes at most a few MiB at once, however many entries it gets.
+- Errors: the `store` function returns an outcome or an error for each entry. If the function raises, every
+  entry of the batch gets that error.
+- Ctrl-C interrupts only threads of callers, and those only wait. An entry whose caller was interrupted is
+  withdrawn, unless a batch with it is being stored already.
+- Deadlines: an entry that is still queued after `limit_s` is withdrawn, and its caller gets `NotDone`. An
+  entry that is being stored is waited for.
+- Close: new entries are refused. Queued entries are stored, or with `drop` given up.
+- Fork: a child process has none of the threads, so its calls raise `Closed`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ Entry = TypeVar("Entry")
 Outcome = TypeVar("Outcome")
 
 IDLE_S: Final = 0.1
-"""For how long a thread that has nothing to do waits for more: to start one takes longer than to wake one."""
+"""Seconds that a thread without work waits before it ends: waking a thread is cheaper than starting one."""
 CLOSED: Final = "the client has been closed"
 FIRST_PAUSE_S: Final = 0.2
-"""Before what failed is stored again; twice as long after each further try, up to:"""
+"""Seconds before a failed entry is stored again. Each further failure doubles the pause: an outage is not
+answered with a flood of requests."""
 LONGEST_PAUSE_S: Final = 10.0
+"""Upper bound of that pause in seconds, so that entries are stored soon after an outage ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,10 @@ class Bounds:
     """How much a batcher does at once.
 
     Attributes:
-        most: entries of one batch.
-        at_a_time: batches that are being stored.
-        linger_s: how long the first entry of a batch waits for others, unless the batch is full before.
-        room: entries that wait or are being stored, beyond which `submit` and `call` wait. None: no bound.
+        most: entries in one batch, 1 or more.
+        at_a_time: batches that are stored side by side, 1 or more.
+        linger_s: seconds that the first entry of a batch waits for others, unless the batch fills up sooner.
+        room: number of queued and unfinished entries at which `submit` and `call` block. None: no bound.
     """
 
     most: int = 1
@@ -62,21 +64,27 @@ class Bounds:
 
 
 class _Asked(NamedTuple, Generic[Entry]):
-    """An entry whose caller wants to hear of it."""
+    """An entry together with the future through which its caller learns the outcome."""
 
     entry: Entry
     future: Future[Any]
 
 
 class _Batch(NamedTuple, Generic[Entry]):
-    """What is stored together: entries as they were put, or with futures; and how often it was tried."""
+    """Entries that are stored together: those from `put` bare, the others with futures.
+
+    tries: how often storing these entries has failed already.
+    """
 
     items: list[Entry | _Asked[Entry]]
     tries: int = 0
 
 
 class _Late(Generic[Entry]):
-    """What was put and failed, until its pause is over; entries of an equal `repeat` together."""
+    """Entries from `put` whose storing failed, kept until they are tried again.
+
+    repeat: entries that give equal values are tried again in one batch.
+    """
 
     def __init__(self, repeat: Callable[[Entry], Hashable], clock: Callable[[], float]) -> None:
         self._repeat = repeat
@@ -91,7 +99,7 @@ class _Late(Generic[Entry]):
         return sum(len(batch.items) for *_, batch in self._heap)
 
     def push(self, failed: list[Entry], tries: int) -> None:
-        """They failed after `tries` other times."""
+        """Keep entries that have just failed, after `tries` earlier failures."""
         if self._drops:
             self.dropped += len(failed)
             return
@@ -104,20 +112,23 @@ class _Late(Generic[Entry]):
             heapq.heappush(self._heap, (self._clock() + pause_s, next(self._numbers), again))
 
     def pop(self) -> _Batch[Entry] | None:
-        """One that is due, if any is."""
+        """Remove and return the batch that has been due longest; None if none is due."""
         return heapq.heappop(self._heap)[2] if self._heap and self.left_s() <= 0 else None
 
     def left_s(self) -> float:
-        """Until the first one is due."""
+        """Return the seconds until the first batch is due; zero or less if one is due."""
         return self._heap[0][0] - self._clock()
 
     def hurry(self) -> None:
-        """All are due now, and pauses do not grow any more."""
+        """Make all batches due now, and keep later pauses at `FIRST_PAUSE_S`."""
         self._longest_s = FIRST_PAUSE_S
         self._heap = [(self._clock(), number, batch) for _, number, batch in sorted(self._heap)]
 
     def drop(self, others: int) -> None:
-        """Give up all that waits here, so many others, and whatever fails from now on."""
+        """Give up all entries here and all that fail from now on.
+
+        others: how many queued entries were given up elsewhere; they count as dropped, too.
+        """
         self._drops = True
         self.dropped += len(self) + others
         self._heap.clear()
@@ -127,11 +138,17 @@ class Batcher(Generic[Entry, Outcome]):
     """Stores entries of many threads together. Thread-safe.
 
     Args:
-        store: stores a batch; an outcome or an error for each entry, in order.
-        bounds: how much at once.
-        name: of its threads. daemon: whether the process may end while they store.
-        repeat: what was put and failed is stored again, entries of an equal `repeat` together, so that one
-            wide row that cannot be reached delays no other.
+        store: stores a batch, and returns an outcome or an error for each entry, in order.
+        bounds: how much is stored at once.
+        name: the name of the batcher's threads.
+        daemon: whether the process may end while a thread stores.
+        repeat: groups failed entries for the next try. Entries that give equal values are tried together, so
+            a wide row that cannot be reached delays no other.
+        clock: seconds of a clock that never steps back.
+
+    Example:
+        batcher = Batcher(store_all, Bounds(most=500), name="sends")
+        outcome = batcher.call(entry, limit_s=10.0)
     """
 
     def __init__(
@@ -147,20 +164,22 @@ class Batcher(Generic[Entry, Outcome]):
         self._store = store
         self._bounds = bounds
         self._thread = partial(Thread, target=self._work, name=name, daemon=daemon)
-        self._mutex = RLock()  # of its thread: a wait that Ctrl-C ends lets go of nobody else's
-        self._more = Condition(self._mutex)  # for its threads
-        self._less = Condition(self._mutex)  # for those that wait for room, or until all is stored
+        self._mutex = RLock()  # an RLock belongs to its thread: a wait ended by Ctrl-C releases nobody else's
+        self._more = Condition(self._mutex)  # wakes the batcher's threads: an entry came
+        self._less = Condition(self._mutex)  # wakes callers that wait for room, and `flush`
         self._waiting: deque[Entry | _Asked[Entry]] = deque()
         self._late: _Late[Entry] = _Late(repeat, clock)
-        self._workers: dict[Thread, int] = {}  # how many entries each is storing
-        self._awake = False  # its only thread will look at what waits before it sleeps or ends
+        self._workers: dict[Thread, int] = {}  # number of entries that each thread is storing
+        self._awake = False  # the only thread looks at the queue again before it sleeps or ends
         self._closed = False
         self._pid = os.getpid()
 
     # ── on the threads of callers ──
 
     def put(self, entry: Entry) -> None:
-        """Store it soon, again and again if need be. Takes no lock but to wake a thread: there are many.
+        """Store an entry soon, and again until it succeeds. Returns at once.
+
+        Takes the mutex only to wake a thread, because callers put thousands of entries a second.
 
         Raises:
             Closed: `close` was called.
@@ -175,7 +194,7 @@ class Batcher(Generic[Entry, Outcome]):
                 self._awake = self._bounds.at_a_time == 1
 
     def submit(self, entry: Entry) -> Future[Outcome]:
-        """Store it soon; the future gives its outcome or its error. Waits for room.
+        """Store an entry soon. Return a future of its outcome or error. Blocks while there is no room.
 
         Raises:
             Closed: `close` was called, or this process was forked.
@@ -185,10 +204,10 @@ class Batcher(Generic[Entry, Outcome]):
         return future
 
     def call(self, entry: Entry, limit_s: float) -> Outcome:
-        """Store it, and wait for its outcome.
+        """Store an entry, and wait for its outcome.
 
         Raises:
-            NotDone: it waited for `limit_s` without being taken up.
+            NotDone: the entry was still queued after `limit_s` seconds, and has been withdrawn.
             Closed: as `submit`.
         """
         future: Future[Outcome] = Future()
@@ -197,9 +216,9 @@ class Batcher(Generic[Entry, Outcome]):
         future.add_done_callback(lambda _: ended.release())
         try:
             self._enter(entry, future)
-            # `future.result(limit_s)` could be left locked by a Ctrl-C, and the batcher would wait for it.
+            # A Ctrl-C inside `future.result(limit_s)` could leave the future locked: the batcher would hang.
             if not ended.acquire(timeout=limit_s) and not future.cancel():
-                ended.acquire()  # it is being stored, which ends
+                ended.acquire()  # the entry is being stored, which takes a bounded time
         except BaseException:  # Ctrl-C
             future.cancel()
             raise
@@ -221,13 +240,17 @@ class Batcher(Generic[Entry, Outcome]):
                 self._more.notify_all()
 
     def _is_full(self) -> bool:
-        """Whether who comes has to wait; never one of its own threads, which would wait for itself."""
+        """Whether a caller has to wait for room. A thread of the batcher never does: it would wait for
+        itself.
+        """
         if self._bounds.room is None or self._closed or current_thread() in self._workers:
             return False
         return self._count() >= self._bounds.room
 
     def _staff(self) -> None:
-        """Start a thread if those that are free are not enough. The mutex is held, so it finds the entry."""
+        """Start a thread if the free ones are not enough. The caller holds the mutex until its entry is
+        queued.
+        """
         free = list(self._workers.values()).count(0)
         if len(self._workers) == self._bounds.at_a_time or len(self._waiting) < free * self._bounds.most:
             return
@@ -240,17 +263,17 @@ class Batcher(Generic[Entry, Outcome]):
             raise
 
     def _is_batch(self) -> bool:
-        """Whether nothing more is to be waited for."""
+        """Whether the queued entries may be stored now: without `linger_s`, or because a batch is full."""
         return not self._bounds.linger_s or len(self._waiting) >= self._bounds.most
 
     @property
     def is_gathering(self) -> bool:
-        """Whether entries wait to be taken up."""
+        """Whether entries are queued."""
         return bool(self._waiting)
 
     @property
     def pending(self) -> int:
-        """Entries that are not stored yet, or were given up."""
+        """Number of entries that are not stored: queued, being stored, failed, or given up."""
         with self._mutex:
             return self._count()
 
@@ -258,23 +281,27 @@ class Batcher(Generic[Entry, Outcome]):
         return len(self._waiting) + sum(self._workers.values()) + len(self._late) + self._late.dropped
 
     def hurry(self) -> None:
-        """From now on wait for nothing: store each entry at once, and what failed without its pause."""
+        """Stop waiting: from now on store each entry at once, and failed entries without their pause."""
         with self._mutex:
             self._bounds = replace(self._bounds, linger_s=0.0)
             self._late.hurry()
             self._more.notify_all()
 
     def flush(self, wait_s: float) -> bool:
-        """Hurry, and wait until everything is stored; False if that takes longer than `wait_s`."""
+        """Hurry, and wait until everything is stored. Return False if that takes longer than `wait_s`
+        seconds.
+        """
         self.hurry()
         with self._mutex:
             return self._less.wait_for(lambda: not self._count(), wait_s)
 
     def close(self, *, drop: bool = False, wait_s: float | None = None) -> None:
-        """Take no more entries, and wait until its threads have ended (None: however long that takes).
+        """Refuse new entries, and wait until the batcher's threads have ended.
 
-        drop: what is not being stored already is given up; its callers get `Closed`. What is being stored
-            is not stored again if it fails.
+        Args:
+            drop: give up entries that are not being stored yet, and raise `Closed` for their callers. An
+                entry that is being stored and fails is not tried again.
+            wait_s: seconds to wait for each thread. None: until it has ended.
         """
         if os.getpid() != self._pid:
             return
@@ -301,13 +328,13 @@ class Batcher(Generic[Entry, Outcome]):
         batch = self._take(new_first=True)
         while batch is not None:
             self._run(batch)
-            time.sleep(0)  # callers that were told run first: what they have next goes together with the rest
+            time.sleep(0)  # lets callers with an outcome run first: their next entries join this batch
             batch = self._take(new_first=batch.tries > 0)
 
     def _take(self, *, new_first: bool) -> _Batch[Entry] | None:
-        """The next batch. None: there is none, and the thread ends.
+        """Wait for the next batch. Return None if there is none; then the thread ends.
 
-        new_first: of a new one and one that failed before; so they take turns.
+        new_first: prefer new entries to failed ones. The caller alternates, so that neither starves.
         """
         me = current_thread()
         with self._mutex:
@@ -315,7 +342,7 @@ class Batcher(Generic[Entry, Outcome]):
             self._less.notify_all()
             while (batch := self._next(new_first=new_first)) is None:
                 self._awake = False
-                if self._waiting:  # put before that could be seen
+                if self._waiting:  # `put` may have read `_awake` as still true
                     continue
                 wait_s = self._late.left_s() if self._late else 0.0 if self._closed else IDLE_S
                 if not self._more.wait(wait_s) and not self._waiting and not self._late:
@@ -330,7 +357,7 @@ class Batcher(Generic[Entry, Outcome]):
         return late or self._gathered() or self._late.pop()
 
     def _gathered(self) -> _Batch[Entry] | None:
-        """What has come, without what was withdrawn."""
+        """Return the queued entries as a batch, without withdrawn ones; None if nothing is left."""
         if self._waiting and self._bounds.linger_s:
             self._more.wait_for(self._is_batch, self._bounds.linger_s)
         items = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._bounds.most))]
@@ -342,7 +369,7 @@ class Batcher(Generic[Entry, Outcome]):
         return _Batch(kept) if kept else None
 
     def _run(self, batch: _Batch[Entry]) -> None:
-        """Store a batch, and tell each entry's caller."""
+        """Store a batch, and give each caller the outcome of its entry."""
         entries = [item.entry if isinstance(item, _Asked) else item for item in batch.items]
         try:
             outcomes = _as_many(entries, self._store(entries))
@@ -376,5 +403,9 @@ Calls: TypeAlias = Batcher[Callable[[], Any], Any]
 
 
 def calls(name: str, *, at_a_time: int, room: int) -> Calls:
-    """A batcher of calls, each on its own: what each returns or raises is its outcome."""
+    """Make a batcher that runs calls in the background, one at a time in each of `at_a_time` threads.
+
+    The outcome of a call is the value that it returns or the error that it raises. `submit` blocks while
+    `room` calls are queued or running.
+    """
     return Batcher(lambda batch: [call() for call in batch], Bounds(1, at_a_time, room=room), name=name)

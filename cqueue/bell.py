@@ -1,4 +1,4 @@
-"""Wakes consumers when something is sent to their queue, in this process or through the doorbell."""
+"""Wake consumers when a message is sent to their queue, in this process or (by the doorbell) in another."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cqueue.store.operations import WideRow
 
 
 class Sleeper:
-    """One consumer's side: what it was told since it last looked, and how it waits to be told.
+    """One consumer's mailbox: the hints since its last poll, and a wait that a hint ends.
 
-    wake: called as well, on the telling thread, for a caller that waits for many consumers at once.
+    wake: called at each hint as well, on the sending thread, for a caller that waits for many consumers.
     """
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
-        self._rung = Lock()  # no `Event`: a Ctrl-C could leave that locked, and senders would wait for it
+        self._rung = Lock()  # no `Event`: a Ctrl-C could leave an Event locked, and senders would hang
         self._rung.acquire()
         self.wake = wake
         self.told: deque[Hint] = deque(maxlen=1000)
         self.waiting = False
 
     def sleep(self, seconds: float) -> bool:
-        """Wait until told something, or so many seconds; True if told."""
+        """Wait for a hint, at most `seconds`. Return True if there was one."""
         self.waiting = True
         try:
             return self._rung.acquire(timeout=seconds)
@@ -36,40 +36,40 @@ class Sleeper:
             self.waiting = False
 
     def rouse(self) -> None:
-        """End its sleep, or the next one."""
-        with suppress(RuntimeError):  # it was roused before
+        """End the consumer's present sleep, or its next one."""
+        with suppress(RuntimeError):  # already roused
             self._rung.release()
 
 
 class Bell:
-    """All consumers of one queue in this process. Thread-safe.
+    """The waiting consumers of one queue in this process. Thread-safe.
 
-    doorbell: by which other processes are told, and tell this one; None: there is only this one.
+    doorbell: exchanges hints with other processes. None: hints stay in this process.
     """
 
     def __init__(self, doorbell: Doorbell | None = None) -> None:
         self._doorbell = doorbell
         self._mutex = Lock()
         self._sleepers: list[Sleeper] = []
-        self._partition: str | None = None  # that others may ring at
-        self.deletions = 0  # how often messages were deleted that may have been read ahead
+        self._partition: str | None = None  # for which the doorbell takes hints from other processes
+        self.deletions = 0  # purges and cancels so far: after each, messages read ahead may be gone
 
     def join(self, wake: Callable[[], None] | None = None) -> Sleeper:
-        """A new consumer."""
+        """Add a consumer. Return its mailbox."""
         sleeper = Sleeper(wake)
         with self._mutex:
             self._sleepers.append(sleeper)
         return sleeper
 
     def leave(self, sleeper: Sleeper) -> None:
-        """A consumer has been closed."""
+        """Remove a consumer that has been closed."""
         with self._mutex:
             self._sleepers.remove(sleeper)
             if not self._sleepers:
                 self._serve(None)
 
     def serve(self, partition: str) -> None:
-        """A consumer looks for messages in the queue's wide rows of this partition name from now on."""
+        """Take hints from other processes from now on. partition: the queue's partition name."""
         with self._mutex:
             self._serve(partition)
 
@@ -89,9 +89,9 @@ class Bell:
             self._tell(hint)
 
     def ring(self, hint: Hint, due_us: int = 0) -> None:
-        """Messages were stored: tell one consumer, here or in another process.
+        """Tell one consumer, here or in another process, that messages were stored.
 
-        due_us: when the last of them is due, by a clock that may be ahead of others.
+        due_us: due time of the last of them in µs since 1970, by a clock that may be ahead of others.
         """
         if self._doorbell is not None:
             target, flags = target_of(hint, here=bool(self._sleepers))
@@ -100,7 +100,7 @@ class Bell:
         self._tell(hint)
 
     def _tell(self, hint: Hint) -> None:
-        """Tell a consumer that waits; if none does, one that polls on being woken, or else the first."""
+        """Give a hint to a consumer that waits; else to one with a `wake` function; else to the first."""
         with self._mutex:
             if not self._sleepers:
                 return
@@ -111,11 +111,11 @@ class Bell:
             chosen.wake()
 
     def pass_on(self) -> None:
-        """Have other processes told of what consumers of this one were told of, and cannot look at."""
+        """Send the hints that consumers of this process have not used yet to other processes."""
         if self._doorbell is None:
             return
         for sleeper in self._sleepers:
-            with suppress(IndexError):  # nothing is left, or a poll has taken it
+            with suppress(IndexError):  # no hint is left, or a poll took the last one
                 while True:
                     target, flags = target_of(sleeper.told.popleft(), here=False)
                     self._doorbell.ring(target._replace(passed=True), flags)
@@ -127,28 +127,31 @@ class Bell:
 
     @property
     def has_doorbell(self) -> bool:
-        """Whether other processes are told, and tell this one."""
+        """Whether hints are exchanged with other processes."""
         return self._doorbell is not None
 
     @property
     def counts(self) -> HintCounts:
-        """Datagrams of this client so far, of all its queues."""
+        """Count the datagrams that this client has sent and received so far, for all its queues."""
         return HintCounts() if self._doorbell is None else replace(self._doorbell.counts)
 
     def deleted(self) -> None:
-        """All that was sent until now may have been deleted: it has to be looked for."""
+        """Make consumers check that messages they have read ahead still exist: some may have been deleted."""
         self.deletions += 1
 
 
 def target_of(hint: Hint, *, here: bool) -> tuple[Target, int]:
-    """A hint as the doorbell carries it. here: consumers of this process may be told as well."""
+    """Encode a hint for the doorbell as (target, one bit per priority).
+
+    here: consumers of this process may get the hint as well.
+    """
     queue, time_shard, shard = hint.wide_row
     target = Target(queue, b"%d\0%d" % (time_shard, shard), here=here)
     return target, sum(1 << priority for priority in hint.priorities)
 
 
 def hint_of(partition: str, place: bytes, flags: int) -> Hint | None:
-    """What a ring says; None if it is nothing that a sender of a queue would say."""
+    """Decode a hint from the doorbell; None if no sender of a queue can have written it."""
     try:
         time_shard, shard = map(int, place.split(b"\0"))
     except ValueError:

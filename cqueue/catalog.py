@@ -1,9 +1,9 @@
-"""Which queues exist and how they are configured, kept fresh with one small read a second.
+"""Cache which queues exist and how they are configured, with one small read a second.
 
-Every change of a configuration raises the deployment's change counter; while it stands still, nothing
-else is read again. A call begins the read and does not wait for it, so an idle client costs nothing. One that
-has stood still reads before it goes by what it knows. Changes are conditional mutations: of two that collide,
-one is made on top of the other.
+Every change of a configuration raises the deployment's change counter. While the counter stands still, no
+configuration is read again. A call starts the read of the counter and does not wait for it, so an idle client
+costs nothing. A client that has been idle reads the counter first. Changes are conditional mutations: of two
+that collide, one fails and is made again on top of the other.
 """
 
 from __future__ import annotations
@@ -52,23 +52,28 @@ from cqueue.store.quarantine import Damage
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 FRESH_S = 0.9
-"""What is older is read again, beside the call that finds it so: also where a call a second is made."""
+"""Seconds after which a call starts another read of the deployment row in the background. A bit less than
+1 s, so that a client that makes one call a second refreshes at each of them."""
 BESIDE_S = 0.1
-"""How long a read beside a call waits, so as not to be in its way."""
+"""Seconds that a background read waits first, so that it does not slow down the call that started it."""
 TRUSTED_S = 2.0
-"""No call goes by what is older: it reads first. All clients follow a change within this."""
+"""Seconds after which a call reads the deployment row before anything else. The promised bound: all clients
+follow a change of a queue, and a move of the home, within this time."""
 AFTER_FAILURE_S = 3.0
-"""How much longer nobody polls after a poll that failed: every call would wait for it."""
+"""Seconds added to the pause after a read that failed; without it, every call would wait for another one."""
 POLL_LIMIT_S = 1.0
-"""Who asks for a configuration that is known already waits no longer for news of it."""
+"""Seconds that a read of the deployment row may take; a call that knows a configuration then goes on with
+it."""
 TRIES = 20
+"""How often a conditional change is made anew after it collided with another one, before `NotDone`."""
 
 DEAD_CONFIG = QueueConfig(shards=1, time_shard=QueueConfig().time_shard * 120, max_attempts=0, max_shards=16)
-"""Dead-letter queues: hours wide, and never a dead letter of a dead letter."""
+"""Configuration of dead-letter queues. Their time shards are 120 times as wide as usual (an hour), because
+few messages come; `max_attempts=0`, because a dead letter must not be buried again."""
 
 
 class Entry(NamedTuple):
-    """A queue as it is stored, and as the protocol sees it."""
+    """A queue's row, its parsed configuration, and its spec for the protocol."""
 
     row: QueueRow
     config: QueueConfig
@@ -78,27 +83,27 @@ class Entry(NamedTuple):
 class Catalog:
     """All queues of a keyspace. Thread-safe.
 
-    local_dc: the data centre that the client works in. Once the keyspace's home is another one, or was moved
-        since the catalog was made, the driver runs nothing any more.
+    local_dc: the data centre that the client works in. If the keyspace's home is another one, or was moved
+        since the catalog was made, the driver refuses every operation.
     """
 
     def __init__(self, driver: BlockingDriver, local_dc: str | None = None) -> None:
         self._driver = driver
         self._local_dc = local_dc
-        self._first: DeploymentRow | None = None  # as first read
+        self._first: DeploymentRow | None = None  # the deployment row as first read: shows a moved home
         self._refusal: str | None = None
         self._mutex = Lock()
         self._entries: dict[str, Entry] = {}
         self._deployment: DeploymentRow | None = None
-        self._polled_s = float("-inf")  # when the last poll began that has succeeded
-        self._polling = RLock()  # whoever finds that too long ago waits for who polls
+        self._polled_s = float("-inf")  # when the last successful poll began
+        self._polling = RLock()  # held by the thread that polls; others wait for it
         self._is_polling = False
-        self._beside = Lock()  # while a thread polls beside the calls
-        self._generation = 0  # of `_entries`: a read that began before a change must not outlive it
+        self._beside = Lock()  # held while a background thread polls
+        self._generation = 0  # counts changes: a read that began before a change must not enter `_entries`
         driver.watch(self._watch)
 
     def entry(self, name: str) -> Entry:
-        """The queue's configuration, at most two seconds old.
+        """Return the queue's configuration, at most two seconds old.
 
         Raises:
             QueueNotFound: there is none of that name.
@@ -113,7 +118,7 @@ class Catalog:
         return entry
 
     def deployment(self) -> DeploymentRow:
-        """What all clients of the keyspace agree on.
+        """Return the deployment row: what all clients of the keyspace agree on.
 
         Raises:
             SchemaMismatch: the schema has not been applied.
@@ -130,7 +135,7 @@ class Catalog:
         return self._deployment
 
     def keep_fresh(self) -> None:
-        """Have what all clients agree on read again, if that is due; the driver calls this before each run.
+        """Refresh the deployment row if that is due. The driver calls this before each run.
 
         Raises:
             WrongDataCentre: the home was moved.
@@ -147,11 +152,11 @@ class Catalog:
     def _start_beside(self) -> None:
         try:
             Thread(target=self._poll_beside, name="cqueue-catalog", daemon=True).start()
-        except RuntimeError:  # there are too many, or Python is about to end: a later call polls
+        except RuntimeError:  # too many threads, or Python is about to exit: a later call polls
             self._beside.release()
 
     def _poll_beside(self) -> None:
-        """What goes wrong here meets a call that has to poll itself."""
+        """Poll in the background. Errors are dropped: a call that has to poll itself meets them again."""
         try:
             with suppress(Exception):
                 time.sleep(BESIDE_S)
@@ -233,7 +238,7 @@ class Catalog:
         return decode.parsed(_place(row, "config"), lambda: QueueConfig.from_json(row.config), report)
 
     def all(self) -> list[Entry]:
-        """All queues by name; such as are being deleted, or cannot be read, are left out."""
+        """Return all queues in order of name, without those that are being deleted or cannot be read."""
         rows = self._driver.ask(ListQueues())
         return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
 
@@ -248,7 +253,7 @@ class Catalog:
         """Create a queue, and its dead-letter queue first.
 
         Raises:
-            QueueExists: it exists, and not (`exist_ok` and with an equal configuration).
+            QueueExists: the queue exists; with `exist_ok`, only if its configuration differs.
             OutcomeUnknown: it may exist now.
         """
         if check_queue_name(name).endswith(DEAD_SUFFIX):
@@ -271,7 +276,7 @@ class Catalog:
         return row
 
     def _check_fit(self, config: QueueConfig) -> None:
-        """The configuration has to fit the deployment: clocks may disagree by ε while a lease runs."""
+        """Refuse a visibility below 4 ε: two clocks may disagree by ε (skew) while a lease runs."""
         if not isinstance(config, QueueConfig):
             raise ConfigError(f"config is {config!r}; it takes a QueueConfig")
         least_ms = 4 * self.deployment().skew_ms
@@ -291,7 +296,7 @@ class Catalog:
         return created
 
     def alter(self, name: str, changes: Mapping[str, Any]) -> Entry:
-        """Change settings, on top of what others change meanwhile.
+        """Change settings, on top of concurrent changes by others.
 
         Raises:
             ConfigError: a value is out of range, or fixed.
@@ -334,10 +339,10 @@ class Catalog:
         return applied
 
     def delete(self, name: str) -> int:
-        """Delete a queue, its dead-letter queue, and all their messages; how many those were.
+        """Delete a queue, its dead-letter queue, and all their messages. Return the number of messages.
 
-        Nobody finds the queue any more once this has begun; called again, it goes on where it stopped.
-        A queue whose row is damaged is deleted as well.
+        The queue cannot be opened any more as soon as the deletion has begun. A deletion that broke off goes
+        on when it is called again. A queue whose row is damaged is deleted as well.
         """
         total = 0
         if name.endswith(DEAD_SUFFIX):
@@ -366,7 +371,7 @@ class Catalog:
         return total
 
     def _spec_as_stored(self, row: QueueRow) -> QueueSpec:
-        """What is needed to find a queue's messages; defaults for what its row does not tell any more."""
+        """Return the spec that finds a queue's messages, with defaults where its row is damaged."""
         try:
             config = self._config_of(row)
         except DamagedRow:
@@ -374,7 +379,7 @@ class Catalog:
         return spec_of(row, config, self.deployment())
 
     def _bump(self) -> None:
-        """Tell all clients that something changed."""
+        """Raise the deployment's change counter, so that all clients read configurations again."""
         for _ in range(TRIES):
             stored = self._driver.ask(ReadDeployment())
             if stored is None:
@@ -393,7 +398,7 @@ def _place(row: QueueRow, column: str) -> Damage:
 
 
 def _is_as(stored: QueueConfig, wanted: QueueConfig) -> bool:
-    """Whether the queue is as wanted; schedules and redrives set `derived_sends` without being asked to."""
+    """Compare two configurations. A stored `derived_sends` is ignored: schedules and redrives turn it on."""
     return stored == replace(wanted, derived_sends=wanted.derived_sends or stored.derived_sends)
 
 

@@ -1,8 +1,8 @@
-"""Sends of several threads at the same time, stored together: a group commit.
+"""Group commit: store messages that several threads send at the same time in common batches.
 
-Two threads send at a time, each its own message: a few threads have nothing to wait for. What others want to
-send meanwhile goes together, in up to two batches at a time. With `linger` all goes together, one batch at a
-time.
+Two threads at a time send their own messages directly, so that a few threads need not wait. Messages that
+other threads send meanwhile go in batches, up to two at a time. With `linger` all messages go in batches, one
+at a time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from cqueue.message import Message, MessageId
 from cqueue.producer import Producer
 
 MAX_LINGER: Final = timedelta(seconds=1)
+"""Upper bound of `linger`: each send waits for that long."""
 MOST: Final = 500
-"""Messages sent together."""
+"""Messages in one batch, at most: as many as one flush writes."""
 ALONE: Final = 2
-"""Threads that send their own messages at a time. None where they linger."""
+"""Threads that send their own messages directly at a time; with `linger`, none."""
 TOGETHER: Final = 2
-"""Batches of the others at a time. One where they linger."""
+"""Batches of other threads' messages under way at a time; with `linger`, one."""
 
 
 class _Send(NamedTuple):
@@ -36,11 +37,12 @@ class GroupCommit:
     """Single sends of many threads. Thread-safe.
 
     Args:
-        producer: stores them.
-        limit_s: what a send may take. One that has waited for all of it is not sent; what is sent has half
-            of it at least, whatever it waited.
-        linger: how long the first one waits for others, one batch at a time. None: it does not wait, and
-            only what comes while `ALONE` threads are sending goes together.
+        producer: stores the messages.
+        limit_s: seconds that a send may take. A message that is still queued after that is not sent. A batch
+            gets at least half of it, however long its messages were queued.
+        linger: how long the first message of a batch waits for others, one batch at a time. None: messages do
+            not wait, and only those that come while `ALONE` threads are sending go in batches.
+        clock: seconds of a clock that never steps back.
     """
 
     def __init__(
@@ -61,14 +63,14 @@ class GroupCommit:
         )
 
     def send(self, message: Message) -> MessageId:
-        """Store one message; its id once it is acknowledged.
+        """Store one message. Return its id once the message is acknowledged.
 
         Raises:
             BadInput, NotDone, SendUnknown: as `Producer.send`, of this message alone.
         """
         self._producer.check_open()
         me = get_ident()
-        try:  # before the place is taken, so that Ctrl-C can keep none
+        try:  # `try` before `add`, so that Ctrl-C cannot leave the thread in the set
             self._alone.add(me)
             if len(self._alone) <= self._most_alone and not self._together.is_gathering:
                 return self._producer.send(message)

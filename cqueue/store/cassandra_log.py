@@ -20,7 +20,7 @@ class CassandraLogs(Sender):
     """Starts the requests of all log operations."""
 
     def starters(self) -> Starters:
-        """By operation."""
+        """Return, by operation type, the function that sends it."""
         write, change, one, all_ = self._write, self._change, self._one, self._all
         return {
             ops.AppendRecords: self._append,
@@ -59,9 +59,10 @@ class CassandraLogs(Sender):
         return self._requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows, nothing)
 
     def _read_whole(self, op: ReadRecordPage) -> Steps[RecordPage]:
-        """Read records of which some may be broken, until there are as many as were asked for.
+        """Read records, and read on for each one that is damaged and left out, until `limit` are found.
 
-        A short answer says that there are no more records, so one must not be short for those left out.
+        A page below `limit` tells the caller that no more records follow, so damaged ones must not shorten
+        it.
         """
         request = self._read(op)
         yield

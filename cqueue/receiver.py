@@ -1,4 +1,4 @@
-"""A consumer's looks at its queue: from which wide rows it claims, and what it keeps between two claims."""
+"""A consumer's polls: choose the wide rows to claim from, and keep state between two claims."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from cqueue.settler import Settler
 from cqueue.store.operations import WideRow
 
 SHUT = SuspectGate(shut=True)
-"""One that may have killed its holder is never claimed ahead, as it is to be started at once."""
+"""The gate of prefetches, which lets no suspect through: a suspect has to be handled at once."""
 
 
 class Receiver:
-    """Claims messages of one queue; one thread at a time.
+    """Claims messages of one queue. One thread at a time may use it.
 
-    gate: lets one message at a time through that may have killed its holder.
-    wake: called as well when this consumer is told of a message.
+    gate: lets one suspect at a time through, a message that may have killed its holder.
+    wake: called as well when a hint reaches this consumer.
     """
 
     def __init__(
@@ -52,24 +52,27 @@ class Receiver:
         self._gate = gate
         self.sleeper = bell.join(wake)
         self._poll: Poll | None = None
-        self._deletions = 0  # purges that are known of
-        self._alone = False  # the last receive looked for what is never claimed ahead
+        self._deletions = 0  # the bell's count at the last poll
+        self._alone = False  # the last receive looked for a suspect
         self._left = False
         self.last = Found()
         self.visibility_s = 0.0
 
     @property
     def is_paused(self) -> bool:
-        """Whether the queue gives nothing."""
+        """Whether the queue is paused."""
         return self._entry().row.state == PAUSED
 
     def look(
         self, want: int, share: Share | None, *, stay: bool, ahead: bool = False
     ) -> list[ReceivedMessage]:
-        """One look at everything that may have work, until something is found.
+        """Poll once: claim from the wide rows that may have work, until one gives messages.
 
-        share: which wide rows to look at each time; None for all. stay: keep the lock of a wide row that has
-        more. ahead: what is found is handled later, so it takes no suspects.
+        Args:
+            want: messages to return, at most.
+            share: the wide rows to look at in each poll; None for all.
+            stay: keep the lock of a wide row that has more messages.
+            ahead: the messages are prefetched, so no suspect is claimed.
         """
         entry = self._entry()
         poll, run = self._polling(entry), self._driver.run
@@ -87,7 +90,7 @@ class Receiver:
         return []
 
     def look_at(self, wide_row: WideRow, priorities: frozenset[int], want: int) -> list[ReceivedMessage]:
-        """Messages of one wide row that is known to have some; nothing is searched for."""
+        """Claim from one wide row that is known to have messages, without a search."""
         entry = self._entry()
         if entry.row.state == PAUSED:
             return []
@@ -95,23 +98,24 @@ class Receiver:
         try:
             claimed = self._driver.run(claim(view, entry.spec, self._gate, want, stay=False))
         finally:
-            with suppress(CqueueError):  # of a claim that has failed
+            with suppress(CqueueError):  # the claim may have failed
                 self._driver.run(unlock(view))
         return self._accept(claimed, entry.spec)
 
-    # ── what is never claimed ahead ──
+    # ── suspects ──
 
     def is_suspects_turn(self) -> bool:
-        """Whether to look for a suspect now: one is known, none is held, and the last look was for others.
+        """Decide whether to look for a suspect now: one is known, none is held, and the last look was for
+        others.
 
-        So a suspect does not wait until nothing else comes, and others come as well.
+        So suspects and other messages take turns.
         """
         poll = self._poll
         self._alone = not self._alone and poll is not None and poll.knows_suspects
         return self._alone and not self._gate.busy(self._now_ms())
 
     def look_for_suspect(self, want: int) -> list[ReceivedMessage]:
-        """A suspect, which comes alone; where it is gone, up to `want` others."""
+        """Claim a suspect, which comes alone. If it is gone, claim up to `want` other messages."""
         entry, poll = self._entry(), self._poll
         if poll is None or not poll.is_of(entry.row, entry.spec) or entry.row.state == PAUSED:
             return []
@@ -120,7 +124,7 @@ class Receiver:
     # ── inside ──
 
     def _hints(self, poll: Poll) -> list[Hint]:
-        """Where this consumer was told to look since it was last asked."""
+        """Return the hints since the last poll."""
         told, deletions = self.sleeper.told, self._bell.deletions
         if deletions != self._deletions:
             self._deletions = deletions
@@ -128,7 +132,7 @@ class Receiver:
         return [told.popleft() for _ in range(len(told))]
 
     def _polling(self, entry: Entry) -> Poll:
-        """The search in the queue's present incarnation."""
+        """Return the poll of the queue's present incarnation; a new one if the queue was made again."""
         if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
             self._poll = Poll(entry.row, entry.spec, self._gate)
             self._poll.finished = self._settler.finished
@@ -136,7 +140,7 @@ class Receiver:
         return self._poll
 
     def _accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
-        """The messages that a claim gave; what is not to be delivered is settled."""
+        """Return the messages of a claim that are to be delivered; settle the others."""
         return ClaimedBatch(claimed, spec, self._driver, self._settler).accept()
 
     def _now_ms(self) -> int:
@@ -146,7 +150,7 @@ class Receiver:
             return 0
 
     def close(self, *, give_back: bool) -> None:
-        """Let go of wide rows, give back what is held (or leave it to its timeout), and free slots."""
+        """Release locks, give back held messages (or leave them to their timeout), and free slots."""
         if self._left:
             return
         self._left = True

@@ -228,7 +228,7 @@ class QueueRow(NamedTuple):
 
 
 class DeploymentRow(NamedTuple):
-    """What all clients of a keyspace agree on.
+    """The values that all clients of a keyspace agree on.
 
     home_dc: the data centre that clients work in; None if all data centres agree on each conditional
         mutation.

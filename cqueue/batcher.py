@@ -63,7 +63,7 @@ class Bounds:
     room: int | None = None
 
 
-class _Asked(NamedTuple, Generic[Entry]):
+class _Expected(NamedTuple, Generic[Entry]):
     """An entry together with the future through which its caller learns the outcome."""
 
     entry: Entry
@@ -76,11 +76,11 @@ class _Batch(NamedTuple, Generic[Entry]):
     tries: how often storing these entries has failed already.
     """
 
-    items: list[Entry | _Asked[Entry]]
+    items: list[Entry | _Expected[Entry]]
     tries: int = 0
 
 
-class _Late(Generic[Entry]):
+class _RetryHeap(Generic[Entry]):
     """Entries from `put` whose storing failed, kept until they are tried again.
 
     repeat: entries that give equal values are tried again in one batch.
@@ -104,7 +104,7 @@ class _Late(Generic[Entry]):
             self.dropped += len(failed)
             return
         pause_s = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(tries, 10))
-        together: dict[Hashable, list[Entry | _Asked[Entry]]] = {}
+        together: dict[Hashable, list[Entry | _Expected[Entry]]] = {}
         for entry in failed:
             together.setdefault(self._repeat(entry), []).append(entry)
         for entries in together.values():
@@ -165,10 +165,10 @@ class Batcher(Generic[Entry, Outcome]):
         self._bounds = bounds
         self._thread = partial(Thread, target=self._work, name=name, daemon=daemon)
         self._mutex = RLock()  # an RLock belongs to its thread: a wait ended by Ctrl-C releases nobody else's
-        self._more = Condition(self._mutex)  # wakes the batcher's threads: an entry came
-        self._less = Condition(self._mutex)  # wakes callers that wait for room, and `flush`
-        self._waiting: deque[Entry | _Asked[Entry]] = deque()
-        self._late: _Late[Entry] = _Late(repeat, clock)
+        self._entry_came = Condition(self._mutex)  # wakes the batcher's threads: an entry came
+        self._entry_done = Condition(self._mutex)  # wakes callers that wait for room, and `flush`
+        self._waiting: deque[Entry | _Expected[Entry]] = deque()
+        self._retries: _RetryHeap[Entry] = _RetryHeap(repeat, clock)
         self._workers: dict[Thread, int] = {}  # number of entries that each thread is storing
         self._awake = False  # the only thread looks at the queue again before it sleeps or ends
         self._closed = False
@@ -189,8 +189,8 @@ class Batcher(Generic[Entry, Outcome]):
         self._waiting.append(entry)
         if not self._awake or len(self._waiting) % self._bounds.most == 0:
             with self._mutex:
-                self._staff()
-                self._more.notify_all()
+                self._start_thread()
+                self._entry_came.notify_all()
                 self._awake = self._bounds.at_a_time == 1
 
     def submit(self, entry: Entry) -> Future[Outcome]:
@@ -200,7 +200,7 @@ class Batcher(Generic[Entry, Outcome]):
             Closed: `close` was called, or this process was forked.
         """
         future: Future[Outcome] = Future()
-        self._enter(entry, future)
+        self._enqueue(entry, future)
         return future
 
     def call(self, entry: Entry, limit_s: float) -> Outcome:
@@ -215,7 +215,7 @@ class Batcher(Generic[Entry, Outcome]):
         ended.acquire()
         future.add_done_callback(lambda _: ended.release())
         try:
-            self._enter(entry, future)
+            self._enqueue(entry, future)
             # A Ctrl-C inside `future.result(limit_s)` could leave the future locked: the batcher would hang.
             if not ended.acquire(timeout=limit_s) and not future.cancel():
                 ended.acquire()  # the entry is being stored, which takes a bounded time
@@ -226,18 +226,18 @@ class Batcher(Generic[Entry, Outcome]):
             raise NotDone("it was not sent: sends before it took all of its time")
         return future.result()
 
-    def _enter(self, entry: Entry, future: Future[Any]) -> None:
+    def _enqueue(self, entry: Entry, future: Future[Any]) -> None:
         if os.getpid() != self._pid:  # before the mutex, which may have been locked for good
             raise Closed("the client was made before this process was forked; connect again after the fork")
         with self._mutex:
             while self._is_full():
-                self._less.wait()
+                self._entry_done.wait()
             if self._closed:
                 raise Closed(CLOSED)
-            self._staff()
-            self._waiting.append(_Asked(entry, future))
+            self._start_thread()
+            self._waiting.append(_Expected(entry, future))
             if len(self._waiting) == 1 or self._is_batch():
-                self._more.notify_all()
+                self._entry_came.notify_all()
 
     def _is_full(self) -> bool:
         """Whether a caller has to wait for room. A thread of the batcher never does: it would wait for
@@ -247,7 +247,7 @@ class Batcher(Generic[Entry, Outcome]):
             return False
         return self._count() >= self._bounds.room
 
-    def _staff(self) -> None:
+    def _start_thread(self) -> None:
         """Start a thread if the free ones are not enough. The caller holds the mutex until its entry is
         queued.
         """
@@ -278,14 +278,14 @@ class Batcher(Generic[Entry, Outcome]):
             return self._count()
 
     def _count(self) -> int:
-        return len(self._waiting) + sum(self._workers.values()) + len(self._late) + self._late.dropped
+        return len(self._waiting) + sum(self._workers.values()) + len(self._retries) + self._retries.dropped
 
     def hurry(self) -> None:
         """Stop waiting: from now on store each entry at once, and failed entries without their pause."""
         with self._mutex:
             self._bounds = replace(self._bounds, linger_s=0.0)
-            self._late.hurry()
-            self._more.notify_all()
+            self._retries.hurry()
+            self._entry_came.notify_all()
 
     def flush(self, wait_s: float) -> bool:
         """Hurry, and wait until everything is stored. Return False if that takes longer than `wait_s`
@@ -293,7 +293,7 @@ class Batcher(Generic[Entry, Outcome]):
         """
         self.hurry()
         with self._mutex:
-            return self._less.wait_for(lambda: not self._count(), wait_s)
+            return self._entry_done.wait_for(lambda: not self._count(), wait_s)
 
     def close(self, *, drop: bool = False, wait_s: float | None = None) -> None:
         """Refuse new entries, and wait until the batcher's threads have ended.
@@ -308,7 +308,7 @@ class Batcher(Generic[Entry, Outcome]):
         self.hurry()
         with self._mutex:
             self._closed = True
-            self._less.notify_all()
+            self._entry_done.notify_all()
             if drop:
                 self._drop()
             workers = self._workers.keys() - {current_thread()}
@@ -317,9 +317,9 @@ class Batcher(Generic[Entry, Outcome]):
 
     def _drop(self) -> None:
         for item in self._waiting:
-            if isinstance(item, _Asked) and item.future.set_running_or_notify_cancel():
+            if isinstance(item, _Expected) and item.future.set_running_or_notify_cancel():
                 item.future.set_exception(Closed(CLOSED))
-        self._late.drop(len(self._waiting))
+        self._retries.drop(len(self._waiting))
         self._waiting.clear()
 
     # ── on its own threads ──
@@ -339,13 +339,13 @@ class Batcher(Generic[Entry, Outcome]):
         me = current_thread()
         with self._mutex:
             self._workers[me] = 0
-            self._less.notify_all()
+            self._entry_done.notify_all()
             while (batch := self._next(new_first=new_first)) is None:
                 self._awake = False
                 if self._waiting:  # `put` may have read `_awake` as still true
                     continue
-                wait_s = self._late.left_s() if self._late else 0.0 if self._closed else IDLE_S
-                if not self._more.wait(wait_s) and not self._waiting and not self._late:
+                wait_s = self._retries.left_s() if self._retries else 0.0 if self._closed else IDLE_S
+                if not self._entry_came.wait(wait_s) and not self._waiting and not self._retries:
                     del self._workers[me]
                     return None
             self._workers[me] = len(batch.items)
@@ -353,47 +353,47 @@ class Batcher(Generic[Entry, Outcome]):
 
     def _next(self, *, new_first: bool) -> _Batch[Entry] | None:
         self._awake = self._bounds.at_a_time == 1
-        late = None if new_first and self._waiting else self._late.pop()
-        return late or self._gathered() or self._late.pop()
+        late = None if new_first and self._waiting else self._retries.pop()
+        return late or self._gather() or self._retries.pop()
 
-    def _gathered(self) -> _Batch[Entry] | None:
+    def _gather(self) -> _Batch[Entry] | None:
         """Return the queued entries as a batch, without withdrawn ones; None if nothing is left."""
         if self._waiting and self._bounds.linger_s:
-            self._more.wait_for(self._is_batch, self._bounds.linger_s)
+            self._entry_came.wait_for(self._is_batch, self._bounds.linger_s)
         items = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._bounds.most))]
         kept = [
             item
             for item in items
-            if not isinstance(item, _Asked) or item.future.set_running_or_notify_cancel()
+            if not isinstance(item, _Expected) or item.future.set_running_or_notify_cancel()
         ]
         return _Batch(kept) if kept else None
 
     def _run(self, batch: _Batch[Entry]) -> None:
         """Store a batch, and give each caller the outcome of its entry."""
-        entries = [item.entry if isinstance(item, _Asked) else item for item in batch.items]
+        entries = [item.entry if isinstance(item, _Expected) else item for item in batch.items]
         try:
-            outcomes = _as_many(entries, self._store(entries))
+            outcomes = _one_each(entries, self._store(entries))
         except BaseException as exc:  # noqa: BLE001 - callers wait, and have to hear of it
             outcomes = [exc] * len(entries)
         failed: list[Entry] = []
         for item, outcome in zip(batch.items, outcomes, strict=True):
-            if isinstance(item, _Asked):
-                _tell(item.future, outcome)
+            if isinstance(item, _Expected):
+                _resolve(item.future, outcome)
             elif isinstance(outcome, BaseException):
                 failed.append(item)
         if failed:
             with self._mutex:
-                self._late.push(failed, batch.tries)
+                self._retries.push(failed, batch.tries)
 
 
-def _tell(future: Future[Any], outcome: Any) -> None:
+def _resolve(future: Future[Any], outcome: Any) -> None:
     if isinstance(outcome, BaseException):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
 
 
-def _as_many(entries: Sequence[Any], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def _one_each(entries: Sequence[Any], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     if len(outcomes) != len(entries):
         raise AssertionError(f"{len(outcomes)} outcomes of {len(entries)} entries")
     return outcomes

@@ -14,31 +14,31 @@ from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
 
 
-class Sleeper:
+class HintInbox:
     """One consumer's mailbox: the hints since its last poll, and a wait that a hint ends.
 
     wake: called at each hint as well, on the sending thread, for a caller that waits for many consumers.
     """
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
-        self._rung = Lock()  # no `Event`: a Ctrl-C could leave an Event locked, and senders would hang
-        self._rung.acquire()
+        self._signal = Lock()  # no `Event`: a Ctrl-C could leave an Event locked, and senders would hang
+        self._signal.acquire()
         self.wake = wake
-        self.told: deque[Hint] = deque(maxlen=1000)
+        self.hints: deque[Hint] = deque(maxlen=1000)
         self.waiting = False
 
     def sleep(self, seconds: float) -> bool:
         """Wait for a hint, at most `seconds`. Return True if there was one."""
         self.waiting = True
         try:
-            return self._rung.acquire(timeout=seconds)
+            return self._signal.acquire(timeout=seconds)
         finally:
             self.waiting = False
 
-    def rouse(self) -> None:
+    def wake_up(self) -> None:
         """End the consumer's present sleep, or its next one."""
         with suppress(RuntimeError):  # already roused
-            self._rung.release()
+            self._signal.release()
 
 
 class Bell:
@@ -50,22 +50,22 @@ class Bell:
     def __init__(self, doorbell: Doorbell | None = None) -> None:
         self._doorbell = doorbell
         self._mutex = Lock()
-        self._sleepers: list[Sleeper] = []
+        self._inboxes: list[HintInbox] = []
         self._partition: str | None = None  # for which the doorbell takes hints from other processes
         self.deletions = 0  # purges and cancels so far: after each, messages read ahead may be gone
 
-    def join(self, wake: Callable[[], None] | None = None) -> Sleeper:
+    def join(self, wake: Callable[[], None] | None = None) -> HintInbox:
         """Add a consumer. Return its mailbox."""
-        sleeper = Sleeper(wake)
+        inbox = HintInbox(wake)
         with self._mutex:
-            self._sleepers.append(sleeper)
-        return sleeper
+            self._inboxes.append(inbox)
+        return inbox
 
-    def leave(self, sleeper: Sleeper) -> None:
+    def leave(self, inbox: HintInbox) -> None:
         """Remove a consumer that has been closed."""
         with self._mutex:
-            self._sleepers.remove(sleeper)
-            if not self._sleepers:
+            self._inboxes.remove(inbox)
+            if not self._inboxes:
                 self._serve(None)
 
     def serve(self, partition: str) -> None:
@@ -94,7 +94,7 @@ class Bell:
         due_us: due time of the last of them in µs since 1970, by a clock that may be ahead of others.
         """
         if self._doorbell is not None:
-            target, flags = target_of(hint, here=bool(self._sleepers))
+            target, flags = target_of(hint, here=bool(self._inboxes))
             if not self._doorbell.ring(target, flags, due_us):
                 return
         self._tell(hint)
@@ -102,11 +102,11 @@ class Bell:
     def _tell(self, hint: Hint) -> None:
         """Give a hint to a consumer that waits; else to one with a `wake` function; else to the first."""
         with self._mutex:
-            if not self._sleepers:
+            if not self._inboxes:
                 return
             chosen = self._chosen()
-            chosen.told.append(hint)
-            chosen.rouse()
+            chosen.hints.append(hint)
+            chosen.wake_up()
         if chosen.wake is not None:
             chosen.wake()
 
@@ -114,15 +114,15 @@ class Bell:
         """Send the hints that consumers of this process have not used yet to other processes."""
         if self._doorbell is None:
             return
-        for sleeper in self._sleepers:
+        for inbox in self._inboxes:
             with suppress(IndexError):  # no hint is left, or a poll took the last one
                 while True:
-                    target, flags = target_of(sleeper.told.popleft(), here=False)
+                    target, flags = target_of(inbox.hints.popleft(), here=False)
                     self._doorbell.ring(target._replace(passed=True), flags)
 
-    def _chosen(self) -> Sleeper:
-        return next((sleeper for sleeper in self._sleepers if sleeper.waiting), None) or next(
-            (sleeper for sleeper in self._sleepers if sleeper.wake is not None), self._sleepers[0]
+    def _chosen(self) -> HintInbox:
+        return next((inbox for inbox in self._inboxes if inbox.waiting), None) or next(
+            (inbox for inbox in self._inboxes if inbox.wake is not None), self._inboxes[0]
         )
 
     @property

@@ -51,15 +51,15 @@ from cqueue.store.operations import (
 from cqueue.store.quarantine import Damage
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
-FRESH_S = 0.9
+REFRESH_AFTER_S = 0.9
 """Seconds after which a call starts another read of the deployment row in the background. A bit less than
 1 s, so that a client that makes one call a second refreshes at each of them."""
-BESIDE_S = 0.1
+REFRESH_DELAY_S = 0.1
 """Seconds that a background read waits first, so that it does not slow down the call that started it."""
-TRUSTED_S = 2.0
+MAX_AGE_S = 2.0
 """Seconds after which a call reads the deployment row before anything else. The promised bound: all clients
 follow a change of a queue, and a move of the home, within this time."""
-AFTER_FAILURE_S = 3.0
+FAILURE_PAUSE_S = 3.0
 """Seconds added to the pause after a read that failed; without it, every call would wait for another one."""
 POLL_LIMIT_S = 1.0
 """Seconds that a read of the deployment row may take; a call that knows a configuration then goes on with
@@ -72,7 +72,7 @@ DEAD_CONFIG = QueueConfig(shards=1, time_shard=QueueConfig().time_shard * 120, m
 few messages come; `max_attempts=0`, because a dead letter must not be buried again."""
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """A queue's row, its parsed configuration, and its spec for the protocol."""
 
     row: QueueRow
@@ -93,16 +93,16 @@ class Catalog:
         self._first: DeploymentRow | None = None  # the deployment row as first read: shows a moved home
         self._refusal: str | None = None
         self._mutex = Lock()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, QueueEntry] = {}
         self._deployment: DeploymentRow | None = None
         self._polled_s = float("-inf")  # when the last successful poll began
         self._polling = RLock()  # held by the thread that polls; others wait for it
         self._is_polling = False
-        self._beside = Lock()  # held while a background thread polls
+        self._background = Lock()  # held while a background thread polls
         self._generation = 0  # counts changes: a read that began before a change must not enter `_entries`
         driver.watch(self._watch)
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> QueueEntry:
         """Return the queue's configuration, at most two seconds old.
 
         Raises:
@@ -111,7 +111,7 @@ class Catalog:
             NotDone: it is not known yet, and cannot be read.
             WrongDataCentre: the home was moved.
         """
-        self.keep_fresh()
+        self.refresh()
         entry = self._entries.get(name)
         if entry is None:
             entry = self._read(name)
@@ -134,7 +134,7 @@ class Catalog:
             )
         return self._deployment
 
-    def keep_fresh(self) -> None:
+    def refresh(self) -> None:
         """Refresh the deployment row if that is due. The driver calls this before each run.
 
         Raises:
@@ -142,27 +142,27 @@ class Catalog:
         """
         if self._refusal is None:
             age_s = time.monotonic() - self._polled_s
-            if age_s >= TRUSTED_S:
-                self._poll_if_older(TRUSTED_S)
-            elif age_s >= FRESH_S and self._beside.acquire(blocking=False):
-                self._start_beside()
+            if age_s >= MAX_AGE_S:
+                self._poll_if_older(MAX_AGE_S)
+            elif age_s >= REFRESH_AFTER_S and self._background.acquire(blocking=False):
+                self._start_background_poll()
         if self._refusal is not None:
             raise WrongDataCentre(self._refusal)
 
-    def _start_beside(self) -> None:
+    def _start_background_poll(self) -> None:
         try:
-            Thread(target=self._poll_beside, name="cqueue-catalog", daemon=True).start()
+            Thread(target=self._poll_in_background, name="cqueue-catalog", daemon=True).start()
         except RuntimeError:  # too many threads, or Python is about to exit: a later call polls
-            self._beside.release()
+            self._background.release()
 
-    def _poll_beside(self) -> None:
+    def _poll_in_background(self) -> None:
         """Poll in the background. Errors are dropped: a call that has to poll itself meets them again."""
         try:
             with suppress(Exception):
-                time.sleep(BESIDE_S)
-                self._poll_if_older(FRESH_S)
+                time.sleep(REFRESH_DELAY_S)
+                self._poll_if_older(REFRESH_AFTER_S)
         finally:
-            self._beside.release()
+            self._background.release()
 
     def _poll_if_older(self, age_s: float) -> None:
         """Poll, unless another thread just has. The poll is itself a run, and needs no other one."""
@@ -177,7 +177,7 @@ class Catalog:
     def _watch(self) -> None:
         """Before a run. A deployment row that is damaged keeps nobody from acking."""
         with suppress(SchemaMismatch):
-            self.keep_fresh()
+            self.refresh()
 
     def _poll(self) -> None:
         """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
@@ -189,7 +189,7 @@ class Catalog:
             self._polled_s = float("-inf")  # the next caller reads the row again, and gets this error too
             raise
         except NotDone:
-            self._polled_s = time.monotonic() + AFTER_FAILURE_S
+            self._polled_s = time.monotonic() + FAILURE_PAUSE_S
             return
         with self._mutex:
             if stored is not None:
@@ -210,7 +210,7 @@ class Catalog:
         self._entries.clear()
         self._generation += 1
 
-    def _read(self, name: str) -> Entry:
+    def _read(self, name: str) -> QueueEntry:
         is_dead = isinstance(name, str) and name.endswith(DEAD_SUFFIX)
         check_queue_name(name.removesuffix(DEAD_SUFFIX) if is_dead else name)
         generation = self._generation
@@ -225,31 +225,31 @@ class Catalog:
                 self._entries[name] = entry
         return entry
 
-    def _entry_of(self, row: QueueRow) -> Entry:
+    def _entry_of(self, row: QueueRow) -> QueueEntry:
         config = self._config_of(row)
         for name in ("oldest_epoch", "oldest_open_epoch"):
             at_us = shards.epoch_start_ms(getattr(row, name)) * 1000
             place = _place(row, name)
             decode.not_ahead(place, at_us, self._driver.clock.now_us(), self._driver.report)
-        return Entry(row, config, spec_of(row, config, self.deployment()))
+        return QueueEntry(row, config, spec_of(row, config, self.deployment()))
 
     def _config_of(self, row: QueueRow) -> QueueConfig:
         report = self._driver.report
         return decode.parsed(_place(row, "config"), lambda: QueueConfig.from_json(row.config), report)
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[QueueEntry]:
         """Return all queues in order of name, without those that are being deleted or cannot be read."""
         rows = self._driver.ask(ListQueues())
         return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
 
-    def _readable(self, rows: Iterable[QueueRow]) -> Iterator[Entry]:
+    def _readable(self, rows: Iterable[QueueRow]) -> Iterator[QueueEntry]:
         for row in rows:
             with suppress(DamagedRow):
                 yield self._entry_of(row)
 
     # ── changes ──
 
-    def create(self, name: str, config: QueueConfig, *, exist_ok: bool) -> Entry:
+    def create(self, name: str, config: QueueConfig, *, exist_ok: bool) -> QueueEntry:
         """Create a queue, and its dead-letter queue first.
 
         Raises:
@@ -263,7 +263,7 @@ class Catalog:
             self._check_not_deleting(name + DEAD_SUFFIX)
         if not self._insert(name, config):
             row = self._check_not_deleting(name)
-            if row is not None and not (exist_ok and _is_as(self._config_of(row), config)):
+            if row is not None and not (exist_ok and _matches(self._config_of(row), config)):
                 how = "with another configuration" if exist_ok else "already"
                 raise QueueExists(f"queue {name!r} exists {how}")
         return self.entry(name)
@@ -295,7 +295,7 @@ class Catalog:
             return stored is not None and stored.incarnation == row.incarnation
         return created
 
-    def alter(self, name: str, changes: Mapping[str, Any]) -> Entry:
+    def alter(self, name: str, changes: Mapping[str, Any]) -> QueueEntry:
         """Change settings, on top of concurrent changes by others.
 
         Raises:
@@ -397,7 +397,7 @@ def _place(row: QueueRow, column: str) -> Damage:
     return Damage("queues", row.name, (row.name,), column)
 
 
-def _is_as(stored: QueueConfig, wanted: QueueConfig) -> bool:
+def _matches(stored: QueueConfig, wanted: QueueConfig) -> bool:
     """Compare two configurations. A stored `derived_sends` is ignored: schedules and redrives turn it on."""
     return stored == replace(wanted, derived_sends=wanted.derived_sends or stored.derived_sends)
 

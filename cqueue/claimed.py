@@ -79,7 +79,7 @@ class ClaimedBatch:
         try:
             everywhere = self._driver.run(bodies.look_everywhere(missing))
         except (NotDone, OutcomeUnknown):
-            settler.put_off(missing, spec.visibility_ms)
+            settler.snooze_unread(missing, spec.visibility_ms)
             return []
         found: list[ReceivedMessage] = []
         for one in missing:

@@ -20,19 +20,19 @@ STALE_US = 30_000_000
 acknowledged."""
 RETRY_US = 5_000_000
 """µs between two tries while synchronising fails: unchecked reads of the clock go on with the old offset."""
-SAMPLES = 10
+MAX_ROUNDS = 10
 """Rounds of questions in one synchronisation, at most."""
-ENOUGH_US = 2_000_000
+GIVE_UP_US = 2_000_000
 """µs after which one synchronisation asks no further round, because a caller is waiting for the time."""
-LONGEST_TRIP_US = 200_000
+MAX_ROUND_TRIP_US = 200_000
 """Round trip in µs above which an answer is dropped: its error may be half of the trip, and ε (500 ms) has to
 cover it."""
 JUMP_US = 250_000
 """Change in µs of the gap between wall clock and boot-time clock that shows a pause or a step of this
 machine. Half of ε, so that a jump too small to be noticed stays within ε."""
-AGREE_US = 500_000
+MAX_DIFFERENCE_US = 500_000
 """Difference in µs (ε) above which two clocks contradict each other."""
-MANY = 3
+MEDIAN_ANSWERS = 3
 """Number of answers whose median is right although one of them is wrong."""
 
 
@@ -117,12 +117,12 @@ class ClusterClock:
             if self._offset_us is not None and self._synced_us > asked_us:
                 return self._local_us() + self._offset_us  # another thread synchronised meanwhile
             self._tried_us = self._local_us()
-            for tries_left in reversed(range(SAMPLES)):
+            for tries_left in reversed(range(MAX_ROUNDS)):
                 began_us = self._local_us()
-                times = [server_us for server_us, trip_us in self._sample() if trip_us <= LONGEST_TRIP_US]
+                times = [server_us for server_us, trip_us in self._sample() if trip_us <= MAX_ROUND_TRIP_US]
                 local_us = self._local_us()
-                insist = bool(tries_left) and local_us - self._tried_us < ENOUGH_US
-                if times and local_us - began_us <= LONGEST_TRIP_US:
+                insist = bool(tries_left) and local_us - self._tried_us < GIVE_UP_US
+                if times and local_us - began_us <= MAX_ROUND_TRIP_US:
                     judged_us = self._judge(times, local_us, insist=insist)
                     if judged_us is not None:
                         self.spread_us = max(times) - min(times)
@@ -130,7 +130,8 @@ class ClusterClock:
                 if not insist:
                     break
             raise Unavailable(
-                f"no coordinator tells its time within {LONGEST_TRIP_US // 1000} ms, or two disagree about it"
+                f"no coordinator tells its time within {MAX_ROUND_TRIP_US // 1000} ms, "
+                "or two disagree about it"
             )
 
     def _judge(self, times: list[int], local_us: int, *, insist: bool) -> int | None:
@@ -141,13 +142,13 @@ class ClusterClock:
         None so that the node is asked again. If the node keeps its answer, its clock was set, and the answer
         counts.
         """
-        if len(times) >= MANY:
+        if len(times) >= MEDIAN_ANSWERS:
             return int(statistics.median(times))
         trusted = self._offset_us is not None and not self._has_jumped(local_us)
         voices = [*times, local_us + (self._offset_us or 0)] if trusted else times
         middle_us = statistics.median_low(voices)
-        if sum(abs(voice - middle_us) <= AGREE_US for voice in voices) * 2 > len(voices):
-            near = [time_us for time_us in times if abs(time_us - middle_us) <= AGREE_US]
+        if sum(abs(voice - middle_us) <= MAX_DIFFERENCE_US for voice in voices) * 2 > len(voices):
+            near = [time_us for time_us in times if abs(time_us - middle_us) <= MAX_DIFFERENCE_US]
             return int(statistics.median(near))
         return times[0] if len(times) == 1 and not insist else None
 

@@ -30,13 +30,13 @@ from cqueue.store.operations import WideRow
 __all__ = ["Consumer", "PollIntervals", "ReceivedMessage"]
 
 MAX_WAIT = timedelta(days=1)
-STAY_IF_BACK_S = 0.1
+KEEP_LOCK_BELOW_S = 0.1
 """Seconds. A consumer that comes back sooner on average keeps the lock of a wide row that has more messages;
 a slower one would keep other consumers out."""
-PATIENCE_S = 0.1
+SUSPECT_WAIT_S = 0.1
 """Seconds that a receive waits for a claim under way before it looks for a suspect. Afterwards prefetched
 messages come first."""
-HELD_AHEAD = 4
+PREFETCH_HOLD_DIVISOR = 4
 """Prefetched messages wait for at most 1/4 of the visibility timeout, so that 3/4 is left for handling them;
 then they are given back."""
 
@@ -84,12 +84,12 @@ class Consumer:
         self.share: Share | None = None
         self._intervals = intervals
         self._pause_s = intervals.shortest
-        self._left_at_s: float | None = None
-        self._away_s = STAY_IF_BACK_S
+        self._returned_at_s: float | None = None
+        self._mean_gap_s = KEEP_LOCK_BELOW_S
         self._receiving = RLock()
-        self._ahead: Prefetch[ReceivedMessage] | None = None
+        self._prefetch: Prefetch[ReceivedMessage] | None = None
         if prefetch:
-            self._ahead = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
+            self._prefetch = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -129,24 +129,24 @@ class Consumer:
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_RECEIVE:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), MAX_WAIT)
-        if self._ahead is None:
+        if self._prefetch is None:
             return self._receive(max_messages, deadline_s)
         self._driver.check_open()
         if self._receiver.is_paused:
-            self._ahead.drop()
-        self._returned()
-        messages = self._suspect(max_messages) or self._ahead.take(max_messages)
+            self._prefetch.drop()
+        self._note_gap()
+        messages = self._receive_suspect(max_messages) or self._prefetch.take(max_messages)
         if not messages:
-            messages = self._receive(max(max_messages, self._ahead.size), deadline_s)
+            messages = self._receive(max(max_messages, self._prefetch.size), deadline_s)
             messages, rest = messages[:max_messages], messages[max_messages:]
-            self._ahead.put(rest, len(messages) + len(rest), more=self.last.more)
-        self._left_at_s = time.monotonic() if messages else None
+            self._prefetch.put(rest, len(messages) + len(rest), more=self.last.more)
+        self._returned_at_s = time.monotonic() if messages else None
         return messages
 
     def _receive(self, want: int, deadline_s: float) -> list[ReceivedMessage]:
         """Poll until messages are found or the deadline has passed."""
         with self._receiving:
-            self._returned()
+            self._note_gap()
             while True:
                 failure: CqueueError | None = None
                 try:
@@ -162,7 +162,7 @@ class Consumer:
             if messages:
                 if not self.last.told:  # while hints arrive, polls may stay rare
                     self._pause_s = self._intervals.shortest
-                self._left_at_s = time.monotonic()
+                self._returned_at_s = time.monotonic()
         if failure is not None:
             raise failure
         return messages
@@ -179,23 +179,25 @@ class Consumer:
         if self._closed:
             raise Closed(f"the consumer of {self.name!r} has been closed")
         with self._driver.limited():
-            return self._receiver.look(want, self.share, stay=self._away_s < STAY_IF_BACK_S, ahead=ahead)
+            return self._receiver.look(
+                want, self.share, stay=self._mean_gap_s < KEEP_LOCK_BELOW_S, ahead=ahead
+            )
 
-    def _returned(self) -> None:
+    def _note_gap(self) -> None:
         """Update the mean time between receives, which decides whether a lock is kept."""
-        if self._left_at_s is not None:
-            away_s = time.monotonic() - self._left_at_s
-            self._away_s = (self._away_s + away_s) / 2
-            self._left_at_s = None
+        if self._returned_at_s is not None:
+            away_s = time.monotonic() - self._returned_at_s
+            self._mean_gap_s = (self._mean_gap_s + away_s) / 2
+            self._returned_at_s = None
 
     def _wait(self, left_s: float) -> None:
         """Wait for a hint or for the next poll. Double the pause after a wait without a hint."""
-        if not self._receiver.sleeper.sleep(min(self._pause_s, left_s)):
+        if not self._receiver.inbox.sleep(min(self._pause_s, left_s)):
             self._pause_s = min(self._pause_s * 2, self._intervals.longest)
 
     # ── claimed ahead ──
 
-    def _suspect(self, want: int) -> list[ReceivedMessage]:
+    def _receive_suspect(self, want: int) -> list[ReceivedMessage]:
         """Look for a suspect: a message that may have killed its holder, which is never prefetched.
 
         At most every other receive does this, so a suspect waits neither behind all other messages nor they
@@ -204,7 +206,7 @@ class Consumer:
         if self._closed or not self._receiver.is_suspects_turn():
             return []
         try:
-            if not self._receiving.acquire(timeout=PATIENCE_S):
+            if not self._receiving.acquire(timeout=SUSPECT_WAIT_S):
                 return []
             with suppress(NotDone, OutcomeUnknown), self._driver.limited():
                 return self._receiver.look_for_suspect(want)
@@ -228,7 +230,7 @@ class Consumer:
 
     def _hold_s(self) -> float:
         """Return the seconds that messages claimed now may wait for a receive."""
-        return self._receiver.visibility_s / HELD_AHEAD
+        return self._receiver.visibility_s / PREFETCH_HOLD_DIVISOR
 
     # ── settle ──
 
@@ -299,9 +301,9 @@ class Consumer:
         give_back: False leaves messages held until their timeout, so that they can still be settled.
         """
         self._closed = True
-        self._receiver.sleeper.rouse()  # a receive that waits in another thread ends at once
-        if self._ahead is not None:
-            self._ahead.close()
+        self._receiver.inbox.wake_up()  # a receive that waits in another thread ends at once
+        if self._prefetch is not None:
+            self._prefetch.close()
         with self._receiving:
             self._receiver.close(give_back=give_back)
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 
 from cqueue import ids, letters, listing
-from cqueue.catalog import Catalog, Entry
+from cqueue.catalog import Catalog, QueueEntry
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, Closed, CqueueError, LetterNotFound, NotDone, OutcomeUnknown, Unavailable
 from cqueue.message import MessageId, to_datetime
@@ -24,8 +24,8 @@ from cqueue.protocol.dead import (
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.protocol.survey import Found
 
-Step = Callable[[Sequence[Found]], Sequence[letters.Outcome]]
-DOWN = (Unavailable, Closed, OutcomeUnknown)
+Step = Callable[[Sequence[Found]], Sequence[letters.LetterOutcome]]
+CASSANDRA_FAILED = (Unavailable, Closed, OutcomeUnknown)
 """Errors that Cassandra's state causes, not a letter: with these a redrive or drop gives up on the rest."""
 MAX_LIST = 10_000
 """Letters that one `list` returns, at most; all of them are held in memory."""
@@ -194,7 +194,7 @@ class DeadLetters:
     # ── which ──
 
     @property
-    def _dead(self) -> Entry:
+    def _dead(self) -> QueueEntry:
         return self._catalog.entry(self.queue + DEAD_SUFFIX)
 
     def _matching(self, reason: str | None, task: str | None) -> Iterator[DeadLetter]:
@@ -261,16 +261,16 @@ class DeadLetters:
         If Cassandra fails for all letters of a chunk, the later chunks are not tried.
         """
         held: list[MessageId] = []
-        outcomes: list[letters.Outcome] = []
+        outcomes: list[letters.LetterOutcome] = []
         for start in range(0, len(chosen), letters.AT_ONCE):
             chunk = chosen[start : start + letters.AT_ONCE]
             try:
                 kept, now = self._step(chunk, step)
             except CqueueError as exc:
-                kept, now = [], [letters.Outcome(id_, None, exc) for id_ in chunk]
+                kept, now = [], [letters.LetterOutcome(id_, None, exc) for id_ in chunk]
             held += kept
             outcomes += now
-            if now and all(isinstance(one.error, DOWN) for one in now):
+            if now and all(isinstance(one.error, CASSANDRA_FAILED) for one in now):
                 outcomes += _untried(chosen[start + len(chunk) :], now[0].error)
                 break
         return LettersResult(
@@ -284,7 +284,7 @@ class DeadLetters:
 
     def _step(
         self, chunk: Sequence[MessageId], step: Step
-    ) -> tuple[Sequence[MessageId], Sequence[letters.Outcome]]:
+    ) -> tuple[Sequence[MessageId], Sequence[letters.LetterOutcome]]:
         """Apply `step` to one chunk. Return the letters that are held, and the outcomes of the others."""
         found = letters.look(self._driver, chunk)
         held = {_id(one) for one in found if self._is_held(one)}
@@ -307,13 +307,15 @@ class DeadLetters:
             period_us=entry.spec.gc_grace_us // 2,
         )
 
-    def _would_send(self, some: Sequence[Found]) -> Sequence[letters.Outcome]:
+    def _would_send(self, some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
         read = letters.with_bodies(self._driver, some)
-        return [letters.Outcome(one.id, None, NotDone(one.lacks) if one.lacks else None) for one in read]
+        return [
+            letters.LetterOutcome(one.id, None, NotDone(one.defect) if one.defect else None) for one in read
+        ]
 
-    def _drop(self, some: Sequence[Found]) -> Sequence[letters.Outcome]:
+    def _drop(self, some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
         failed = letters.delete(self._driver, some)
-        return [letters.Outcome(_id(one), None, failed.get(_id(one))) for one in some]
+        return [letters.LetterOutcome(_id(one), None, failed.get(_id(one))) for one in some]
 
     # ── as values ──
 
@@ -350,10 +352,10 @@ def _id(found: Found) -> MessageId:
     return MessageId.of(found.wide_row, found.row.priority, found.row.id)
 
 
-def _would_drop(some: Sequence[Found]) -> Sequence[letters.Outcome]:
-    return [letters.Outcome(_id(one), None, None) for one in some]
+def _would_drop(some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
+    return [letters.LetterOutcome(_id(one), None, None) for one in some]
 
 
-def _untried(rest: Sequence[MessageId], error: CqueueError | None) -> list[letters.Outcome]:
+def _untried(rest: Sequence[MessageId], error: CqueueError | None) -> list[letters.LetterOutcome]:
     untried = NotDone(f"not tried, as those before failed: {error}")
-    return [letters.Outcome(id_, None, untried) for id_ in rest]
+    return [letters.LetterOutcome(id_, None, untried) for id_ in rest]

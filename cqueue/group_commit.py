@@ -20,11 +20,11 @@ from cqueue.producer import Producer
 
 MAX_LINGER: Final = timedelta(seconds=1)
 """Upper bound of `linger`: each send waits for that long."""
-MOST: Final = 500
+BATCH_MESSAGES: Final = 500
 """Messages in one batch, at most: as many as one flush writes."""
-ALONE: Final = 2
+DIRECT_SENDERS: Final = 2
 """Threads that send their own messages directly at a time; with `linger`, none."""
-TOGETHER: Final = 2
+BATCHES_AT_ONCE: Final = 2
 """Batches of other threads' messages under way at a time; with `linger`, one."""
 
 
@@ -41,7 +41,7 @@ class GroupCommit:
         limit_s: seconds that a send may take. A message that is still queued after that is not sent. A batch
             gets at least half of it, however long its messages were queued.
         linger: how long the first message of a batch waits for others, one batch at a time. None: messages do
-            not wait, and only those that come while `ALONE` threads are sending go in batches.
+            not wait, and only those that come while `DIRECT_SENDERS` threads are sending go in batches.
         clock: seconds of a clock that never steps back.
     """
 
@@ -55,10 +55,14 @@ class GroupCommit:
         self._producer = producer
         self._limit_s = limit_s
         self._clock = clock
-        self._most_alone = ALONE if linger is None else 0
-        self._alone: set[int] = set()  # threads that send their own messages
-        bounds = Bounds(MOST, TOGETHER) if linger is None else Bounds(MOST, 1, linger.total_seconds())
-        self._together: Batcher[_Send, MessageId] = Batcher(
+        self._most_direct = DIRECT_SENDERS if linger is None else 0
+        self._direct: set[int] = set()  # threads that send their own messages
+        bounds = (
+            Bounds(BATCH_MESSAGES, BATCHES_AT_ONCE)
+            if linger is None
+            else Bounds(BATCH_MESSAGES, 1, linger.total_seconds())
+        )
+        self._batcher: Batcher[_Send, MessageId] = Batcher(
             self._store, bounds, name="cqueue-group", daemon=True
         )
 
@@ -71,12 +75,12 @@ class GroupCommit:
         self._producer.check_open()
         me = get_ident()
         try:  # `try` before `add`, so that Ctrl-C cannot leave the thread in the set
-            self._alone.add(me)
-            if len(self._alone) <= self._most_alone and not self._together.is_gathering:
+            self._direct.add(me)
+            if len(self._direct) <= self._most_direct and not self._batcher.is_gathering:
                 return self._producer.send(message)
         finally:
-            self._alone.discard(me)
-        return self._together.call(_Send(message, self._clock()), self._limit_s)
+            self._direct.discard(me)
+        return self._batcher.call(_Send(message, self._clock()), self._limit_s)
 
     def _store(self, sends: list[_Send]) -> list[MessageId | CqueueError]:
         waited_s = self._clock() - sends[0].since_s

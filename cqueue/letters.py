@@ -53,14 +53,14 @@ class Letter(NamedTuple):
         return MessageId.of(self.found.wide_row, self.row.priority, self.row.id)
 
     @property
-    def lacks(self) -> str | None:
+    def defect(self) -> str | None:
         """Why the letter has no body, so that it cannot be redriven; None if it has one."""
         if self.body is None:
             return "its body cannot be read"
         return "its body is lost" if HEADER_LOST in (self.row.headers or {}) else None
 
 
-class Outcome(NamedTuple):
+class LetterOutcome(NamedTuple):
     """The outcome for one letter. message_id: its redriven message; error: the failure; both None after a
     drop.
     """
@@ -137,15 +137,15 @@ def own_headers(row: MessageRow) -> dict[str, str]:
 
 def send_back(
     driver: BlockingDriver, producer: Producer, found: Sequence[Found], *, now_us: int, period_us: int
-) -> list[Outcome]:
+) -> list[LetterOutcome]:
     """Send letters back, and delete those whose messages are stored. Return an outcome for each.
 
     A letter without its body stays. Its error, like any other `NotDone`, says that the letter is unchanged.
     `OutcomeUnknown` says that the message may be in both queues; another redrive of the letter mends that.
     """
     letters = with_bodies(driver, found)
-    whole = [letter for letter in letters if not letter.lacks]
-    done = [Outcome(one.id, None, NotDone(one.lacks)) for one in letters if one.lacks]
+    whole = [letter for letter in letters if not letter.defect]
+    done = [LetterOutcome(one.id, None, NotDone(one.defect)) for one in letters if one.defect]
     sent = _sent(producer, whole, now_us, period_us) if whole else []
     stored = {one.letter_id for one in sent if one.error is None}
     left = delete(driver, [letter.found for letter in whole if letter.id in stored])
@@ -154,7 +154,7 @@ def send_back(
     ]
 
 
-def _sent(producer: Producer, letters: Sequence[Letter], now_us: int, period_us: int) -> list[Outcome]:
+def _sent(producer: Producer, letters: Sequence[Letter], now_us: int, period_us: int) -> list[LetterOutcome]:
     """Send the messages of letters. An outcome without an error says that the message is stored."""
     messages = [
         as_message(letter, due_us(ids.time_us(letter.row.id), now_us, period_us)) for letter in letters
@@ -162,9 +162,11 @@ def _sent(producer: Producer, letters: Sequence[Letter], now_us: int, period_us:
     try:
         result = producer.send_many(messages)
     except CqueueError as exc:
-        return [Outcome(letter.id, None, exc) for letter in letters]
+        return [LetterOutcome(letter.id, None, exc) for letter in letters]
     failed = dict(result.failed)
-    return [Outcome(letter.id, result.ids[place], failed.get(place)) for place, letter in enumerate(letters)]
+    return [
+        LetterOutcome(letter.id, result.ids[place], failed.get(place)) for place, letter in enumerate(letters)
+    ]
 
 
 def _undeleted(error: CqueueError) -> OutcomeUnknown:

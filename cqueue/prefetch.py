@@ -45,8 +45,8 @@ class Prefetch(Generic[T]):
         self._hold_s = hold_s
         self._changed = Condition()
         self._waiting: deque[tuple[float, T]] = deque()  # (monotonic time at which it is given back, message)
-        self._awaited = 0  # messages that blocked `take`s want
-        self._last = 0  # messages of the last claim; 0: the next one is unlikely to find any
+        self._wanted = 0  # messages that blocked `take`s want
+        self._last_claim = 0  # messages of the last claim; 0: the next one is unlikely to find any
         self._claiming = False  # a fetch is under way, or about to be
         self._closed = False
         self._thread: Thread | None = None
@@ -54,16 +54,16 @@ class Prefetch(Generic[T]):
     def take(self, count: int) -> list[T]:
         """Return up to `count` prefetched messages. If there are none, wait for a fetch that is under way."""
         with self._changed:
-            self._awaited += count
+            self._wanted += count
             try:
                 while not self._waiting and self._claiming and not self._closed:
                     self._changed.wait()
             finally:
-                self._awaited -= count
+                self._wanted -= count
             if self._left_s() <= 0:
                 return []  # they have waited too long: the thread gives them back
             taken = self._pop(count)
-            self._ask()
+            self._fetch_if_low()
             return taken
 
     def put(self, messages: list[T], count: int, *, more: bool) -> None:
@@ -73,11 +73,11 @@ class Prefetch(Generic[T]):
         """
         until_s = time.monotonic() + self._hold_s()
         with self._changed:
-            self._last = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
+            self._last_claim = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
             self._waiting.extend(zip(repeat(until_s), messages))
             if self._waiting:
                 self._wake()
-            self._ask()
+            self._fetch_if_low()
 
     def drop(self) -> None:
         """Give back all prefetched messages."""
@@ -97,14 +97,14 @@ class Prefetch(Generic[T]):
 
     # ── inside, with the condition held ──
 
-    def _ask(self) -> None:
+    def _fetch_if_low(self) -> None:
         """Start a fetch if at least half of the last claim's messages are taken, and there may be more.
 
         The last claim's size counts, not `size`, because large bodies come a few at a time. Messages that a
         blocked take wants count as taken, so that the next fetch starts before they are handled.
         """
-        left = len(self._waiting) - self._awaited
-        if self._last and not self._claiming and not self._closed and 2 * left <= self._last:
+        left = len(self._waiting) - self._wanted
+        if self._last_claim and not self._claiming and not self._closed and 2 * left <= self._last_claim:
             self._claiming = True
             self._wake()
 

@@ -83,7 +83,7 @@ class Producer:
         self._driver.check_open()
 
     @property
-    def is_heard(self) -> bool:
+    def has_doorbell(self) -> bool:
         """Whether hints are exchanged with consumers of other processes."""
         return self._bell.has_doorbell
 

@@ -35,7 +35,7 @@ MAX_PEEK = 10_000
 """Messages that one `peek` returns, at most; all of them are held in memory."""
 DEFAULT_MAX_POLL = timedelta(seconds=2)
 """Longest pause between polls of an idle consumer that gets hints from other processes."""
-DEAF_MAX_POLL = timedelta(seconds=1)
+NO_NOTIFY_MAX_POLL = timedelta(seconds=1)
 """Longest pause between polls of an idle consumer with `notify=off`: shorter, as nothing else tells it."""
 MIN_POLL, MAX_POLL = timedelta(milliseconds=1), timedelta(minutes=1)
 """Range of a consumer's poll intervals."""
@@ -157,7 +157,7 @@ class Queue:
     @property
     def default_max_poll(self) -> timedelta:
         """The default of `max_poll_interval`: 2 s, or 1 s with `notify=off`."""
-        return DEFAULT_MAX_POLL if self._producer.is_heard else DEAF_MAX_POLL
+        return DEFAULT_MAX_POLL if self._producer.has_doorbell else NO_NOTIFY_MAX_POLL
 
     @property
     def hints(self) -> HintCounts:

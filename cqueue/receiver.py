@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from cqueue.bell import Bell
-from cqueue.catalog import PAUSED, Catalog, Entry
+from cqueue.catalog import PAUSED, Catalog, QueueEntry
 from cqueue.claimed import ClaimedBatch
 from cqueue.consuming import Found
 from cqueue.drive.blocking import BlockingDriver
@@ -24,7 +24,7 @@ from cqueue.received import ReceivedMessage
 from cqueue.settler import Settler
 from cqueue.store.operations import WideRow
 
-SHUT = SuspectGate(shut=True)
+NO_SUSPECTS = SuspectGate(shut=True)
 """The gate of prefetches, which lets no suspect through: a suspect has to be handled at once."""
 
 
@@ -45,16 +45,16 @@ class Receiver:
         gate: SuspectGate,
         wake: Callable[[], None] | None = None,
     ) -> None:
-        self._entry: Callable[[], Entry] = partial(catalog.entry, settler.name)
+        self._entry: Callable[[], QueueEntry] = partial(catalog.entry, settler.name)
         self._driver = driver
         self._bell = bell
         self._settler = settler
         self._gate = gate
-        self.sleeper = bell.join(wake)
+        self.inbox = bell.join(wake)
         self._poll: Poll | None = None
         self._deletions = 0  # the bell's count at the last poll
-        self._alone = False  # the last receive looked for a suspect
-        self._left = False
+        self._sought_suspect = False  # the last receive looked for a suspect
+        self._closed = False
         self.last = Found()
         self.visibility_s = 0.0
 
@@ -76,7 +76,7 @@ class Receiver:
         """
         entry = self._entry()
         poll, run = self._polling(entry), self._driver.run
-        poll.gate, self.visibility_s = SHUT if ahead else self._gate, entry.spec.visibility_ms / 1000
+        poll.gate, self.visibility_s = NO_SUSPECTS if ahead else self._gate, entry.spec.visibility_ms / 1000
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
@@ -111,8 +111,8 @@ class Receiver:
         So suspects and other messages take turns.
         """
         poll = self._poll
-        self._alone = not self._alone and poll is not None and poll.knows_suspects
-        return self._alone and not self._gate.busy(self._now_ms())
+        self._sought_suspect = not self._sought_suspect and poll is not None and poll.knows_suspects
+        return self._sought_suspect and not self._gate.busy(self._now_ms())
 
     def look_for_suspect(self, want: int) -> list[ReceivedMessage]:
         """Claim a suspect, which comes alone. If it is gone, claim up to `want` other messages."""
@@ -125,13 +125,13 @@ class Receiver:
 
     def _hints(self, poll: Poll) -> list[Hint]:
         """Return the hints since the last poll."""
-        told, deletions = self.sleeper.told, self._bell.deletions
+        hints, deletions = self.inbox.hints, self._bell.deletions
         if deletions != self._deletions:
             self._deletions = deletions
             poll.distrust()
-        return [told.popleft() for _ in range(len(told))]
+        return [hints.popleft() for _ in range(len(hints))]
 
-    def _polling(self, entry: Entry) -> Poll:
+    def _polling(self, entry: QueueEntry) -> Poll:
         """Return the poll of the queue's present incarnation; a new one if the queue was made again."""
         if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
             self._poll = Poll(entry.row, entry.spec, self._gate)
@@ -151,10 +151,10 @@ class Receiver:
 
     def close(self, *, give_back: bool) -> None:
         """Release locks, give back held messages (or leave them to their timeout), and free slots."""
-        if self._left:
+        if self._closed:
             return
-        self._left = True
-        self._bell.leave(self.sleeper)
+        self._closed = True
+        self._bell.leave(self.inbox)
         poll = self._poll
         with suppress(CqueueError):
             if poll is not None:

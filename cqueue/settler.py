@@ -26,7 +26,7 @@ from cqueue.received import Messages, listed
 
 T = TypeVar("T")
 
-STRIPES = 16
+LOCKS = 16
 """Locks that changes of leases are spread over: enough for a few dozen threads that settle at once."""
 MAX_LEASES = 10_000
 """Leases at which finished and lost ones are forgotten, so that memory stays bounded."""
@@ -50,7 +50,7 @@ class Settler:
         self._catalog = catalog
         self._driver = driver
         self._executor = executor
-        self._stripes = [Lock() for _ in range(STRIPES)]
+        self._locks = [Lock() for _ in range(LOCKS)]
         self._leases: set[Lease] = set()
         self.finished: deque[Lease] = deque()
         self._shared = acks.Shared()
@@ -67,7 +67,7 @@ class Settler:
         """Nack all unsettled messages. If that fails, their timeout gives them back."""
         for lease in list(self._leases):
             if lease.is_held and lease.due_ms > now_ms:
-                with suppress(CqueueError), self._stripe(lease):
+                with suppress(CqueueError), self._lock_of(lease):
                     self._driver.run(acks.nack(lease, lease.outstanding, 0, self._shared))
 
     def _settled(self, lease: Lease) -> None:
@@ -75,11 +75,11 @@ class Settler:
         self._leases.discard(lease)
         self.finished.append(lease)
 
-    def _stripe(self, lease: Lease) -> Lock:
+    def _lock_of(self, lease: Lease) -> Lock:
         """Return the lock of a lease. Changes of a lease must not overlap: each needs the revision of the
         last.
         """
-        return self._stripes[hash(lease) % STRIPES]
+        return self._locks[hash(lease) % LOCKS]
 
     # ── messages that are not delivered ──
 
@@ -96,10 +96,10 @@ class Settler:
         so.
         """
         for lease in leases:
-            with suppress(NotDone, OutcomeUnknown, LeaseLost), self._stripe(lease):
+            with suppress(NotDone, OutcomeUnknown, LeaseLost), self._lock_of(lease):
                 self._driver.run(acks.release(lease))
 
-    def put_off(self, unseen: Sequence[Taken], delay_ms: int) -> None:
+    def snooze_unread(self, unseen: Sequence[Taken], delay_ms: int) -> None:
         """Snooze messages that cannot be read now, without using an attempt. Else their timeout does so."""
         with suppress(NotDone, OutcomeUnknown, LeaseLost):
             self._give_back(unseen, delay_ms, count=False)
@@ -161,22 +161,22 @@ class Settler:
             by_lease.setdefault(one.lease, []).append(one.row.id)
 
         def give_back(lease: Lease) -> None:
-            with self._stripe(lease):
+            with self._lock_of(lease):
                 self._driver.run(acks.nack(lease, by_lease[lease], delay_ms, self._shared, count=count))
                 if not lease.is_held:
                     self._leases.discard(lease)
 
-        _each(by_lease, give_back)
+        _call_for_each(by_lease, give_back)
 
     def extend(self, messages: Messages, duration: timedelta) -> None:
         """See `Consumer.extend`."""
         check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
 
         def extend(lease: Lease) -> None:
-            with self._stripe(lease):
+            with self._lock_of(lease):
                 self._driver.run(acks.extend(lease, to_ms(duration)))
 
-        _each({one.lease for one in _taken(messages)}, extend)
+        _call_for_each({one.lease for one in _taken(messages)}, extend)
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""
@@ -187,10 +187,10 @@ class Settler:
             raise BadInput(f"reason is {reason!r}; it takes text")
 
         def bury_one(taken: Taken) -> None:
-            with self._stripe(taken.lease):
+            with self._lock_of(taken.lease):
                 self._bury(taken, spec, reason, headers)
 
-        _each(_taken(messages), bury_one)
+        _call_for_each(_taken(messages), bury_one)
 
 
 def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -211,7 +211,7 @@ def _taken(messages: Messages) -> list[Taken]:
     return [message._taken for message in listed(messages)]  # noqa: SLF001
 
 
-def _each(items: Iterable[T], call: Callable[[T], None]) -> None:
+def _call_for_each(items: Iterable[T], call: Callable[[T], None]) -> None:
     """Call for each item, even after an error. Then raise the first error, if any."""
     failure: CqueueError | None = None
     for item in items:

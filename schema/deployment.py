@@ -159,7 +159,7 @@ def deployment_of(row: Any) -> Deployment:
 def _check_row(keyspace: str, row: Any) -> None:
     """No client may guess what all agree on."""
     values = (getattr(row, name, None) for name in decode.DEPLOYMENT)
-    reason = decode.wrong(tuple(values), decode.DEPLOYMENT)
+    reason = decode.fault(tuple(values), decode.DEPLOYMENT)
     if reason:
         raise SchemaMismatch(
             f"Keyspace {keyspace}: the row of table deployment cannot be read: {reason}. "

@@ -23,17 +23,17 @@ from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
-from cqueue.store.ranges import Density, Take, first_of, ranged
+from cqueue.store.ranges import DecodeRows, Density, joined_items, ranged
 from cqueue.store.requests import (
     Answer,
-    Later,
+    ManyRequests,
     Request,
     Requests,
     Steps,
     Window,
     collected,
-    settle,
-    start,
+    result_or_error,
+    sent_or_error,
 )
 from cqueue.store.sender import Sender, Starters, applied, nothing
 from cqueue.store.statements import Kind
@@ -127,8 +127,8 @@ class CassandraStore(Sender):
 
     def together(self, operations: tuple[ops.Operation[Any], ...]) -> list[Any]:
         """Run operations side by side. Return, in order, the result or the error of each."""
-        started = [start(partial(self._starters[type(one)], one)) for one in operations]
-        return [settle(one) for one in started]
+        started = [sent_or_error(partial(self._starters[type(one)], one)) for one in operations]
+        return [result_or_error(one) for one in started]
 
     @property
     def request_timeout_s(self) -> float:
@@ -189,22 +189,22 @@ class CassandraStore(Sender):
         if rows:
             rows = rows[:REAPED_AT_ONCE]
             values = (_delete_us(rows), *op.wide_row, op.priority, rows)
-            start(lambda: self._requests.send(cql.DELETE_MESSAGES, values, nothing))
+            sent_or_error(lambda: self._requests.send(cql.DELETE_MESSAGES, values, nothing))
 
     def _ranged(
         self,
         statement: cql.Statement,
         op: ops.ReadSlice | ops.ReadIds,
-        take: Take[Item],
+        take: DecodeRows[Item],
         make: Callable[[list[Item], int, tuple[int, ...]], T],
-    ) -> Later[T]:
+    ) -> ManyRequests[T]:
         def send(after: int, rows: int) -> Request[Answer]:
             return self._requests.send(statement, (*op.wide_row, op.priority, after, op.upto, rows), _whole)
 
         def steps() -> Steps[T]:
             return make(*(yield from ranged(op, send, self._density, take)))
 
-        return Later(steps())
+        return ManyRequests(steps())
 
     def _read_messages(self, op: ops.ReadMessages) -> Pending[list[ops.MessageRow]]:
         wanted = set(op.ids)
@@ -224,7 +224,7 @@ class CassandraStore(Sender):
         most = PACKS_AT_ONCE if packed else SINGLES_AT_ONCE
         parts = _parts(len(row_ids), most, first=FEW_ROWS if op.limit else most)
         jobs = [(1, partial(send, start_, end)) for start_, end in parts]
-        return Later(first_of(jobs, PACK_READS_IN_FLIGHT, op.limit))
+        return ManyRequests(joined_items(jobs, PACK_READS_IN_FLIGHT, op.limit))
 
     def _live(
         self,
@@ -250,7 +250,7 @@ class CassandraStore(Sender):
             for start, end, _ in _portions(sizes, BODY_BYTES_A_READ)
         )
         window = Window(jobs, BODY_READS_IN_FLIGHT)
-        return Later(
+        return ManyRequests(
             collected(window, Kind.READ, lambda parts: decode.bodies(row for part in parts for row in part))
         )
 
@@ -293,7 +293,7 @@ class CassandraStore(Sender):
 
         portions = _portions([len(body) for _, body in op.bodies], BODY_BYTES_A_WRITE)
         jobs = ((size, partial(send, start, end)) for start, end, size in portions)
-        return Later(collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None))
+        return ManyRequests(collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None))
 
 
 def _level(name: str) -> int:

@@ -12,7 +12,7 @@ from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import Answer, Later, Request, Steps
+from cqueue.store.requests import Answer, ManyRequests, Request, Steps
 from cqueue.store.sender import Sender, Starters, change_values, nothing
 
 
@@ -27,7 +27,7 @@ class CassandraLogs(Sender):
             ops.DeleteRecords: lambda op: write(
                 cql.DELETE_RECORDS, op.at_us or max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
             ),
-            ReadRecordPage: lambda op: Later(self._read_whole(op)),
+            ReadRecordPage: lambda op: ManyRequests(self._read_whole(op)),
             ops.ReadRecordIds: lambda op: self._requests.send(
                 cql.READ_RECORD_IDS,
                 (*op.shard, op.after, op.upto, op.limit),
@@ -94,7 +94,7 @@ def _page(found: Answer) -> RecordPage:
     rows: Any = found.rows
     if isinstance(rows, bytes):
         return parse(rows)
-    reasons = [decode.wrong(row[1:], decode.RECORD) for row in rows]
+    reasons = [decode.fault(row[1:], decode.RECORD) for row in rows]
     broken = tuple(Broken(row[0], reason) for row, reason in zip(rows, reasons, strict=True) if reason)
     page = RecordPage.of(
         ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4]))

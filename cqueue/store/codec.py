@@ -27,7 +27,7 @@ from cqueue.store.operations import (
 _CURSOR, _LOCK, _SLOT = 0, 1, 2
 _MOST_SLOTS = 1 << 20
 """Slot numbers lie below this. A claim reuses free slots, so a higher number is damage."""
-NOWHERE = 1 << 124
+BEYOND_ALL_IDS = 1 << 124
 """Cursor and boundary of a damaged cursor row: beyond every id. A TimeUUID cannot hold it, so it is never
 stored."""
 _LOCK_STATES = frozenset(LockState)
@@ -147,7 +147,7 @@ def _lock(state: Any, owner: Any, until: Any, last: tuple[Any, Any]) -> tuple[Lo
 
 def _cursor(priority: int, cursor: Any, boundary: Any, tally: Any) -> tuple[CursorRow, str | None]:
     if cursor is None or boundary is None:
-        return CursorRow(priority, NOWHERE, NOWHERE, tally or 0), "the cursor is not whole"
+        return CursorRow(priority, BEYOND_ALL_IDS, BEYOND_ALL_IDS, tally or 0), "the cursor is not whole"
     return CursorRow(priority, cursor, boundary, tally or 0), None
 
 

@@ -1,8 +1,8 @@
 """Decode rows of all tables but `messages` strictly: values for readable rows, a `Damage` for each other row.
 
 The decoding functions are pure. They take the rows of an answer as tuples, in the order of the statement's
-columns, and raise nothing, whatever the columns hold. A damaged row does not affect the others. `kept` and
-`single` report damaged rows to the quarantine.
+columns, and raise nothing, whatever the columns hold. A damaged row does not affect the others.
+`readable_rows` and `only_row` report damaged rows to the quarantine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _REMEDIES: Final = {
 }
 
 
-class Found(NamedTuple):
+class Decoded(NamedTuple):
     """The decoded rows of an answer.
 
     values: the readable rows, mostly as a list; the decoding function says how. damages: one per damaged row.
@@ -73,25 +73,25 @@ class Found(NamedTuple):
     damages: list[Damage]
 
 
-def kept(found: Found, quarantine: Quarantine) -> Any:
+def readable_rows(found: Decoded, quarantine: Quarantine) -> Any:
     """Return the values; report the damaged rows."""
     for damage in found.damages:
         quarantine.report(damage)
     return found.values
 
 
-def single(found: Found, quarantine: Quarantine) -> Any:
+def only_row(found: Decoded, quarantine: Quarantine) -> Any:
     """Return the only row of an answer, or None if there is none.
 
     Raises:
         DamagedRow: the row cannot be read.
     """
-    values = kept(found, quarantine)
+    values = readable_rows(found, quarantine)
     check(found)
     return next(iter(values), None)
 
 
-def check(found: Found) -> None:
+def check(found: Decoded) -> None:
     """Raise DamagedRow if any row is damaged."""
     if found.damages:
         raise error(found.damages[0])
@@ -227,7 +227,7 @@ _MEMBER: Final[Mapping[str, Check]] = {
 }
 
 
-def wrong(values: Row, checks: Mapping[str, Check]) -> str:
+def fault(values: Row, checks: Mapping[str, Check]) -> str:
     """Return why a row is damaged, or "" if it is not.
 
     values: the row's columns, in the order of `checks`.
@@ -272,9 +272,9 @@ class Table:
     checks: Mapping[str, Check]
     before: tuple[str, ...] = ()
 
-    def __call__(self, rows: Iterable[Row], *, as_stored: bool = False) -> Found:
+    def __call__(self, rows: Iterable[Row], *, as_stored: bool = False) -> Decoded:
         """Decode rows. as_stored: accept every row, damaged ones as well."""
-        found = Found([], [])
+        found = Decoded([], [])
         for row in rows:
             damage = None if as_stored else self._damage((*self.before, *row[: self.key]), row)
             if damage is None:
@@ -284,7 +284,7 @@ class Table:
         return found
 
     def _damage(self, key: tuple[Any, ...], row: Row) -> Damage | None:
-        reason, owner = wrong(row[self.key :], self.checks), "" if self.before else row[0]
+        reason, owner = fault(row[self.key :], self.checks), "" if self.before else row[0]
         if any(isinstance(each, Unreadable) for each in key):
             reason, owner = "its key holds bytes that are no text", ""
         return Damage(self.name, owner, key, reason) if reason else None
@@ -340,7 +340,7 @@ def is_damaged(row: ScheduleRow) -> bool:
 
 def listeners(rows: Iterable[Row]) -> list[ListenerRow]:
     """Decode listeners, without damaged rows. They expire within half a minute, so they are not reported."""
-    return [ListenerRow._make(row) for row in rows if not wrong(row, _LISTENER)]
+    return [ListenerRow._make(row) for row in rows if not fault(row, _LISTENER)]
 
 
 def digests(rows: Iterable[Row]) -> dict[str, bytes]:
@@ -355,7 +355,7 @@ def deployment(rows: Iterable[Row]) -> DeploymentRow | None:
         SchemaMismatch: the row is damaged. No client may guess values that all have to agree on.
     """
     for row in rows:
-        reason = wrong(row, DEPLOYMENT)
+        reason = fault(row, DEPLOYMENT)
         if reason:
             raise SchemaMismatch(
                 f"the row of table deployment cannot be read: {reason}; set it to what it was at bootstrap"
@@ -368,9 +368,9 @@ def deployment(rows: Iterable[Row]) -> DeploymentRow | None:
 # ── The registry ──
 
 
-def shards(op: ReadShards, rows: Iterable[Row]) -> Found:
+def shards(op: ReadShards, rows: Iterable[Row]) -> Decoded:
     """Decode `ShardRow`s. A row without priorities counts as one with all: any may have messages."""
-    found = Found([], [])
+    found = Decoded([], [])
     for time_shard, shard, priorities in rows:
         reason = _misplaced(op, time_shard, shard)
         if reason:
@@ -400,7 +400,7 @@ def _misplaced(op: ReadShards, time_shard: Any, shard: Any) -> str:
 # ── Subscriptions ──
 
 
-def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Found:
+def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Decoded:
     """Decode all rows of a subscription into `SubscriptionRows`, which also names the damaged ones."""
     definition: DefinitionRow | None = None
     broken: tuple[Damage, int | None] | None = None
@@ -413,7 +413,7 @@ def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Found:
         key = (op.key.log, op.key.name, kind, partition, member)
         reason = ""
         if kind == DEFINITION:
-            reason = wrong((version, state, config), _DEFINITION)
+            reason = fault((version, state, config), _DEFINITION)
             if reason:
                 broken = (Damage("subscriptions", op.key.log, key, reason), version)
             else:
@@ -433,18 +433,18 @@ def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Found:
             reason = f"kind is {kind}, which this version does not know; a newer one may have written it"
         if reason:
             damages.append(Damage("subscriptions", op.key.log, key, reason))
-    return Found(SubscriptionRows(definition, positions, tuple(members), broken, lost), damages)
+    return Decoded(SubscriptionRows(definition, positions, tuple(members), broken, lost), damages)
 
 
 def _wrong_position(op: ReadSubscription, row: PositionRow) -> str:
-    reason = wrong((row.partition, row.position, row.fence, row.owner, row.generation), _POSITION)
+    reason = fault((row.partition, row.position, row.fence, row.owner, row.generation), _POSITION)
     if not reason and op.now_us is not None and row.position > ids.highest_at(op.now_us + AHEAD_US):
         return "position lies in the future: all that comes until then would be passed over"
     return reason
 
 
 def _wrong_member(op: ReadSubscription, member: Any, info: Any, seen: Any) -> str:
-    reason = wrong((member, info, seen), _MEMBER)
+    reason = fault((member, info, seen), _MEMBER)
     if not reason and op.now_us is not None and seen > op.now_us + AHEAD_US:
         return "seen lies in the future: its partitions would wait for it"
     return reason
@@ -458,7 +458,7 @@ def subscription_keys(rows: Iterable[Row]) -> list[SubscriptionKey]:
 # ── Logs' registry, bodies ──
 
 
-def log_shards(log: str, rows: Iterable[Row]) -> Found:
+def log_shards(log: str, rows: Iterable[Row]) -> Decoded:
     """Decode a log's registry into {time shard: partitions that exist}."""
     found: dict[int, set[int]] = {}
     damages: list[Damage] = []
@@ -468,7 +468,7 @@ def log_shards(log: str, rows: Iterable[Row]) -> Found:
         else:
             reason = _complaint("partition", partition)
             damages.append(Damage("log_shards", log, (log, time_shard, partition), reason))
-    return Found({time_shard: frozenset(partitions) for time_shard, partitions in found.items()}, damages)
+    return Decoded({time_shard: frozenset(partitions) for time_shard, partitions in found.items()}, damages)
 
 
 def bodies(rows: Iterable[tuple[int, bytes | None]]) -> dict[int, bytes]:

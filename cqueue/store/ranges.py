@@ -16,7 +16,7 @@ FIRST_ROWS: Final = 16
 """Rows of the first read of a queue whose rows hold an unknown number of messages: 0.5 MiB of packs."""
 REMEMBERED: Final = 10_000
 """Queues whose density a process remembers; with more, all are forgotten, and learned again."""
-FORGETTING_ROWS: Final = 50
+DENSITY_ROWS: Final = 50
 """Rows with fewer messages than expected after which the lower density counts fully. A higher density counts
 at
 once: reading too few rows costs one more read, reading too many packs costs megabytes."""
@@ -48,7 +48,7 @@ class Density:
             before = self._of.get(queue, mean)
             if len(self._of) >= REMEMBERED:
                 self._of.clear()
-            weight = min(1.0, len(row_ids) / FORGETTING_ROWS)
+            weight = min(1.0, len(row_ids) / DENSITY_ROWS)
             self._of[queue] = mean if mean >= before else before + (mean - before) * weight
 
     def forget(self, queue: str) -> None:
@@ -56,12 +56,12 @@ class Density:
         self._of.pop(queue, None)
 
 
-Take = Callable[[list[Any]], tuple[Sequence[int], Iterable[Item], Iterable[int]]]
+DecodeRows = Callable[[list[Any]], tuple[Sequence[int], Iterable[Item], Iterable[int]]]
 """Decodes an answer's rows into: ids of rows; items asked for, in order; last message ids of damaged rows."""
 
 
 def ranged(
-    asked: Range[Any], send: Callable[[int, int], Request[Answer]], density: Density, take: Take[Item]
+    asked: Range[Any], send: Callable[[int, int], Request[Answer]], density: Density, take: DecodeRows[Item]
 ) -> Steps[tuple[list[Item], int, tuple[int, ...]]]:
     """Read a range. Return the items, the tombstones crossed, and the last message ids of damaged rows.
 
@@ -109,7 +109,7 @@ def _next_rows(asked: Range[Any], density: Density, limit: int, least: int = 1) 
     return max(rows, min(limit, LEAST_IDS)) if isinstance(asked, ReadIds) else min(rows, MOST_ROWS)
 
 
-def first_of(jobs: Sequence[Job[list[Item]]], in_flight: int, limit: int) -> Steps[list[Item]]:
+def joined_items(jobs: Sequence[Job[list[Item]]], in_flight: int, limit: int) -> Steps[list[Item]]:
     """Join the items of several reads into one list, at most `limit` items (0: all).
 
     With a limit the reads are sent one after the other, until there are enough items.

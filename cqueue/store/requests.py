@@ -117,7 +117,7 @@ class Window(Generic[T]):
         # A request heavier than the limit goes alone, or it would never go.
         while self._next and (not self._under_way or self._weight + self._next[0] <= self._limit):
             weight, send = self._next
-            self._under_way.append((weight, start(send)))
+            self._under_way.append((weight, sent_or_error(send)))
             self._weight += weight
             self._next = next(self._jobs, None)
 
@@ -125,7 +125,7 @@ class Window(Generic[T]):
         """Yield the result or the error of each request, in order."""
         while self._under_way:
             weight, pending = self._under_way.popleft()
-            yield settle(pending)
+            yield result_or_error(pending)
             self._weight -= weight
             self._fill()
 
@@ -135,7 +135,7 @@ Steps = Generator[None, None, T]
 sends the others when it is resumed."""
 
 
-class Later(Generic[T]):
+class ManyRequests(Generic[T]):
     """A `Pending` on top of `Steps`. The first requests are sent when it is made."""
 
     def __init__(self, steps: Steps[T]) -> None:
@@ -165,7 +165,7 @@ def collected(window: Window[Any], kind: Kind, combine: Callable[[list[Any]], T]
     raise OutcomeUnknown(f"{len(errors)} of {len(results)} parts were not written: {worst}") from worst
 
 
-def start(send: Callable[[], Pending[T]]) -> Pending[T] | CqueueError:
+def sent_or_error(send: Callable[[], Pending[T]]) -> Pending[T] | CqueueError:
     """Send a request. Return it, or the error that kept it from being sent."""
     try:
         return send()
@@ -173,7 +173,7 @@ def start(send: Callable[[], Pending[T]]) -> Pending[T] | CqueueError:
         return exc
 
 
-def settle(pending: Pending[T] | CqueueError) -> T | CqueueError:
+def result_or_error(pending: Pending[T] | CqueueError) -> T | CqueueError:
     """Wait for a request. Return its result, or its error as a value."""
     if isinstance(pending, CqueueError):
         return pending

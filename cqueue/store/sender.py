@@ -32,19 +32,19 @@ class Sender:
         return self._requests.send(statement, values, applied)
 
     def _all(
-        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Found], **how: bool
+        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Decoded], **how: bool
     ) -> Request[Any]:
         """Send a read whose result is all readable rows. found: decodes an answer, with the options `how`."""
         return self._requests.send(
-            statement, values, lambda answer: decode.kept(found(answer.rows, **how), self.quarantine)
+            statement, values, lambda answer: decode.readable_rows(found(answer.rows, **how), self.quarantine)
         )
 
     def _one(
-        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Found], **how: bool
+        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Decoded], **how: bool
     ) -> Request[Any]:
         """Send a read whose result is its only row or None; it raises DamagedRow for a damaged one."""
         return self._requests.send(
-            statement, values, lambda answer: decode.single(found(answer.rows, **how), self.quarantine)
+            statement, values, lambda answer: decode.only_row(found(answer.rows, **how), self.quarantine)
         )
 
 

@@ -1,7 +1,7 @@
 """Durable queues on Apache Cassandra.
 
-Names are imported when they are first used, so that `cqueue --help`, or an application that only enqueues,
-does not wait for what it does not use. Type checkers see plain imports.
+A public name is imported when it is first used: `cqueue --help`, and an application that only enqueues, start
+without loading consumers, dispatchers and pyarrow. Type checkers see plain imports.
 """
 
 from importlib import import_module
@@ -210,13 +210,13 @@ _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in
 if not TYPE_CHECKING:  # to a type checker it would make any name an Any
 
     def __getattr__(name: str) -> Any:
-        """Import a public name from where it stands; errors are all the rest."""
+        """Import a public name from its module in `_HOMES`; a public name that in none is an error."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_HOME_OF.get(name, "cqueue.errors")), name)
-        globals()[name] = value  # the next time it is found without this function
+        globals()[name] = value  # later look-ups find the name without this function
         return value
 
     def __dir__() -> list[str]:
-        """The public names, imported or not."""
+        """List all public names, whether imported yet or not."""
         return sorted({*__all__, *globals()})

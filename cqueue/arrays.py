@@ -1,7 +1,7 @@
-"""Arrow arrays out of the bytes of an answer, a column at a time. Needs the extra `arrow` or `spark`.
+"""Build Arrow arrays from the bytes of a Cassandra answer, one column at a time.
 
-Where the rows of an answer begin is all that has to be found out one by one. The rest is done here for all of
-them at once, and a body is copied no more often than it is put in order.
+Needs the extra `arrow` or `spark`. Only the offsets of the rows are found row by row
+(cqueue.store.record_page). numpy does the rest for all rows at once, and copies bodies only to sort them.
 """
 
 from __future__ import annotations
@@ -22,47 +22,53 @@ _SIGNS: Final = np.uint64(0x8080808080808080)
 
 
 def pieces(data: bytes, bounds: Any) -> pa.Array:
-    """The bytes between each of these places (ascending whole numbers) and the next. Nothing is copied."""
+    """Return a binary array of the bytes between neighbouring offsets, without a copy.
+
+    bounds: n + 1 ascending offsets into `data`, which give n values.
+    """
     offsets = pa.py_buffer(np.ascontiguousarray(bounds, dtype=np.int32))
     return pa.BinaryArray.from_buffers(pa.binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
 
 
 def fields(data: bytes, starts: Any, size: int) -> Any:
-    """So many bytes from each of these places: an array of uint8 with a row for each."""
+    """Return `size` bytes from each offset in `starts`, as uint8 of shape (len(starts), size)."""
     return np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(size)]
 
 
 def big_endian(cells: Any, type_: str) -> Any:
-    """Numbers from the rows of such an array. type_: numpy's name of a big-endian type of that size."""
+    """Read each row of `cells` (uint8, from `fields`) as one big-endian number, in the machine's byte order.
+
+    type_: a numpy type such as ">u8", as wide as a row.
+    """
     found = np.ascontiguousarray(cells).view(type_)
     return found.reshape(-1).astype(found.dtype.newbyteorder("="))
 
 
 def ticks(cells: Any) -> Any:
-    """The time of each id, in 100 ns since 1582-10-15, as int64. cells: 16 bytes in each row."""
+    """Return the time of each id in 100 ns since 1582-10-15, as int64. cells: uint8 of shape (n, 16)."""
     parts = np.ascontiguousarray(cells).view(_PARTS_OF_AN_ID).reshape(-1)
     high = (parts["high"] & 0xFFF).astype(np.int64)
     return high << 48 | parts["mid"].astype(np.int64) << 32 | parts["low"].astype(np.int64)
 
 
 def in_order(cells: Any, *, reverse: bool = False) -> Any:
-    """The places of ids in Cassandra's order. cells: 16 bytes in each row."""
+    """Return the indexes that sort ids as Cassandra does. cells: uint8 of shape (n, 16)."""
     order = np.lexsort((big_endian(cells[:, 8:], ">u8") ^ _SIGNS, ticks(cells)))
     return order[::-1] if reverse else order
 
 
 def times(of_ids: Any) -> pa.Array:
-    """Times from `ticks`, to the µs."""
+    """Turn the result of `ticks` into timestamps (UTC), rounded down to the µs."""
     return pa.array((of_ids - ids.TICKS_1970) // 10).cast(TIMESTAMP)
 
 
 def texts(cells: Sequence[bytes | None]) -> pa.Array:
-    """Texts from their bytes, which Cassandra has checked already."""
+    """Turn cells into strings. Nothing validates the UTF-8 here: Cassandra did so at the insert."""
     return pa.array(cells, pa.binary()).view(pa.string())
 
 
 def maps(cells: Sequence[bytes | None]) -> pa.Array:
-    """Headers, as on the wire."""
+    """Turn cells that hold headers (map<text, text>) into an array of maps; None stays null."""
     if not any(cells):
         return pa.nulls(len(cells), TEXT_MAP)
     return pa.array([None if each is None else list(pairs(each)) for each in cells], TEXT_MAP)

@@ -1,20 +1,20 @@
-"""Entries of many threads, stored together: one way for sends, calls in the background, and settlements.
+"""Store entries of many threads in batches. Sends, background calls and settlements all use this one class.
 
-What a caller sees: `call` waits for the outcome of its entry, `submit` gives a future of it, and `put` hears
-nothing; what was put and failed is stored again until it succeeds. Threads of the batcher do the storing.
-They end when there has been nothing to store for a moment, so an idle batcher costs nothing.
+A caller chooses how it hears of its entry. `call` waits for the outcome. `submit` returns a future. `put`
+reports nothing, and an entry that was put and failed is stored again until it succeeds. The batcher's own
+threads do the storing. They end after `IDLE_S` without work, so an idle batcher costs nothing.
 
-- Bounds: `most` entries go together, and `at_a_time` batches. What comes meanwhile gathers. `submit` and
-  `call` wait while `room` entries wait or are being stored, so memory is bounded. Bytes are the business of
-  whoever stores: a send writes at most a few MiB at once, however many entries it is given.
-- Errors: the function that stores gives each entry an outcome or an error of its own: not done, unknown, or
-  bad input. If it raises, that is the error of every entry of the batch.
-- Ctrl-C, and whatever else stops a thread in the middle: it hits the threads of callers, which only wait. An
-  entry whose caller is gone is not stored, unless it is being stored already. Nobody waits for that caller.
-- Deadlines: an entry that waits for all of `limit_s` is withdrawn, and its caller is told that it was not
-  done. One that is being stored is waited for.
-- Close: no entry enters any more. What is there is stored, or with `drop` given up.
-- After a fork the child has none of the threads: its calls raise `Closed`.
+- Bounds: a batch has at most `most` entries, and `at_a_time` batches are stored side by side. Later entries
+  queue up. `submit` and `call` block while `room` entries are queued or being stored, so memory is bounded.
+  The `store` function bounds bytes: a send writes at most a few MiB at once, however many entries it gets.
+- Errors: the `store` function returns an outcome or an error for each entry. If the function raises, every
+  entry of the batch gets that error.
+- Ctrl-C interrupts only threads of callers, and those only wait. An entry whose caller was interrupted is
+  withdrawn, unless a batch with it is being stored already.
+- Deadlines: an entry that is still queued after `limit_s` is withdrawn, and its caller gets `NotDone`. An
+  entry that is being stored is waited for.
+- Close: new entries are refused. Queued entries are stored, or with `drop` given up.
+- Fork: a child process has none of the threads, so its calls raise `Closed`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ Entry = TypeVar("Entry")
 Outcome = TypeVar("Outcome")
 
 IDLE_S: Final = 0.1
-"""For how long a thread that has nothing to do waits for more: to start one takes longer than to wake one."""
+"""Seconds that a thread without work waits before it ends: waking a thread is cheaper than starting one."""
 CLOSED: Final = "the client has been closed"
 FIRST_PAUSE_S: Final = 0.2
-"""Before what failed is stored again; twice as long after each further try, up to:"""
+"""Seconds before a failed entry is stored again. Each further failure doubles the pause: an outage is not
+answered with a flood of requests."""
 LONGEST_PAUSE_S: Final = 10.0
+"""Upper bound of that pause in seconds, so that entries are stored soon after an outage ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,10 @@ class Bounds:
     """How much a batcher does at once.
 
     Attributes:
-        most: entries of one batch.
-        at_a_time: batches that are being stored.
-        linger_s: how long the first entry of a batch waits for others, unless the batch is full before.
-        room: entries that wait or are being stored, beyond which `submit` and `call` wait. None: no bound.
+        most: entries in one batch, 1 or more.
+        at_a_time: batches that are stored side by side, 1 or more.
+        linger_s: seconds that the first entry of a batch waits for others, unless the batch fills up sooner.
+        room: number of queued and unfinished entries at which `submit` and `call` block. None: no bound.
     """
 
     most: int = 1
@@ -61,22 +63,28 @@ class Bounds:
     room: int | None = None
 
 
-class _Asked(NamedTuple, Generic[Entry]):
-    """An entry whose caller wants to hear of it."""
+class _Expected(NamedTuple, Generic[Entry]):
+    """An entry together with the future through which its caller learns the outcome."""
 
     entry: Entry
     future: Future[Any]
 
 
 class _Batch(NamedTuple, Generic[Entry]):
-    """What is stored together: entries as they were put, or with futures; and how often it was tried."""
+    """Entries that are stored together: those from `put` bare, the others with futures.
 
-    items: list[Entry | _Asked[Entry]]
+    tries: how often storing these entries has failed already.
+    """
+
+    items: list[Entry | _Expected[Entry]]
     tries: int = 0
 
 
-class _Late(Generic[Entry]):
-    """What was put and failed, until its pause is over; entries of an equal `repeat` together."""
+class _RetryHeap(Generic[Entry]):
+    """Entries from `put` whose storing failed, kept until they are tried again.
+
+    repeat: entries that give equal values are tried again in one batch.
+    """
 
     def __init__(self, repeat: Callable[[Entry], Hashable], clock: Callable[[], float]) -> None:
         self._repeat = repeat
@@ -91,12 +99,12 @@ class _Late(Generic[Entry]):
         return sum(len(batch.items) for *_, batch in self._heap)
 
     def push(self, failed: list[Entry], tries: int) -> None:
-        """They failed after `tries` other times."""
+        """Keep entries that have just failed, after `tries` earlier failures."""
         if self._drops:
             self.dropped += len(failed)
             return
         pause_s = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(tries, 10))
-        together: dict[Hashable, list[Entry | _Asked[Entry]]] = {}
+        together: dict[Hashable, list[Entry | _Expected[Entry]]] = {}
         for entry in failed:
             together.setdefault(self._repeat(entry), []).append(entry)
         for entries in together.values():
@@ -104,20 +112,23 @@ class _Late(Generic[Entry]):
             heapq.heappush(self._heap, (self._clock() + pause_s, next(self._numbers), again))
 
     def pop(self) -> _Batch[Entry] | None:
-        """One that is due, if any is."""
+        """Remove and return the batch that has been due longest; None if none is due."""
         return heapq.heappop(self._heap)[2] if self._heap and self.left_s() <= 0 else None
 
     def left_s(self) -> float:
-        """Until the first one is due."""
+        """Return the seconds until the first batch is due; zero or less if one is due."""
         return self._heap[0][0] - self._clock()
 
     def hurry(self) -> None:
-        """All are due now, and pauses do not grow any more."""
+        """Make all batches due now, and keep later pauses at `FIRST_PAUSE_S`."""
         self._longest_s = FIRST_PAUSE_S
         self._heap = [(self._clock(), number, batch) for _, number, batch in sorted(self._heap)]
 
     def drop(self, others: int) -> None:
-        """Give up all that waits here, so many others, and whatever fails from now on."""
+        """Give up all entries here and all that fail from now on.
+
+        others: how many queued entries were given up elsewhere; they count as dropped, too.
+        """
         self._drops = True
         self.dropped += len(self) + others
         self._heap.clear()
@@ -127,11 +138,17 @@ class Batcher(Generic[Entry, Outcome]):
     """Stores entries of many threads together. Thread-safe.
 
     Args:
-        store: stores a batch; an outcome or an error for each entry, in order.
-        bounds: how much at once.
-        name: of its threads. daemon: whether the process may end while they store.
-        repeat: what was put and failed is stored again, entries of an equal `repeat` together, so that one
-            wide row that cannot be reached delays no other.
+        store: stores a batch, and returns an outcome or an error for each entry, in order.
+        bounds: how much is stored at once.
+        name: the name of the batcher's threads.
+        daemon: whether the process may end while a thread stores.
+        repeat: groups failed entries for the next try. Entries that give equal values are tried together, so
+            a wide row that cannot be reached delays no other.
+        clock: seconds of a clock that never steps back.
+
+    Example:
+        batcher = Batcher(store_all, Bounds(most=500), name="sends")
+        outcome = batcher.call(entry, limit_s=10.0)
     """
 
     def __init__(
@@ -147,20 +164,22 @@ class Batcher(Generic[Entry, Outcome]):
         self._store = store
         self._bounds = bounds
         self._thread = partial(Thread, target=self._work, name=name, daemon=daemon)
-        self._mutex = RLock()  # of its thread: a wait that Ctrl-C ends lets go of nobody else's
-        self._more = Condition(self._mutex)  # for its threads
-        self._less = Condition(self._mutex)  # for those that wait for room, or until all is stored
-        self._waiting: deque[Entry | _Asked[Entry]] = deque()
-        self._late: _Late[Entry] = _Late(repeat, clock)
-        self._workers: dict[Thread, int] = {}  # how many entries each is storing
-        self._awake = False  # its only thread will look at what waits before it sleeps or ends
+        self._mutex = RLock()  # an RLock belongs to its thread: a wait ended by Ctrl-C releases nobody else's
+        self._entry_came = Condition(self._mutex)  # wakes the batcher's threads: an entry came
+        self._entry_done = Condition(self._mutex)  # wakes callers that wait for room, and `flush`
+        self._waiting: deque[Entry | _Expected[Entry]] = deque()
+        self._retries: _RetryHeap[Entry] = _RetryHeap(repeat, clock)
+        self._workers: dict[Thread, int] = {}  # number of entries that each thread is storing
+        self._awake = False  # the only thread looks at the queue again before it sleeps or ends
         self._closed = False
         self._pid = os.getpid()
 
     # ── on the threads of callers ──
 
     def put(self, entry: Entry) -> None:
-        """Store it soon, again and again if need be. Takes no lock but to wake a thread: there are many.
+        """Store an entry soon, and again until it succeeds. Returns at once.
+
+        Takes the mutex only to wake a thread, because callers put thousands of entries a second.
 
         Raises:
             Closed: `close` was called.
@@ -170,25 +189,25 @@ class Batcher(Generic[Entry, Outcome]):
         self._waiting.append(entry)
         if not self._awake or len(self._waiting) % self._bounds.most == 0:
             with self._mutex:
-                self._staff()
-                self._more.notify_all()
+                self._start_thread()
+                self._entry_came.notify_all()
                 self._awake = self._bounds.at_a_time == 1
 
     def submit(self, entry: Entry) -> Future[Outcome]:
-        """Store it soon; the future gives its outcome or its error. Waits for room.
+        """Store an entry soon. Return a future of its outcome or error. Blocks while there is no room.
 
         Raises:
             Closed: `close` was called, or this process was forked.
         """
         future: Future[Outcome] = Future()
-        self._enter(entry, future)
+        self._enqueue(entry, future)
         return future
 
     def call(self, entry: Entry, limit_s: float) -> Outcome:
-        """Store it, and wait for its outcome.
+        """Store an entry, and wait for its outcome.
 
         Raises:
-            NotDone: it waited for `limit_s` without being taken up.
+            NotDone: the entry was still queued after `limit_s` seconds, and has been withdrawn.
             Closed: as `submit`.
         """
         future: Future[Outcome] = Future()
@@ -196,10 +215,10 @@ class Batcher(Generic[Entry, Outcome]):
         ended.acquire()
         future.add_done_callback(lambda _: ended.release())
         try:
-            self._enter(entry, future)
-            # `future.result(limit_s)` could be left locked by a Ctrl-C, and the batcher would wait for it.
+            self._enqueue(entry, future)
+            # A Ctrl-C inside `future.result(limit_s)` could leave the future locked: the batcher would hang.
             if not ended.acquire(timeout=limit_s) and not future.cancel():
-                ended.acquire()  # it is being stored, which ends
+                ended.acquire()  # the entry is being stored, which takes a bounded time
         except BaseException:  # Ctrl-C
             future.cancel()
             raise
@@ -207,27 +226,31 @@ class Batcher(Generic[Entry, Outcome]):
             raise NotDone("it was not sent: sends before it took all of its time")
         return future.result()
 
-    def _enter(self, entry: Entry, future: Future[Any]) -> None:
+    def _enqueue(self, entry: Entry, future: Future[Any]) -> None:
         if os.getpid() != self._pid:  # before the mutex, which may have been locked for good
             raise Closed("the client was made before this process was forked; connect again after the fork")
         with self._mutex:
             while self._is_full():
-                self._less.wait()
+                self._entry_done.wait()
             if self._closed:
                 raise Closed(CLOSED)
-            self._staff()
-            self._waiting.append(_Asked(entry, future))
+            self._start_thread()
+            self._waiting.append(_Expected(entry, future))
             if len(self._waiting) == 1 or self._is_batch():
-                self._more.notify_all()
+                self._entry_came.notify_all()
 
     def _is_full(self) -> bool:
-        """Whether who comes has to wait; never one of its own threads, which would wait for itself."""
+        """Whether a caller has to wait for room. A thread of the batcher never does: it would wait for
+        itself.
+        """
         if self._bounds.room is None or self._closed or current_thread() in self._workers:
             return False
         return self._count() >= self._bounds.room
 
-    def _staff(self) -> None:
-        """Start a thread if those that are free are not enough. The mutex is held, so it finds the entry."""
+    def _start_thread(self) -> None:
+        """Start a thread if the free ones are not enough. The caller holds the mutex until its entry is
+        queued.
+        """
         free = list(self._workers.values()).count(0)
         if len(self._workers) == self._bounds.at_a_time or len(self._waiting) < free * self._bounds.most:
             return
@@ -240,48 +263,52 @@ class Batcher(Generic[Entry, Outcome]):
             raise
 
     def _is_batch(self) -> bool:
-        """Whether nothing more is to be waited for."""
+        """Whether the queued entries may be stored now: without `linger_s`, or because a batch is full."""
         return not self._bounds.linger_s or len(self._waiting) >= self._bounds.most
 
     @property
     def is_gathering(self) -> bool:
-        """Whether entries wait to be taken up."""
+        """Whether entries are queued."""
         return bool(self._waiting)
 
     @property
     def pending(self) -> int:
-        """Entries that are not stored yet, or were given up."""
+        """Number of entries that are not stored: queued, being stored, failed, or given up."""
         with self._mutex:
             return self._count()
 
     def _count(self) -> int:
-        return len(self._waiting) + sum(self._workers.values()) + len(self._late) + self._late.dropped
+        return len(self._waiting) + sum(self._workers.values()) + len(self._retries) + self._retries.dropped
 
     def hurry(self) -> None:
-        """From now on wait for nothing: store each entry at once, and what failed without its pause."""
+        """Stop waiting: from now on store each entry at once, and failed entries without their pause."""
         with self._mutex:
             self._bounds = replace(self._bounds, linger_s=0.0)
-            self._late.hurry()
-            self._more.notify_all()
+            self._retries.hurry()
+            self._entry_came.notify_all()
 
     def flush(self, wait_s: float) -> bool:
-        """Hurry, and wait until everything is stored; False if that takes longer than `wait_s`."""
+        """Hurry, and wait until everything is stored. Return False if that takes longer than `wait_s`
+        seconds.
+        """
         self.hurry()
         with self._mutex:
-            return self._less.wait_for(lambda: not self._count(), wait_s)
+            return self._entry_done.wait_for(lambda: not self._count(), wait_s)
 
     def close(self, *, drop: bool = False, wait_s: float | None = None) -> None:
-        """Take no more entries, and wait until its threads have ended (None: however long that takes).
+        """Refuse new entries, and wait until the batcher's threads have ended.
 
-        drop: what is not being stored already is given up; its callers get `Closed`. What is being stored
-            is not stored again if it fails.
+        Args:
+            drop: give up entries that are not being stored yet, and raise `Closed` for their callers. An
+                entry that is being stored and fails is not tried again.
+            wait_s: seconds to wait for each thread. None: until it has ended.
         """
         if os.getpid() != self._pid:
             return
         self.hurry()
         with self._mutex:
             self._closed = True
-            self._less.notify_all()
+            self._entry_done.notify_all()
             if drop:
                 self._drop()
             workers = self._workers.keys() - {current_thread()}
@@ -290,9 +317,9 @@ class Batcher(Generic[Entry, Outcome]):
 
     def _drop(self) -> None:
         for item in self._waiting:
-            if isinstance(item, _Asked) and item.future.set_running_or_notify_cancel():
+            if isinstance(item, _Expected) and item.future.set_running_or_notify_cancel():
                 item.future.set_exception(Closed(CLOSED))
-        self._late.drop(len(self._waiting))
+        self._retries.drop(len(self._waiting))
         self._waiting.clear()
 
     # ── on its own threads ──
@@ -301,24 +328,24 @@ class Batcher(Generic[Entry, Outcome]):
         batch = self._take(new_first=True)
         while batch is not None:
             self._run(batch)
-            time.sleep(0)  # callers that were told run first: what they have next goes together with the rest
+            time.sleep(0)  # lets callers with an outcome run first: their next entries join this batch
             batch = self._take(new_first=batch.tries > 0)
 
     def _take(self, *, new_first: bool) -> _Batch[Entry] | None:
-        """The next batch. None: there is none, and the thread ends.
+        """Wait for the next batch. Return None if there is none; then the thread ends.
 
-        new_first: of a new one and one that failed before; so they take turns.
+        new_first: prefer new entries to failed ones. The caller alternates, so that neither starves.
         """
         me = current_thread()
         with self._mutex:
             self._workers[me] = 0
-            self._less.notify_all()
+            self._entry_done.notify_all()
             while (batch := self._next(new_first=new_first)) is None:
                 self._awake = False
-                if self._waiting:  # put before that could be seen
+                if self._waiting:  # `put` may have read `_awake` as still true
                     continue
-                wait_s = self._late.left_s() if self._late else 0.0 if self._closed else IDLE_S
-                if not self._more.wait(wait_s) and not self._waiting and not self._late:
+                wait_s = self._retries.left_s() if self._retries else 0.0 if self._closed else IDLE_S
+                if not self._entry_came.wait(wait_s) and not self._waiting and not self._retries:
                     del self._workers[me]
                     return None
             self._workers[me] = len(batch.items)
@@ -326,47 +353,47 @@ class Batcher(Generic[Entry, Outcome]):
 
     def _next(self, *, new_first: bool) -> _Batch[Entry] | None:
         self._awake = self._bounds.at_a_time == 1
-        late = None if new_first and self._waiting else self._late.pop()
-        return late or self._gathered() or self._late.pop()
+        late = None if new_first and self._waiting else self._retries.pop()
+        return late or self._gather() or self._retries.pop()
 
-    def _gathered(self) -> _Batch[Entry] | None:
-        """What has come, without what was withdrawn."""
+    def _gather(self) -> _Batch[Entry] | None:
+        """Return the queued entries as a batch, without withdrawn ones; None if nothing is left."""
         if self._waiting and self._bounds.linger_s:
-            self._more.wait_for(self._is_batch, self._bounds.linger_s)
+            self._entry_came.wait_for(self._is_batch, self._bounds.linger_s)
         items = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._bounds.most))]
         kept = [
             item
             for item in items
-            if not isinstance(item, _Asked) or item.future.set_running_or_notify_cancel()
+            if not isinstance(item, _Expected) or item.future.set_running_or_notify_cancel()
         ]
         return _Batch(kept) if kept else None
 
     def _run(self, batch: _Batch[Entry]) -> None:
-        """Store a batch, and tell each entry's caller."""
-        entries = [item.entry if isinstance(item, _Asked) else item for item in batch.items]
+        """Store a batch, and give each caller the outcome of its entry."""
+        entries = [item.entry if isinstance(item, _Expected) else item for item in batch.items]
         try:
-            outcomes = _as_many(entries, self._store(entries))
+            outcomes = _one_each(entries, self._store(entries))
         except BaseException as exc:  # noqa: BLE001 - callers wait, and have to hear of it
             outcomes = [exc] * len(entries)
         failed: list[Entry] = []
         for item, outcome in zip(batch.items, outcomes, strict=True):
-            if isinstance(item, _Asked):
-                _tell(item.future, outcome)
+            if isinstance(item, _Expected):
+                _resolve(item.future, outcome)
             elif isinstance(outcome, BaseException):
                 failed.append(item)
         if failed:
             with self._mutex:
-                self._late.push(failed, batch.tries)
+                self._retries.push(failed, batch.tries)
 
 
-def _tell(future: Future[Any], outcome: Any) -> None:
+def _resolve(future: Future[Any], outcome: Any) -> None:
     if isinstance(outcome, BaseException):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
 
 
-def _as_many(entries: Sequence[Any], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def _one_each(entries: Sequence[Any], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     if len(outcomes) != len(entries):
         raise AssertionError(f"{len(outcomes)} outcomes of {len(entries)} entries")
     return outcomes
@@ -376,5 +403,9 @@ Calls: TypeAlias = Batcher[Callable[[], Any], Any]
 
 
 def calls(name: str, *, at_a_time: int, room: int) -> Calls:
-    """A batcher of calls, each on its own: what each returns or raises is its outcome."""
+    """Make a batcher that runs calls in the background, one at a time in each of `at_a_time` threads.
+
+    The outcome of a call is the value that it returns or the error that it raises. `submit` blocks while
+    `room` calls are queued or running.
+    """
     return Batcher(lambda batch: [call() for call in batch], Bounds(1, at_a_time, room=room), name=name)

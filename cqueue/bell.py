@@ -1,4 +1,4 @@
-"""Wakes consumers when something is sent to their queue, in this process or through the doorbell."""
+"""Wake consumers when a message is sent to their queue, in this process or (by the doorbell) in another."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
 
 
-class Sleeper:
-    """One consumer's side: what it was told since it last looked, and how it waits to be told.
+class HintInbox:
+    """One consumer's mailbox: the hints since its last poll, and a wait that a hint ends.
 
-    wake: called as well, on the telling thread, for a caller that waits for many consumers at once.
-    share: which wide rows this consumer looks at first; None for all.
+    wake: called at each hint as well, on the sending thread, for a caller that waits for many consumers.
+    share: the wide rows that this consumer looks at first; None for all.
     """
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
-        self._rung = Lock()  # no `Event`: a Ctrl-C could leave that locked, and senders would wait for it
-        self._rung.acquire()
+        self._signal = Lock()  # no `Event`: a Ctrl-C could leave an Event locked, and senders would hang
+        self._signal.acquire()
         self.wake = wake
         self.share: Share | None = None
-        self.told: deque[Hint] = deque(maxlen=1000)
+        self.hints: deque[Hint] = deque(maxlen=1000)
         self.waiting = False
 
     def sleep(self, seconds: float) -> bool:
-        """Wait until told something, or so many seconds; True if told."""
+        """Wait for a hint, at most `seconds`. Return True if there was one."""
         self.waiting = True
         try:
-            return self._rung.acquire(timeout=seconds)
+            return self._signal.acquire(timeout=seconds)
         finally:
             self.waiting = False
 
-    def rouse(self) -> None:
-        """End its sleep, or the next one."""
-        with suppress(RuntimeError):  # it was roused before
-            self._rung.release()
+    def wake_up(self) -> None:
+        """End the consumer's present sleep, or its next one."""
+        with suppress(RuntimeError):  # already roused
+            self._signal.release()
 
 
 class Bell:
-    """All consumers of one queue in this process. Thread-safe.
+    """The waiting consumers of one queue in this process. Thread-safe.
 
-    doorbell: by which other processes are told, and tell this one; None: there is only this one.
+    doorbell: exchanges hints with other processes. None: hints stay in this process.
     """
 
     def __init__(self, doorbell: Doorbell | None = None) -> None:
         self._doorbell = doorbell
         self._mutex = Lock()
-        self._sleepers: list[Sleeper] = []
-        self._partition: str | None = None  # that others may ring at
-        self.deletions = 0  # how often messages were deleted that may have been read ahead
+        self._inboxes: list[HintInbox] = []
+        self._partition: str | None = None  # for which the doorbell takes hints from other processes
+        self.deletions = 0  # purges and cancels so far: after each, messages read ahead may be gone
 
-    def join(self, wake: Callable[[], None] | None = None) -> Sleeper:
-        """A new consumer."""
-        sleeper = Sleeper(wake)
+    def join(self, wake: Callable[[], None] | None = None) -> HintInbox:
+        """Add a consumer. Return its mailbox."""
+        inbox = HintInbox(wake)
         with self._mutex:
-            self._sleepers.append(sleeper)
-        return sleeper
+            self._inboxes.append(inbox)
+        return inbox
 
-    def leave(self, sleeper: Sleeper) -> None:
-        """A consumer has been closed."""
+    def leave(self, inbox: HintInbox) -> None:
+        """Remove a consumer that has been closed."""
         with self._mutex:
-            self._sleepers.remove(sleeper)
-            if not self._sleepers:
+            self._inboxes.remove(inbox)
+            if not self._inboxes:
                 self._serve(None)
 
     def serve(self, partition: str) -> None:
-        """A consumer looks for messages in the queue's wide rows of this partition name from now on."""
+        """Take hints from other processes from now on. partition: the queue's partition name."""
         with self._mutex:
             self._serve(partition)
 
@@ -92,12 +92,12 @@ class Bell:
             self._tell(hint)
 
     def ring(self, hint: Hint, due_us: int = 0) -> None:
-        """Messages were stored: tell one consumer, here or in another process.
+        """Tell one consumer, here or in another process, that messages were stored.
 
-        due_us: when the last of them is due, by a clock that may be ahead of others.
+        due_us: due time of the last of them in µs since 1970, by a clock that may be ahead of others.
         """
         if self._doorbell is not None:
-            target, flags = target_of(hint, here=bool(self._sleepers))
+            target, flags = target_of(hint, here=bool(self._inboxes))
             if not self._doorbell.ring(target, flags, due_us):
                 return
         self._tell(hint)
@@ -105,59 +105,62 @@ class Bell:
     def _tell(self, hint: Hint) -> None:
         """Tell one consumer."""
         with self._mutex:
-            if not self._sleepers:
+            if not self._inboxes:
                 return
             chosen = self._chosen(hint.wide_row)
-            chosen.told.append(hint)
-            chosen.rouse()
+            chosen.hints.append(hint)
+            chosen.wake_up()
         if chosen.wake is not None:
             chosen.wake()
 
     def pass_on(self) -> None:
-        """Have other processes told of what consumers of this one were told of, and cannot look at."""
+        """Send the hints that consumers of this process have not used yet to other processes."""
         if self._doorbell is None:
             return
-        for sleeper in self._sleepers:
-            with suppress(IndexError):  # nothing is left, or a poll has taken it
+        for inbox in self._inboxes:
+            with suppress(IndexError):  # no hint is left, or a poll took the last one
                 while True:
-                    target, flags = target_of(sleeper.told.popleft(), here=False)
+                    target, flags = target_of(inbox.hints.popleft(), here=False)
                     self._doorbell.ring(target._replace(passed=True), flags)
 
-    def _chosen(self, wide_row: WideRow) -> Sleeper:
+    def _chosen(self, wide_row: WideRow) -> HintInbox:
         """Choose a consumer that waits; else, of those that poll on being woken, one that looks there first.
 
         Consumers of one dispatcher divide the wide rows: each claims while another one claims elsewhere.
         """
-        for sleeper in self._sleepers:
-            if sleeper.waiting:
-                return sleeper
-        polling = [sleeper for sleeper in self._sleepers if sleeper.wake is not None] or self._sleepers
+        for inbox in self._inboxes:
+            if inbox.waiting:
+                return inbox
+        polling = [inbox for inbox in self._inboxes if inbox.wake is not None] or self._inboxes
         return next((one for one in polling if one.share and one.share(wide_row)), polling[0])
 
     @property
     def has_doorbell(self) -> bool:
-        """Whether other processes are told, and tell this one."""
+        """Whether hints are exchanged with other processes."""
         return self._doorbell is not None
 
     @property
     def counts(self) -> HintCounts:
-        """Datagrams of this client so far, of all its queues."""
+        """Count the datagrams that this client has sent and received so far, for all its queues."""
         return HintCounts() if self._doorbell is None else replace(self._doorbell.counts)
 
     def deleted(self) -> None:
-        """All that was sent until now may have been deleted: it has to be looked for."""
+        """Make consumers check that messages they have read ahead still exist: some may have been deleted."""
         self.deletions += 1
 
 
 def target_of(hint: Hint, *, here: bool) -> tuple[Target, int]:
-    """A hint as the doorbell carries it. here: consumers of this process may be told as well."""
+    """Encode a hint for the doorbell as (target, one bit per priority).
+
+    here: consumers of this process may get the hint as well.
+    """
     queue, time_shard, shard = hint.wide_row
     target = Target(queue, b"%d\0%d" % (time_shard, shard), here=here)
     return target, sum(1 << priority for priority in hint.priorities)
 
 
 def hint_of(partition: str, place: bytes, flags: int) -> Hint | None:
-    """What a ring says; None if it is nothing that a sender of a queue would say."""
+    """Decode a hint from the doorbell; None if no sender of a queue can have written it."""
     try:
         time_shard, shard = map(int, place.split(b"\0"))
     except ValueError:

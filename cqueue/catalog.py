@@ -1,9 +1,9 @@
-"""Which queues exist and how they are configured, kept fresh with one small read a second.
+"""Cache which queues exist and how they are configured, with one small read a second.
 
-Every change of a configuration raises the deployment's change counter; while it stands still, nothing
-else is read again. A call begins the read and does not wait for it, so an idle client costs nothing. One that
-has stood still reads before it goes by what it knows. Changes are conditional mutations: of two that collide,
-one is made on top of the other.
+Every change of a configuration raises the deployment's change counter. While the counter stands still, no
+configuration is read again. A call starts the read of the counter and does not wait for it, so an idle client
+costs nothing. A client that has been idle reads the counter first. Changes are conditional mutations: of two
+that collide, one fails and is made again on top of the other.
 """
 
 from __future__ import annotations
@@ -51,24 +51,29 @@ from cqueue.store.operations import (
 from cqueue.store.quarantine import Damage
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
-FRESH_S = 0.9
-"""What is older is read again, beside the call that finds it so: also where a call a second is made."""
-BESIDE_S = 0.1
-"""How long a read beside a call waits, so as not to be in its way."""
-TRUSTED_S = 2.0
-"""No call goes by what is older: it reads first. All clients follow a change within this."""
-AFTER_FAILURE_S = 3.0
-"""How much longer nobody polls after a poll that failed: every call would wait for it."""
+REFRESH_AFTER_S = 0.9
+"""Seconds after which a call starts another read of the deployment row in the background. A bit less than
+1 s, so that a client that makes one call a second refreshes at each of them."""
+REFRESH_DELAY_S = 0.1
+"""Seconds that a background read waits first, so that it does not slow down the call that started it."""
+MAX_AGE_S = 2.0
+"""Seconds after which a call reads the deployment row before anything else. The promised bound: all clients
+follow a change of a queue, and a move of the home, within this time."""
+FAILURE_PAUSE_S = 3.0
+"""Seconds added to the pause after a read that failed; without it, every call would wait for another one."""
 POLL_LIMIT_S = 1.0
-"""Who asks for a configuration that is known already waits no longer for news of it."""
+"""Seconds that a read of the deployment row may take; a call that knows a configuration then goes on with
+it."""
 TRIES = 20
+"""How often a conditional change is made anew after it collided with another one, before `NotDone`."""
 
 DEAD_CONFIG = QueueConfig(shards=1, time_shard=QueueConfig().time_shard * 120, max_attempts=0, max_shards=16)
-"""Dead-letter queues: hours wide, and never a dead letter of a dead letter."""
+"""Configuration of dead-letter queues. Their time shards are 120 times as wide as usual (an hour), because
+few messages come; `max_attempts=0`, because a dead letter must not be buried again."""
 
 
-class Entry(NamedTuple):
-    """A queue as it is stored, and as the protocol sees it."""
+class QueueEntry(NamedTuple):
+    """A queue's row, its parsed configuration, and its spec for the protocol."""
 
     row: QueueRow
     config: QueueConfig
@@ -78,27 +83,27 @@ class Entry(NamedTuple):
 class Catalog:
     """All queues of a keyspace. Thread-safe.
 
-    local_dc: the data centre that the client works in. Once the keyspace's home is another one, or was moved
-        since the catalog was made, the driver runs nothing any more.
+    local_dc: the data centre that the client works in. If the keyspace's home is another one, or was moved
+        since the catalog was made, the driver refuses every operation.
     """
 
     def __init__(self, driver: BlockingDriver, local_dc: str | None = None) -> None:
         self._driver = driver
         self._local_dc = local_dc
-        self._first: DeploymentRow | None = None  # as first read
+        self._first: DeploymentRow | None = None  # the deployment row as first read: shows a moved home
         self._refusal: str | None = None
         self._mutex = Lock()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, QueueEntry] = {}
         self._deployment: DeploymentRow | None = None
-        self._polled_s = float("-inf")  # when the last poll began that has succeeded
-        self._polling = RLock()  # whoever finds that too long ago waits for who polls
+        self._polled_s = float("-inf")  # when the last successful poll began
+        self._polling = RLock()  # held by the thread that polls; others wait for it
         self._is_polling = False
-        self._beside = Lock()  # while a thread polls beside the calls
-        self._generation = 0  # of `_entries`: a read that began before a change must not outlive it
+        self._background = Lock()  # held while a background thread polls
+        self._generation = 0  # counts changes: a read that began before a change must not enter `_entries`
         driver.watch(self._watch)
 
-    def entry(self, name: str) -> Entry:
-        """The queue's configuration, at most two seconds old.
+    def entry(self, name: str) -> QueueEntry:
+        """Return the queue's configuration, at most two seconds old.
 
         Raises:
             QueueNotFound: there is none of that name.
@@ -106,14 +111,14 @@ class Catalog:
             NotDone: it is not known yet, and cannot be read.
             WrongDataCentre: the home was moved.
         """
-        self.keep_fresh()
+        self.refresh()
         entry = self._entries.get(name)
         if entry is None:
             entry = self._read(name)
         return entry
 
     def deployment(self) -> DeploymentRow:
-        """What all clients of the keyspace agree on.
+        """Return the deployment row: what all clients of the keyspace agree on.
 
         Raises:
             SchemaMismatch: the schema has not been applied.
@@ -129,35 +134,35 @@ class Catalog:
             )
         return self._deployment
 
-    def keep_fresh(self) -> None:
-        """Have what all clients agree on read again, if that is due; the driver calls this before each run.
+    def refresh(self) -> None:
+        """Refresh the deployment row if that is due. The driver calls this before each run.
 
         Raises:
             WrongDataCentre: the home was moved.
         """
         if self._refusal is None:
             age_s = time.monotonic() - self._polled_s
-            if age_s >= TRUSTED_S:
-                self._poll_if_older(TRUSTED_S)
-            elif age_s >= FRESH_S and self._beside.acquire(blocking=False):
-                self._start_beside()
+            if age_s >= MAX_AGE_S:
+                self._poll_if_older(MAX_AGE_S)
+            elif age_s >= REFRESH_AFTER_S and self._background.acquire(blocking=False):
+                self._start_background_poll()
         if self._refusal is not None:
             raise WrongDataCentre(self._refusal)
 
-    def _start_beside(self) -> None:
+    def _start_background_poll(self) -> None:
         try:
-            Thread(target=self._poll_beside, name="cqueue-catalog", daemon=True).start()
-        except RuntimeError:  # there are too many, or Python is about to end: a later call polls
-            self._beside.release()
+            Thread(target=self._poll_in_background, name="cqueue-catalog", daemon=True).start()
+        except RuntimeError:  # too many threads, or Python is about to exit: a later call polls
+            self._background.release()
 
-    def _poll_beside(self) -> None:
-        """What goes wrong here meets a call that has to poll itself."""
+    def _poll_in_background(self) -> None:
+        """Poll in the background. Errors are dropped: a call that has to poll itself meets them again."""
         try:
             with suppress(Exception):
-                time.sleep(BESIDE_S)
-                self._poll_if_older(FRESH_S)
+                time.sleep(REFRESH_DELAY_S)
+                self._poll_if_older(REFRESH_AFTER_S)
         finally:
-            self._beside.release()
+            self._background.release()
 
     def _poll_if_older(self, age_s: float) -> None:
         """Poll, unless another thread just has. The poll is itself a run, and needs no other one."""
@@ -172,7 +177,7 @@ class Catalog:
     def _watch(self) -> None:
         """Before a run. A deployment row that is damaged keeps nobody from acking."""
         with suppress(SchemaMismatch):
-            self.keep_fresh()
+            self.refresh()
 
     def _poll(self) -> None:
         """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
@@ -184,7 +189,7 @@ class Catalog:
             self._polled_s = float("-inf")  # the next caller reads the row again, and gets this error too
             raise
         except NotDone:
-            self._polled_s = time.monotonic() + AFTER_FAILURE_S
+            self._polled_s = time.monotonic() + FAILURE_PAUSE_S
             return
         with self._mutex:
             if stored is not None:
@@ -205,7 +210,7 @@ class Catalog:
         self._entries.clear()
         self._generation += 1
 
-    def _read(self, name: str) -> Entry:
+    def _read(self, name: str) -> QueueEntry:
         is_dead = isinstance(name, str) and name.endswith(DEAD_SUFFIX)
         check_queue_name(name.removesuffix(DEAD_SUFFIX) if is_dead else name)
         generation = self._generation
@@ -220,35 +225,35 @@ class Catalog:
                 self._entries[name] = entry
         return entry
 
-    def _entry_of(self, row: QueueRow) -> Entry:
+    def _entry_of(self, row: QueueRow) -> QueueEntry:
         config = self._config_of(row)
         for name in ("oldest_epoch", "oldest_open_epoch"):
             at_us = shards.epoch_start_ms(getattr(row, name)) * 1000
             place = _place(row, name)
             decode.not_ahead(place, at_us, self._driver.clock.now_us(), self._driver.report)
-        return Entry(row, config, spec_of(row, config, self.deployment()))
+        return QueueEntry(row, config, spec_of(row, config, self.deployment()))
 
     def _config_of(self, row: QueueRow) -> QueueConfig:
         report = self._driver.report
         return decode.parsed(_place(row, "config"), lambda: QueueConfig.from_json(row.config), report)
 
-    def all(self) -> list[Entry]:
-        """All queues by name; such as are being deleted, or cannot be read, are left out."""
+    def all(self) -> list[QueueEntry]:
+        """Return all queues in order of name, without those that are being deleted or cannot be read."""
         rows = self._driver.ask(ListQueues())
         return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
 
-    def _readable(self, rows: Iterable[QueueRow]) -> Iterator[Entry]:
+    def _readable(self, rows: Iterable[QueueRow]) -> Iterator[QueueEntry]:
         for row in rows:
             with suppress(DamagedRow):
                 yield self._entry_of(row)
 
     # ── changes ──
 
-    def create(self, name: str, config: QueueConfig, *, exist_ok: bool) -> Entry:
+    def create(self, name: str, config: QueueConfig, *, exist_ok: bool) -> QueueEntry:
         """Create a queue, and its dead-letter queue first.
 
         Raises:
-            QueueExists: it exists, and not (`exist_ok` and with an equal configuration).
+            QueueExists: the queue exists; with `exist_ok`, only if its configuration differs.
             OutcomeUnknown: it may exist now.
         """
         if check_queue_name(name).endswith(DEAD_SUFFIX):
@@ -258,7 +263,7 @@ class Catalog:
             self._check_not_deleting(name + DEAD_SUFFIX)
         if not self._insert(name, config):
             row = self._check_not_deleting(name)
-            if row is not None and not (exist_ok and _is_as(self._config_of(row), config)):
+            if row is not None and not (exist_ok and _matches(self._config_of(row), config)):
                 how = "with another configuration" if exist_ok else "already"
                 raise QueueExists(f"queue {name!r} exists {how}")
         return self.entry(name)
@@ -271,7 +276,7 @@ class Catalog:
         return row
 
     def _check_fit(self, config: QueueConfig) -> None:
-        """The configuration has to fit the deployment: clocks may disagree by ε while a lease runs."""
+        """Refuse a visibility below 4 ε: two clocks may disagree by ε (skew) while a lease runs."""
         if not isinstance(config, QueueConfig):
             raise ConfigError(f"config is {config!r}; it takes a QueueConfig")
         least_ms = 4 * self.deployment().skew_ms
@@ -290,8 +295,8 @@ class Catalog:
             return stored is not None and stored.incarnation == row.incarnation
         return created
 
-    def alter(self, name: str, changes: Mapping[str, Any]) -> Entry:
-        """Change settings, on top of what others change meanwhile.
+    def alter(self, name: str, changes: Mapping[str, Any]) -> QueueEntry:
+        """Change settings, on top of concurrent changes by others.
 
         Raises:
             ConfigError: a value is out of range, or fixed.
@@ -334,10 +339,10 @@ class Catalog:
         return applied
 
     def delete(self, name: str) -> int:
-        """Delete a queue, its dead-letter queue, and all their messages; how many those were.
+        """Delete a queue, its dead-letter queue, and all their messages. Return the number of messages.
 
-        Nobody finds the queue any more once this has begun; called again, it goes on where it stopped.
-        A queue whose row is damaged is deleted as well.
+        The queue cannot be opened any more as soon as the deletion has begun. A deletion that broke off goes
+        on when it is called again. A queue whose row is damaged is deleted as well.
         """
         total = 0
         if name.endswith(DEAD_SUFFIX):
@@ -366,7 +371,7 @@ class Catalog:
         return total
 
     def _spec_as_stored(self, row: QueueRow) -> QueueSpec:
-        """What is needed to find a queue's messages; defaults for what its row does not tell any more."""
+        """Return the spec that finds a queue's messages, with defaults where its row is damaged."""
         try:
             config = self._config_of(row)
         except DamagedRow:
@@ -374,7 +379,7 @@ class Catalog:
         return spec_of(row, config, self.deployment())
 
     def _bump(self) -> None:
-        """Tell all clients that something changed."""
+        """Raise the deployment's change counter, so that all clients read configurations again."""
         for _ in range(TRIES):
             stored = self._driver.ask(ReadDeployment())
             if stored is None:
@@ -392,8 +397,8 @@ def _place(row: QueueRow, column: str) -> Damage:
     return Damage("queues", row.name, (row.name,), column)
 
 
-def _is_as(stored: QueueConfig, wanted: QueueConfig) -> bool:
-    """Whether the queue is as wanted; schedules and redrives set `derived_sends` without being asked to."""
+def _matches(stored: QueueConfig, wanted: QueueConfig) -> bool:
+    """Compare two configurations. A stored `derived_sends` is ignored: schedules and redrives turn it on."""
     return stored == replace(wanted, derived_sends=wanted.derived_sends or stored.derived_sends)
 
 

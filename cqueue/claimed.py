@@ -1,4 +1,4 @@
-"""What one claim gave: messages to deliver, with their bodies, and what is not to be delivered."""
+"""Turn the result of one claim into messages to deliver: load large bodies, bury or drop the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cqueue.settler import Settler
 
 
 class ClaimedBatch:
-    """The messages of one claim on their way to who receives them."""
+    """The messages of one claim, on their way to the consumer."""
 
     def __init__(self, claimed: Claim, spec: QueueSpec, driver: BlockingDriver, settler: Settler) -> None:
         self._claimed = claimed
@@ -25,7 +25,7 @@ class ClaimedBatch:
         self._settler = settler
 
     def accept(self) -> list[ReceivedMessage]:
-        """Load large bodies; settle what is not to be delivered."""
+        """Return the messages to deliver, with their bodies. Delete expired ones, and bury spent ones."""
         claimed, settler = self._claimed, self._settler
         settler.hold([*claimed.taken, *claimed.dead, *claimed.expired])
         settler.drop(claimed.expired)
@@ -39,10 +39,11 @@ class ClaimedBatch:
             raise
 
     def _bury_spent(self, dead: Sequence[Taken]) -> None:
-        """Dead-letter what has no attempt left.
+        """Bury messages that have no attempt left.
 
-        Where that fails for a large message, for want of a replica say, it would for the next one, and what
-        was claimed beside them would wait for each.
+        After one failure, messages of the same kind (small, or with a separate body) are not tried: they
+        would fail as well, for lack of a replica say, and the messages claimed beside them would wait each
+        time.
         """
         failed: set[bool] = set()
         for taken in dead:
@@ -53,9 +54,9 @@ class ClaimedBatch:
                 failed.add(is_large)
 
     def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
-        """Messages with their bodies; one that somebody has acked meanwhile is left out."""
+        """Return messages with their bodies, without those that were acked meanwhile."""
         found: dict[int, bytes] = {}
-        # All of a claim are of one wide row.
+        # All messages of a claim stand in one wide row.
         for read in bodies.reads((one.lease.wide_row, one.row) for one in taken):
             found = self._driver.ask(read)
         messages: list[ReceivedMessage] = []
@@ -69,16 +70,16 @@ class ClaimedBatch:
         return messages + (self._found(missing) if missing else [])
 
     def _found(self, missing: Sequence[Taken]) -> list[ReceivedMessage]:
-        """Messages whose bodies a quorum does not have, with those of other replicas; if none has them, dead.
+        """Ask all replicas for bodies that a quorum does not have. Bury messages whose body is lost.
 
-        A dead letter cannot die; it is received without its body. What cannot be looked for now is put off,
-        and uses no attempt: nobody has seen it.
+        A dead letter cannot be buried again, so it is received without its body. While a replica does not
+        answer, the messages are snoozed: no consumer has seen them, so no attempt is used.
         """
         spec, settler = self._spec, self._settler
         try:
             everywhere = self._driver.run(bodies.look_everywhere(missing))
         except (NotDone, OutcomeUnknown):
-            settler.put_off(missing, spec.visibility_ms)
+            settler.snooze_unread(missing, spec.visibility_ms)
             return []
         found: list[ReceivedMessage] = []
         for one in missing:

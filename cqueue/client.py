@@ -1,4 +1,4 @@
-"""The client: one connection to a keyspace, and the queues in it."""
+"""The client: one connection to a keyspace, and the queues and logs in it."""
 
 from __future__ import annotations
 
@@ -49,32 +49,38 @@ if TYPE_CHECKING:
     from cqueue.store.connection import Connection
 
 SENDS, MOST_SENDS = 2, 8
-"""Calls of `send_many_async` that run at a time, and that run or wait before the next one has to wait: each
-may have 10,000 messages."""
+"""Calls of `send_many_async` that run side by side, and running and queued calls at which the next one
+blocks. Few, because each call may hold 10,000 messages."""
 ACKS, MOST_ACKS = 2, 1000
-"""Of `ack_async`."""
+"""The same bounds for `ack_async`, whose calls hold only ids."""
 DOORBELL_S = 2.0
-"""What the doorbell may take to read or write who listens."""
+"""Seconds that the doorbell may take to read or write the table of listeners; it does without a late
+answer."""
 
 _shared_stores: dict[str, MemoryStore] = {}
 _shared_mutex = Lock()
 
 
 def connect(url: str | None = None, *, lazy: bool = False) -> Client:
-    """A client for the keyspace that `url` names.
+    """Connect to the keyspace that `url` names. Return a client.
 
-    `cassandra://host:port,host2/keyspace?local_dc=…` is a cluster; `memory://name` a store in this
-    process, the same for all who name it so; `memory://` a private one. Without a URL: `CQUEUE_URL`,
-    then `cqueue.toml`, then a node on this machine.
+    `cassandra://host:port,host2/keyspace?local_dc=…` is a cluster. `memory://name` is a store in this
+    process, shared by all clients that give this name; `memory://` is a private one. Without a URL the client
+    uses `CQUEUE_URL`, then `cqueue.toml`, then a node on this machine.
 
-    lazy: connect at the first call that needs Cassandra, and again at later ones while it is away; the errors
-        below then come from those calls. For a producer with a spool, which starts while Cassandra is away.
+    lazy: connect at the first call that needs Cassandra, and at later ones while Cassandra is away; those
+        calls then raise the errors below. For a producer with a spool, which has to start while Cassandra is
+        away.
 
     Raises:
         ConfigError: the URL or a setting is wrong.
         Unavailable: no node answers.
         SchemaMismatch: the schema is missing or of another version; run `cqueue schema apply`.
         WrongDataCentre: clients of the keyspace work in another data centre than `local_dc`.
+
+    Example:
+        with connect("cassandra://db1,db2/shop?local_dc=dc1") as client:
+            client.queue("mails").send(b"hello")
     """
     settings = load(url)
     if settings.scheme == "memory":
@@ -111,10 +117,10 @@ def _late_client(settings: Settings) -> Client:
 
 
 def address_of(settings: Settings, connection: Connection) -> Address | None:
-    """Used inside: where other processes may tell this one of messages; None with `notify=off`.
+    """Used inside: return where this process takes datagrams from others; None with `notify=off`.
 
-    The nodes as they know themselves show better than contact points by which address others reach this one:
-    a contact point may be the near end of a tunnel.
+    The address is that of the interface that reaches Cassandra. The nodes' own addresses are tried before the
+    contact points, because a contact point may be the near end of a tunnel.
     """
     if not settings.notify:
         return None
@@ -125,7 +131,7 @@ def address_of(settings: Settings, connection: Connection) -> Address | None:
 
 
 def open_cassandra(settings: Settings) -> tuple[CassandraStore, Connection]:
-    """Used inside: a store on a connection of its own, which the caller closes; its deployment is checked."""
+    """Used inside: open a store and its connection, which the caller closes. Checks the deployment."""
     # Only here, because importing the driver takes half a second that memory:// need not wait.
     from cqueue.schema import check_deployment  # noqa: PLC0415
     from cqueue.store.cassandra import CassandraStore  # noqa: PLC0415
@@ -146,9 +152,9 @@ def open_cassandra(settings: Settings) -> tuple[CassandraStore, Connection]:
 
 
 class Client:
-    """Opens queues; made by `connect`. Thread-safe; one for a process is enough. A context manager.
+    """Opens queues and logs. Made by `connect`. Thread-safe; one for a process is enough. A context manager.
 
-    When the home of its keyspace is moved to another data centre, each call raises `WrongDataCentre` within
+    After the home of the keyspace was moved to another data centre, each call raises `WrongDataCentre` within
     two seconds, and does nothing.
     """
 
@@ -162,7 +168,7 @@ class Client:
         address: str = "a store",
         notify: Address | None = None,
     ) -> None:
-        """notify: where other processes may tell this one of messages; None: they do not."""
+        """notify: where this process takes datagrams about messages from other processes; None: nowhere."""
         self._address = address  # without credentials
         self._on_close = on_close or store.close
         self._driver = driver or BlockingDriver(store, ClusterClock(store.sample_time_us))
@@ -193,16 +199,17 @@ class Client:
     def queue(self, name: str, *, linger: timedelta | None = None, spool: Spool | None = None) -> Queue:
         """Open a queue.
 
-        linger: `send`s of several threads with this object go one batch at a time: the first one waits so
-            long for others (0 to 1 s), and all that come while Cassandra answers go together. None: two go
-            at a time, each at once; what comes while they do goes together, two batches at a time. Either way
-            each `send` returns once its message is acknowledged, or fails for its own message.
-        spool: sends return once they are durable there, and a thread of this client forwards them. The queue
-            is altered to have `derived_sends`. One client at a time uses a spool.
+        linger: how long (0 to 1 s) a `send` waits for `send`s of other threads with this object, to go in one
+            batch; batches go one at a time. None: two threads send at once, each its own message; `send`s
+            that come meanwhile go in batches, two at a time. Either way each `send` returns once its message
+            is acknowledged, or raises the error of its own message.
+        spool: a send returns once its message is durable in the spool; a thread of this client forwards it.
+            The queue is altered to have `derived_sends`. One client at a time may use a spool.
 
         Raises:
-            QueueNotFound: there is none of that name.
+            QueueNotFound: there is no such queue.
             Unavailable: Cassandra does not answer; with a spool, only if the queue was never opened with it.
+            BadInput: both linger and a spool are given.
         """
         if spool is None:
             self._catalog.entry(name)
@@ -214,6 +221,9 @@ class Client:
     def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
         """Create a queue, with a dead-letter queue called `<name>.dead`, and open it.
 
+        Example:
+            client.create_queue("mails", QueueConfig(visibility=timedelta(minutes=2)), exist_ok=True)
+
         Raises:
             InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`.
             QueueExists: it exists; with `exist_ok`, only if its configuration is another one.
@@ -223,18 +233,18 @@ class Client:
         return self._open(name)
 
     def delete_queue(self, name: str) -> int:
-        """Delete a queue, its dead-letter queue, and all their messages; how many those were.
+        """Delete a queue, its dead-letter queue, and all their messages. Return the number of messages.
 
-        If it fails in the middle nobody finds the queue any more; called again, it goes on.
+        After a failure in the middle the queue cannot be opened any more; call again to finish the deletion.
 
         Raises:
-            QueueNotFound: there is none of that name.
+            QueueNotFound: there is no such queue.
             BadInput: it is a dead-letter queue, which goes with its queue; `purge` empties it.
         """
         return self._catalog.delete(name)
 
     def queues(self) -> list[str]:
-        """The names of all queues in order, dead-letter queues among them."""
+        """List the names of all queues in order, including dead-letter queues."""
         return [entry.row.name for entry in self._catalog.all()]
 
     @property
@@ -253,10 +263,11 @@ class Client:
     def log(self, name: str, *, spool: Spool | None = None) -> Log | SpooledLog:
         """Open a log.
 
-        spool: for appending only: records are appended there, and forwarded at least once.
+        spool: appends return once the records are durable in the spool, which forwards them at least once.
+            The log can then only be appended to.
 
         Raises:
-            LogNotFound: there is none of that name.
+            LogNotFound: there is no such log.
             Unavailable: Cassandra does not answer; with a spool, only if the log was never opened with it.
         """
         if spool is not None:
@@ -278,15 +289,15 @@ class Client:
     def delete_log(self, name: str) -> None:
         """Delete a log with all its records.
 
-        If it fails in the middle nobody finds the log any more; called again, it goes on.
+        After a failure in the middle the log cannot be opened any more; call again to finish the deletion.
 
         Raises:
-            LogNotFound: there is none of that name.
+            LogNotFound: there is no such log.
         """
         self._logs.delete(name)
 
     def logs(self) -> list[str]:
-        """The names of all logs in order."""
+        """List the names of all logs in order."""
         return [entry.row.name for entry in self._logs.all()]
 
     def subscribe(
@@ -309,24 +320,37 @@ class Client:
         low_latency: bool = False,
         on_event: OnEvent | None = None,
     ) -> Subscription:
-        """Become a member of a subscription, which is made if it does not exist; `run` or `start` it.
+        """Become a member of a subscription; then `run` or `start` it. A new name makes a new subscription.
 
-        All members of one name share the log's partitions: each is read by one member at a time, in order.
+        All members of one name share the log's partitions: one member at a time reads a partition, in order.
 
-        listeners: called in turn with each `LogRecord`; one made by `batched` with lists of them. Only when
-        all have returned is the record done. start: where a new subscription begins, as for `Log.scan`;
-        one that exists goes on where it was. partitions, topics: read only these. on_expired: "error" or
-        "earliest", for a position that the log no longer remembers. max_attempts (0: for ever), wait (a
-        `tenacity.wait_*` object): what follows an exception; after the last one the record goes to the log
-        `<log>.dead`. checkpoint_interval, checkpoint_records: how often positions are written down; what
-        was done since may be done again after a crash. buffer: so many records may wait here before reading
-        on. low_latency: hand records out as soon as they can be read, in order only as far as they come in
-        order; those of the last 2.5 s may be handed out again by the next member. on_event: told of
-        "acquired", "checkpoint", "released" and "lost" with partition and position.
+        Args:
+            log: the log's name.
+            name: the subscription's name.
+            listeners: called in turn with each `LogRecord`; a listener made by `batched` gets lists of
+                records. A record is done when all listeners have returned.
+            start: where a new subscription begins, as for `Log.scan`. An existing one goes on where it was.
+            partitions: read only these. None: all.
+            topics: read only records of these topics. None: all.
+            on_expired: "error" or "earliest", for a position that the log no longer remembers.
+            max_attempts: tries of a record whose listener raises, 0 for ever. After the last one the record
+                goes to the log `<log>.dead`.
+            wait: the pause between tries, a `tenacity.wait_*` object.
+            checkpoint_interval: how often positions are stored. After a crash, records done since the last
+                checkpoint are handed out again.
+            checkpoint_records: number of records after which positions are stored sooner.
+            poll_interval: the first pause after a read that found nothing; each further pause is doubled.
+            max_poll_interval: the longest such pause.
+            buffer: records that may wait for listeners before reading stops.
+            low_latency: hand records out as soon as they can be read. Records that become readable out of
+                order are then handed out out of order, and the next member may hand out those of the last 2.5
+                s again.
+            on_event: called at "acquired", "checkpoint", "released" and "lost", with partition and position.
 
         Raises:
             LogNotFound: there is no such log.
-            BadInput, PositionExpired: what cannot be.
+            BadInput: an argument is out of range, or names a partition that does not exist.
+            PositionExpired: `start` lies before the oldest record that the log remembers.
         """
         return Subscription(
             self._logs,
@@ -348,7 +372,7 @@ class Client:
         )
 
     def subscriptions(self, log: str) -> list[str]:
-        """The names of a log's subscriptions in order.
+        """List the names of a log's subscriptions in order.
 
         Raises:
             LogNotFound: there is no such log.
@@ -357,7 +381,7 @@ class Client:
         return sorted(key.name for key in self._driver.ask(ListSubscriptions()) if key.log == wanted)
 
     def delete_subscription(self, log: str, name: str) -> None:
-        """Forget a subscription with all its positions. Members that still run end with `LogNotFound`.
+        """Delete a subscription with all its positions. Members that still run end with `LogNotFound`.
 
         Raises:
             LogNotFound: there is no such log, or no such subscription of it.
@@ -367,7 +391,7 @@ class Client:
 
     @cached_property
     def _spools(self) -> Spools:
-        """Used inside: what is forwarded from spools."""
+        """Used inside: the spools that this client forwards."""
         from cqueue.spool.forward_client import Spools  # noqa: PLC0415 - only where there is one
 
         return Spools(self._catalog, self._logs, self._driver, self._log_bells, self._producer)
@@ -391,14 +415,14 @@ class Client:
         )
 
     def _bell(self, name: str) -> Bell:
-        """The bell of a queue. The mutex is held."""
+        """Return the bell of a queue. The caller holds the mutex."""
         bell = self._bells.get(name)
         if bell is None:
             bell = self._bells[name] = Bell(self._doorbell)
         return bell
 
     def _ask_briefly(self, operation: Operation[Any]) -> Any:
-        """For the doorbell, which does without what cannot be had soon."""
+        """Run an operation for the doorbell, within `DOORBELL_S`."""
         with self._driver.limited(DOORBELL_S):
             return self._driver.ask(operation)
 
@@ -421,10 +445,10 @@ class Client:
         )
 
     def close(self) -> None:
-        """Let go of all connections, after sends and acks under way; close consumers before.
+        """Finish sends and acks under way, then close all connections. Close consumers before.
 
-        What is in spools is forwarded first, for up to 5 s; the rest stays there. Whatever is called
-        afterwards raises `Closed`.
+        Spooled messages are forwarded first, for up to 5 s; the rest stays in the spools. Later calls raise
+        `Closed`.
         """
         if "_spools" in self.__dict__:
             self._spools.close()

@@ -1,9 +1,9 @@
-"""Cluster time: what ids, due times and leases come from.
+"""Cluster time: the clock behind ids, due times and leases.
 
-It is the median of several coordinators' clocks at the last synchronisation, carried on by this
-machine's boot-time clock. Stepping the wall clock here changes nothing. What it cannot see is a
-virtual machine that was paused with all its clocks; so a send is acknowledged only after a
-synchronisation that is not too old.
+Cluster time is the median of several coordinators' clocks at the last synchronisation, carried on by this
+machine's boot-time clock. So a step of this machine's wall clock changes nothing. A pause of a virtual
+machine with all its clocks cannot be seen this way. Therefore a send is acknowledged only after a recent
+synchronisation.
 """
 
 from __future__ import annotations
@@ -16,31 +16,36 @@ from threading import Lock
 from cqueue.errors import NotDone, Unavailable
 
 STALE_US = 30_000_000
-"""After so long the clock is synchronised again before a send is acknowledged."""
+"""Age of a synchronisation in µs (30 s) after which the clock is synchronised again before a send is
+acknowledged."""
 RETRY_US = 5_000_000
-SAMPLES = 10
-ENOUGH_US = 2_000_000
-"""Nobody is asked again after so long: whoever wants to know the time is waiting."""
-LONGEST_TRIP_US = 200_000
-"""An answer that took longer says too little: half of it is the error, and ε has room for little more."""
+"""µs between two tries while synchronising fails: unchecked reads of the clock go on with the old offset."""
+MAX_ROUNDS = 10
+"""Rounds of questions in one synchronisation, at most."""
+GIVE_UP_US = 2_000_000
+"""µs after which one synchronisation asks no further round, because a caller is waiting for the time."""
+MAX_ROUND_TRIP_US = 200_000
+"""Round trip in µs above which an answer is dropped: its error may be half of the trip, and ε (500 ms) has to
+cover it."""
 JUMP_US = 250_000
-"""A change between wall and boot-time clock that betrays a pause or a step: synchronise again."""
-AGREE_US = 500_000
-"""Of two that differ by more one is wrong, and nobody knows which."""
-MANY = 3
-"""The median of so many answers is right though one of them is wrong."""
+"""Change in µs of the gap between wall clock and boot-time clock that shows a pause or a step of this
+machine. Half of ε, so that a jump too small to be noticed stays within ε."""
+MAX_DIFFERENCE_US = 500_000
+"""Difference in µs (ε) above which two clocks contradict each other."""
+MEDIAN_ANSWERS = 3
+"""Number of answers whose median is right although one of them is wrong."""
 
 
 _BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_us() -> int:
-    """µs since boot, suspended time included where the system counts it."""
+    """Return the µs since boot, including suspended time where the system counts it."""
     return time.clock_gettime_ns(_BOOT_TIME) // 1000
 
 
 def wall_us() -> int:
-    """The wall clock in µs since 1970; only ever compared with its own past."""
+    """Return the wall clock in µs since 1970. It is compared only with its own past."""
     return time.time_ns() // 1000
 
 
@@ -48,9 +53,12 @@ class ClusterClock:
     """The cluster's time in µs since 1970. Thread-safe.
 
     Args:
-        sample: asks several coordinators; gives (server time, round trip) of each answer, in µs.
-        local_us: a clock that only runs forward.
-        wall_us: the wall clock, to notice pauses.
+        sample: asks several coordinators, and returns (server time, round trip) of each answer, in µs.
+        local_us: a clock in µs that only runs forward.
+        wall_us: the wall clock in µs, which shows pauses of this machine.
+
+    Attributes:
+        spread_us: difference between the coordinators' answers at the last synchronisation.
     """
 
     def __init__(
@@ -71,10 +79,12 @@ class ClusterClock:
         self.spread_us = 0
 
     def now_us(self, *, checked: bool = False) -> int:
-        """The cluster's time. checked: never from a synchronisation older than 30 s.
+        """Return the cluster's time in µs since 1970.
+
+        checked: synchronise first if the last synchronisation is older than 30 s or a clock has jumped.
 
         Raises:
-            NotDone: no coordinator answers, and there was no synchronisation yet, or `checked` needs one.
+            NotDone: no coordinator answers, and the clock was never synchronised, or `checked` requires it.
         """
         local_us = self._local_us()
         if self._offset_us is None or (checked and self._is_stale(local_us)):
@@ -87,7 +97,7 @@ class ClusterClock:
         return local_us + self._offset_us
 
     def guess_us(self) -> int:
-        """The cluster's time as last known, or this machine's if it never was; asks nobody."""
+        """Return the cluster's time as last known, else this machine's. Asks no coordinator."""
         return self._wall_us() if self._offset_us is None else self._local_us() + self._offset_us
 
     def _is_stale(self, local_us: int) -> bool:
@@ -97,22 +107,22 @@ class ClusterClock:
         return abs(self._wall_us() - local_us - self._wall_gap_us) > JUMP_US
 
     def sync(self) -> int:
-        """Synchronise now; the cluster's time.
+        """Synchronise now. Return the cluster's time in µs since 1970.
 
         Raises:
-            NotDone: no coordinator answers, or none in time to be of use.
+            NotDone: no coordinator answers within 200 ms, or two contradict each other.
         """
         asked_us = self._local_us()
         with self._mutex:
             if self._offset_us is not None and self._synced_us > asked_us:
-                return self._local_us() + self._offset_us  # another thread did, while this one waited
+                return self._local_us() + self._offset_us  # another thread synchronised meanwhile
             self._tried_us = self._local_us()
-            for tries_left in reversed(range(SAMPLES)):
+            for tries_left in reversed(range(MAX_ROUNDS)):
                 began_us = self._local_us()
-                times = [server_us for server_us, trip_us in self._sample() if trip_us <= LONGEST_TRIP_US]
+                times = [server_us for server_us, trip_us in self._sample() if trip_us <= MAX_ROUND_TRIP_US]
                 local_us = self._local_us()
-                insist = bool(tries_left) and local_us - self._tried_us < ENOUGH_US
-                if times and local_us - began_us <= LONGEST_TRIP_US:
+                insist = bool(tries_left) and local_us - self._tried_us < GIVE_UP_US
+                if times and local_us - began_us <= MAX_ROUND_TRIP_US:
                     judged_us = self._judge(times, local_us, insist=insist)
                     if judged_us is not None:
                         self.spread_us = max(times) - min(times)
@@ -120,22 +130,25 @@ class ClusterClock:
                 if not insist:
                     break
             raise Unavailable(
-                f"no coordinator tells its time within {LONGEST_TRIP_US // 1000} ms, or two disagree about it"
+                f"no coordinator tells its time within {MAX_ROUND_TRIP_US // 1000} ms, "
+                "or two disagree about it"
             )
 
     def _judge(self, times: list[int], local_us: int, *, insist: bool) -> int | None:
-        """The median of the answers. Of fewer than three it counts only what most voices agree on.
+        """Return the median of the answers, or None if they contradict each other.
 
-        Our own time is a voice then, unless this machine was paused. insist: ask again rather than take a
-        single answer that contradicts it; if that stays so, the clock of a cluster of one node was set.
+        With fewer than three answers only those count that a majority agrees on; this machine's own cluster
+        time votes too, unless the machine was paused. insist: with one answer that contradicts it, return
+        None so that the node is asked again. If the node keeps its answer, its clock was set, and the answer
+        counts.
         """
-        if len(times) >= MANY:
+        if len(times) >= MEDIAN_ANSWERS:
             return int(statistics.median(times))
         trusted = self._offset_us is not None and not self._has_jumped(local_us)
         voices = [*times, local_us + (self._offset_us or 0)] if trusted else times
         middle_us = statistics.median_low(voices)
-        if sum(abs(voice - middle_us) <= AGREE_US for voice in voices) * 2 > len(voices):
-            near = [time_us for time_us in times if abs(time_us - middle_us) <= AGREE_US]
+        if sum(abs(voice - middle_us) <= MAX_DIFFERENCE_US for voice in voices) * 2 > len(voices):
+            near = [time_us for time_us in times if abs(time_us - middle_us) <= MAX_DIFFERENCE_US]
             return int(statistics.median(near))
         return times[0] if len(times) == 1 and not insist else None
 

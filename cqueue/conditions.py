@@ -1,8 +1,8 @@
-"""Conditions and futures that a Ctrl-C leaves usable.
+"""Conditions and futures that stay usable after a Ctrl-C.
 
-A signal may end the main thread's `Condition.__enter__` when it has taken the lock, or `Condition.__exit__`
-before it lets go of it. Then whoever needs the lock next waits for ever: to set a future's result, say.
-Here `with` calls the lock itself, which is not written in Python, so no signal comes in between.
+The standard `Condition.__enter__` and `__exit__` are Python code. A signal may interrupt them between taking
+and releasing the lock. The lock then stays taken, and the next thread that needs it hangs: to set a future's
+result, say. Here `with` calls the lock's own methods, which are written in C, so no signal comes in between.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Condition(threading.Condition):
-    """A condition with an `RLock` of its own, so that a wait which a signal ends lets go of nobody else's."""
+    """A condition on its own `RLock`: a wait that a signal ends cannot release another thread's lock."""
 
     __enter__: Any = property(lambda self: self._lock.__enter__)
     __exit__: Any = property(lambda self: self._lock.__exit__)
 
 
 class Future(concurrent.futures.Future[T]):
-    """A future that callers may wait for in the main thread."""
+    """A future that the main thread may wait for, where Ctrl-C arrives."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """A queue's configuration: one object, validated whole when it is made, stored as JSON.
 
-Fixed once the queue exists: `time_shard`, `max_shards`, `open_shards`. Everything else can be
-altered while the queue runs. Settings that a newer version has stored are no part of the object, but stay
-in the JSON: who alters a queue writes on top of what is stored.
+`time_shard`, `max_shards` and `open_shards` are fixed once the queue exists. Every other setting can be
+altered while the queue runs. Settings that only a newer version knows are not part of the object. They stay
+in the JSON, because an alteration is written on top of the stored settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cqueue.errors import ConfigError, DamagedRow
 
 HOUR_MS = 3_600_000
 MAX_EPOCH_ROWS = 10_000
-"""A registry partition never holds more wide rows than this."""
+"""Wide rows in one registry partition (epoch), at most: a reader reads it whole at every refresh."""
 
 DEFAULT_TIME_SHARD = timedelta(seconds=30)
 DEFAULT_VISIBILITY = timedelta(seconds=30)
@@ -35,6 +35,9 @@ class QueueConfig:
 
     Raises:
         ConfigError: a value is out of its range, or does not fit another one.
+
+    Example:
+        client.create_queue("mails", QueueConfig(visibility=timedelta(minutes=2), max_attempts=10))
     """
 
     # Concurrency shards inside one time shard, 1 to max_shards: how many consumers can claim at once.
@@ -56,7 +59,7 @@ class QueueConfig:
     derived_sends: bool = False
 
     def __post_init__(self) -> None:
-        """Check every field, then how they fit together."""
+        """Check every field, then the combinations."""
         for name in _DURATIONS:
             self._check_duration(name)
         self._check_int("max_shards", 1, 1000)
@@ -112,7 +115,9 @@ class QueueConfig:
         return min(to_ms(self.lease), self.visibility_ms)
 
     def epoch_ms(self) -> int:
-        """Width of a registry epoch: an hour, or less where an hour would hold too many wide rows."""
+        """Return the width of a registry epoch in ms: an hour, or less where that would exceed
+        MAX_EPOCH_ROWS.
+        """
         width = self.time_shard_ms
         if width >= HOUR_MS:
             return width
@@ -121,7 +126,7 @@ class QueueConfig:
         return width * max(n for n in range(1, per_hour + 1) if per_hour % n == 0 and n <= most)
 
     def altered(self, changes: Mapping[str, Any]) -> QueueConfig:
-        """This configuration with some values changed.
+        """Return this configuration with some values changed.
 
         Raises:
             ConfigError: unknown name, a fixed value, or a value out of range.
@@ -137,7 +142,9 @@ class QueueConfig:
         return replace(self, **changes)
 
     def to_json(self, stored: str = "{}") -> str:
-        """As stored: durations in ms under `<name>_ms`; settings of a newer version in `stored` are kept."""
+        """Write the JSON: durations in ms under `<name>_ms`. Settings in `stored` of a newer version are
+        kept.
+        """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in _DURATIONS:
             values[f"{name}_ms"] = to_ms(values.pop(name))
@@ -145,10 +152,10 @@ class QueueConfig:
 
     @classmethod
     def from_json(cls, text: str) -> QueueConfig:
-        """What `to_json` wrote; settings of a newer version that this one does not know are left out.
+        """Read the JSON of `to_json`, without settings that only a newer version knows.
 
         Raises:
-            DamagedRow: it is no configuration of a queue.
+            DamagedRow: the text is not the configuration of a queue.
         """
         values = stored_values(text)
         with readable(text):
@@ -159,10 +166,10 @@ class QueueConfig:
 
 
 def stored_values(text: str) -> dict[str, Any]:
-    """The settings of a stored configuration, by their names in the JSON.
+    """Return the settings of a stored configuration by their names in the JSON.
 
     Raises:
-        DamagedRow: it is no JSON object.
+        DamagedRow: the text is no JSON object.
     """
     with readable(text):
         values = json.loads(text)
@@ -173,7 +180,7 @@ def stored_values(text: str) -> dict[str, Any]:
 
 @contextmanager
 def readable(text: str) -> Iterator[None]:
-    """Name the stored text in a `DamagedRow` if it cannot be read."""
+    """Turn an error inside the block into a `DamagedRow` that quotes the stored text."""
     try:
         yield
     except KeyError as exc:
@@ -183,5 +190,5 @@ def readable(text: str) -> Iterator[None]:
 
 
 def to_ms(duration: timedelta) -> int:
-    """A duration in whole ms, rounded down."""
+    """Return a duration in whole ms, rounded down."""
     return duration // timedelta(milliseconds=1)

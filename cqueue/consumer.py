@@ -30,26 +30,35 @@ from cqueue.store.operations import WideRow
 __all__ = ["Consumer", "PollIntervals", "ReceivedMessage"]
 
 MAX_WAIT = timedelta(days=1)
-STAY_IF_BACK_S = 0.1
-"""A consumer that handles its messages quicker than this keeps the lock of a wide row that has more."""
-PATIENCE_S = 0.1
-"""How long a receive waits for a claim under way, to look for what is never claimed ahead."""
-HELD_AHEAD = 4
-"""What was claimed ahead waits for one part in so many of the visibility timeout, and is then given back."""
+KEEP_LOCK_BELOW_S = 0.1
+"""Seconds. A consumer that comes back sooner on average keeps the lock of a wide row that has more messages;
+a slower one would keep other consumers out."""
+SUSPECT_WAIT_S = 0.1
+"""Seconds that a receive waits for a claim under way before it looks for a suspect. Afterwards prefetched
+messages come first."""
+PREFETCH_HOLD_DIVISOR = 4
+"""Prefetched messages wait for at most 1/4 of the visibility timeout, so that 3/4 is left for handling them;
+then they are given back."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollIntervals:
-    """How long a consumer waits between polls that found nothing, in seconds: doubled up to `longest`."""
+    """Seconds between polls that find nothing: `shortest` at first, doubled each time up to `longest`."""
 
     shortest: float = 0.005
     longest: float = 1.0
 
 
 class Consumer:
-    """Receives from one queue; a context manager.
+    """Receives messages of one queue. A context manager.
 
-    One thread receives at a time; ack, nack and the like may come from any thread.
+    One thread receives at a time. Any thread may ack, nack, snooze, extend or bury messages.
+
+    Example:
+        with queue.consumer() as consumer:
+            for message in consumer.receive(10, wait=timedelta(seconds=20)):
+                handle(message.body)
+                message.ack()
     """
 
     def __init__(
@@ -71,12 +80,12 @@ class Consumer:
         self._receiver = Receiver(catalog, driver, bell, settler=self._settler, gate=gate, wake=wake)
         self._intervals = intervals
         self._pause_s = intervals.shortest
-        self._left_at_s: float | None = None
-        self._away_s = STAY_IF_BACK_S
+        self._returned_at_s: float | None = None
+        self._mean_gap_s = KEEP_LOCK_BELOW_S
         self._receiving = RLock()
-        self._ahead: Prefetch[ReceivedMessage] | None = None
+        self._prefetch: Prefetch[ReceivedMessage] | None = None
         if prefetch:
-            self._ahead = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
+            self._prefetch = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -84,64 +93,65 @@ class Consumer:
 
     @property
     def driver(self) -> BlockingDriver:
-        """Used inside: its client's."""
+        """Used inside: the client's driver."""
         return self._driver
 
     @property
     def settles_with(self) -> BlockingDriver:
-        """Used inside: the same for consumers that may settle each other's messages."""
+        """Used inside: equal for consumers that may settle each other's messages."""
         return self._driver
 
     @property
     def last(self) -> Found:
-        """Used inside: how the last messages were found."""
+        """Used inside: how the last received messages were found."""
         return self._receiver.last
 
     @property
     def share(self) -> Share | None:
         """Used inside: the wide rows that this consumer looks at first; None for all."""
-        return self._receiver.sleeper.share
+        return self._receiver.inbox.share
 
     @share.setter
     def share(self, share: Share | None) -> None:
-        self._receiver.sleeper.share = share
+        self._receiver.inbox.share = share
 
     # ── receive ──
 
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
-        """Up to `max_messages` (1 to 1,000) messages that are due, the most urgent first.
+        """Return up to `max_messages` (1 to 1,000) due messages, the most urgent first.
 
-        Waits up to `wait` (0 to 1 day) for the first one. A message whose last holder let its timeout
-        expire comes alone, and no other such one until it is settled: it may be what killed that
-        holder. A paused queue gives nothing.
+        Waits up to `wait` (0 to 1 day) for the first message. A paused queue gives nothing. A message whose
+        last holder let its timeout expire may have killed that holder. It comes alone, and until it is
+        settled the client receives no other such message of the queue.
 
         Raises:
             QueueNotFound: there is no such queue.
-            NotDone, OutcomeUnknown: Cassandra did not answer, to the end of `wait`; nothing is lost.
-            Refused, DamagedRow: at once, as waiting mends nothing.
+            NotDone, OutcomeUnknown: Cassandra did not answer until the end of `wait`; nothing is lost.
+            Refused, DamagedRow: raised at once, because waiting does not help.
+            BadInput: an argument is out of range.
             Closed: the consumer has been closed.
         """
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_RECEIVE:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), MAX_WAIT)
-        if self._ahead is None:
+        if self._prefetch is None:
             return self._receive(max_messages, deadline_s)
         self._driver.check_open()
         if self._receiver.is_paused:
-            self._ahead.drop()
-        self._returned()
-        messages = self._suspect(max_messages) or self._ahead.take(max_messages)
+            self._prefetch.drop()
+        self._note_gap()
+        messages = self._receive_suspect(max_messages) or self._prefetch.take(max_messages)
         if not messages:
-            messages = self._receive(max(max_messages, self._ahead.size), deadline_s)
+            messages = self._receive(max(max_messages, self._prefetch.size), deadline_s)
             messages, rest = messages[:max_messages], messages[max_messages:]
-            self._ahead.put(rest, len(messages) + len(rest), more=self.last.more)
-        self._left_at_s = time.monotonic() if messages else None
+            self._prefetch.put(rest, len(messages) + len(rest), more=self.last.more)
+        self._returned_at_s = time.monotonic() if messages else None
         return messages
 
     def _receive(self, want: int, deadline_s: float) -> list[ReceivedMessage]:
-        """Look for messages until some are found or it is time to give up."""
+        """Poll until messages are found or the deadline has passed."""
         with self._receiving:
-            self._returned()
+            self._note_gap()
             while True:
                 failure: CqueueError | None = None
                 try:
@@ -155,9 +165,9 @@ class Consumer:
                     break
                 self._wait(left_s)
             if messages:
-                if not self.last.told:  # where hints come, polls need not be frequent
+                if not self.last.told:  # while hints arrive, polls may stay rare
                     self._pause_s = self._intervals.shortest
-                self._left_at_s = time.monotonic()
+                self._returned_at_s = time.monotonic()
         if failure is not None:
             raise failure
         return messages
@@ -165,50 +175,51 @@ class Consumer:
     def receive_from(
         self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
     ) -> list[ReceivedMessage]:
-        """Used inside: messages of one wide row that is known to have some; nothing is searched for."""
+        """Used inside: receive from one wide row that is known to have messages, without a search."""
         with self._receiving, self._driver.limited():
             return self._receiver.look_at(wide_row, priorities, max_messages)
 
     def _look(self, want: int, *, ahead: bool = False) -> list[ReceivedMessage]:
-        """One look at everything that may have work."""
+        """Poll once: claim from the wide rows that may have work."""
         if self._closed:
             raise Closed(f"the consumer of {self.name!r} has been closed")
         with self._driver.limited():
-            return self._receiver.look(want, stay=self._away_s < STAY_IF_BACK_S, ahead=ahead)
+            return self._receiver.look(want, stay=self._mean_gap_s < KEEP_LOCK_BELOW_S, ahead=ahead)
 
-    def _returned(self) -> None:
-        """Learn how long messages are handled before the next receive: a slow one keeps no lock meanwhile."""
-        if self._left_at_s is not None:
-            away_s = time.monotonic() - self._left_at_s
-            self._away_s = (self._away_s + away_s) / 2
-            self._left_at_s = None
+    def _note_gap(self) -> None:
+        """Update the mean time between receives, which decides whether a lock is kept."""
+        if self._returned_at_s is not None:
+            away_s = time.monotonic() - self._returned_at_s
+            self._mean_gap_s = (self._mean_gap_s + away_s) / 2
+            self._returned_at_s = None
 
     def _wait(self, left_s: float) -> None:
-        """Wait until told of a message or for the next poll; each wait in vain is twice as long."""
-        if not self._receiver.sleeper.sleep(min(self._pause_s, left_s)):
+        """Wait for a hint or for the next poll. Double the pause after a wait without a hint."""
+        if not self._receiver.inbox.sleep(min(self._pause_s, left_s)):
             self._pause_s = min(self._pause_s * 2, self._intervals.longest)
 
     # ── claimed ahead ──
 
-    def _suspect(self, want: int) -> list[ReceivedMessage]:
-        """What may have killed its holder: never claimed ahead, and not to wait until nothing else comes.
+    def _receive_suspect(self, want: int) -> list[ReceivedMessage]:
+        """Look for a suspect: a message that may have killed its holder, which is never prefetched.
 
-        Every other receive at most looks for one, and where it is gone takes what it finds.
+        At most every other receive does this, so a suspect waits neither behind all other messages nor they
+        behind suspects. If the suspect is gone, other messages are claimed instead.
         """
         if self._closed or not self._receiver.is_suspects_turn():
             return []
         try:
-            if not self._receiving.acquire(timeout=PATIENCE_S):
+            if not self._receiving.acquire(timeout=SUSPECT_WAIT_S):
                 return []
             with suppress(NotDone, OutcomeUnknown), self._driver.limited():
                 return self._receiver.look_for_suspect(want)
         finally:
-            with suppress(RuntimeError):  # it was not taken, be it that Ctrl-C came between
+            with suppress(RuntimeError):  # the lock was not taken, or Ctrl-C came in between
                 self._receiving.release()
         return []
 
     def _fetch(self, want: int) -> tuple[list[ReceivedMessage], bool]:
-        """Messages for the receives to come, and whether there are more of them."""
+        """Claim messages for later receives. Return them, and whether the queue has more."""
         with self._receiving:
             try:
                 return self._look(want, ahead=True), self.last.more
@@ -216,29 +227,29 @@ class Consumer:
                 return [], False
 
     def _give_back_unseen(self, messages: list[ReceivedMessage]) -> None:
-        """Make messages available again that nobody has seen; should that fail, their timeout does it."""
+        """Give back messages that no receive has returned. If that fails, their timeout gives them back."""
         with suppress(CqueueError):
             self.snooze(messages, timedelta())
 
     def _hold_s(self) -> float:
-        """How long messages claimed just now may wait for a receive."""
-        return self._receiver.visibility_s / HELD_AHEAD
+        """Return the seconds that messages claimed now may wait for a receive."""
+        return self._receiver.visibility_s / PREFETCH_HOLD_DIVISOR
 
     # ── settle ──
 
     def ack(self, messages: Messages) -> None:
-        """Delete messages; returns when that is stored. Acking again, or too late, does no harm.
+        """Delete messages, and return when the deletion is stored. A repeated or late ack does no harm.
 
-        Messages of other consumers of the same client may be among them, whatever their queues.
+        The messages may belong to several consumers and queues of the same client.
 
         Raises:
             NotDone: nothing was deleted.
-            AckUnknown: it may be; what is not comes again after its timeout.
+            AckUnknown: messages may have been deleted; the others come again after their timeout.
         """
         self._settler.ack(messages)
 
     def ack_async(self, messages: Messages) -> Future[None]:
-        """As `ack`, on a thread of the client; the future gives its error.
+        """As `ack`, on a thread of the client. The future raises the error of `ack`.
 
         Raises:
             Closed: the client has been closed.
@@ -246,55 +257,56 @@ class Consumer:
         return self._settler.ack_async(messages)
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
-        """Give messages back, to be delivered again after `delay`; this attempt counts.
+        """Give messages back, to be delivered again after `delay` (0 to 10 years). The attempt counts.
 
-        With no attempt left the message goes to the dead-letter queue when it is due.
+        A message without an attempt left goes to the dead-letter queue when it is due.
 
         Raises:
-            LeaseLost: the timeout passed; the message belongs to somebody else. Of several messages all
-                are tried, and the first error is raised.
+            LeaseLost: the timeout passed, and the message belongs to another consumer. With several messages
+                all are tried, and the first error is raised.
             NotDone, OutcomeUnknown: the message stays, or may stay, held until its timeout.
         """
         self._settler.nack(messages, delay)
 
     def snooze(self, messages: Messages, delay: timedelta) -> None:
-        """As `nack`, but this attempt does not count."""
+        """As `nack`, but the attempt does not count."""
         self._settler.snooze(messages, delay)
 
     def extend(self, messages: Messages, duration: timedelta) -> None:
-        """Keep messages invisible until `duration` from now (2 s to 12 h); never shortens.
+        """Keep messages invisible until `duration` (2 s to 12 h) from now. Never shortens a timeout.
 
-        Most messages that were received together share a timeout, which is extended for all that share it.
+        Messages that were received together mostly share one timeout, which is extended for all of them.
 
         Raises:
-            LeaseLost: the timeout passed; the message belongs to somebody else.
+            LeaseLost: the timeout passed, and the message belongs to another consumer.
         """
         self._settler.extend(messages, duration)
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """Move messages to the dead-letter queue, with the reason in a header.
 
-        headers: more of them for the dead letters. Where they and the message's own are too long
-            together, they keep their ends; where they are too many, the last are left out.
+        headers: additional headers for the dead letters. If they do not fit beside the message's own headers,
+            their texts keep only their ends, and the last headers are left out.
 
         Raises:
-            LeaseLost: the timeout passed; the message belongs to somebody else.
-            NotDone, OutcomeUnknown: the message is still in its queue, and is dead-lettered by
-                whoever takes it over.
+            LeaseLost: the timeout passed, and the message belongs to another consumer.
+            NotDone, OutcomeUnknown: the message is still in its queue. The next consumer that claims it
+                buries it, if the burial had begun.
+            BadInput: the queue is a dead-letter queue itself.
         """
         self._settler.dead(messages, reason, headers)
 
     # ── close ──
 
     def close(self, *, give_back: bool = True) -> None:
-        """Give back what is not settled (this attempt counts), and receive no more. Never raises.
+        """Give back unsettled messages (the attempt counts), and receive no more. Never raises.
 
-        give_back: False leaves messages to their timeout, to be settled until then.
+        give_back: False leaves messages held until their timeout, so that they can still be settled.
         """
         self._closed = True
-        self._receiver.sleeper.rouse()  # a receive that waits in another thread ends at once
-        if self._ahead is not None:
-            self._ahead.close()
+        self._receiver.inbox.wake_up()  # a receive that waits in another thread ends at once
+        if self._prefetch is not None:
+            self._prefetch.close()
         with self._receiving:
             self._receiver.close(give_back=give_back)
 

@@ -1,4 +1,4 @@
-"""What others ask of a consumer: a `cqueue.Consumer`, or what records one and stands in its place."""
+"""Interfaces of a consumer, implemented by `cqueue.Consumer` and by recorders that wrap one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """How messages were found.
+    """How the last messages were found.
 
-    told: a hint said where. more: others were left where they were found, or elsewhere.
+    told: a hint named their wide row. more: the queue has more messages, as far as the consumer knows.
     """
 
     told: bool = False
@@ -25,7 +25,7 @@ class Found(NamedTuple):
 
 
 class Settles(Protocol):
-    """Settles messages: what a received message asks."""
+    """Settles messages: the methods that a received message calls."""
 
     def ack(self, messages: Messages) -> None:
         """See `Consumer.ack`."""
@@ -44,26 +44,26 @@ class Settles(Protocol):
 
 
 class Consuming(Settles, Protocol):
-    """Receives and settles: what a dispatcher asks.
+    """Receives and settles messages: the methods that a dispatcher calls.
 
-    share: which wide rows it looks at first; None for all.
+    share: the wide rows that the consumer looks at in each poll; None for all.
     """
 
     share: Share | None
 
     @property
     def last(self) -> Found:
-        """How the last messages were found."""
+        """How the last received messages were found."""
         ...
 
     @property
     def driver(self) -> BlockingDriver:
-        """Its client's."""
+        """The client's driver."""
         ...
 
     @property
     def settles_with(self) -> Hashable:
-        """Consumers that give the same may settle each other's messages, so that acks go together."""
+        """Equal for consumers that may settle each other's messages, so that their acks go together."""
         ...
 
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
@@ -73,7 +73,7 @@ class Consuming(Settles, Protocol):
     def receive_from(
         self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
     ) -> list[ReceivedMessage]:
-        """Messages of one wide row that is known to have some."""
+        """Receive from one wide row that is known to have messages, without a search."""
         ...
 
     def close(self, *, give_back: bool = True) -> None:

@@ -1,8 +1,8 @@
-"""Keeping a process to one core.
+"""Pin a process to one core.
 
-A Python process uses one core, whichever thread has the interpreter. Where its threads take turns on
-several, each turn wakes another core and finds that one's caches cold: with Cassandra beside it on two
-cores that took a third of a dispatcher's speed.
+The threads of a Python process take turns, so together they use one core. If each turn runs on another core,
+that core has to wake up, with cold caches. On two cores beside Cassandra this cost a third of a dispatcher's
+speed.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from cqueue.errors import ConfigError
 
 
 def any_number() -> int:
-    """A number for `keep_to_one` at random: programs that know nothing of each other get several cores.
+    """Return a random number for `keep_to_one`, so that unrelated programs spread over the cores.
 
-    Not by their process ids, which in containers are all the same.
+    A process id would not do: in containers all of them are the same.
 
     Raises:
-        ConfigError: this system cannot do that.
+        ConfigError: this system cannot pin a process.
     """
     _check()
     return random.randrange(1 << 16)
 
 
 def keep_to_one(number: int) -> int:
-    """Let the calling thread, and those that it starts from now on, run on one core; which one.
+    """Pin the calling thread, and threads that it starts from now on, to one core. Return the core.
 
-    number: of those that it may run on now, counted round, so that several processes get several.
+    number: index into the cores that the thread may use, modulo their number, so that several processes can
+        be given different cores.
 
     Raises:
-        ConfigError: this system cannot do that.
+        ConfigError: this system cannot pin a process, or does not allow it.
     """
     _check()
     cores = sorted(os.sched_getaffinity(0))
@@ -49,5 +50,5 @@ def _check() -> None:
 
 
 def usable() -> int:
-    """How many cores the calling thread may run on."""
+    """Return the number of cores that the calling thread may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

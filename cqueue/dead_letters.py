@@ -1,4 +1,4 @@
-"""The dead letters of a queue: look at them, send them back, drop them."""
+"""The dead letters of a queue: list them, redrive them, drop them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 
 from cqueue import ids, letters, listing
-from cqueue.catalog import Catalog, Entry
+from cqueue.catalog import Catalog, QueueEntry
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, Closed, CqueueError, LetterNotFound, NotDone, OutcomeUnknown, Unavailable
 from cqueue.message import MessageId, to_datetime
@@ -24,28 +24,31 @@ from cqueue.protocol.dead import (
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.protocol.survey import Found
 
-Step = Callable[[Sequence[Found]], Sequence[letters.Outcome]]
-DOWN = (Unavailable, Closed, OutcomeUnknown)
-"""Errors of Cassandra, not of a letter."""
+Step = Callable[[Sequence[Found]], Sequence[letters.LetterOutcome]]
+CASSANDRA_FAILED = (Unavailable, Closed, OutcomeUnknown)
+"""Errors that Cassandra's state causes, not a letter: with these a redrive or drop gives up on the rest."""
 MAX_LIST = 10_000
+"""Letters that one `list` returns, at most; all of them are held in memory."""
 DEFAULT_LIST = 100
+"""Letters that one `list` returns, if the caller gives no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that is not tried any more, and why.
+    """A message that is not tried any more, with the reason.
 
     Attributes:
-        id: of the letter.
-        original_id: the id that the message had in its queue; None for one that was sent here by hand.
+        id: the letter's own id.
+        original_id: the id that the message had in its queue; None for a message sent to the dead-letter
+            queue by hand.
         task, key, codec, priority, headers: as the message was sent.
-        reason: why it died.
-        attempts: how many it had; None for one that was sent here by hand.
-        died_at: when, in UTC.
-        traceback: of its last failure, where the dispatcher knew one.
-        size: bytes of its body.
-        body_lost: whether no replica had its body when it died: the letter's own is empty.
-        held: whether a consumer of the dead-letter queue holds it.
+        reason: why the message was buried.
+        attempts: the message's deliveries; None for a message sent to the dead-letter queue by hand.
+        died_at: time of the burial, in UTC.
+        traceback: the traceback of the last failure, if the dispatcher knew one.
+        size: bytes of the body.
+        body_lost: True if no replica had the body at the burial. The letter's body is empty then.
+        held: True if a consumer of the dead-letter queue holds the letter.
     """
 
     id: MessageId
@@ -66,24 +69,24 @@ class DeadLetter:
 
     @property
     def body(self) -> bytes:
-        """The message's body; one above 16 KiB is read each time it is asked for.
+        """The message's body. A body above 16 KiB is read from Cassandra at each access.
 
         Raises:
-            NotDone: it cannot be read, or its letter is gone.
+            NotDone: the body cannot be read, or the letter is gone.
         """
         return self._load()
 
 
 @dataclass(frozen=True, slots=True)
 class LettersResult:
-    """What became of the letters that were to be sent back or dropped.
+    """The result of a redrive or a drop of letters.
 
     Attributes:
-        done: those that were; of a dry run those that would be.
-        sent: the ids of the messages that they have become, in the same order; of a dry run or a drop none.
-        held: those that a consumer of the dead-letter queue holds; they stay.
-        failed: (letter, error) of the others: `NotDone`, it stays; `OutcomeUnknown`, it may be sent, or
-            dropped. Repeating the call mends either.
+        done: letters that were sent back or dropped; in a dry run, those that would be.
+        sent: ids of the redriven messages, in the order of `done`; empty for a drop or a dry run.
+        held: letters that a consumer of the dead-letter queue holds; they stay.
+        failed: (letter, error) of the other letters. `NotDone`: the letter stays. `OutcomeUnknown`: the
+            letter may have been sent or dropped. Repeat the call in both cases.
     """
 
     done: tuple[MessageId, ...]
@@ -93,9 +96,13 @@ class LettersResult:
 
 
 class DeadLetters:
-    """The dead letters of one queue; iterating gives all of them, the oldest first. Thread-safe.
+    """The dead letters of one queue. Iteration gives all letters, the oldest first. Thread-safe.
 
-    Where a method takes an id, that is the letter's own or the one that its message had in the queue.
+    A method that takes an id accepts the letter's own id, and the id that its message had in the queue.
+
+    Example:
+        letters = client.queue("mails").dead_letters
+        letters.redrive(reason="ConnectionRefused")
     """
 
     def __init__(self, queue: str, catalog: Catalog, driver: BlockingDriver, producer: Producer) -> None:
@@ -115,22 +122,26 @@ class DeadLetters:
     def list(
         self, limit: int = DEFAULT_LIST, *, reason: str | None = None, task: str | None = None
     ) -> list[DeadLetter]:
-        """The oldest letters.
+        """Return the oldest letters, up to `limit` (1 to 10,000).
 
-        limit: 1 to 10,000. reason: only those whose reason contains this text, in upper or lower case.
-        task: only those of this task.
+        reason: only letters whose reason contains this text, in upper or lower case.
+        task: only letters of this task.
+
+        Raises:
+            BadInput: an argument is out of range.
         """
         if type(limit) is not int or not 1 <= limit <= MAX_LIST:
             raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_LIST:,}")
         return list(islice(self._matching(reason, task), limit))
 
     def get(self, letter_id: str) -> DeadLetter:
-        """One letter.
+        """Return one letter.
 
         Raises:
-            LetterNotFound: there is none of that id.
-            DamagedRow: it cannot be read.
-            InvalidMessageId, BadInput: the text is no message id, or that of another queue's message.
+            LetterNotFound: the queue has no dead letter with this id.
+            DamagedRow: the letter cannot be read.
+            InvalidMessageId: the text is no message id.
+            BadInput: the id is that of another queue's message.
         """
         return self._letter(self._found([letter_id])[0])
 
@@ -147,17 +158,18 @@ class DeadLetters:
     ) -> LettersResult:
         """Send letters back to the queue, as the messages that they were, due at once.
 
-        Give ids; or reason or task or both, as for `list`; or everything=True. Each letter is deleted only
-        when its message is known to be stored. A call that broke off is repeated without making copies; only
-        where another period of half of gc_grace (12 h by default) since the letter's death has begun
-        meanwhile may its message be sent twice. The queue is altered to have `derived_sends`.
+        Choose letters by ids; or by reason or task or both, as in `list`; or with everything=True. A letter
+        is deleted only when its message is known to be stored. A call that broke off can be repeated without
+        making copies. The exception: time since the burial is cut into periods of half of gc_grace (12 h by
+        default), and if a period ends between the two calls, a message may be sent twice. The queue is
+        altered to have `derived_sends`.
 
-        dry_run: write nothing, and say what would be done.
+        dry_run: write nothing; the result says what would be done.
 
         Raises:
-            LetterNotFound: there is no letter of one of the ids; nothing was sent.
-            BadInput: no letters are asked for, or in two ways; nothing was sent.
-            NotDone: the letters cannot be read, or the queue not be altered; nothing was sent.
+            LetterNotFound: one of the ids has no letter; nothing was sent.
+            BadInput: letters are chosen in no way, or in two ways; nothing was sent.
+            NotDone: the letters cannot be read, or the queue cannot be altered; nothing was sent.
         """
         chosen = self._chosen(letter_ids, reason, task, everything=everything)
         return self._each(chosen, self._would_send if dry_run or not chosen else self._sending())
@@ -171,18 +183,18 @@ class DeadLetters:
         everything: bool = False,
         dry_run: bool = False,
     ) -> LettersResult:
-        """Delete letters for good; which, and errors: as for `redrive`."""
+        """Delete letters for good. Arguments, result and errors are as for `redrive`."""
         chosen = self._chosen(letter_ids, reason, task, everything=everything)
         return self._each(chosen, _would_drop if dry_run else self._drop)
 
     def _drop_those_left(self, letter_ids: Sequence[MessageId]) -> LettersResult:
-        """Delete those of these letters that are still there; the result does not name the others."""
+        """Delete those of these letters that still exist. The result leaves out the others."""
         return self._each(letter_ids, self._drop)
 
     # ── which ──
 
     @property
-    def _dead(self) -> Entry:
+    def _dead(self) -> QueueEntry:
         return self._catalog.entry(self.queue + DEAD_SUFFIX)
 
     def _matching(self, reason: str | None, task: str | None) -> Iterator[DeadLetter]:
@@ -213,7 +225,7 @@ class DeadLetters:
         return [_id(found) for found in self._found(wanted)]
 
     def _found(self, wanted: Sequence[str]) -> Sequence[Found]:
-        """The letter of each id, once; all must be there."""
+        """Return the letter of each id, each letter once. Raises LetterNotFound if one is missing."""
         originals = self._originals(wanted)
         own = [text for text in wanted if text not in originals]
         by_id: dict[str, Found] = {
@@ -233,7 +245,7 @@ class DeadLetters:
         return list({_id(by_id[text]): by_id[text] for text in wanted}.values())
 
     def _originals(self, wanted: Sequence[str]) -> set[str]:
-        """Those of the ids that are of messages as they were in the queue; the others are of letters."""
+        """Return the ids that messages had in the queue; all other ids are letters' own."""
         queue, dead = self._catalog.entry(self.queue).spec.partition, self._dead.spec.partition
         partitions = {text: MessageId(text).locate().wide_row.queue for text in wanted}
         stranger = next((text for text in wanted if partitions[text] not in {queue, dead}), None)
@@ -244,21 +256,21 @@ class DeadLetters:
     # ── each ──
 
     def _each(self, chosen: Sequence[MessageId], step: Step) -> LettersResult:
-        """Take the step with all letters that are still there and that nobody holds, some at a time.
+        """Apply `step` to all letters that still exist and that no consumer holds, 250 at a time.
 
-        Where Cassandra fails with all of them, nothing is tried with those behind them.
+        If Cassandra fails for all letters of a chunk, the later chunks are not tried.
         """
         held: list[MessageId] = []
-        outcomes: list[letters.Outcome] = []
+        outcomes: list[letters.LetterOutcome] = []
         for start in range(0, len(chosen), letters.AT_ONCE):
             chunk = chosen[start : start + letters.AT_ONCE]
             try:
                 kept, now = self._step(chunk, step)
             except CqueueError as exc:
-                kept, now = [], [letters.Outcome(id_, None, exc) for id_ in chunk]
+                kept, now = [], [letters.LetterOutcome(id_, None, exc) for id_ in chunk]
             held += kept
             outcomes += now
-            if now and all(isinstance(one.error, DOWN) for one in now):
+            if now and all(isinstance(one.error, CASSANDRA_FAILED) for one in now):
                 outcomes += _untried(chosen[start + len(chunk) :], now[0].error)
                 break
         return LettersResult(
@@ -272,8 +284,8 @@ class DeadLetters:
 
     def _step(
         self, chunk: Sequence[MessageId], step: Step
-    ) -> tuple[Sequence[MessageId], Sequence[letters.Outcome]]:
-        """The letters that are held, and what became of the others."""
+    ) -> tuple[Sequence[MessageId], Sequence[letters.LetterOutcome]]:
+        """Apply `step` to one chunk. Return the letters that are held, and the outcomes of the others."""
         found = letters.look(self._driver, chunk)
         held = {_id(one) for one in found if self._is_held(one)}
         free = [one for one in found if _id(one) not in held]
@@ -283,7 +295,7 @@ class DeadLetters:
         return letters.is_held(found, self._driver.clock.now_us(), self._dead.spec.skew_us)
 
     def _sending(self) -> Step:
-        """The step that sends letters back; the queue is altered to have `derived_sends`."""
+        """Alter the queue to have `derived_sends`, and return the step that sends letters back."""
         entry = self._catalog.entry(self.queue)
         if not entry.config.derived_sends:
             self._catalog.alter(self.queue, {"derived_sends": True})
@@ -295,13 +307,15 @@ class DeadLetters:
             period_us=entry.spec.gc_grace_us // 2,
         )
 
-    def _would_send(self, some: Sequence[Found]) -> Sequence[letters.Outcome]:
+    def _would_send(self, some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
         read = letters.with_bodies(self._driver, some)
-        return [letters.Outcome(one.id, None, NotDone(one.lacks) if one.lacks else None) for one in read]
+        return [
+            letters.LetterOutcome(one.id, None, NotDone(one.defect) if one.defect else None) for one in read
+        ]
 
-    def _drop(self, some: Sequence[Found]) -> Sequence[letters.Outcome]:
+    def _drop(self, some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
         failed = letters.delete(self._driver, some)
-        return [letters.Outcome(_id(one), None, failed.get(_id(one))) for one in some]
+        return [letters.LetterOutcome(_id(one), None, failed.get(_id(one))) for one in some]
 
     # ── as values ──
 
@@ -338,10 +352,10 @@ def _id(found: Found) -> MessageId:
     return MessageId.of(found.wide_row, found.row.priority, found.row.id)
 
 
-def _would_drop(some: Sequence[Found]) -> Sequence[letters.Outcome]:
-    return [letters.Outcome(_id(one), None, None) for one in some]
+def _would_drop(some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
+    return [letters.LetterOutcome(_id(one), None, None) for one in some]
 
 
-def _untried(rest: Sequence[MessageId], error: CqueueError | None) -> list[letters.Outcome]:
+def _untried(rest: Sequence[MessageId], error: CqueueError | None) -> list[letters.LetterOutcome]:
     untried = NotDone(f"not tried, as those before failed: {error}")
-    return [letters.Outcome(id_, None, untried) for id_ in rest]
+    return [letters.LetterOutcome(id_, None, untried) for id_ in rest]

@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Format durations as people write them, for messages and tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _UNITS: Final = {
     "ms": 1000,
     "µs": 1,
 }
-"""In µs."""
+"""Units in µs, the largest first."""
 
 
 def show_duration(duration: timedelta) -> str:
-    """`1h30m`, `250ms`, `0s`: the largest units first, none that is zero."""
+    """Format a duration as `1h30m`, `250ms` or `0s`: the largest units first, without zeros."""
     sign, left_us = ("-" if duration < timedelta() else ""), abs(duration) // timedelta(microseconds=1)
     parts = []
     for unit, size in _UNITS.items():
@@ -28,5 +28,5 @@ def show_duration(duration: timedelta) -> str:
 
 
 def given(value: object) -> str:
-    """What somebody gave for a duration, for errors."""
+    """Format the value that a caller gave for a duration, for an error message."""
     return show_duration(value) if isinstance(value, timedelta) else repr(value)

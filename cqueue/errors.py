@@ -1,13 +1,13 @@
-"""Every error that cqueue raises, in one tree.
+"""All errors that cqueue raises, in one tree.
 
-A caller acts on the second level: it says what is known about the effect of the call.
+The second level says what is known about the effect of the call, so it is the level for callers to act on.
 
     CqueueError
     ├── NotDone                 nothing was stored; calling again is safe
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
     │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
-    │   │   └── SpoolTooOld     what is spooled cannot be forwarded any more without the risk of copies
+    │   │   └── SpoolTooOld     the spooled messages cannot be forwarded any more without a risk of copies
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
@@ -15,15 +15,15 @@ A caller acts on the second level: it says what is known about the effect of the
     │   ├── SpoolFull           the spool's backlog is at its limit, or its disk is full
     │   ├── SpoolLocked         another process has the spool open
     │   └── DevError            the embedded Cassandra could not do what was asked
-    ├── OutcomeUnknown          it may or may not have happened
+    ├── OutcomeUnknown          the call may or may not have taken effect
     │   ├── SendUnknown         the messages may be stored; `ids` names them
     │   ├── AppendUnknown       the records may be stored; `ids` names them
     │   ├── AckUnknown          the ack may be stored; the messages may come again
     │   └── SpoolFailed         the spool's disk failed; `offsets` may be stored
-    ├── OwnershipLost           what the caller held belongs to somebody else now
+    ├── OwnershipLost           the caller's message belongs to another consumer now
     │   └── LeaseLost           the visibility timeout passed; the message was given up
     └── BadInput                the arguments are wrong; nothing was sent
-        ├── BadArguments        a task was given what it does not take, or what cannot be written down
+        ├── BadArguments        a task does not take the arguments, or they cannot be encoded
         ├── ConfigError         a queue's or client's configuration
         ├── InvalidQueueName
         ├── InvalidMessageId
@@ -75,10 +75,10 @@ class Refused(NotDone):
 
 
 class SpoolTooOld(Refused):
-    """A message was spooled longer ago than gc_grace, and stays in the spool, with all behind it.
+    """A message was spooled longer ago than gc_grace. It stays in the spool, with all messages behind it.
 
-    It may have been sent and acked before, and Cassandra may have forgotten that. Nothing was done. An
-    operator decides: `cqueue spool forward --again`.
+    The message may have been sent and acked before, and Cassandra may have forgotten the ack. So nothing was
+    done. An operator decides: `cqueue spool forward --again`.
     """
 
 
@@ -94,11 +94,13 @@ class Closed(NotDone):
 
 
 class UnknownTask(NotDone):
-    """This process has no task of that name, so nothing was run. Another version of it may have."""
+    """This process has no task of that name, so nothing was run. Another version of the program may have
+    it.
+    """
 
 
 class PayloadMismatch(NotDone):
-    """The message's arguments cannot be read, or do not fit the task's signature; it was not called."""
+    """The message's arguments cannot be read, or do not fit the task's signature. The task was not called."""
 
 
 class SpoolFull(NotDone):
@@ -114,7 +116,7 @@ class DevError(NotDone):
 
 
 class OutcomeUnknown(CqueueError):
-    """The operation may or may not have taken effect. Treat it as neither."""
+    """The operation may or may not have taken effect. Assume neither."""
 
 
 class SendUnknown(OutcomeUnknown):
@@ -158,7 +160,7 @@ class SpoolFailed(OutcomeUnknown):
 
 
 class OwnershipLost(CqueueError):
-    """Somebody else owns now what the caller believed to hold."""
+    """The caller no longer owns the message or partition that the call was about."""
 
 
 class LeaseLost(OwnershipLost):
@@ -170,7 +172,7 @@ class BadInput(CqueueError, ValueError):
 
 
 class BadArguments(BadInput):
-    """A task was given arguments that it does not take, or that cannot be written into a message."""
+    """The task does not take these arguments, or they cannot be encoded into a message."""
 
 
 class ConfigError(BadInput):
@@ -252,8 +254,8 @@ class ScheduleExists(BadInput):
 class WrongDataCentre(BadInput):
     """Clients of the keyspace work in another data centre, its home; nothing was done.
 
-    A client that ran when the home was switched gets it from every call from then on, and for good: connect
-    again, in the new home.
+    After a switch of the home, each call of a client that was connected before raises this error, for good.
+    Connect again, in the new home.
     """
 
 
@@ -262,4 +264,4 @@ class SchemaMismatch(Refused, BadInput):
 
 
 LASTING: Final = (Refused, DamagedRow, WrongDataCentre)
-"""Not done, and not by a repetition either: an operator has to mend something first."""
+"""Errors that a repetition meets again, until an operator has mended something."""

@@ -1,9 +1,9 @@
-"""Python's garbage collector, in processes that are this library's own.
+"""Tune Python's cycle collector in processes that this library owns, such as the dispatcher's daemon.
 
-What a message leaves behind goes by reference counts; the collector has only cycles to find, and a
-dispatcher makes none for a message. As Python sets it, it looks at the few thousand objects of the messages
-under way again and again, and after some hundred thousand of them at all that was ever imported, which takes
-40 ms at a time: together a fifth of the time of a dispatcher whose handlers do little.
+Reference counts free everything that a message leaves behind; a dispatcher makes no reference cycles. With
+Python's defaults the collector scans the few thousand objects of messages in progress over and over. After
+some hundred thousand objects it scans everything ever imported, 40 ms at a time. Together that took a fifth
+of the time of a dispatcher whose handlers do little.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import gc
 from typing import Final
 
 YOUNG: Final = 10_000
-"""New objects between two looks at them: more than the messages of a batch or two have."""
+"""Objects allocated between two scans of the youngest generation: more than the messages of two batches
+have."""
 _DEFAULTS: Final = {(700, 10, 10), (2000, 10, 10), (2000, 10, 0)}
-"""Of Python 3.11 to 3.14."""
+"""Default thresholds of Python 3.11 to 3.14; other values were set by the application, and are kept."""
 
 
 def settle() -> None:
-    """Look at nothing any more that there is by now, and at new objects less often.
+    """Exclude all present objects from garbage collection, and scan new ones less often.
 
-    How often stays as it is where somebody, such as the application, has changed it before.
+    The thresholds stay as they are if the application has changed them.
     """
-    gc.unfreeze()  # of an attempt before, which came to nothing
+    gc.unfreeze()  # an earlier call may have frozen objects that are garbage now
     gc.collect()
     gc.freeze()
     thresholds = gc.get_threshold()

@@ -1,8 +1,8 @@
-"""Sends of several threads at the same time, stored together: a group commit.
+"""Group commit: store messages that several threads send at the same time in common batches.
 
-Two threads send at a time, each its own message: a few threads have nothing to wait for. What others want to
-send meanwhile goes together, in up to two batches at a time. With `linger` all goes together, one batch at a
-time.
+Two threads at a time send their own messages directly, so that a few threads need not wait. Messages that
+other threads send meanwhile go in batches, up to two at a time. With `linger` all messages go in batches, one
+at a time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from cqueue.message import Message, MessageId
 from cqueue.producer import Producer
 
 MAX_LINGER: Final = timedelta(seconds=1)
-MOST: Final = 500
-"""Messages sent together."""
-ALONE: Final = 2
-"""Threads that send their own messages at a time. None where they linger."""
-TOGETHER: Final = 2
-"""Batches of the others at a time. One where they linger."""
+"""Upper bound of `linger`: each send waits for that long."""
+BATCH_MESSAGES: Final = 500
+"""Messages in one batch, at most: as many as one flush writes."""
+DIRECT_SENDERS: Final = 2
+"""Threads that send their own messages directly at a time; with `linger`, none."""
+BATCHES_AT_ONCE: Final = 2
+"""Batches of other threads' messages under way at a time; with `linger`, one."""
 
 
 class _Send(NamedTuple):
@@ -36,11 +37,12 @@ class GroupCommit:
     """Single sends of many threads. Thread-safe.
 
     Args:
-        producer: stores them.
-        limit_s: what a send may take. One that has waited for all of it is not sent; what is sent has half
-            of it at least, whatever it waited.
-        linger: how long the first one waits for others, one batch at a time. None: it does not wait, and
-            only what comes while `ALONE` threads are sending goes together.
+        producer: stores the messages.
+        limit_s: seconds that a send may take. A message that is still queued after that is not sent. A batch
+            gets at least half of it, however long its messages were queued.
+        linger: how long the first message of a batch waits for others, one batch at a time. None: messages do
+            not wait, and only those that come while `DIRECT_SENDERS` threads are sending go in batches.
+        clock: seconds of a clock that never steps back.
     """
 
     def __init__(
@@ -53,28 +55,32 @@ class GroupCommit:
         self._producer = producer
         self._limit_s = limit_s
         self._clock = clock
-        self._most_alone = ALONE if linger is None else 0
-        self._alone: set[int] = set()  # threads that send their own messages
-        bounds = Bounds(MOST, TOGETHER) if linger is None else Bounds(MOST, 1, linger.total_seconds())
-        self._together: Batcher[_Send, MessageId] = Batcher(
+        self._most_direct = DIRECT_SENDERS if linger is None else 0
+        self._direct: set[int] = set()  # threads that send their own messages
+        bounds = (
+            Bounds(BATCH_MESSAGES, BATCHES_AT_ONCE)
+            if linger is None
+            else Bounds(BATCH_MESSAGES, 1, linger.total_seconds())
+        )
+        self._batcher: Batcher[_Send, MessageId] = Batcher(
             self._store, bounds, name="cqueue-group", daemon=True
         )
 
     def send(self, message: Message) -> MessageId:
-        """Store one message; its id once it is acknowledged.
+        """Store one message. Return its id once the message is acknowledged.
 
         Raises:
             BadInput, NotDone, SendUnknown: as `Producer.send`, of this message alone.
         """
         self._producer.check_open()
         me = get_ident()
-        try:  # before the place is taken, so that Ctrl-C can keep none
-            self._alone.add(me)
-            if len(self._alone) <= self._most_alone and not self._together.is_gathering:
+        try:  # `try` before `add`, so that Ctrl-C cannot leave the thread in the set
+            self._direct.add(me)
+            if len(self._direct) <= self._most_direct and not self._batcher.is_gathering:
                 return self._producer.send(message)
         finally:
-            self._alone.discard(me)
-        return self._together.call(_Send(message, self._clock()), self._limit_s)
+            self._direct.discard(me)
+        return self._batcher.call(_Send(message, self._clock()), self._limit_s)
 
     def _store(self, sends: list[_Send]) -> list[MessageId | CqueueError]:
         waited_s = self._clock() - sends[0].since_s

@@ -1,9 +1,9 @@
-"""Where clients of a keyspace work: in one data centre, its home, unless all of them agree on each mutation.
+"""The home of a keyspace: the one data centre in which its clients work under `local_serial`.
 
-Claims of two data centres do not see each other under `local_serial`, and what one of them acknowledges the
-other may lack. So a client elsewhere is refused when it connects. One that runs when the home is moved is
-refused from then on, and for good: what it remembers, such as which wide rows it has registered, was stored
-in a data centre that may have lost it.
+Under `local_serial` claims in two data centres do not see each other, and one data centre may lack data that
+the other has acknowledged. So a client in another data centre is refused when it connects. A client that is
+connected while the home is moved is refused from then on, for good: it remembers, for example, which wide
+rows it has registered, and the new home may lack those registrations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def check_home(home_dc: str | None, local_dc: str | None) -> None:
     """Refuse a client whose data centre is not the home.
 
     Raises:
-        WrongDataCentre: it is another one.
+        WrongDataCentre: the client's data centre is not the home.
     """
     if home_dc is not None and local_dc is not None and home_dc != local_dc:
         raise WrongDataCentre(
@@ -27,10 +27,10 @@ def check_home(home_dc: str | None, local_dc: str | None) -> None:
 
 
 def check_same_home(first: DeploymentRow, now: DeploymentRow, local_dc: str | None) -> None:
-    """Refuse a client that was connected before the home was moved, be it away and back.
+    """Refuse a client that was connected before the home was moved, even if it was moved back.
 
     Raises:
-        WrongDataCentre: it has been moved.
+        WrongDataCentre: the home was moved, or is not the client's data centre.
     """
     check_home(now.home_dc, local_dc)
     if now.centre_epoch != first.centre_epoch:

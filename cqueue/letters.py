@@ -1,8 +1,8 @@
-"""Dead letters on their way back to their queue: read, sent, and only then deleted.
+"""Redrive dead letters to their queue: read, send, and only then delete.
 
-A letter is sent under an id derived from its own. So whoever repeats a redrive that broke off, with this or
-another tool, sends the same message and no second one; and as the letter is deleted only when its message is
-known to be stored, it is always in one of the two queues.
+A letter is sent under an id derived from its own id. So a repeated redrive, also by another tool, sends the
+same message and makes no copy. A letter is deleted only when its message is known to be stored, so the
+message is always in one of the two queues.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from cqueue.protocol.survey import Found
 from cqueue.store.operations import MessageRow, SlotState, WideRow
 
 AT_ONCE = 250
-"""Letters that are held in memory at a time; a body has at most 1 MiB."""
+"""Letters held in memory at a time: 250 MiB at most, as a body has up to 1 MiB."""
 DEAD_HEADERS = frozenset(
     {HEADER_ATTEMPTS, HEADER_ID, HEADER_LOST, HEADER_QUEUE, HEADER_REASON, HEADER_TRACEBACK}
 )
+"""Headers that the burial added, and that a redrive takes off again."""
 
 
 class Letter(NamedTuple):
-    """A dead letter as it stands. body: None if it cannot be read."""
+    """A dead letter as it is stored. body: None if the body cannot be read."""
 
     found: Found
     body: bytes | None
@@ -52,15 +53,17 @@ class Letter(NamedTuple):
         return MessageId.of(self.found.wide_row, self.row.priority, self.row.id)
 
     @property
-    def lacks(self) -> str | None:
-        """Why it is no longer the message that it was: it has no body."""
+    def defect(self) -> str | None:
+        """Why the letter has no body, so that it cannot be redriven; None if it has one."""
         if self.body is None:
             return "its body cannot be read"
         return "its body is lost" if HEADER_LOST in (self.row.headers or {}) else None
 
 
-class Outcome(NamedTuple):
-    """What became of a letter: the message that it is now, or an error; neither where it was dropped."""
+class LetterOutcome(NamedTuple):
+    """The outcome for one letter. message_id: its redriven message; error: the failure; both None after a
+    drop.
+    """
 
     letter_id: MessageId
     message_id: MessageId | None
@@ -68,7 +71,7 @@ class Outcome(NamedTuple):
 
 
 def look(driver: BlockingDriver, wanted: Iterable[str]) -> list[Found]:
-    """The letters of these ids that are still there, without bodies that stand apart."""
+    """Return those of these letters that still exist, without separately stored bodies."""
     places: dict[tuple[WideRow, int], list[int]] = {}
     for text in wanted:
         wide_row, priority, id_ = MessageId(text).locate()
@@ -81,7 +84,7 @@ def look(driver: BlockingDriver, wanted: Iterable[str]) -> list[Found]:
 
 
 def with_bodies(driver: BlockingDriver, found: Iterable[Found]) -> list[Letter]:
-    """Letters with their bodies."""
+    """Read the separately stored bodies of letters."""
     found = list(found)
     read = {
         (read.wide_row, id_): body
@@ -95,23 +98,24 @@ def with_bodies(driver: BlockingDriver, found: Iterable[Found]) -> list[Letter]:
 
 
 def is_held(found: Found, now_us: int, skew_us: int) -> bool:
-    """Whether a consumer of the dead-letter queue holds it, as far as its slot knows."""
+    """Return whether a consumer of the dead-letter queue holds the letter, according to its slot."""
     slot = found.slot
     return slot is not None and slot.state is SlotState.CLAIMED and slot.due_ms * 1000 + skew_us > now_us
 
 
 def due_us(died_us: int, now_us: int, period_us: int) -> int:
-    """When the message of a letter that died then is due, in µs since 1970.
+    """Return the due time of a redriven message in µs since 1970.
 
-    That is the time of death, or so many whole periods later that it lies less than one back: the same
-    for each run within that period, so that each derives the same id. period_us: half of gc_grace, as an id
-    from before gc_grace may be forgotten.
+    The due time is the time of death plus as many whole periods as have passed since. All redrives within one
+    period get the same due time, and so derive the same id.
+
+    period_us: half of gc_grace in µs: the tombstone of an id older than gc_grace may be forgotten.
     """
     return died_us + max(0, now_us - died_us) // period_us * period_us
 
 
 def as_message(letter: Letter, due_us: int) -> Message:
-    """The message that the letter was: without the headers that burying added."""
+    """Rebuild the message that the letter was, without the headers that the burial added."""
     row = letter.row
     return Message(
         letter.body or b"",
@@ -127,21 +131,21 @@ def as_message(letter: Letter, due_us: int) -> Message:
 
 
 def own_headers(row: MessageRow) -> dict[str, str]:
-    """The headers that the message was sent with."""
+    """Return the headers that the message was sent with."""
     return {name: text for name, text in (row.headers or {}).items() if name not in DEAD_HEADERS}
 
 
 def send_back(
     driver: BlockingDriver, producer: Producer, found: Sequence[Found], *, now_us: int, period_us: int
-) -> list[Outcome]:
-    """Send letters, and delete those whose messages are stored; what became of each.
+) -> list[LetterOutcome]:
+    """Send letters back, and delete those whose messages are stored. Return an outcome for each.
 
-    One without its body is no longer that message, and stays. An error is NotDone: the letter stays; or
-    OutcomeUnknown: it may be in both queues, and sending it back again mends that.
+    A letter without its body stays. Its error, like any other `NotDone`, says that the letter is unchanged.
+    `OutcomeUnknown` says that the message may be in both queues; another redrive of the letter mends that.
     """
     letters = with_bodies(driver, found)
-    whole = [letter for letter in letters if not letter.lacks]
-    done = [Outcome(one.id, None, NotDone(one.lacks)) for one in letters if one.lacks]
+    whole = [letter for letter in letters if not letter.defect]
+    done = [LetterOutcome(one.id, None, NotDone(one.defect)) for one in letters if one.defect]
     sent = _sent(producer, whole, now_us, period_us) if whole else []
     stored = {one.letter_id for one in sent if one.error is None}
     left = delete(driver, [letter.found for letter in whole if letter.id in stored])
@@ -150,17 +154,19 @@ def send_back(
     ]
 
 
-def _sent(producer: Producer, letters: Sequence[Letter], now_us: int, period_us: int) -> list[Outcome]:
-    """Send letters; where there is no error the message is stored."""
+def _sent(producer: Producer, letters: Sequence[Letter], now_us: int, period_us: int) -> list[LetterOutcome]:
+    """Send the messages of letters. An outcome without an error says that the message is stored."""
     messages = [
         as_message(letter, due_us(ids.time_us(letter.row.id), now_us, period_us)) for letter in letters
     ]
     try:
         result = producer.send_many(messages)
     except CqueueError as exc:
-        return [Outcome(letter.id, None, exc) for letter in letters]
+        return [LetterOutcome(letter.id, None, exc) for letter in letters]
     failed = dict(result.failed)
-    return [Outcome(letter.id, result.ids[place], failed.get(place)) for place, letter in enumerate(letters)]
+    return [
+        LetterOutcome(letter.id, result.ids[place], failed.get(place)) for place, letter in enumerate(letters)
+    ]
 
 
 def _undeleted(error: CqueueError) -> OutcomeUnknown:
@@ -170,7 +176,7 @@ def _undeleted(error: CqueueError) -> OutcomeUnknown:
 
 
 def delete(driver: BlockingDriver, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
-    """Delete letters; of those that may still be there, why."""
+    """Delete letters. Return the error of each letter that may still exist."""
     places: dict[tuple[WideRow, int], list[MessageRow]] = {}
     for one in found:
         places.setdefault((one.wide_row, one.row.priority), []).append(one.row)

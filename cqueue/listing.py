@@ -1,6 +1,7 @@
-"""Through all messages of a queue, a page at a time: a queue need not fit into memory.
+"""Iterate over all messages of a queue, a page at a time, so that the queue need not fit into memory.
 
-What is sent, acked or deleted meanwhile may be seen or not. Nothing is locked or claimed.
+Messages that are sent, acked or deleted during the iteration may or may not be seen. Nothing is locked or
+claimed.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from cqueue.protocol.survey import Found, Walk
 from cqueue.store.operations import ReadHead, ReadIds, ReadSlice, SlotRow, WideRow
 
 ROWS_A_PAGE = 100
-"""Each may have a body of 16 KiB, and ten priorities are read side by side."""
+"""Messages in one read. Each may have a body of 16 KiB, and ten priorities are read side by side: 16 MiB."""
 IDS_A_PAGE = 1000
+"""Ids in one read; an id has 16 bytes, so 1,000 are a small answer."""
 
 
 def messages(driver: BlockingDriver, spec: QueueSpec) -> Iterator[Found]:
-    """All messages, those of one time shard in the order of their due times."""
+    """Yield all messages, in order of time shard, and within a time shard in order of due time."""
     for _, shards in groupby(driver.run(survey.wide_rows(spec)), key=lambda pair: pair[0].time_shard):
         streams = []
         for wide_row, priorities in shards:
@@ -45,7 +47,7 @@ def _messages(
 
 
 def message_ids(driver: BlockingDriver, spec: QueueSpec) -> Iterator[MessageId]:
-    """The ids of all messages, in order of time shard and priority."""
+    """Yield the ids of all messages, in order of time shard and priority."""
     for wide_row, priorities in driver.run(survey.wide_rows(spec)):
         for priority in sorted(priorities):
             walk = Walk(spec, wide_row)

@@ -1,4 +1,4 @@
-"""Where this package logs: through structlog, with stable event names and fields."""
+"""Logging: structlog loggers, with stable event names and structured fields."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import structlog
 DISPATCHER: Final = "cqueue.dispatcher"
 """The logger of dispatchers, schedules and tasks."""
 TRACEBACKS: Final = "cqueue.tracebacks"
-"""Where this logger's level is DEBUG, every failure is logged with its traceback; else only what is final."""
+"""Name of a logger whose level is a switch. DEBUG: every failure is logged with its traceback. Else: only
+failures that are not tried again."""
 _HERE: Final = str(Path(__file__).parent) + os.sep
 
 
 def logger(name: str) -> Any:
-    """A structlog logger; where structlog is not configured, lines go to the standard library."""
+    """Return a structlog logger. Its lines go to the standard library unless structlog is configured."""
     if structlog.is_configured():
         return structlog.get_logger(name)
     return structlog.wrap_logger(
@@ -39,9 +40,9 @@ def describe(error: BaseException) -> str:
 
 
 def trace(error: BaseException, *, is_final: bool) -> dict[str, Any]:
-    """The field with an error's traceback, where it is to be logged; no field where it is not.
+    """Return the log field with an error's traceback, or no field if the traceback is not to be logged.
 
-    is_final: it is not tried again, so that there will be no better time to tell it.
+    is_final: the failed call is not tried again, so its traceback is always logged.
     """
     if not is_final and not logging.getLogger(TRACEBACKS).isEnabledFor(logging.DEBUG):
         return {}
@@ -49,7 +50,7 @@ def trace(error: BaseException, *, is_final: bool) -> dict[str, Any]:
 
 
 def own_frames(error: BaseException) -> TracebackType | None:
-    """Its traceback, from where this package called the application's code."""
+    """Return an error's traceback without the frames of this package above the application's code."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_HERE):
         frames = frames.tb_next

@@ -1,4 +1,4 @@
-"""Messages as applications see them: what they send, the ids they get, what is checked before."""
+"""Messages as applications see them: `Message` and `MessageId`, and the checks before a send."""
 
 from __future__ import annotations
 
@@ -26,47 +26,61 @@ from cqueue.protocol.flush import Outgoing
 from cqueue.store.operations import WideRow
 
 MAX_BODY = 1 << 20
+"""Bytes of a body, at most; larger cells slow Cassandra down. Store larger data elsewhere, and send its
+address."""
 MAX_HEADERS = 64
+"""Headers of a message, at most."""
 MAX_HEADERS_BYTES = 16 << 10
+"""Bytes of all names and values of a message's headers, at most: they are read with each message."""
 MAX_DELAY = timedelta(days=3650)
+"""How far ahead a message may be due, and the longest ttl: ten years."""
 MAX_PRIORITY = 9
+"""The least urgent priority; 0 is the most urgent one."""
 MAX_BATCH = 10_000
-"""Entries of one `send_many`."""
+"""Entries of one `send_many`, at most; all of them are held in memory."""
 MAX_TEXT = 1000
-"""Characters of a task's name, a key, a source and the like."""
+"""Characters of a task's name, key, codec, trigger or source, at most."""
 MAX_RECEIVE = 1000
-"""Messages of one `receive`."""
+"""Messages of one `receive`, at most: as many as one claim lists in a slot."""
 MAX_PREFETCH = 4000
-"""Messages claimed at once, and ahead."""
+"""Upper bound of a consumer's `prefetch`: all of these messages are held in memory."""
 
 _OPTIONS = ("delay", "due", "priority", "headers", "ttl", "task", "key", "codec", "trigger", "source")
 _NO_OPTIONS = (None, None, 0, *(None,) * 7)
 _NO_TEXTS = (None, None, None, None)
-_PLAIN = (0, None, None, None, *_NO_TEXTS, None)  # all of an Outgoing but its body
+_PLAIN = (0, None, None, None, *_NO_TEXTS, None)  # the fields of an Outgoing after its body
 _new_tuple = tuple.__new__
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _AFTER_ALL_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-"""A time of sending that no due time is ahead of."""
+"""A time of sending, in µs since 1970, after every possible due time."""
 
 
 @dataclass(frozen=True, init=False)
 class Message:
     """A message to send.
 
-    body: bytes, at most 1 MiB. delay: from now, 0 to 10 years, or due: an aware datetime (one of
-    them). priority: 0, the most urgent, to 9. headers: at most 64 strings by name, 16 KiB together.
-    ttl: how long after sending the message may still be delivered; None for ever.
+    Attributes:
+        body: bytes, at most 1 MiB.
+        delay: time from the send until the message is due, 0 to 10 years.
+        due: when the message is due, as an aware datetime, instead of `delay`.
+        priority: 0 (most urgent) to 9.
+        headers: at most 64 texts by name, 16 KiB together.
+        ttl: how long after the send the message may be delivered, 1 ms to 10 years. None: for ever.
+        task: name of the task that handles the message. Like `key`, `codec` and `trigger` it has at most
+            1,000 characters, and is handed on unchanged.
+        key: the application's own key.
+        codec: how the body is encoded.
+        trigger: which firing of a schedule the message is, as JSON.
+        source: makes the send idempotent (1 to 1,000 characters or bytes). All messages of a queue with the
+            same `source`, `due` and priority are one message, however often they are sent, until gc_grace
+            after the message was acked. It needs `due`, which may lie in the past, but by less than gc_grace;
+            and the queue needs `derived_sends`.
 
-    task, key, codec, trigger: at most 1,000 characters each, handed on as they are: the task's name, a key
-    of the application's own, how the body is encoded, which firing of a schedule this is.
-
-    source: makes the send idempotent: messages of one queue with the same `source` (1 to 1,000 characters
-    or bytes), `due` (which it needs, in the past if you like, but not before the deployment's gc_grace)
-    and priority are one message, however often and by whomever they are sent, until gc_grace after it
-    was acked. The queue must have been made, or altered, to have `derived_sends`.
+    Example:
+        queue.send_many([Message(b"now"), Message(b"later", delay=timedelta(hours=1), priority=5)])
     """
 
     body: bytes
@@ -95,8 +109,9 @@ class Message:
         trigger: str | None = None,
         source: str | bytes | None = None,
     ) -> None:
-        # Only the body where nothing else is given, since the class has the defaults: a fifth of the time of
-        # the usual way, and senders make many. `outgoing` tells by it what there is to check.
+        # With only a body, only the body is set, as the class has the defaults. This takes a fifth of the
+        # usual time, and senders make many messages. `outgoing` sees from it that only the body has to be
+        # checked.
         given = self.__dict__
         given["body"] = body
         options = (delay, due, priority, headers, ttl, task, key, codec, trigger, source)
@@ -105,7 +120,7 @@ class Message:
 
 
 class Location(NamedTuple):
-    """Where a message stands."""
+    """The place of a message: its wide row, priority and id."""
 
     wide_row: WideRow
     priority: int
@@ -113,22 +128,22 @@ class Location(NamedTuple):
 
 
 class MessageId(str):
-    """An opaque, URL-safe string that names one message of one queue. Keep it whole; do not parse it."""
+    """An opaque, URL-safe string that names one message of one queue. Store it whole; do not parse it."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, wide_row: WideRow, priority: int, id_: int) -> MessageId:
-        """The id of the message at this place."""
+        """Make the id of the message at this place."""
         head = struct.pack(">BqiB", 1, wide_row.time_shard, wide_row.shard, priority)
         packed = head + ids.to_bytes(id_) + wide_row.queue.encode()
         return cls(b2a_base64(packed, newline=False).translate(_URL_SAFE).rstrip(b"=").decode())
 
     def locate(self) -> Location:
-        """Where the message stands.
+        """Return the place of the message.
 
         Raises:
-            InvalidMessageId: the text was not made by this library.
+            InvalidMessageId: the text is no message id of this library.
         """
         try:
             packed = base64.urlsafe_b64decode(self + "=" * (-len(self) % 4))
@@ -147,10 +162,10 @@ class MessageId(str):
 
 
 def check_queue_name(name: str) -> str:
-    """The name, if it is one.
+    """Return the name of a queue or log unchanged, if it is valid.
 
     Raises:
-        InvalidQueueName: it is not 1 to 200 of the characters `A-Z a-z 0-9 . _ -`.
+        InvalidQueueName: the name is not 1 to 200 of the characters `A-Z a-z 0-9 . _ -`.
     """
     if not isinstance(name, str) or not _QUEUE_NAME.match(name):
         raise InvalidQueueName(f"{name!r} is not a queue name; use 1 to 200 characters of A-Z a-z 0-9 . _ -")
@@ -158,10 +173,12 @@ def check_queue_name(name: str) -> str:
 
 
 def outgoing(message: Message, now_us: int) -> Outgoing:
-    """The message as the protocol takes it, all limits checked.
+    """Check a message against all limits, and turn it into the protocol's form.
+
+    now_us: cluster time in µs since 1970.
 
     Raises:
-        BadInput: one of its kinds, for what is wrong.
+        BadInput: a limit is exceeded; the subclass says which one.
     """
     if type(message) is Message and len(message.__dict__) == 1:
         only = message.body
@@ -191,9 +208,10 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
 
 
 def check_options(message: Message) -> None:
-    """Refuse what `outgoing` would refuse at any time.
+    """Check a message as far as possible before the time of sending is known.
 
-    How far ahead a due time may be depends on the time of sending, and a source may still get its due time.
+    The limit of a due time depends on the time of sending, and a message with a source may get its due time
+    later.
 
     Raises:
         BadInput: as `outgoing`.
@@ -204,7 +222,7 @@ def check_options(message: Message) -> None:
 
 
 def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:
-    """Codec, task, key and trigger."""
+    """Return codec, task, key and trigger, checked."""
     texts = (message.codec, message.task, message.key, message.trigger)
     if texts == _NO_TEXTS:
         return texts
@@ -221,7 +239,7 @@ def _source(source: str | bytes) -> bytes:
 
 
 def _derived_due_us(message: Message, now_us: int) -> int:
-    """The due time of a derived id: as given, be it past, so that a repeat derives the same."""
+    """Return the due time of a derived id: exactly as given, even in the past, so that repeats agree."""
     if message.due is None or message.delay is not None:
         raise BadInput("a message with a source takes due, which every repeat gives again, and no delay")
     due_at_us(message, now_us)
@@ -229,11 +247,11 @@ def _derived_due_us(message: Message, now_us: int) -> int:
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers, if they fit.
+    """Return the headers unchanged, if they are within the limits.
 
     Raises:
         BadInput: a name or value is no text.
-        HeadersTooLarge: more than 64, or more than 16 KiB together.
+        HeadersTooLarge: there are more than 64 headers, or more than 16 KiB of them together.
     """
     total = 0
     if not isinstance(headers, Mapping):
@@ -253,11 +271,11 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def due_at_us(message: Message, now_us: int) -> int:
-    """When a delayed message is due, in µs since 1970.
+    """Return the due time of a delayed message in µs since 1970; a time in the past becomes `now_us`.
 
     Raises:
         BadInput: both delay and due are given, or due has no time zone.
-        DelayOutOfRange: more than 10 years ahead, or a negative delay.
+        DelayOutOfRange: the due time is more than 10 years ahead, or the delay is negative.
     """
     if message.due is None:
         return now_us + delay_us(message.delay or timedelta())
@@ -274,10 +292,11 @@ def due_at_us(message: Message, now_us: int) -> int:
 
 
 def delay_us(delay: timedelta) -> int:
-    """A delay in µs.
+    """Return a delay in µs.
 
     Raises:
-        DelayOutOfRange: below 0 or above 10 years.
+        BadInput: the delay is no timedelta.
+        DelayOutOfRange: the delay is below 0 or above 10 years.
     """
     if not isinstance(delay, timedelta):
         raise BadInput(f"delay is {given(delay)}; it takes a timedelta")
@@ -287,10 +306,10 @@ def delay_us(delay: timedelta) -> int:
 
 
 def check_duration(name: str, value: timedelta, low: timedelta, high: timedelta) -> float:
-    """The duration in seconds.
+    """Return a duration in seconds. name: the argument's name, for the error.
 
     Raises:
-        BadInput: it is no timedelta, or out of its range.
+        BadInput: the value is no timedelta, or not from `low` to `high`.
     """
     if not isinstance(value, timedelta) or not low <= value <= high:
         raise BadInput(
@@ -307,5 +326,5 @@ def _ttl_ms(ttl: timedelta) -> int:
 
 
 def to_datetime(ms: int) -> datetime:
-    """An aware datetime from ms since 1970."""
+    """Return ms since 1970 as an aware datetime in UTC."""
     return _EPOCH + timedelta(milliseconds=ms)

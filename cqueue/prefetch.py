@@ -1,8 +1,8 @@
-"""Messages claimed ahead: while an application handles some, a thread already receives the next.
+"""Prefetch: while an application handles messages, a thread claims the next ones.
 
-What waits here is held like any received message, and its visibility timeout runs. What has waited for
-too long is given back, with no attempt used, so an application that stops receiving keeps nothing from
-others.
+A prefetched message is held like any received message, and its visibility timeout runs. A message that waits
+too long is given back, without using an attempt. So an application that stops receiving keeps nothing from
+other consumers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """One consumer's messages claimed ahead. Thread-safe.
+    """The prefetched messages of one consumer. Thread-safe.
 
     Args:
-        size: how many are claimed at once.
-        fetch: claims up to so many, and says whether it left some, as bodies are large or others are
-            elsewhere; called on the thread of this object. It must not raise.
-        give_back: makes messages available to others again. It must not raise.
-        hold_s: for how many seconds messages may wait here from now on.
+        size: messages that one fetch claims, at most.
+        fetch: claims up to that many messages. Returns them, and whether the queue has more: large bodies
+            come a few at a time, and other wide rows may have messages. It runs on this object's thread, and
+            must not raise.
+        give_back: makes messages available to other consumers again. It must not raise.
+        hold_s: returns the seconds that messages claimed now may wait here.
     """
 
     def __init__(
@@ -43,50 +44,50 @@ class Prefetch(Generic[T]):
         self._give_back = give_back
         self._hold_s = hold_s
         self._changed = Condition()
-        self._waiting: deque[tuple[float, T]] = deque()  # with the time until which it may wait
-        self._awaited = 0  # messages that takes wait for
-        self._last = 0  # messages of the last claim; 0: the next may find none
+        self._waiting: deque[tuple[float, T]] = deque()  # (monotonic time at which it is given back, message)
+        self._wanted = 0  # messages that blocked `take`s want
+        self._last_claim = 0  # messages of the last claim; 0: the next one is unlikely to find any
         self._claiming = False  # a fetch is under way, or about to be
         self._closed = False
         self._thread: Thread | None = None
 
     def take(self, count: int) -> list[T]:
-        """Up to `count` messages; where none wait, but a fetch is under way, what that gives."""
+        """Return up to `count` prefetched messages. If there are none, wait for a fetch that is under way."""
         with self._changed:
-            self._awaited += count
+            self._wanted += count
             try:
                 while not self._waiting and self._claiming and not self._closed:
                     self._changed.wait()
             finally:
-                self._awaited -= count
+                self._wanted -= count
             if self._left_s() <= 0:
-                return []  # the thread gives them back
+                return []  # they have waited too long: the thread gives them back
             taken = self._pop(count)
-            self._ask()
+            self._fetch_if_low()
             return taken
 
     def put(self, messages: list[T], count: int, *, more: bool) -> None:
-        """Keep the rest of `count` messages that were claimed just now, for the next take.
+        """Keep `messages` for the next take: the rest of `count` that one claim has just given.
 
-        more: the claim left some.
+        more: the queue had more messages than the claim took.
         """
         until_s = time.monotonic() + self._hold_s()
         with self._changed:
-            self._last = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
+            self._last_claim = count if more or 2 * count >= min(self.size, MAX_RECEIVE) else 0
             self._waiting.extend(zip(repeat(until_s), messages))
             if self._waiting:
                 self._wake()
-            self._ask()
+            self._fetch_if_low()
 
     def drop(self) -> None:
-        """Give back all that waits here."""
+        """Give back all prefetched messages."""
         with self._changed:
             messages = self._pop(len(self._waiting))
         if messages:
             self._give_back(messages)
 
     def close(self) -> None:
-        """Fetch no more, and give back what waits here."""
+        """Stop fetching, and give back all prefetched messages."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -96,15 +97,14 @@ class Prefetch(Generic[T]):
 
     # ── inside, with the condition held ──
 
-    def _ask(self) -> None:
-        """Have the next messages fetched if half of the last ones are gone, and there may be more.
+    def _fetch_if_low(self) -> None:
+        """Start a fetch if at least half of the last claim's messages are taken, and there may be more.
 
-        Half of the last, not of as many as are wished for: large bodies come a few at a time.
-
-        What a take waits for counts as gone: the next fetch is under way before it is handled.
+        The last claim's size counts, not `size`, because large bodies come a few at a time. Messages that a
+        blocked take wants count as taken, so that the next fetch starts before they are handled.
         """
-        left = len(self._waiting) - self._awaited
-        if self._last and not self._claiming and not self._closed and 2 * left <= self._last:
+        left = len(self._waiting) - self._wanted
+        if self._last_claim and not self._claiming and not self._closed and 2 * left <= self._last_claim:
             self._claiming = True
             self._wake()
 
@@ -113,7 +113,7 @@ class Prefetch(Generic[T]):
             self._thread = Thread(target=self._run, name="cqueue-prefetch", daemon=True)
             try:
                 self._thread.start()
-            except BaseException:  # Ctrl-C: the next one starts it
+            except BaseException:  # Ctrl-C: a later call starts the thread
                 self._thread = None
                 raise
         self._changed.notify_all()
@@ -122,7 +122,7 @@ class Prefetch(Generic[T]):
         return [self._waiting.popleft()[1] for _ in range(min(most, len(self._waiting)))]
 
     def _left_s(self) -> float:
-        """For how long nothing that waits is late."""
+        """Return the seconds until the first message has waited too long."""
         return self._waiting[0][0] - time.monotonic() if self._waiting else TIMEOUT_MAX
 
     # ── the thread ──

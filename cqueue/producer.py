@@ -1,4 +1,4 @@
-"""Sending messages to one queue."""
+"""Send messages to one queue."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from cqueue.storing import Failed, Result, States, checked, failures, listed
 
 
 class SendResult(Result[Flush, MessageId]):
-    """What became of the entries of one `send_many`.
+    """The result of one `send_many`.
 
     Attributes:
-        failed: (index, error) of each entry that was not stored (`NotDone`, `BadInput`) or may not have
-            been (`SendUnknown`), in order.
-        remade: how many entries were stored a second time, under a new id, because the first answer came
-            too late to count; both copies are delivered if deleting the first one failed, or if a consumer
-            was quicker.
+        ids: the id of each entry, in order; None for an entry that failed.
+        failed: (index, error) of each entry that was not stored (`NotDone`, `BadInput`) or may not be stored
+            (`SendUnknown`), in order.
+        remade: number of entries that were stored a second time, under a new id, because the first answer
+            came too late to count. Both copies are delivered if the deletion of the first one failed, or if a
+            consumer received it before.
     """
 
     def __init__(self, size: int, flushes: list[Flush], failed: Failed) -> None:
@@ -48,12 +49,12 @@ class Producer:
         self._states = States(ProducerState)
 
     def send(self, message: Message) -> MessageId:
-        """Store one message; its id once it is acknowledged.
+        """Store one message. Return its id once the message is acknowledged.
 
         Raises:
-            BadInput: a limit is passed, or the queue does not exist.
-            NotDone: it was not stored; sending again is safe.
-            SendUnknown: it may be stored; sending again may make a second copy.
+            BadInput: a limit is exceeded, or the queue does not exist.
+            NotDone: the message was not stored; sending again is safe.
+            SendUnknown: the message may be stored; sending again may make a second copy.
         """
         with self._driver.limited():
             flushes, failed = self._send([message])
@@ -64,9 +65,9 @@ class Producer:
         return MessageId.of(flush.wide_row, row.priority, row.id)
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
-        """Store up to 10,000 messages; entries fail one by one, and the result says which.
+        """Store up to 10,000 messages. The result says which entries failed; the others are stored.
 
-        Messages of one time shard are written together. An entry that passes a limit fails alone.
+        Messages of one time shard are written together. An entry that exceeds a limit fails alone.
 
         Raises:
             BatchTooLarge: more than 10,000 entries.
@@ -82,29 +83,31 @@ class Producer:
         self._driver.check_open()
 
     @property
-    def is_heard(self) -> bool:
-        """Whether consumers of other processes are told of what is sent, and the other way round."""
+    def has_doorbell(self) -> bool:
+        """Whether hints are exchanged with consumers of other processes."""
         return self._bell.has_doorbell
 
     @property
     def hints(self) -> HintCounts:
-        """Datagrams of the client so far."""
+        """Counts of the datagrams that the client has sent and received."""
         return self._bell.counts
 
     def pass_hints_on(self) -> None:
-        """Have other processes told of what consumers of this one have no time to look at."""
+        """Pass hints that consumers of this process have no time for to other processes."""
         self._bell.pass_on()
 
     def purged(self) -> None:
-        """Consumers of this process must look for what was sent until now: it may have been deleted."""
+        """Make consumers of this process check messages that they have read ahead: some may be deleted."""
         self._bell.deleted()
 
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
-        """Let sends inside end in `limit_s`, if that is less than they have."""
+        """Bound the sends inside the block by `limit_s` seconds, if they have no earlier deadline."""
         return self._driver.limited(limit_s)
 
     def _send(self, entries: list[Message]) -> tuple[list[Flush], Failed]:
-        """What was written, and (place, error) of what was not, or may not have been."""
+        """Store entries. Return their flushes, and (index, error) of each entry that is not known to be
+        stored.
+        """
         spec = self._catalog.entry(self.name).spec
         try:
             now_us = self._driver.clock.now_us()
@@ -124,7 +127,7 @@ class Producer:
         return flushes, failed
 
     def _ring(self, flush: Flush) -> None:
-        """Tell a consumer of what is due; who polls finds the rest when it is."""
+        """Send a hint about the messages that are due already; polls find the others when they are due."""
         last = ids.highest_at(self._driver.clock.now_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
             self._bell.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
@@ -135,7 +138,7 @@ def _ids_of(flush: Flush) -> list[MessageId]:
 
 
 def _outgoing(message: Message, now_us: int, spec: QueueSpec) -> Outgoing:
-    """The message as the protocol takes it, all limits checked."""
+    """Check a message, and turn it into the protocol's form, as `message.outgoing`."""
     one = outgoing(message, now_us)
     if one.source is not None:
         _check_derived(spec, one.due_us or 0, now_us)
@@ -143,7 +146,9 @@ def _outgoing(message: Message, now_us: int, spec: QueueSpec) -> Outgoing:
 
 
 def _check_derived(spec: QueueSpec, due_us: int, now_us: int) -> None:
-    """A derived id is for queues whose consumers look for such, and not for times long past."""
+    """Refuse a derived id if the queue's consumers do not read open wide rows, or if it is older than
+    gc_grace.
+    """
     if not spec.has_open_rows:
         raise BadInput(
             f"queue {spec.name!r} takes no messages with a source; alter it first: derived_sends=True"

@@ -1,6 +1,7 @@
-"""Fixtures for pytest, which loads this module wherever cqueue is installed.
+"""Fixtures for pytest.
 
-So it imports nothing of cqueue until a test asks for a fixture: projects that do not use them do not wait.
+pytest loads this module in every project that has cqueue installed. So the module imports nothing of cqueue
+before a test asks for a fixture: projects without such tests do not wait.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ OPTION = "cqueue_app"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a project say where its application stands."""
+    """Add the option by which a project names its application."""
     parser.addini(OPTION, "module:name of the cqueue.App that the fixture cqueue_sandbox puts in memory")
 
 
 @pytest.fixture
 def cqueue_app(request: pytest.FixtureRequest) -> App:
-    """The application under test: the one that the option `cqueue_app` names, such as `shop.tasks:app`.
+    """Return the application that the option `cqueue_app` names, such as `shop.tasks:app`.
 
-    A project may define a fixture of this name instead.
+    A project may define its own fixture of this name instead.
     """
     from cqueue import App  # noqa: PLC0415 - see above
     from cqueue.dispatcher.target import TargetError, load  # noqa: PLC0415
@@ -49,6 +50,6 @@ def cqueue_app(request: pytest.FixtureRequest) -> App:
 
 @pytest.fixture
 def cqueue_sandbox(cqueue_app: App) -> Iterator[Sandbox]:
-    """The application in memory for the time of a test; see `cqueue.App.testing`."""
+    """Run the application in memory for the duration of a test; see `cqueue.App.testing`."""
     with cqueue_app.testing() as sandbox:
         yield sandbox

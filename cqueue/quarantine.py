@@ -1,10 +1,11 @@
-"""Looking for damaged rows and dropping them, for operators.
+"""Find damaged rows, and drop them, for operators (`cqueue quarantine`).
 
-Rows are found by reading them again, as everybody else reads them. Which rows of a queue's registry and of a
-log are read follows from the queue and the log: Cassandra cannot be asked for all that is damaged.
+Damaged rows are found by reading rows again, in the same way as clients do, because Cassandra cannot be asked
+for all damaged rows. The registry of a queue, and the records of a log, are read as far as the queue or log
+reaches.
 
-A message's row that is dropped is gone. A timeout slot that is dropped gives back the messages that it lists:
-nobody could claim them while it was in quarantine.
+To drop a message's row deletes the message. To drop a timeout slot gives back the messages that it lists:
+nobody could claim them while the slot was in quarantine.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ TABLES: Final = ("queues", "logs", "schedules", "workers", "subscriptions", "sha
 
 
 def look(client: Client) -> list[Damage]:
-    """Read all queues, logs, schedules, subscriptions, workers and registries; the rows that are damaged.
+    """Read all queues, logs, schedules, subscriptions, workers and registries. Return the damaged rows.
 
     Records of logs are not read; see `look_at_log`.
 
@@ -84,10 +85,11 @@ def _look_at_subscription(driver: BlockingDriver, key: SubscriptionKey) -> None:
 
 
 def look_at_queue(client: Client, name: str) -> list[Damage]:
-    """Read a queue whole, bodies as well; its damaged rows in the registry and among messages and slots.
+    """Read a whole queue, including bodies. Return the damaged rows of its registry, messages and slots.
 
     Raises:
-        QueueNotFound, DamagedRow: there is no such queue, or it cannot be read itself.
+        QueueNotFound: there is no such queue.
+        DamagedRow: the queue's own row is damaged.
         NotDone: something could not be read.
     """
     spec = client._catalog.entry(name).spec  # noqa: SLF001 - the library's own
@@ -99,10 +101,11 @@ def look_at_queue(client: Client, name: str) -> list[Damage]:
 def look_at_log(
     client: Client, log: str, start: Start = "earliest", end: Point | None = None
 ) -> list[Damage]:
-    """Read a log's records from `start` to `end` (None: now); those that are damaged.
+    """Read a log's records from `start` to `end` (None: now). Return the damaged ones.
 
     Raises:
-        LogNotFound, DamagedRow: there is no such log, or it cannot be read itself.
+        LogNotFound: there is no such log.
+        DamagedRow: the log's own row is damaged.
         BadInput, PositionExpired: as `Log.scan`.
     """
     with client.log(log).scan(start=start, end=end) as records:
@@ -114,10 +117,10 @@ def look_at_log(
 
 
 def find(client: Client, address: str) -> Damage:
-    """The damaged row at this address, which is read again to see that it is.
+    """Return the damaged row at this address. The row is read again, to see that it is damaged still.
 
     Raises:
-        BadInput: it is no address, there is no such row, or it can be read.
+        BadInput: the text is no address, there is no such row, or the row is not damaged.
     """
     table, key = parse_address(address)
     if dump(client, address) is None:
@@ -145,10 +148,10 @@ def _read_again(client: Client, key: Sequence[Any]) -> None:
 
 
 def dump(client: Client, address: str) -> dict[str, Any] | None:
-    """All columns of a row by name, blobs in hexadecimal; None: there is no such row.
+    """Return all columns of a row by name, blobs in hexadecimal; None if there is no such row.
 
     Raises:
-        BadInput: it is no address.
+        BadInput: the text is no address.
     """
     found = client._driver.ask(DumpRow(*parse_address(address)))  # noqa: SLF001 - the library's own
     return None if found is None else dict(json.loads(found))
@@ -158,8 +161,8 @@ def drop(client: Client, damage: Damage) -> None:
     """Delete one damaged row.
 
     Raises:
-        BadInput: it is not for this to delete; the message says what is. Or it is not damaged any more.
-        NotDone, OutcomeUnknown: it may be tried again.
+        BadInput: the row has to be deleted in another way, which the message names; or it was changed
+        meanwhile. NotDone, OutcomeUnknown: the deletion failed or may have failed; it can be repeated.
     """
     driver, (table, _, key, _) = client._driver, damage  # noqa: SLF001 - the library's own
     match table:
@@ -202,7 +205,9 @@ def _drop_message(wide_row: WideRow, priority: int, id_: int) -> Proto[None]:
 
 
 def _give_back(wide_row: WideRow, priority: int, id_: int, stored: dict[str, Any]) -> Proto[bool]:
-    """Let what a slot lists be delivered again, at once; what it does not list is found without it."""
+    """Make the messages of a damaged slot available at once. Return False if the slot was changed
+    meanwhile.
+    """
     number = ids.slot_number(id_)
     if id_ != ids.slot_id(number):
         return (yield from DropSlot(wide_row, priority, id_))
@@ -210,7 +215,7 @@ def _give_back(wide_row: WideRow, priority: int, id_: int, stored: dict[str, Any
     owner = yield from RandomBits(128)
     head = yield from ReadHead(wide_row)
     aside = next((slot for slot in head.slots if (slot.priority, slot.number) == (priority, number)), None)
-    if aside is None:  # its number is beyond all that are used
+    if aside is None:  # its number is beyond all used numbers
         return (yield from DropSlot(wide_row, priority, id_))
     row = SlotRow(
         priority=priority,
@@ -227,7 +232,7 @@ def _give_back(wide_row: WideRow, priority: int, id_: int, stored: dict[str, Any
 
 
 def _refusal(damage: Damage) -> BadInput:
-    """What to do instead."""
+    """Return the error that says how to delete the row instead."""
     known = _INSTEAD.get(damage.table)
     what = known.format(*damage.key) if known is not None else f"delete it with CQL: {_cql(damage)}"
     return BadInput(f"this row of table {damage.table} is not dropped here: {what}")

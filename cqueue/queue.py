@@ -32,20 +32,25 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.schedules import Schedules
 
 MAX_PEEK = 10_000
+"""Messages that one `peek` returns, at most; all of them are held in memory."""
 DEFAULT_MAX_POLL = timedelta(seconds=2)
-DEAF_MAX_POLL = timedelta(seconds=1)
-"""Where no other process can tell this one of messages."""
+"""Longest pause between polls of an idle consumer that gets hints from other processes."""
+NO_NOTIFY_MAX_POLL = timedelta(seconds=1)
+"""Longest pause between polls of an idle consumer with `notify=off`: shorter, as nothing else tells it."""
 MIN_POLL, MAX_POLL = timedelta(milliseconds=1), timedelta(minutes=1)
+"""Range of a consumer's poll intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message looked at, not received.
+    """A message that was looked at, but not received.
 
     Attributes:
-        state: ready, claimed, waiting, delayed or expired; quarantined if a damaged slot lists it.
-        attempts: how often it was delivered, the present delivery included; snoozed ones do not count.
-        next_at: when it may be delivered next: of a message that a consumer holds, should it not be acked.
+        due: when the message is due, in UTC.
+        sent_at: when the message was sent, in UTC, by cluster time.
+        state: ready, claimed, waiting, delayed or expired; quarantined if a damaged slot lists the message.
+        attempts: deliveries so far, including the present one; snoozed deliveries do not count.
+        next_at: when the message may be delivered next, in UTC. For a claimed message this is its timeout.
     """
 
     id: MessageId
@@ -64,26 +69,26 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What a queue holds: counted exactly, or estimated by a bounded number of reads.
+    """Numbers of messages in a queue: counted exactly, or estimated with a bounded number of reads.
 
-    An estimate misses messages that landed late, until a consumer has found them, and counts the oldest
-    10,000 messages or so; `at_least` says of which figures there may be more.
+    An estimate counts about 10,000 messages, the oldest ones; `at_least` names the figures that may be
+    higher. It misses messages that landed late, until a consumer has found them.
 
     Attributes:
-        wide_rows: partitions that exist, and how many of those lie in the future.
-        claimed: messages that consumers hold; in an estimate, acked ones whose slot is not yet freed are in
-            it.
-        waiting: nacked, snoozed or given back, to be delivered again when due.
-        ready: due and unclaimed; messages whose time to live is over are in it until somebody claims them.
-        delayed: due later.
-        live: all of them.
-        oldest: due time of the oldest that is ready.
-        dead: letters in its dead-letter queue; None of a dead-letter queue.
-        quarantined: stored rows that cannot be read. Without `exact` only rows that say which messages are
-            held; with it also rows of messages, but not those of which only the body is damaged, unless this
+        wide_rows: Cassandra partitions of the queue.
+        future_wide_rows: those of them that lie in the future.
+        claimed: messages that consumers hold. An estimate includes acked ones whose slot is not yet freed.
+        waiting: messages that were nacked, snoozed or given back, and are not due again yet.
+        ready: messages that are due and unclaimed. Expired ones are included until a consumer claims them.
+        delayed: messages that are due later.
+        live: all messages.
+        oldest: due time of the oldest ready message, in UTC; None if there is none.
+        quarantined: stored rows that cannot be read. An estimate counts only timeout slots. An exact count
+            also counts rows of messages, but not those whose damage shows only in the body, unless this
             client has met them. `cqueue quarantine list` finds all of them.
-        exact: whether all of it was counted.
-        at_least: names of figures of an estimate of which there may be more.
+        dead: letters in the dead-letter queue; None for a dead-letter queue.
+        exact: True for an exact count.
+        at_least: names of the figures of an estimate that may be higher.
     """
 
     wide_rows: int
@@ -101,7 +106,12 @@ class QueueStats:
 
 
 class Queue:
-    """One queue of a client. Cheap to make; thread-safe."""
+    """One queue of a client. Thread-safe; opening it is cheap.
+
+    Example:
+        queue = client.queue("mails")
+        queue.send(b"hello", delay=timedelta(minutes=5))
+    """
 
     def __init__(
         self,
@@ -132,46 +142,43 @@ class Queue:
 
     @property
     def paused(self) -> bool:
-        """Whether consumers are told to wait."""
+        """Whether the queue is paused, so that consumers receive nothing."""
         return self._catalog.entry(self.name).row.state == PAUSED
 
     @property
     def now(self) -> datetime:
-        """The cluster's time, which due times and timeouts are measured by, in UTC.
+        """Cluster time in UTC: the clock of due times and timeouts.
 
         Raises:
-            NotDone: no coordinator has told it yet.
+            NotDone: no coordinator has told its time yet.
         """
         return to_datetime(self._driver.clock.now_us() // 1000)
 
     @property
     def default_max_poll(self) -> timedelta:
-        """How long a consumer waits between two polls at most, if it is not said."""
-        return DEFAULT_MAX_POLL if self._producer.is_heard else DEAF_MAX_POLL
+        """The default of `max_poll_interval`: 2 s, or 1 s with `notify=off`."""
+        return DEFAULT_MAX_POLL if self._producer.has_doorbell else NO_NOTIFY_MAX_POLL
 
     @property
     def hints(self) -> HintCounts:
-        """Datagrams by which the client of this queue was told, and has told others, of messages so far.
-
-        They are those of all queues that the client has opened.
-        """
+        """Counts of the datagrams with hints that the client has sent and received, for all its queues."""
         return self._producer.hints
 
     def _pass_hints_on(self) -> None:
-        """Used inside: what consumers of this process were told of is told to the next one; they are busy."""
+        """Used inside: pass unused hints of this process's consumers, which are busy, to other processes."""
         self._producer.pass_hints_on()
 
     @property
     def dead_letter_name(self) -> str:
-        """The name of its dead-letter queue, a queue like any other: `client.queue(…)` opens it."""
+        """The name of the queue's dead-letter queue, which `client.queue(…)` opens like any other."""
         return self.name + DEAD_SUFFIX
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """Its dead letters: look at them, send them back, drop them.
+        """The queue's dead letters: list them, redrive them, drop them.
 
         Raises:
-            BadInput: it is a dead-letter queue itself.
+            BadInput: the queue is a dead-letter queue itself.
         """
         if self.name.endswith(DEAD_SUFFIX):
             raise BadInput(
@@ -191,24 +198,30 @@ class Queue:
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
     ) -> MessageId:
-        """Store one message (see `Message` for ranges); its id once it is acknowledged.
+        """Store one message (see `Message` for ranges). Return its id once the message is acknowledged.
 
         Raises:
-            BadInput: a limit is passed; nothing was sent.
-            NotDone: it was not stored; sending again is safe.
-            SendUnknown: it may be stored; sending again may make a second copy.
+            BadInput: a limit is exceeded; nothing was sent.
+            NotDone: the message was not stored; sending again is safe.
+            SendUnknown: the message may be stored; sending again may make a second copy.
         """
         return self._send(Message(body, delay, due, priority, headers, ttl))
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
-        """Store up to 10,000 messages; entries fail one by one, and the result says which."""
+        """Store up to 10,000 messages. The result says which entries failed; the others are stored.
+
+        Raises:
+            BatchTooLarge: there are more than 10,000 entries.
+            QueueNotFound: there is no such queue.
+            Closed: the client has been closed.
+        """
         return self._producer.send_many(messages)
 
     def send_many_async(self, messages: Iterable[Message]) -> Future[SendResult]:
-        """As `send_many`, on a thread of the client; the future gives its result, or raises its error.
+        """As `send_many`, on a thread of the client. The future gives the result or raises the error.
 
-        So the next batch can be made while this one is stored. Two are under way at a time, in no certain
-        order; six more wait, and then the call waits.
+        So the caller can make the next batch while this one is stored. Two batches are stored at a time, in
+        no certain order. Six more may be queued; then the call blocks.
 
         Raises:
             Closed: the client has been closed.
@@ -226,18 +239,29 @@ class Queue:
         prefetch: int = 0,
         wake: Callable[[], None] | None = None,
     ) -> Consumer:
-        """A consumer, to be used in a `with` block.
+        """Make a consumer, to be used in a `with` block.
 
-        After a poll that found nothing it waits `poll_interval` (1 ms to 1 min), then twice as long each
-        time up to `max_poll_interval` (by default 2 s, 1 s with `notify=off`, or `poll_interval` if that is
-        longer). A send wakes it at once: in the same process, or through the doorbell in another one.
+        A send wakes the consumer at once, in the same process, or through the doorbell from another one.
 
-        prefetch: how many messages (up to 4,000) to claim at once, and ahead: while some are handled, a
-            thread claims the next ones, which the next receive gives. Their visibility timeout runs
-            meanwhile; what waits for a quarter of it is given back, with no attempt used. 0: a receive
-            claims what it gives.
-        wake: called whenever this consumer is told of a message, on a sending thread or that of the doorbell,
-            for a caller that waits for several consumers at once; it must return at once.
+        Args:
+            poll_interval: the pause after a poll that found nothing (1 ms to 1 min). Each further pause is
+                doubled.
+            max_poll_interval: the longest such pause (`poll_interval` to 1 min). None: 2 s, or 1 s with
+                `notify=off`; or `poll_interval` if that is longer.
+            prefetch: messages (0 to 4,000) that a thread claims ahead, while others are handled. The next
+                receive returns them. Their visibility timeout runs meanwhile; a message that waits for a
+                quarter of it is given back, without using an attempt. 0: a receive claims the messages that
+                it returns.
+            wake: called whenever a hint reaches this consumer, for a caller that waits for several consumers.
+                It runs on the sending thread or on the doorbell's, and must return at once.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            BadInput: an argument is out of range.
+
+        Example:
+            with queue.consumer(prefetch=100) as consumer:
+                messages = consumer.receive(10, wait=timedelta(seconds=20))
         """
         shortest = check_duration("poll_interval", poll_interval, MIN_POLL, MAX_POLL)
         if max_poll_interval is None:
@@ -250,7 +274,7 @@ class Queue:
 
     @property
     def schedules(self) -> Schedules:
-        """Its schedules: make, look at, and change them."""
+        """The queue's schedules: create, list and change them."""
         from cqueue.dispatcher.schedules import Schedules  # noqa: PLC0415 - only where there are some
 
         return Schedules(self.name, self._catalog, self._driver, self._producer)
@@ -258,12 +282,12 @@ class Queue:
     # ── look ──
 
     def find(self, message_id: str) -> StoredMessage | None:
-        """The message of this id, wherever it stands; None once it is acked, dead, or expired.
+        """Return the message with this id; None once the message is acked, dead or expired.
 
         Raises:
             InvalidMessageId: the text is no message id.
-            BadInput: it is the id of another queue's message.
-            DamagedRow: it cannot be read.
+            BadInput: the id is that of another queue's message.
+            DamagedRow: the message cannot be read.
         """
         wide_row, priority, id_ = self._locate(message_id)
         found = self._driver.run(survey.look(wide_row, priority, (id_,)))
@@ -272,9 +296,11 @@ class Queue:
         return self._stored(found[0]) if found and not self._is_expired(found[0].row) else None
 
     def peek(self, limit: int = 10) -> list[StoredMessage]:
-        """The first messages in order of time and priority, without receiving them.
+        """Return the first `limit` (1 to 10,000) messages in order of time and priority, without receiving
+        them.
 
-        limit: 1 to 10,000.
+        Raises:
+            BadInput: the limit is out of range.
         """
         if not isinstance(limit, int) or not 1 <= limit <= MAX_PEEK:
             raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PEEK:,}")
@@ -282,7 +308,7 @@ class Queue:
         return [self._stored(one) for one in found]
 
     def ids(self) -> Iterator[MessageId]:
-        """The ids of all messages in order of time shard and priority, read a page at a time."""
+        """Yield the ids of all messages in order of time shard and priority, reading a page at a time."""
         return listing.message_ids(self._driver, self._catalog.entry(self.name).spec)
 
     def _locate(self, message_id: str) -> Location:
@@ -315,7 +341,9 @@ class Queue:
         )
 
     def stats(self, *, exact: bool = False) -> QueueStats:
-        """What the queue holds: an estimate, or exact, which reads every id."""
+        """Count the queue's messages. exact: read every id; otherwise estimate with a bounded number of
+        reads.
+        """
         look = survey.count if exact else estimate
         counts = self._driver.run(look(self._catalog.entry(self.name).spec))
         at_least, dead = counts.at_least, None
@@ -342,32 +370,35 @@ class Queue:
     # ── change ──
 
     def alter(self, **changes: Any) -> QueueConfig:
-        """Change settings of `QueueConfig` by name, while the queue runs; all clients follow in 2 s.
+        """Change settings of `QueueConfig` by name, while the queue runs. All clients follow within 2 s.
 
         Raises:
-            ConfigError: out of range, unknown, or fixed (time_shard, max_shards, open_shards).
+            ConfigError: a setting is unknown, out of range, or fixed (time_shard, max_shards, open_shards).
+
+        Example:
+            queue.alter(visibility=timedelta(minutes=5), shards=8)
         """
         return self._catalog.alter(self.name, changes).config
 
     def pause(self) -> None:
-        """Consumers receive nothing until `resume`; sends go on. Obeyed within 2 s."""
+        """Make consumers receive nothing until `resume`, within 2 s. Sends go on."""
         self._catalog.set_state(self.name, PAUSED)
 
     def resume(self) -> None:
-        """Undo `pause`."""
+        """Let consumers receive again, within 2 s."""
         self._catalog.set_state(self.name, ACTIVE)
 
     def cancel(self, message_id: str) -> bool:
-        """Delete the message of this id; False if it is gone already: acked, dead, expired or cancelled.
+        """Delete the message with this id. Return False if it was acked, dead, expired or cancelled before.
 
-        A handler that has the message is not interrupted; the message does not come again after it. It may
-        still be delivered once to another process that had read it, in the half second before, and a
-        handler that gives it up makes a dead letter of it.
+        A handler that has the message is not interrupted, and the message does not come again after it.
+        Another process that read the message in the half second before may still deliver it once. A handler
+        that gives the message up makes a dead letter of it.
 
         Raises:
             InvalidMessageId, BadInput, DamagedRow: as `find`.
-            NotDone: it was not deleted.
-            OutcomeUnknown: it may be; the call can be repeated.
+            NotDone: the message was not deleted.
+            OutcomeUnknown: the message may be deleted; the call can be repeated.
         """
         wide_row, priority, id_ = self._locate(message_id)
         found = self._driver.run(survey.look(wide_row, priority, (id_,)))
@@ -381,7 +412,9 @@ class Queue:
         return not self._is_expired(found[0].row)
 
     def purge(self) -> int:
-        """Delete all messages, delayed ones as well; how many. What is sent meanwhile may stay."""
+        """Delete all messages, including delayed ones. Return their number. Messages sent meanwhile may
+        stay.
+        """
         try:
             return self._driver.run(survey.purge(self._catalog.entry(self.name).spec))
         finally:

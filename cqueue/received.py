@@ -1,4 +1,4 @@
-"""A message as a consumer hands it out."""
+"""`ReceivedMessage`: a message as a consumer returns it."""
 
 from __future__ import annotations
 
@@ -17,94 +17,98 @@ if TYPE_CHECKING:
 
 
 class ReceivedMessage:
-    """A message, held until its visibility timeout passes or it is acked, nacked, or dead.
+    """A message that a consumer holds until it is settled or its visibility timeout passes.
 
     Attributes:
-        body: bytes.
+        body: the message's bytes.
     """
 
     __slots__ = ("_consumer", "_settler", "_taken", "body")
 
     def __init__(self, settler: Settler, taken: Taken, body: bytes) -> None:
-        self._consumer: Settles = settler  # whom its own methods call: a recorder puts itself there
+        self._consumer: Settles = settler  # target of `ack` and the like; a recorder replaces it
         self._settler = settler
         self._taken = taken
         self.body = body
 
     @property
     def id(self) -> MessageId:
-        """Names the message; the same at every delivery."""
+        """The message's id, the same at every delivery."""
         return MessageId.of(self._taken.lease.wide_row, self._taken.row.priority, self._taken.row.id)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Text by name; empty if there are none."""
+        """The message's headers as text by name; empty if there are none."""
         return dict(self._taken.row.headers or {})
 
     @property
     def priority(self) -> int:
-        """0, the most urgent, to 9."""
+        """The message's priority, from 0 (most urgent) to 9."""
         return self._taken.row.priority
 
     @property
     def task(self) -> str | None:
-        """The task's name, if it was sent with one."""
+        """The task's name, if the message was sent with one."""
         return self._taken.row.task
 
     @property
     def key(self) -> str | None:
-        """The key that it was sent with."""
+        """The key that the message was sent with, if any."""
         return self._taken.row.key
 
     @property
     def codec(self) -> str | None:
-        """How the body is encoded, if it was said."""
+        """How the body is encoded, if the sender said so."""
         return self._taken.row.codec
 
     @property
     def trigger(self) -> str | None:
-        """Which firing of a schedule it is, as JSON; None for other messages."""
+        """The schedule's firing that sent the message, as JSON; None for other messages."""
         return self._taken.row.trigger
 
     @property
     def due(self) -> datetime:
-        """When it was due first, in UTC."""
+        """When the message was due first, in UTC."""
         return to_datetime(ids.time_us(self._taken.row.id) // 1000)
 
     @property
     def sent_at(self) -> datetime:
-        """When it was sent, in UTC, by the cluster's clock."""
+        """When the message was sent, in UTC, by cluster time."""
         return to_datetime(self._taken.row.sent_at)
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is, from 1. A claim whose consumer died before it began counts as well."""
+        """The number of this delivery, from 1. A claim whose consumer died before it handled the message
+        counts.
+        """
         return self._taken.lease.attempt
 
     @property
     def suspect(self) -> bool:
-        """Whether its last holder let it expire, and may have been killed by it: it comes alone."""
+        """Whether the last holder let the message expire, so that the message may have killed it. It comes
+        alone.
+        """
         return self._taken.lease.suspect
 
     @property
     def lease(self) -> Lease:
-        """Used inside: what it is held by, together with those that it was received with."""
+        """Used inside: the lease that the message shares with others of its claim."""
         return self._taken.lease
 
     @property
     def is_held(self) -> bool:
-        """Whether, as far as this process knows, it is still held: neither settled nor lost."""
+        """Whether the message is still held as far as this process knows: neither settled nor lost."""
         lease = self._taken.lease
         return not lease.lost and self._taken.row.id in lease.outstanding
 
     @property
     def fence(self) -> int:
-        """A fencing token: of two claims on one wide row, the later has the higher one."""
+        """A fencing token: of two deliveries of a message, the later one has the higher token."""
         return self._taken.lease.fence
 
     @property
     def visible_again(self) -> datetime:
-        """When the visibility timeout passes, in UTC; moved by `extend`."""
+        """When the visibility timeout passes, in UTC. `extend` moves it."""
         return to_datetime(self._taken.lease.due_ms)
 
     def ack(self) -> None:
@@ -135,10 +139,10 @@ Messages = ReceivedMessage | Iterable[ReceivedMessage]
 
 
 def listed(messages: Messages) -> list[ReceivedMessage]:
-    """One message or several, as a list.
+    """Return one message or several as a list.
 
     Raises:
-        BadInput: something in it is not a received message.
+        BadInput: an element is not a received message.
     """
     listed = [messages] if isinstance(messages, ReceivedMessage) else messages
     if not isinstance(listed, Iterable):

@@ -1,4 +1,4 @@
-"""A consumer's looks at its queue: from which wide rows it claims, and what it keeps between two claims."""
+"""A consumer's polls: choose the wide rows to claim from, and keep state between two claims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from cqueue.bell import Bell
-from cqueue.catalog import PAUSED, Catalog, Entry
+from cqueue.catalog import PAUSED, Catalog, QueueEntry
 from cqueue.claimed import ClaimedBatch
 from cqueue.consuming import Found
 from cqueue.drive.blocking import BlockingDriver
@@ -24,15 +24,15 @@ from cqueue.received import ReceivedMessage
 from cqueue.settler import Settler
 from cqueue.store.operations import WideRow
 
-SHUT = SuspectGate(shut=True)
-"""One that may have killed its holder is never claimed ahead, as it is to be started at once."""
+NO_SUSPECTS = SuspectGate(shut=True)
+"""The gate of prefetches, which lets no suspect through: a suspect has to be handled at once."""
 
 
 class Receiver:
-    """Claims messages of one queue; one thread at a time.
+    """Claims messages of one queue. One thread at a time may use it.
 
-    gate: lets one message at a time through that may have killed its holder.
-    wake: called as well when this consumer is told of a message.
+    gate: lets one suspect at a time through, a message that may have killed its holder.
+    wake: called as well when a hint reaches this consumer.
     """
 
     def __init__(
@@ -45,38 +45,40 @@ class Receiver:
         gate: SuspectGate,
         wake: Callable[[], None] | None = None,
     ) -> None:
-        self._entry: Callable[[], Entry] = partial(catalog.entry, settler.name)
+        self._entry: Callable[[], QueueEntry] = partial(catalog.entry, settler.name)
         self._driver = driver
         self._bell = bell
         self._settler = settler
         self._gate = gate
-        self.sleeper = bell.join(wake)
+        self.inbox = bell.join(wake)
         self._poll: Poll | None = None
-        self._deletions = 0  # purges that are known of
-        self._alone = False  # the last receive looked for what is never claimed ahead
-        self._left = False
+        self._deletions = 0  # the bell's count at the last poll
+        self._sought_suspect = False  # the last receive looked for a suspect
+        self._closed = False
         self.last = Found()
         self.visibility_s = 0.0
 
     @property
     def is_paused(self) -> bool:
-        """Whether the queue gives nothing."""
+        """Whether the queue is paused."""
         return self._entry().row.state == PAUSED
 
     def look(self, want: int, *, stay: bool, ahead: bool = False) -> list[ReceivedMessage]:
-        """One look at everything that may have work, until something is found.
+        """Poll once: claim from the wide rows that may have work, until one gives messages.
 
-        stay: keep the lock of a wide row that has more. ahead: what is found is handled later, so it takes no
-        suspects.
+        Args:
+            want: messages to return, at most.
+            stay: keep the lock of a wide row that has more messages.
+            ahead: the messages are prefetched, so no suspect is claimed.
         """
         entry = self._entry()
         poll, run = self._polling(entry), self._driver.run
-        poll.gate, self.visibility_s = SHUT if ahead else self._gate, entry.spec.visibility_ms / 1000
+        poll.gate, self.visibility_s = NO_SUSPECTS if ahead else self._gate, entry.spec.visibility_ms / 1000
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
         self.last = self.last._replace(told=False)
-        run(poll.begin(entry.spec, self._hints(poll), self.sleeper.share))
+        run(poll.begin(entry.spec, self._hints(poll), self.inbox.share))
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             if messages := self._accept(claimed, entry.spec):
                 self.last = Found(told=claimed.reason is Reason.HINT, more=poll.has_work)
@@ -85,7 +87,7 @@ class Receiver:
         return []
 
     def look_at(self, wide_row: WideRow, priorities: frozenset[int], want: int) -> list[ReceivedMessage]:
-        """Messages of one wide row that is known to have some; nothing is searched for."""
+        """Claim from one wide row that is known to have messages, without a search."""
         entry = self._entry()
         if entry.row.state == PAUSED:
             return []
@@ -93,23 +95,24 @@ class Receiver:
         try:
             claimed = self._driver.run(claim(view, entry.spec, self._gate, want, stay=False))
         finally:
-            with suppress(CqueueError):  # of a claim that has failed
+            with suppress(CqueueError):  # the claim may have failed
                 self._driver.run(unlock(view))
         return self._accept(claimed, entry.spec)
 
-    # ── what is never claimed ahead ──
+    # ── suspects ──
 
     def is_suspects_turn(self) -> bool:
-        """Whether to look for a suspect now: one is known, none is held, and the last look was for others.
+        """Decide whether to look for a suspect now: one is known, none is held, and the last look was for
+        others.
 
-        So a suspect does not wait until nothing else comes, and others come as well.
+        So suspects and other messages take turns.
         """
         poll = self._poll
-        self._alone = not self._alone and poll is not None and poll.knows_suspects
-        return self._alone and not self._gate.busy(self._now_ms())
+        self._sought_suspect = not self._sought_suspect and poll is not None and poll.knows_suspects
+        return self._sought_suspect and not self._gate.busy(self._now_ms())
 
     def look_for_suspect(self, want: int) -> list[ReceivedMessage]:
-        """A suspect, which comes alone; where it is gone, up to `want` others."""
+        """Claim a suspect, which comes alone. If it is gone, claim up to `want` other messages."""
         entry, poll = self._entry(), self._poll
         if poll is None or not poll.is_of(entry.row, entry.spec) or entry.row.state == PAUSED:
             return []
@@ -118,15 +121,15 @@ class Receiver:
     # ── inside ──
 
     def _hints(self, poll: Poll) -> list[Hint]:
-        """Where this consumer was told to look since it was last asked."""
-        told, deletions = self.sleeper.told, self._bell.deletions
+        """Return the hints since the last poll."""
+        hints, deletions = self.inbox.hints, self._bell.deletions
         if deletions != self._deletions:
             self._deletions = deletions
             poll.distrust()
-        return [told.popleft() for _ in range(len(told))]
+        return [hints.popleft() for _ in range(len(hints))]
 
-    def _polling(self, entry: Entry) -> Poll:
-        """The search in the queue's present incarnation."""
+    def _polling(self, entry: QueueEntry) -> Poll:
+        """Return the poll of the queue's present incarnation; a new one if the queue was made again."""
         if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
             self._poll = Poll(entry.row, entry.spec, self._gate)
             self._poll.finished = self._settler.finished
@@ -134,7 +137,7 @@ class Receiver:
         return self._poll
 
     def _accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
-        """The messages that a claim gave; what is not to be delivered is settled."""
+        """Return the messages of a claim that are to be delivered; settle the others."""
         return ClaimedBatch(claimed, spec, self._driver, self._settler).accept()
 
     def _now_ms(self) -> int:
@@ -144,11 +147,11 @@ class Receiver:
             return 0
 
     def close(self, *, give_back: bool) -> None:
-        """Let go of wide rows, give back what is held (or leave it to its timeout), and free slots."""
-        if self._left:
+        """Release locks, give back held messages (or leave them to their timeout), and free slots."""
+        if self._closed:
             return
-        self._left = True
-        self._bell.leave(self.sleeper)
+        self._closed = True
+        self._bell.leave(self.inbox)
         poll = self._poll
         with suppress(CqueueError):
             if poll is not None:

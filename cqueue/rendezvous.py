@@ -1,6 +1,6 @@
-"""Rendezvous hashing: who of several is first for a thing, computed alike by all, so that nobody has to lead.
+"""Rendezvous hashing: all members compute alike which of them owns an item, so that no leader is needed.
 
-When one comes or goes, only what is its own changes hands.
+When a member joins or leaves, only the items that it owns change their owner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 
 def thing(name: str, place: bytes) -> bytes:
-    """A place in something that has a name, for `Names.first`."""
+    """Encode an item for `Names`: a place inside something with a name."""
     return name.encode() + b"\0" + place
 
 
@@ -21,7 +21,7 @@ _names: dict[int, str] = {}
 
 
 def own_name() -> str:
-    """The name of this process among others; a process id alone comes again, in containers at every start."""
+    """Return a unique name of this process. A process id alone is reused; in containers, at every start."""
     pid = os.getpid()
     if pid not in _names:
         _names[pid] = f"{socket.gethostname()}-{pid}-{secrets.token_hex(3)}"
@@ -29,16 +29,16 @@ def own_name() -> str:
 
 
 class Names:
-    """Several names, of which there is at least one when they are asked."""
+    """The names of the members, at least one."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._keys = [(name, blake2b(name.encode(), digest_size=32).digest()) for name in names]
 
     def first(self, thing: bytes) -> str:
-        """The name with the highest hash of itself and the thing."""
+        """Return the owner of an item: the name with the highest hash of itself and the item."""
         return self.ranked(thing)[0]
 
     def ranked(self, thing: bytes) -> list[str]:
-        """All names, by the hash of each and the thing, the highest first."""
+        """Return all names in the order in which they would own an item: by descending hash."""
         hashes = [(blake2b(thing, digest_size=8, key=key).digest(), name) for name, key in self._keys]
         return [name for _, name in sorted(hashes, reverse=True)]

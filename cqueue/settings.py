@@ -1,10 +1,11 @@
-"""Where the cluster is and how to talk to it.
+"""Connection settings: where the cluster is, and how to talk to it.
 
-Four sources are merged key by key: an explicit URL, the environment, `cqueue.toml`, defaults. The URL is
-one key among the others: the most explicit one replaces a less explicit one whole, so that a password that
-stands in the URL of one cluster is never sent to another.
+Four sources are merged key by key: an explicit URL, the environment, `cqueue.toml`, and defaults. The URL is
+one key among the others. The most explicit URL replaces the others whole, so that the password in the URL of
+one cluster is never sent to another cluster.
 
-A URL may hold a password. No error and no repr of this module quotes any part of a URL that could be one.
+A URL may hold a password. No error and no repr of this module quotes a part of a URL that could be a
+password.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ DEFAULT_KEYSPACE: Final = "cqueue"
 DEFAULT_REQUEST_TIMEOUT_S: Final = 10.0
 DEFAULT_CONNECT_TIMEOUT_S: Final = 5.0
 MAX_TIMEOUT_S: Final = 3600.0
+"""Upper bound of both timeouts in seconds. A larger number is most likely a mistake of units."""
 MAX_PORT: Final = 65_535
 CONFIG_FILE: Final = "cqueue.toml"
 ENV_PREFIX: Final = "CQUEUE_"
@@ -61,15 +63,17 @@ FILE_KEYS: Final = ("url", "username", "password", *URL_KEYS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything needed to connect; made by `load`, valid as a whole.
+    """All settings of a connection. `load` makes them; they are valid as a whole.
 
     Attributes:
-        scheme: `cassandra`, or `memory` for the in-memory twin (then only `keyspace`, its name, counts).
+        scheme: `cassandra`, or `memory` for the in-memory twin, which uses only `keyspace`, as its name.
         hosts: contact points as (host, port).
         keyspace: the keyspace, or the name of the in-memory store ("" is a private one).
+        username: user name; None to connect without a login.
+        password: password of that user.
         local_dc: data centre that this client works in.
-        consistency: of plain reads and writes; follows from `serial_consistency`.
-        serial_consistency: of conditional mutations; one for a whole deployment.
+        consistency: level of plain reads and writes; follows from `serial_consistency`.
+        serial_consistency: level of conditional mutations; the same for a whole deployment.
         request_timeout_s: seconds that one request may take.
         connect_timeout_s: seconds that opening one connection may take.
         tls: whether connections are encrypted.
@@ -123,12 +127,12 @@ class Settings:
 
     @property
     def address(self) -> str:
-        """The cluster and keyspace as text for messages: no credentials, no options."""
+        """The cluster and keyspace as text for messages, without credentials and options."""
         hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.hosts)
         return f"{self.scheme}://{hosts}/{self.keyspace}" if hosts else f"{self.scheme}://{self.keyspace}"
 
     def with_keyspace(self, keyspace: str) -> Settings:
-        """The same cluster, another keyspace."""
+        """Return the settings with another keyspace of the same cluster."""
         return replace(self, keyspace=keyspace)
 
 
@@ -138,12 +142,12 @@ def load(
     environ: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> Settings:
-    """Settings from `url`, the environment and `cqueue.toml`, in this order of precedence.
+    """Load settings from `url`, the environment and `cqueue.toml`, in this order of precedence.
 
     Args:
-        url: an explicit URL; None or "" leaves it to the other sources.
-        environ: instead of `os.environ`. Empty variables count as unset.
-        directory: where to look for `cqueue.toml`; the working directory when None.
+        url: an explicit URL; with None or "" the other sources decide.
+        environ: environment variables, instead of `os.environ`. Empty variables count as unset.
+        directory: directory of `cqueue.toml`; None is the working directory.
 
     Raises:
         ConfigError: a value is malformed, unknown, or does not fit another one.
@@ -160,16 +164,16 @@ def load(
 
 
 def is_given(*, environ: Mapping[str, str] | None = None, directory: Path | None = None) -> bool:
-    """Whether the environment or a file says anything about where the cluster is or how to talk to it."""
+    """Return whether the environment or a file gives any setting."""
     env = os.environ if environ is None else environ
     names = (ENV_PREFIX + key.upper() for key in (*FILE_KEYS, "config"))
     return any(map(env.get, names)) or ((directory or Path.cwd()) / CONFIG_FILE).exists()
 
 
 def _merge(*layers: Mapping[str, str]) -> tuple[ParsedUrl, dict[str, str]]:
-    """The first layer's URL, and one value per key from the first layer that has it.
+    """Return the first URL among the layers, and for each key the value of the first layer that has it.
 
-    Within a layer a key of its own beats the URL's; a URL counts at the rank of its layer.
+    The options in a URL rank below the other keys of the URL's layer, and above all later layers.
     """
     address: ParsedUrl | None = None
     merged: dict[str, str] = {}
@@ -211,7 +215,7 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
 
 
 def _consistencies(values: Mapping[str, str]) -> tuple[SerialConsistency, Consistency]:
-    """Both levels; the one that is not given follows from the other."""
+    """Return both consistency levels. A level that is not given follows from the other one."""
     plain = _choice("consistency", values, tuple(CONSISTENCY_OF.values()))
     serial = _choice("serial_consistency", values, tuple(CONSISTENCY_OF))
     if serial is None:
@@ -274,7 +278,7 @@ def _notify_host(values: Mapping[str, str]) -> str | None:
 
 
 def _ports(key: str, values: Mapping[str, str]) -> tuple[int, int]:
-    """A port, or the first and the last of several."""
+    """Parse `notify_port`: one port, or the first and the last of a range."""
     text = values.get(key, "0")
     found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text, re.ASCII)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
@@ -292,7 +296,9 @@ def _check_keyspace(name: str) -> None:
 
 
 def _read_file(env: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """The `[cqueue]` table of `$CQUEUE_CONFIG`, which must exist, or of `cqueue.toml`, which may."""
+    """Read the `[cqueue]` table of `$CQUEUE_CONFIG`, which must exist, or of `cqueue.toml`, which need
+    not.
+    """
     named = env.get(ENV_PREFIX + "CONFIG")
     path = Path(named) if named else directory / CONFIG_FILE
     try:

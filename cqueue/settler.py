@@ -1,4 +1,4 @@
-"""What one consumer holds, and what its holder says about it: ack, nack, snooze, extend, dead."""
+"""The leases that one consumer holds, and the calls that settle them: ack, nack, snooze, extend, dead."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from cqueue.received import Messages, listed
 
 T = TypeVar("T")
 
-STRIPES = 16
+LOCKS = 16
+"""Locks that changes of leases are spread over: enough for a few dozen threads that settle at once."""
 MAX_LEASES = 10_000
+"""Leases at which finished and lost ones are forgotten, so that memory stays bounded."""
 
 
 class Settler:
-    """Settles the messages of one consumer, and knows its leases. Thread-safe.
+    """Settles the messages of one consumer, and keeps its leases. Thread-safe.
 
-    finished: leases whose messages are all acked: their slots can be freed.
+    finished: leases whose messages are all acked, so that the next claim can free their slots.
     """
 
     def __init__(
@@ -48,39 +50,41 @@ class Settler:
         self._catalog = catalog
         self._driver = driver
         self._executor = executor
-        self._stripes = [Lock() for _ in range(STRIPES)]
+        self._locks = [Lock() for _ in range(LOCKS)]
         self._leases: set[Lease] = set()
         self.finished: deque[Lease] = deque()
         self._shared = acks.Shared()
 
-    # ── what it holds ──
+    # ── leases ──
 
     def hold(self, taken: Iterable[Taken]) -> None:
-        """Know the leases of what a claim gave."""
+        """Remember the leases of the messages of a claim."""
         if len(self._leases) > MAX_LEASES:
             self._leases = {lease for lease in list(self._leases) if lease.is_held}
         self._leases.update({one.lease for one in taken})
 
     def give_back_all(self, now_ms: int) -> None:
-        """Nack all that is not settled; should that fail, its timeout gives it back."""
+        """Nack all unsettled messages. If that fails, their timeout gives them back."""
         for lease in list(self._leases):
             if lease.is_held and lease.due_ms > now_ms:
-                with suppress(CqueueError), self._stripe(lease):
+                with suppress(CqueueError), self._lock_of(lease):
                     self._driver.run(acks.nack(lease, lease.outstanding, 0, self._shared))
 
     def _settled(self, lease: Lease) -> None:
-        """A lease of which nothing is outstanding: its slot can be freed."""
+        """Mark a lease whose messages are all settled, so that its slot can be freed."""
         self._leases.discard(lease)
         self.finished.append(lease)
 
-    def _stripe(self, lease: Lease) -> Lock:
-        """Changes of one lease come one after the other, so that its revision is known."""
-        return self._stripes[hash(lease) % STRIPES]
+    def _lock_of(self, lease: Lease) -> Lock:
+        """Return the lock of a lease. Changes of a lease must not overlap: each needs the revision of the
+        last.
+        """
+        return self._locks[hash(lease) % LOCKS]
 
-    # ── what is not to be delivered ──
+    # ── messages that are not delivered ──
 
     def drop(self, expired: Sequence[Taken]) -> None:
-        """Delete messages whose own time to live is over; should that fail, the next taker does it."""
+        """Delete messages whose ttl is over. If that fails, the next claim of them does it."""
         if not expired:
             return
         with suppress(NotDone, OutcomeUnknown):
@@ -88,20 +92,23 @@ class Settler:
                 self._settled(lease)
 
     def release(self, leases: Iterable[Lease]) -> None:
-        """Give back messages that nobody saw: no attempt used. Should that fail, their timeout does it."""
+        """Give back messages that were not delivered, without using an attempt. Else their timeout does
+        so.
+        """
         for lease in leases:
-            with suppress(NotDone, OutcomeUnknown, LeaseLost), self._stripe(lease):
+            with suppress(NotDone, OutcomeUnknown, LeaseLost), self._lock_of(lease):
                 self._driver.run(acks.release(lease))
 
-    def put_off(self, unseen: Sequence[Taken], delay_ms: int) -> None:
-        """Give back messages that cannot be read now; no attempt used. Should that fail, as for `release`."""
+    def snooze_unread(self, unseen: Sequence[Taken], delay_ms: int) -> None:
+        """Snooze messages that cannot be read now, without using an attempt. Else their timeout does so."""
         with suppress(NotDone, OutcomeUnknown, LeaseLost):
             self._give_back(unseen, delay_ms, count=False)
 
     def bury(self, taken: Taken, spec: QueueSpec, reason: str) -> bool:
-        """Dead-letter what cannot be delivered; should that fail, the next taker does it, and it is False.
+        """Bury a message that cannot be delivered. Return False if Cassandra failed; the next claim then
+        buries it.
 
-        Whatever the error, messages claimed beside it are delivered all the same.
+        An error must not keep the messages claimed beside it from being delivered, so none is raised.
         """
         try:
             self._bury(taken, spec, reason)
@@ -120,7 +127,7 @@ class Settler:
         for lease in self._driver.run(bury(spec, dead, taken, why)):
             self._settled(lease)
 
-    # ── what a holder says ──
+    # ── calls of the holder ──
 
     def ack(self, messages: Messages) -> None:
         """See `Consumer.ack`."""
@@ -154,22 +161,22 @@ class Settler:
             by_lease.setdefault(one.lease, []).append(one.row.id)
 
         def give_back(lease: Lease) -> None:
-            with self._stripe(lease):
+            with self._lock_of(lease):
                 self._driver.run(acks.nack(lease, by_lease[lease], delay_ms, self._shared, count=count))
                 if not lease.is_held:
                     self._leases.discard(lease)
 
-        _each(by_lease, give_back)
+        _call_for_each(by_lease, give_back)
 
     def extend(self, messages: Messages, duration: timedelta) -> None:
         """See `Consumer.extend`."""
         check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
 
         def extend(lease: Lease) -> None:
-            with self._stripe(lease):
+            with self._lock_of(lease):
                 self._driver.run(acks.extend(lease, to_ms(duration)))
 
-        _each({one.lease for one in _taken(messages)}, extend)
+        _call_for_each({one.lease for one in _taken(messages)}, extend)
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""
@@ -180,14 +187,14 @@ class Settler:
             raise BadInput(f"reason is {reason!r}; it takes text")
 
         def bury_one(taken: Taken) -> None:
-            with self._stripe(taken.lease):
+            with self._lock_of(taken.lease):
                 self._bury(taken, spec, reason, headers)
 
-        _each(_taken(messages), bury_one)
+        _call_for_each(_taken(messages), bury_one)
 
 
 def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """As much of `more` as fits beside `own` into the limits of headers; of each text the end."""
+    """Return as much of `more` as fits beside `own` into the limits of headers. Long texts keep their end."""
     left = MAX_HEADERS_BYTES - sum(len(name.encode()) + len(text.encode()) for name, text in own.items())
     fits: dict[str, str] = {}
     for name, text in list(more.items())[: max(0, MAX_HEADERS - len(own))]:
@@ -204,8 +211,8 @@ def _taken(messages: Messages) -> list[Taken]:
     return [message._taken for message in listed(messages)]  # noqa: SLF001
 
 
-def _each(items: Iterable[T], call: Callable[[T], None]) -> None:
-    """Call for all of them; then raise the first error, if there was one."""
+def _call_for_each(items: Iterable[T], call: Callable[[T], None]) -> None:
+    """Call for each item, even after an error. Then raise the first error, if any."""
     failure: CqueueError | None = None
     for item in items:
         try:

@@ -1,4 +1,4 @@
-"""What sending to a queue and appending to a log are to callers: entries that fail one by one, and ids."""
+"""Shared by sending to queues and appending to logs: results in which each entry has an id or an error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Checked = TypeVar("Checked")
 R = TypeVar("R")
 
 Failed = list[tuple[int, CqueueError]]
-"""The index and the error of each entry that is not stored, or may not be."""
+"""(index, error) of each entry that is not stored, or may not be stored."""
 
 
 class Result(Generic[P, Id]):
-    """What became of entries that were stored together. ids_of: the ids of a part's rows."""
+    """The result of storing entries together. ids_of: returns the ids of a part's rows, in order."""
 
     def __init__(self, size: int, parts: list[P], failed: Failed, ids_of: Callable[[P], list[Id]]) -> None:
         self._size = size
@@ -34,7 +34,7 @@ class Result(Generic[P, Id]):
 
     @cached_property
     def ids(self) -> list[Id | None]:
-        """Ids in the order of the entries; None for one that failed."""
+        """The id of each entry, in order; None for an entry that failed."""
         found: list[Id | None] = [None] * self._size
         for part in self._parts:
             if part.error is None:
@@ -44,14 +44,14 @@ class Result(Generic[P, Id]):
 
 
 class States(Generic[S]):
-    """States of writers, one for each call under way: concurrent calls must not share ids or turns."""
+    """A pool of writer states, one for each concurrent call: calls must not share ids or shards' turns."""
 
     def __init__(self, make: Callable[[int], S]) -> None:
         self._make = make
         self._free: list[S] = []
 
     def run(self, act: Callable[[S], R]) -> R:
-        """Act with a state of one's own."""
+        """Call `act` with a state that no other call uses meanwhile."""
         try:
             state = self._free.pop()
         except IndexError:
@@ -63,10 +63,11 @@ class States(Generic[S]):
 
 
 def listed(entries: Iterable[Any], kind: type, call: str) -> list[Any]:
-    """The entries of a call as a list.
+    """Return the entries of a call as a list. kind: their class; call: the method's name, for errors.
 
     Raises:
-        BatchTooLarge, BadInput: there are too many, or it is one.
+        BatchTooLarge: there are more than 10,000 entries.
+        BadInput: a single entry was given, or no iterable.
     """
     if isinstance(entries, kind) or not isinstance(entries, Iterable):
         plural = f"{kind.__name__.lower()}s"
@@ -80,7 +81,7 @@ def listed(entries: Iterable[Any], kind: type, call: str) -> list[Any]:
 def checked(
     entries: Sequence[Entry], check: Callable[[Entry], Checked]
 ) -> tuple[list[Checked], list[int], Failed]:
-    """Entries within all limits, their places, and what is wrong with the others."""
+    """Check entries. Return the checked ones, their indexes, and the errors of the others."""
     good: list[Checked] = []
     places: list[int] = []
     failed: Failed = []
@@ -94,7 +95,7 @@ def checked(
 
 
 def failures(part: Part, ids: Sequence[Any], unknown: type[SendUnknown | AppendUnknown], what: str) -> Failed:
-    """The part's error for each of its entries: an unknown outcome with the id that may be stored."""
+    """Return the part's error for each of its entries; an unknown outcome names the id that may be stored."""
     error = part.error
     if error is None or isinstance(error, NotDone):
         return [(index, error) for index in part.indexes if error is not None]

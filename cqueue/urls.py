@@ -1,7 +1,8 @@
-"""Reading `cassandra://` and `memory://` URLs.
+"""Parse `cassandra://` and `memory://` URLs.
 
-`urllib.parse` knows one host a URL; contact points are several. And a URL holds a password, so this parser
-refuses a text in which a password could be taken for something else *before* it quotes any part of it.
+`urllib.parse` allows one host in a URL, but there are several contact points. And a URL may hold a password:
+this parser refuses a text in which a password could be mistaken for another part, *before* it quotes any
+part.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FORM: Final = "cassandra://[user:password@]host[:port][,host2[:port]]/keyspace[?
 
 @dataclass(frozen=True, slots=True)
 class ParsedUrl:
-    """The parts of a URL. `options` holds its query, and `username` and `password` if it has them."""
+    """The parts of a URL. options: its query, and `username` and `password` if the URL has them."""
 
     scheme: str
     hosts: tuple[tuple[str, int], ...]
@@ -30,14 +31,14 @@ class ParsedUrl:
 
 
 def parse_url(url: str, known: Iterable[str]) -> ParsedUrl:
-    """Take a URL apart.
+    """Parse a URL.
 
     Args:
         url: the text.
-        known: names that its query may hold.
+        known: option names that its query may hold.
 
     Raises:
-        ConfigError: it is malformed, or its query holds an unknown name. No credentials are quoted.
+        ConfigError: the URL is malformed, or its query has an unknown name. No credentials are quoted.
     """
     scheme, rest = _scheme(url.strip())
     rest, _, query = rest.partition("?")
@@ -50,7 +51,7 @@ def parse_url(url: str, known: Iterable[str]) -> ParsedUrl:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """` Did you mean …?`, or the list of what there is when nothing is near."""
+    """Return ` Did you mean …?` with the nearest known name, or the list of names if none is near."""
     names = tuple(known)
     near = difflib.get_close_matches(word, names, n=1)
     return f" Did you mean {near[0]}?" if near else f" There are: {', '.join(names)}."
@@ -70,7 +71,7 @@ def _scheme(url: str) -> tuple[str, str]:
 
 
 def _split_authority(rest: str) -> tuple[str, str, str]:
-    """Up to the first `/` or `?`, that character, what follows."""
+    """Split at the first `/` or `?`: the text before it, the character, the text after it."""
     for index, char in enumerate(rest):
         if char in "/?":
             return rest[:index], char, rest[index + 1 :]
@@ -88,7 +89,7 @@ def _hosts(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _host(text: str) -> tuple[str, int]:
-    """`host`, `host:port`, `[v6]` or `[v6]:port`."""
+    """Parse `host`, `host:port`, `[v6]` or `[v6]:port`."""
     if text.startswith("["):
         name, closed, port = text[1:].partition("]")
         valid = bool(closed) and (not port or port.startswith(":"))

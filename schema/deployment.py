@@ -161,7 +161,7 @@ def deployment_of(row: Any) -> Deployment:
 def _check_row(keyspace: str, row: Any) -> None:
     """Check the row's values: no client may guess what all must agree on."""
     values = (getattr(row, name, None) for name in decode.DEPLOYMENT)
-    reason = decode.wrong(tuple(values), decode.DEPLOYMENT)
+    reason = decode.fault(tuple(values), decode.DEPLOYMENT)
     if reason:
         raise SchemaMismatch(
             f"Keyspace {keyspace}: the row of table deployment cannot be read: {reason}. "

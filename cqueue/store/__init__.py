@@ -1,1 +1,1 @@
-"""The storage seam, and what stands behind it: Cassandra, and a twin in memory."""
+"""The storage seam, and its two implementations: Apache Cassandra, and an in-memory twin for tests."""

@@ -1,7 +1,7 @@
-"""The storage seam on Apache Cassandra: which statements make up each operation.
+"""The storage seam on Apache Cassandra: which CQL statements make up each operation.
 
-Nothing is decided here and nothing is repeated: a failure is translated (cqueue.store.outcome) and handed up
-to the protocol, which knows whether doing it again is harmless.
+The store takes no decisions and repeats nothing. It translates a failure (cqueue.store.outcome) and raises it
+to the protocol, which knows whether a repetition is harmless.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
-from cqueue.store.ranges import Density, Take, first_of, ranged
+from cqueue.store.ranges import DecodeRows, Density, joined_items, ranged
 from cqueue.store.requests import (
     Answer,
-    Later,
+    ManyRequests,
     Request,
     Requests,
     Steps,
     Window,
     collected,
-    settle,
-    start,
+    result_or_error,
+    sent_or_error,
 )
 from cqueue.store.sender import Sender, Starters, applied, nothing
 from cqueue.store.statements import Kind
@@ -43,31 +43,38 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 BODY_BYTES_IN_FLIGHT: Final = 4 << 20
-"""Bodies on their way at one time; a node with a small heap refuses 13 MiB."""
+"""Bytes of bodies that one operation has on their way at a time. A node with a small heap refuses 13 MiB."""
 BODY_BYTES_A_WRITE: Final = 512 << 10
-"""Bodies written in one batch, at least one."""
+"""Bytes of bodies in one batch; a single body may exceed it. Far below Cassandra's limit for a mutation."""
 BODY_BYTES_A_READ: Final = 4 << 20
+"""Bytes of bodies that one read asks for, as far as their sizes are known."""
 LARGEST_BODY: Final = 1 << 20
+"""Bytes assumed for a body of unknown size: the largest that a message may have."""
 BODIES_AT_ONCE: Final = 500
+"""Number of bodies in one read or write, at most, however small they are."""
 BODY_READS_IN_FLIGHT: Final = 4
+"""Reads of bodies that one operation has under way at a time: 16 MiB at most."""
 REAPED_AT_ONCE: Final = 500
+"""Empty packs that one read deletes, at most; the next read deletes the rest."""
 PACKS_AT_ONCE: Final = 64
-"""Rows of one read by ids; each may have 32 KiB, for one message that is asked for."""
+"""Rows in one read by ids where packs are among them: 2 MiB at most, as a pack has up to 32 KiB."""
 FEW_ROWS: Final = 4
-"""Of the first such read, where a few messages are wanted; each further one asks for four times as many."""
+"""Rows in the first read by ids where only a few live messages are wanted. Each further read asks for four
+times as many, so that a long list of acked messages is passed quickly."""
 SINGLES_AT_ONCE: Final = 250
-"""The same where the first few of many single messages are asked for."""
+"""Rows in one read by ids where all of them are single messages and only a few are wanted."""
 PACK_READS_IN_FLIGHT: Final = 2
+"""Reads by ids that one operation has under way at a time."""
 
 
 class CassandraStore(Sender):
-    """A `Store` on an open session, which stays the caller's until `close`.
+    """A `Store` on an open session. `close` closes the session.
 
     Args:
-        session: with the deployment's keyspace selected. It is changed in one respect: timeuuid columns come
-            back as integers (cqueue.store.driver).
+        session: a session with the deployment's keyspace selected. From now on its timeuuid columns come back
+            as integers (cqueue.store.driver).
         serial_consistency: of conditional mutations and serial reads; the deployment's.
-        consistency: of everything else; follows from `serial_consistency`.
+        consistency: of plain reads and writes; follows from `serial_consistency` by default.
     """
 
     def __init__(
@@ -112,20 +119,20 @@ class CassandraStore(Sender):
         """Run one store operation.
 
         Raises:
-            NotDone: it had no effect (Unavailable: trying again may help).
-            OutcomeUnknown: it may have had one, now or later.
+            NotDone: the operation had no effect (Unavailable: trying again may help).
+            OutcomeUnknown: the operation may take effect, now or later.
             SchemaMismatch: a table is missing, or has other columns.
         """
         return self._starters[type(operation)](operation).result()
 
     def together(self, operations: tuple[ops.Operation[Any], ...]) -> list[Any]:
-        """Run several side by side; in order, each one's result or its error."""
-        started = [start(partial(self._starters[type(one)], one)) for one in operations]
-        return [settle(one) for one in started]
+        """Run operations side by side. Return, in order, the result or the error of each."""
+        started = [sent_or_error(partial(self._starters[type(one)], one)) for one in operations]
+        return [result_or_error(one) for one in started]
 
     @property
     def request_timeout_s(self) -> float:
-        """What one request may take."""
+        """Seconds that one request may take."""
         return self._requests.profile.request_timeout  # type: ignore[no-any-return]
 
     def sample_time_us(self) -> list[tuple[int, int]]:
@@ -170,33 +177,34 @@ class CassandraStore(Sender):
                 yield packs.last_in(row[0])
 
     def _set_aside(self, wide_row: ops.WideRow, place: tuple[int, int, int], reason: str) -> None:
-        """Report a row of `messages` that cannot be read. place: its kind, priority and id."""
+        """Report a row of `messages` that cannot be read. place: (kind, priority, id) of the row."""
         self.quarantine.report(Damage(MESSAGES, wide_row.queue, (*wide_row, *place), reason))
 
     def _reap(self, op: ops.ReadIds | ops.ReadSlice, rows: list[int]) -> None:
-        """Delete rows whose messages were all deleted by several, none of whom knew of the others.
+        """Delete packs without a live message.
 
-        Nobody waits for it: where it fails the next reader does it.
+        Such a row remains when several clients deleted parts of it, each unaware of the others. Nobody waits
+        for this deletion: if it fails, the next reader deletes the row.
         """
         if rows:
             rows = rows[:REAPED_AT_ONCE]
             values = (_delete_us(rows), *op.wide_row, op.priority, rows)
-            start(lambda: self._requests.send(cql.DELETE_MESSAGES, values, nothing))
+            sent_or_error(lambda: self._requests.send(cql.DELETE_MESSAGES, values, nothing))
 
     def _ranged(
         self,
         statement: cql.Statement,
         op: ops.ReadSlice | ops.ReadIds,
-        take: Take[Item],
+        take: DecodeRows[Item],
         make: Callable[[list[Item], int, tuple[int, ...]], T],
-    ) -> Later[T]:
+    ) -> ManyRequests[T]:
         def send(after: int, rows: int) -> Request[Answer]:
             return self._requests.send(statement, (*op.wide_row, op.priority, after, op.upto, rows), _whole)
 
         def steps() -> Steps[T]:
             return make(*(yield from ranged(op, send, self._density, take)))
 
-        return Later(steps())
+        return ManyRequests(steps())
 
     def _read_messages(self, op: ops.ReadMessages) -> Pending[list[ops.MessageRow]]:
         wanted = set(op.ids)
@@ -216,7 +224,7 @@ class CassandraStore(Sender):
         most = PACKS_AT_ONCE if packed else SINGLES_AT_ONCE
         parts = _parts(len(row_ids), most, first=FEW_ROWS if op.limit else most)
         jobs = [(1, partial(send, start_, end)) for start_, end in parts]
-        return Later(first_of(jobs, PACK_READS_IN_FLIGHT, op.limit))
+        return ManyRequests(joined_items(jobs, PACK_READS_IN_FLIGHT, op.limit))
 
     def _live(
         self,
@@ -242,7 +250,7 @@ class CassandraStore(Sender):
             for start, end, _ in _portions(sizes, BODY_BYTES_A_READ)
         )
         window = Window(jobs, BODY_READS_IN_FLIGHT)
-        return Later(
+        return ManyRequests(
             collected(window, Kind.READ, lambda parts: decode.bodies(row for part in parts for row in part))
         )
 
@@ -272,7 +280,7 @@ class CassandraStore(Sender):
         return self._requests.send_batch(Kind.WRITE, parts, deleted)
 
     def _drop_messages(self, op: ops.DropMessages) -> Request[None]:
-        rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may stand under any id
+        rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may have any id
         values = (max(op.at_us, _delete_us(rows)), *op.wide_row, op.priority, rows)
         return self._requests.send(cql.DELETE_MESSAGES, values, nothing)
 
@@ -285,7 +293,7 @@ class CassandraStore(Sender):
 
         portions = _portions([len(body) for _, body in op.bodies], BODY_BYTES_A_WRITE)
         jobs = ((size, partial(send, start, end)) for start, end, size in portions)
-        return Later(collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None))
+        return ManyRequests(collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None))
 
 
 def _level(name: str) -> int:
@@ -298,7 +306,10 @@ def _delete_us(some: Iterable[int]) -> int:
 
 
 def _parts(total: int, most: int, *, first: int) -> Iterator[tuple[int, int]]:
-    """Where parts of so many begin and end: the first of them small, each further one four times as large."""
+    """Cut `total` items into (start, end) parts: the first of size `first`, each further four times as large.
+
+    most: upper bound of a part's size.
+    """
     start, size = 0, first
     while start < total:
         yield start, min(total, start + size)
@@ -306,7 +317,7 @@ def _parts(total: int, most: int, *, first: int) -> Iterator[tuple[int, int]]:
 
 
 def _portions(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
-    """Where portions of at most so many bytes, or of one body, begin and end, and how large they are."""
+    """Cut bodies into (start, end, bytes) portions of at most `most` bytes, or of one body."""
     start = total = 0
     for at, size in enumerate(sizes):
         if at > start and (total + size > most or at - start == BODIES_AT_ONCE):

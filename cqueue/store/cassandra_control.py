@@ -1,4 +1,4 @@
-"""What is not in a wide row, from queues to listeners, in Cassandra: how each operation is sent."""
+"""Operations outside wide rows in Cassandra: registry, queues, deployment, schedules, workers, listeners."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cqueue.store.sender import Sender, Starters, change_values
 
 
 class CassandraControl(Sender):
-    """Starts the requests of all operations on what is not in a wide row."""
+    """Starts the requests of all operations on tables other than `messages` and `bodies`."""
 
     def starters(self) -> Starters:
-        """By operation."""
+        """Return, by operation type, the function that sends it."""
         write, change, one, all_ = self._write, self._change, self._one, self._all
         return {
             ops.ReadShards: lambda op: all_(

@@ -12,7 +12,7 @@ from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import Answer, Later, Request, Steps
+from cqueue.store.requests import Answer, ManyRequests, Request, Steps
 from cqueue.store.sender import Sender, Starters, change_values, nothing
 
 
@@ -20,14 +20,14 @@ class CassandraLogs(Sender):
     """Starts the requests of all log operations."""
 
     def starters(self) -> Starters:
-        """By operation."""
+        """Return, by operation type, the function that sends it."""
         write, change, one, all_ = self._write, self._change, self._one, self._all
         return {
             ops.AppendRecords: self._append,
             ops.DeleteRecords: lambda op: write(
                 cql.DELETE_RECORDS, op.at_us or max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
             ),
-            ReadRecordPage: lambda op: Later(self._read_whole(op)),
+            ReadRecordPage: lambda op: ManyRequests(self._read_whole(op)),
             ops.ReadRecordIds: lambda op: self._requests.send(
                 cql.READ_RECORD_IDS,
                 (*op.shard, op.after, op.upto, op.limit),
@@ -59,9 +59,10 @@ class CassandraLogs(Sender):
         return self._requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows, nothing)
 
     def _read_whole(self, op: ReadRecordPage) -> Steps[RecordPage]:
-        """Read records of which some may be broken, until there are as many as were asked for.
+        """Read records, and read on for each one that is damaged and left out, until `limit` are found.
 
-        A short answer says that there are no more records, so one must not be short for those left out.
+        A page below `limit` tells the caller that no more records follow, so damaged ones must not shorten
+        it.
         """
         request = self._read(op)
         yield
@@ -93,7 +94,7 @@ def _page(found: Answer) -> RecordPage:
     rows: Any = found.rows
     if isinstance(rows, bytes):
         return parse(rows)
-    reasons = [decode.wrong(row[1:], decode.RECORD) for row in rows]
+    reasons = [decode.fault(row[1:], decode.RECORD) for row in rows]
     broken = tuple(Broken(row[0], reason) for row, reason in zip(rows, reasons, strict=True) if reason)
     page = RecordPage.of(
         ops.RecordRow._make(row if row[3] is None else (*row[:3], dict(row[3]), row[4]))

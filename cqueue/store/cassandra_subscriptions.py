@@ -16,7 +16,7 @@ class CassandraSubscriptions(Sender):
     """Starts the requests of all operations on subscriptions."""
 
     def starters(self) -> Starters:
-        """By operation."""
+        """Return, by operation type, the function that sends it."""
         send, write, change = self._requests.send, self._write, self._change
         return {
             ops.ReadSubscription: lambda op: self._all(

@@ -1,4 +1,4 @@
-"""Cells as they are on the wire: a length and so many bytes; and headers, which are a map<text, text>."""
+"""Cells of Cassandra's wire format: a length of 4 bytes, then the value. Headers are a map<text, text>."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ COUNT = struct.Struct(">i")
 
 
 class Unreadable(NamedTuple):
-    """Stands for a cell that is no value of its column's type: Cassandra takes some texts that are no UTF-8.
+    """A cell that is not a valid value of its column's type: Cassandra accepts some texts that are no UTF-8.
 
-    The driver can bind it, as the bytes that it was.
+    data: the bytes of the cell. The driver can bind them again through `encode`.
     """
 
     data: bytes
@@ -23,7 +23,7 @@ class Unreadable(NamedTuple):
 
 
 def cell(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """A cell that may be null, and where the next one begins."""
+    """Return the cell at offset `at` (None for null), and the offset of the next one."""
     (size,) = COUNT.unpack_from(data, at)
     at += 4
     return (None, at) if size < 0 else (data[at : at + size], at + size)
@@ -31,33 +31,33 @@ def cell(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 UNSET_SIZE = -2
 UNSET = COUNT.pack(UNSET_SIZE)
-"""A cell of a statement that is left as it is."""
+"""The cell of a value that a statement leaves unset, so that no tombstone is written for it."""
 
 
 def of(value: bytes | None) -> bytes:
-    """A cell with this in it; None is null."""
+    """Encode a value as a cell; None becomes null."""
     return COUNT.pack(-1) if value is None else COUNT.pack(len(value)) + value
 
 
 def text(value: str | None) -> bytes:
-    """A cell with this text in it; None is left as it is."""
+    """Encode a text as a cell; None becomes unset."""
     return UNSET if value is None else of(value.encode())
 
 
 def text_map(texts: Mapping[str, str]) -> bytes:
-    """A map<text, text>."""
-    # Sorted, as Cassandra stores a frozen map: the same headers are the same bytes.
+    """Encode a map<text, text>, without a length before it."""
+    # Sorted, as Cassandra stores a frozen map: equal headers give equal bytes.
     items = sorted((key.encode(), value.encode()) for key, value in texts.items())
     return COUNT.pack(len(texts)) + b"".join(of(data) for item in items for data in item)
 
 
 def shown(data: bytes) -> str:
-    """A text as it is, and what of it is none, byte by byte."""
+    """Decode UTF-8; bytes that are no UTF-8 appear as escapes."""
     return data.decode(errors="backslashreplace")
 
 
 def pairs(data: bytes) -> Iterator[tuple[str, str]]:
-    """What `text_map` wrote."""
+    """Decode a map<text, text> that `text_map` or Cassandra wrote."""
     (count,) = COUNT.unpack_from(data)
     at = 4
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""Rows of messages and records as cells, and rows of `messages` as the values of the seam.
+"""Encode messages and records as cells, and decode the head of a wide row.
 
-An insert of 500 rows is where a producer's time goes, so its values are turned into cells here, by hand: the
-driver's own binding costs many times as much, most of it for looking up what never changes.
+A producer spends most of its time on inserts of up to 500 rows, so their values are encoded here, by hand.
+The driver's own binding costs many times as much, most of it for looking up types that never change.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from cqueue.store.operations import (
 
 _CURSOR, _LOCK, _SLOT = 0, 1, 2
 _MOST_SLOTS = 1 << 20
-"""Slot numbers lie below: nobody makes as many."""
-NOWHERE = 1 << 124
-"""A cursor beyond every id. A TimeUUID cannot hold it, so that it is never stored."""
+"""Slot numbers lie below this. A claim reuses free slots, so a higher number is damage."""
+BEYOND_ALL_IDS = 1 << 124
+"""Cursor and boundary of a damaged cursor row: beyond every id. A TimeUUID cannot hold it, so it is never
+stored."""
 _LOCK_STATES = frozenset(LockState)
 _SLOT_STATES = frozenset({SlotState.FREE, SlotState.CLAIMED, SlotState.WAITING})
 Report = Callable[[tuple[int, int, int], str], None]
-"""Takes kind, priority and id of a row that cannot be read, and why."""
+"""Called with (kind, priority, id) of a row that cannot be read, and the reason."""
 
 _smallint = struct.Struct(">h").pack
 _int = struct.Struct(">i").pack
 _bigint = struct.Struct(">q").pack
 _key = struct.Struct(">ibiQQ").pack  # the cells of priority and id
 _id = struct.Struct(">iQQ").pack
-_long = struct.Struct(">iq").pack  # a cell
+_long = struct.Struct(">iq").pack  # the cell of a bigint
 _end = struct.Struct(">ibiq").pack  # the cells of format and write timestamp
 
 
 def partition(wide_row: WideRow) -> tuple[bytes, bytes, bytes]:
-    """The values of a wide row's partition key."""
+    """Encode the partition key of a wide row."""
     return wide_row.queue.encode(), _bigint(wide_row.time_shard), _int(wide_row.shard)
 
 
 def message_cells(rows: Iterable[MessageRow]) -> list[bytes]:
-    """For each row the cells of INSERT_MESSAGE's values after the partition key, in its order."""
+    """Encode each row as the cells of INSERT_MESSAGE's values after the partition key, in order."""
     encoded: list[bytes] = []
     unset, of, text = cells.UNSET, cells.of, cells.text
     for priority, id_, body, size, headers, codec, task, key, trigger, sent_at, expires, format_ in rows:
@@ -72,7 +73,7 @@ def message_cells(rows: Iterable[MessageRow]) -> list[bytes]:
 
 
 def body_cells(bodies: Iterable[tuple[int, bytes]]) -> list[bytes]:
-    """For each (id, body) the cells of INSERT_BODY's values after the partition key, in its order."""
+    """Encode each (id, body) as the cells of INSERT_BODY's values after the partition key, in order."""
     return [
         b"".join((_id(16, *ids.halves(id_)), cells.of(body), _long(8, ids.time_us(id_))))
         for id_, body in bodies
@@ -80,12 +81,12 @@ def body_cells(bodies: Iterable[tuple[int, bytes]]) -> list[bytes]:
 
 
 def log_partition(shard: LogShard) -> tuple[bytes, bytes, bytes]:
-    """The values of a log's partition key."""
+    """Encode the partition key of a log."""
     return shard.log.encode(), _smallint(shard.partition), _bigint(shard.time_shard)
 
 
 def record_cells(op: AppendRecords) -> list[bytes]:
-    """For each record the cells of APPEND_RECORD's values after the partition key, in its order."""
+    """Encode each record as the cells of APPEND_RECORD's values after the partition key, in order."""
     encoded: list[bytes] = []
     of, text, ttl = cells.of, cells.text, cells.of(_int(op.ttl_s))
     for id_, topic, key, headers, body in op.rows:
@@ -103,7 +104,7 @@ def record_cells(op: AppendRecords) -> list[bytes]:
 
 
 def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Decoded columns in the order of MessageRow and on, with headers as a dict."""
+    """Turn the headers of decoded rows into dicts. found: columns as MessageRow has them, then others."""
     return (
         row if row[4] is None or type(row[4]) is cells.Unreadable else (*row[:4], dict(row[4]), *row[5:])
         for row in found
@@ -111,11 +112,10 @@ def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 def head(rows: Iterable[tuple[Any, ...]], report: Report) -> Head:
-    """The head of a wide row out of its rows with kind < 3.
+    """Decode the head of a wide row from its rows with kind < 3.
 
-    A lock or cursor that cannot be read is taken for one that the next claim overwrites: a lock that nobody
-    holds, a cursor that is past every message (cqueue.protocol.sanity). A slot that cannot be read is in
-    quarantine.
+    A damaged lock becomes one that nobody holds. A damaged cursor becomes one past every message, which
+    cqueue.protocol.sanity replaces. The next claim overwrites both. A damaged slot is put into quarantine.
     """
     lock: LockRow | None = None
     cursors: dict[int, CursorRow] = {}
@@ -147,12 +147,15 @@ def _lock(state: Any, owner: Any, until: Any, last: tuple[Any, Any]) -> tuple[Lo
 
 def _cursor(priority: int, cursor: Any, boundary: Any, tally: Any) -> tuple[CursorRow, str | None]:
     if cursor is None or boundary is None:
-        return CursorRow(priority, NOWHERE, NOWHERE, tally or 0), "the cursor is not whole"
+        return CursorRow(priority, BEYOND_ALL_IDS, BEYOND_ALL_IDS, tally or 0), "the cursor is not whole"
     return CursorRow(priority, cursor, boundary, tally or 0), None
 
 
 def _slot(place: tuple[int, int, Any, Any], slot: Sequence[Any], spare: int) -> tuple[SlotRow, str | None]:
-    """The slot, and why it is in quarantine, if it is. spare: its number if it is stored under none."""
+    """Decode a slot. Return it with the reason for its quarantine, or None.
+
+    place: (priority, id, state, owner). spare: a number below 0, for a slot whose id is not that of a slot.
+    """
     priority, id_, state, owner = place
     listed, due, attempt, rev, died_at, tally = slot
     number = ids.slot_number(id_)
@@ -181,16 +184,16 @@ def _slot(place: tuple[int, int, Any, Any], slot: Sequence[Any], spare: int) -> 
 
 
 def slot_values(wide_row: WideRow, row: SlotRow, expect_rev: int | None) -> tuple[Any, ...]:
-    """SET_SLOT's values. "Never died" is stored as 0: a null would leave a tombstone at every overwrite."""
+    """Return SET_SLOT's values. "Never died" is stored as 0: a null would write a tombstone each time."""
     set_ = (row.state, row.ids, row.due_ms, row.attempt, row.owner, row.rev, row.died_at_ms or 0, row.tally)
     return (*set_, *wide_row, row.priority, ids.slot_id(row.number), expect_rev)
 
 
 def lock_values(wide_row: WideRow, lock: LockRow, expect_fence: int | None) -> tuple[Any, ...]:
-    """SET_LOCK's values."""
+    """Return SET_LOCK's values."""
     return (*lock, *wide_row, ids.START, expect_fence)
 
 
 def cursor_values(wide_row: WideRow, row: CursorRow) -> tuple[Any, ...]:
-    """SET_CURSOR's values."""
+    """Return SET_CURSOR's values."""
     return (row.cursor, row.boundary, row.tally, *wide_row, row.priority, ids.START)

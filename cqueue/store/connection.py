@@ -47,8 +47,13 @@ SERIAL_READ: Final = "cqueue-serial-read"
 SCHEMA: Final = "cqueue-schema"
 
 SCHEMA_TIMEOUT_S: Final = 60.0
-RECONNECT_S: Final = (0.5, 5.0)  # first and longest pause between two attempts
-HEARTBEAT_S: Final = 10.0  # a silent peer is noticed after two of these
+"""Seconds that a schema statement may take: all nodes have to agree on it."""
+RECONNECT_S: Final = (0.5, 5.0)
+"""Shortest and longest pause in seconds between two attempts to reconnect to a node; far below the driver's
+default of 10 minutes, so that a node is used again soon after it is back."""
+HEARTBEAT_S: Final = 10.0
+"""Seconds between heartbeats of an idle connection, and until one counts as failed: a silent node is noticed
+after 20 s."""
 
 # Everything that the driver raises; its classes have no common base.
 DRIVER_ERRORS: Final = (
@@ -161,7 +166,7 @@ def _use_keyspace(session: Session, settings: Settings) -> None:
 
 
 def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueError:
-    """The error that says what to do; a failed `connect` looks the same to the driver in all these cases."""
+    """Return the error that says what to do; the driver raises the same one in all these cases."""
     reasons = getattr(exc, "errors", None)
     causes = list(reasons.values()) if isinstance(reasons, dict) else []
     if any(isinstance(cause, LoginRefused) for cause in causes):

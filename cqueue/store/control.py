@@ -1,4 +1,4 @@
-"""Beside the messages: schedules, who is at work, and who waits for datagrams."""
+"""Store operations on schedules, workers (processes at work) and listeners (for datagrams)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cqueue.store.operations import Operation, Repeatable
 
 
 class ScheduleRow(NamedTuple):
-    """One schedule: its definition, and where it stands.
+    """One schedule: its definition, and how far it has come.
 
     queue: the queue's partition name; state: active, paused, done; generation: grows whenever its chain
     of firings is begun anew; next_at, previous: ms since 1970 of the next firing and the one before,
@@ -29,7 +29,7 @@ class ScheduleRow(NamedTuple):
 
 
 class WorkerRow(NamedTuple):
-    """One process that is at work. info: JSON of its own; seen: ms since 1970 of its last heartbeat."""
+    """One process at work. info: JSON that the process writes; seen: ms since 1970 of its last heartbeat."""
 
     worker: str
     info: str
@@ -39,8 +39,8 @@ class WorkerRow(NamedTuple):
 class ListenerRow(NamedTuple):
     """One process that waits for datagrams, as `cqueue.doorbell` writes and reads it.
 
-    key: of the tags of datagrams to it. names: what it waits for, 4 bytes of a hash each, sorted; None for
-    anything.
+    key: authenticates the tags of datagrams to this process. names: hashes of the names that it waits for, 4
+    bytes each, sorted; None for all names.
     """
 
     listener: str
@@ -51,15 +51,16 @@ class ListenerRow(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """Of all that it says: another one when anything has changed."""
+        """Return 8 bytes of a hash over all columns, which change when any column does."""
         return blake2b(repr(self).encode(), digest_size=8).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSchedule(Repeatable["ScheduleRow | None"]):
-    """A schedule, read at serial consistency.
+    """Read a schedule at serial consistency.
 
-    as_stored: also one that is damaged, whose columns may then hold anything; for who deletes or replaces it.
+    as_stored: return a damaged row, too, with whatever its columns hold, so that it can be deleted or
+        replaced.
     """
 
     queue: str
@@ -69,7 +70,7 @@ class ReadSchedule(Repeatable["ScheduleRow | None"]):
 
 @dataclass(frozen=True, slots=True)
 class ListSchedules(Repeatable[list[ScheduleRow]]):
-    """All schedules of a queue, by key. as_stored: as for `ReadSchedule`."""
+    """List all schedules of a queue in order of key. as_stored: as for `ReadSchedule`."""
 
     queue: str
     as_stored: bool = False
@@ -84,7 +85,7 @@ class CreateSchedule(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ChangeSchedule(Operation[bool]):
-    """Write all of the row, with version = expect_version + 1, IF version is as expected."""
+    """Write all columns, with version = expect_version + 1, IF the version is as expected."""
 
     row: ScheduleRow
     expect_version: int | None
@@ -101,7 +102,7 @@ class RemoveSchedule(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Operation[None]):
-    """Say that a process is at work, for the next `ttl_s` seconds."""
+    """Record for the next `ttl_s` seconds that a process is at work."""
 
     row: WorkerRow
     ttl_s: int
@@ -109,19 +110,19 @@ class Heartbeat(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadWorkers(Repeatable[list[WorkerRow]]):
-    """Processes whose heartbeat is not over, by name."""
+    """List the processes whose heartbeat has not expired, in order of name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveWorker(Operation[None]):
-    """A process has stopped."""
+    """Delete the heartbeat of a process that has stopped."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
 class Listen(Operation[None]):
-    """Say where datagrams reach a process, for the next `ttl_s` seconds."""
+    """Record for the next `ttl_s` seconds where datagrams reach a process."""
 
     row: ListenerRow
     ttl_s: int
@@ -129,11 +130,11 @@ class Listen(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadDigests(Operation[dict[str, bytes]]):
-    """The names of processes that wait for datagrams, and the digests of their rows, which may be large."""
+    """Read the digest of each listener's row by listener: a few bytes, where a row may be large."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadListeners(Operation[list[ListenerRow]]):
-    """Processes of these names that wait for datagrams; rows that cannot be read are left out."""
+    """Read the rows of these listeners, without those that cannot be read."""
 
     listeners: tuple[str, ...]

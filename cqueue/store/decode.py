@@ -1,8 +1,8 @@
-"""Rows of all tables but `messages`, decoded strictly: values for what can be read, `Damage` for the rest.
+"""Decode rows of all tables but `messages` strictly: values for readable rows, a `Damage` for each other row.
 
-The functions that decode are pure: they take the rows of an answer, as tuples in the order of the statement's
-columns, and raise nothing, whatever stands in them. A row that is damaged takes no other one with it. `kept`
-and `single` report what they leave out.
+The decoding functions are pure. They take the rows of an answer as tuples, in the order of the statement's
+columns, and raise nothing, whatever the columns hold. A damaged row does not affect the others.
+`readable_rows` and `only_row` report damaged rows to the quarantine.
 """
 
 from __future__ import annotations
@@ -35,20 +35,24 @@ Check = Callable[[Any], bool]
 Report = Callable[[Damage], None]
 
 LAST_MS: Final = 95_617_584_000_000
-"""The year 5000 in ms since 1970: no message may be due so late, and the time of an id ends in 5236."""
+"""The year 5000 in ms since 1970. A later time is damage: messages are due within ten years, and the time of
+an id can hold dates until 5236."""
 MOST: Final = 1 << 62
-"""Versions, fences and other counters stay below this, so that the next one fits its column."""
+"""Upper bound of versions, fences and other counters, so that the next value fits a bigint."""
 PRIORITIES: Final = frozenset(range(10))
 MOST_SHARDS: Final = 1000
+"""Concurrency shards in one time shard: the upper bound of `QueueConfig.max_shards`."""
 MOST_OPEN_SHARDS: Final = 64
+"""Shards of open wide rows: the upper bound of `QueueConfig.open_shards`."""
 AHEAD_US: Final = 60_000_000
-"""What is to lie in the past may lie so far ahead: more than clocks disagree by."""
+"""µs (1 min) by which a time that has to lie in the past may lie ahead: more than clocks disagree by."""
 WEEK_S: Final = 7 * 86_400
+"""Seconds in a week: the upper bound of W and ε."""
 
 DEFINITION, POSITION, MEMBER = 0, 1, 2  # kinds of rows in `subscriptions`
 FLEET: Final = "cqueue"
 KEY_BYTES: Final = 16
-"""Of a listener's key."""
+"""Bytes of a listener's key."""
 _SHOWN = 60
 
 _REMEDIES: Final = {
@@ -59,54 +63,61 @@ _REMEDIES: Final = {
 }
 
 
-class Found(NamedTuple):
-    """What an answer holds. values: as the function says, mostly a list; damages: one for each other row."""
+class Decoded(NamedTuple):
+    """The decoded rows of an answer.
+
+    values: the readable rows, mostly as a list; the decoding function says how. damages: one per damaged row.
+    """
 
     values: Any
     damages: list[Damage]
 
 
-def kept(found: Found, quarantine: Quarantine) -> Any:
-    """What can be read; the rest is reported."""
+def readable_rows(found: Decoded, quarantine: Quarantine) -> Any:
+    """Return the values; report the damaged rows."""
     for damage in found.damages:
         quarantine.report(damage)
     return found.values
 
 
-def single(found: Found, quarantine: Quarantine) -> Any:
-    """The only row of an answer, or None.
+def only_row(found: Decoded, quarantine: Quarantine) -> Any:
+    """Return the only row of an answer, or None if there is none.
 
     Raises:
-        DamagedRow: it cannot be read.
+        DamagedRow: the row cannot be read.
     """
-    values = kept(found, quarantine)
+    values = readable_rows(found, quarantine)
     check(found)
     return next(iter(values), None)
 
 
-def check(found: Found) -> None:
-    """Raise DamagedRow if something cannot be read."""
+def check(found: Decoded) -> None:
+    """Raise DamagedRow if any row is damaged."""
     if found.damages:
         raise error(found.damages[0])
 
 
 def next_version(seen: int | None) -> int:
-    """The version after this one, which of a damaged row may be anything."""
+    """Return the version after `seen`. A damaged row may hold any version; then numbering begins again at
+    1.
+    """
     return seen + 1 if seen is not None and _COUNTER(seen) else 1
 
 
 def error(damage: Damage) -> DamagedRow:
-    """The error of a call that needs this very row."""
+    """Return the error for a call that needs the damaged row, with its remedy."""
     key = ", ".join(map(str, damage.key))
     remedy = _REMEDIES.get(damage.table, "see `cqueue quarantine list`")
     return DamagedRow(f"the row ({key}) of table {damage.table} cannot be read: {damage.reason}; {remedy}")
 
 
 def parsed(place: Damage, parse: Callable[[], T], report: Report) -> T:
-    """What `parse` makes of a row's JSON. place: the row, with the column's name for a reason.
+    """Return the result of `parse`, which reads the JSON of one column.
+
+    place: a `Damage` that names the row, with the column's name as its reason.
 
     Raises:
-        DamagedRow: it is JSON, and not what belongs there.
+        DamagedRow: the JSON does not fit the column. The row is reported as well.
     """
     try:
         return parse()
@@ -117,10 +128,10 @@ def parsed(place: Damage, parse: Callable[[], T], report: Report) -> T:
 
 
 def not_ahead(place: Damage, at_us: int, now_us: int, report: Report) -> None:
-    """Check that a column holds a moment that has been. place: as for `parsed`.
+    """Check that the time in a column lies in the past. place: as for `parsed`.
 
     Raises:
-        DamagedRow: it lies in the future, and whoever starts from it would find nothing.
+        DamagedRow: the time lies in the future; a reader that starts there would miss everything before it.
     """
     if at_us > now_us + AHEAD_US:
         damage = place._replace(reason=f"{place.reason} lies in the future: all until then would be missed")
@@ -132,22 +143,22 @@ def not_ahead(place: Damage, at_us: int, now_us: int, report: Report) -> None:
 
 
 def number(low: int, high: int) -> Check:
-    """A whole number from `low` to `high`."""
+    """Return a check for whole numbers from `low` to `high`."""
     return lambda value: type(value) is int and low <= value <= high
 
 
 def one_of(*names: str) -> Check:
-    """One of these texts."""
+    """Return a check for one of these texts."""
     return lambda value: value in names
 
 
 def is_text(value: Any) -> bool:
-    """A text that is not empty."""
+    """Return whether the value is a non-empty text."""
     return isinstance(value, str) and value != ""
 
 
 def is_object(value: Any) -> bool:
-    """A JSON object."""
+    """Return whether the value is the text of a JSON object."""
     try:
         return isinstance(value, str) and isinstance(json.loads(value), dict)
     except (ValueError, RecursionError):
@@ -155,7 +166,7 @@ def is_object(value: Any) -> bool:
 
 
 def is_address(value: Any) -> bool:
-    """An IP address: a name would have to be looked up by whoever sends to it."""
+    """Return whether the value is an IP address. A host name does not count: each sender would look it up."""
     try:
         is_plain = isinstance(value, str) and value.isascii() and value.isprintable()  # also its scope
         return is_plain and bool(ipaddress.ip_address(value))
@@ -164,7 +175,7 @@ def is_address(value: Any) -> bool:
 
 
 def or_none(check: Check) -> Check:
-    """Null, or what another check lets pass."""
+    """Return a check that also accepts null."""
     return lambda value: value is None or check(value)
 
 
@@ -216,8 +227,11 @@ _MEMBER: Final[Mapping[str, Check]] = {
 }
 
 
-def wrong(values: Row, checks: Mapping[str, Check]) -> str:
-    """What is wrong with a row whose columns these are, in order; "" if nothing is."""
+def fault(values: Row, checks: Mapping[str, Check]) -> str:
+    """Return why a row is damaged, or "" if it is not.
+
+    values: the row's columns, in the order of `checks`.
+    """
     for value, (column, is_right) in zip(values, checks.items(), strict=True):
         if not is_right(value):
             return _complaint(column, value)
@@ -232,7 +246,7 @@ def _complaint(column: str, value: Any) -> str:
     if column == "state":
         return f"state is {_shown(value)}, which this version does not know; a newer one may have written it"
     if isinstance(value, str) and column in {"config", "definition", "info"}:
-        return f"{column} is no JSON object"  # what stands in it may be secret
+        return f"{column} is no JSON object"  # its text may be secret
     return f"{column} is {_shown(value)}, which is out of range"
 
 
@@ -246,10 +260,10 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose rows are all of one kind: called with rows, it decodes them.
+    """Decodes the rows of a table whose rows are all of one kind; call it with the rows.
 
-    make: the value of a row. key: how many columns of the key come first; checks: of all others.
-    before: columns of the key that are the same in all rows, and not read.
+    make: makes the value of a row. key: how many columns at the front belong to the key. checks: the checks
+    of the other columns, in order. before: leading key columns that are constant, and so not read.
     """
 
     name: str
@@ -258,9 +272,9 @@ class Table:
     checks: Mapping[str, Check]
     before: tuple[str, ...] = ()
 
-    def __call__(self, rows: Iterable[Row], *, as_stored: bool = False) -> Found:
-        """The rows that can be read, and the others; as_stored: all of them, whatever stands in them."""
-        found = Found([], [])
+    def __call__(self, rows: Iterable[Row], *, as_stored: bool = False) -> Decoded:
+        """Decode rows. as_stored: accept every row, damaged ones as well."""
+        found = Decoded([], [])
         for row in rows:
             damage = None if as_stored else self._damage((*self.before, *row[: self.key]), row)
             if damage is None:
@@ -270,7 +284,7 @@ class Table:
         return found
 
     def _damage(self, key: tuple[Any, ...], row: Row) -> Damage | None:
-        reason, owner = wrong(row[self.key :], self.checks), "" if self.before else row[0]
+        reason, owner = fault(row[self.key :], self.checks), "" if self.before else row[0]
         if any(isinstance(each, Unreadable) for each in key):
             reason, owner = "its key holds bytes that are no text", ""
         return Damage(self.name, owner, key, reason) if reason else None
@@ -320,28 +334,28 @@ workers: Final = Table("workers", WorkerRow._make, 1, {"info": is_object, "seen"
 
 
 def is_damaged(row: ScheduleRow) -> bool:
-    """Whether a schedule that was read as it is stored cannot be read otherwise."""
+    """Return whether a schedule that was read with `as_stored` is damaged."""
     return bool(schedules([row]).damages)
 
 
 def listeners(rows: Iterable[Row]) -> list[ListenerRow]:
-    """`ListenerRow`s. What cannot be read is gone in half a minute, and is not set aside."""
-    return [ListenerRow._make(row) for row in rows if not wrong(row, _LISTENER)]
+    """Decode listeners, without damaged rows. They expire within half a minute, so they are not reported."""
+    return [ListenerRow._make(row) for row in rows if not fault(row, _LISTENER)]
 
 
 def digests(rows: Iterable[Row]) -> dict[str, bytes]:
-    """Digests of listeners' rows by name; what cannot be read is left out."""
+    """Decode digests by listener, without damaged rows."""
     return {row[0]: row[1] for row in rows if is_text(row[0]) and isinstance(row[1], bytes)}
 
 
 def deployment(rows: Iterable[Row]) -> DeploymentRow | None:
-    """The deployment's row.
+    """Decode the deployment row; None if there is none.
 
     Raises:
-        SchemaMismatch: it cannot be read: no client may guess what all agree on.
+        SchemaMismatch: the row is damaged. No client may guess values that all have to agree on.
     """
     for row in rows:
-        reason = wrong(row, DEPLOYMENT)
+        reason = fault(row, DEPLOYMENT)
         if reason:
             raise SchemaMismatch(
                 f"the row of table deployment cannot be read: {reason}; set it to what it was at bootstrap"
@@ -354,9 +368,9 @@ def deployment(rows: Iterable[Row]) -> DeploymentRow | None:
 # ── The registry ──
 
 
-def shards(op: ReadShards, rows: Iterable[Row]) -> Found:
-    """`ShardRow`s. A row without priorities may have messages of any."""
-    found = Found([], [])
+def shards(op: ReadShards, rows: Iterable[Row]) -> Decoded:
+    """Decode `ShardRow`s. A row without priorities counts as one with all: any may have messages."""
+    found = Decoded([], [])
     for time_shard, shard, priorities in rows:
         reason = _misplaced(op, time_shard, shard)
         if reason:
@@ -386,8 +400,8 @@ def _misplaced(op: ReadShards, time_shard: Any, shard: Any) -> str:
 # ── Subscriptions ──
 
 
-def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Found:
-    """Everything about a subscription, as `SubscriptionRows`, which says what cannot be read of it."""
+def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Decoded:
+    """Decode all rows of a subscription into `SubscriptionRows`, which also names the damaged ones."""
     definition: DefinitionRow | None = None
     broken: tuple[Damage, int | None] | None = None
     positions: dict[int, PositionRow] = {}
@@ -399,7 +413,7 @@ def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Found:
         key = (op.key.log, op.key.name, kind, partition, member)
         reason = ""
         if kind == DEFINITION:
-            reason = wrong((version, state, config), _DEFINITION)
+            reason = fault((version, state, config), _DEFINITION)
             if reason:
                 broken = (Damage("subscriptions", op.key.log, key, reason), version)
             else:
@@ -419,33 +433,33 @@ def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Found:
             reason = f"kind is {kind}, which this version does not know; a newer one may have written it"
         if reason:
             damages.append(Damage("subscriptions", op.key.log, key, reason))
-    return Found(SubscriptionRows(definition, positions, tuple(members), broken, lost), damages)
+    return Decoded(SubscriptionRows(definition, positions, tuple(members), broken, lost), damages)
 
 
 def _wrong_position(op: ReadSubscription, row: PositionRow) -> str:
-    reason = wrong((row.partition, row.position, row.fence, row.owner, row.generation), _POSITION)
+    reason = fault((row.partition, row.position, row.fence, row.owner, row.generation), _POSITION)
     if not reason and op.now_us is not None and row.position > ids.highest_at(op.now_us + AHEAD_US):
         return "position lies in the future: all that comes until then would be passed over"
     return reason
 
 
 def _wrong_member(op: ReadSubscription, member: Any, info: Any, seen: Any) -> str:
-    reason = wrong((member, info, seen), _MEMBER)
+    reason = fault((member, info, seen), _MEMBER)
     if not reason and op.now_us is not None and seen > op.now_us + AHEAD_US:
         return "seen lies in the future: its partitions would wait for it"
     return reason
 
 
 def subscription_keys(rows: Iterable[Row]) -> list[SubscriptionKey]:
-    """All of them that have a name."""
+    """Decode subscription keys, without damaged ones."""
     return [SubscriptionKey._make(row) for row in rows if all(isinstance(each, str) for each in row)]
 
 
 # ── Logs' registry, bodies ──
 
 
-def log_shards(log: str, rows: Iterable[Row]) -> Found:
-    """For each time shard the partitions that exist."""
+def log_shards(log: str, rows: Iterable[Row]) -> Decoded:
+    """Decode a log's registry into {time shard: partitions that exist}."""
     found: dict[int, set[int]] = {}
     damages: list[Damage] = []
     for time_shard, partition in rows:
@@ -454,9 +468,9 @@ def log_shards(log: str, rows: Iterable[Row]) -> Found:
         else:
             reason = _complaint("partition", partition)
             damages.append(Damage("log_shards", log, (log, time_shard, partition), reason))
-    return Found({time_shard: frozenset(partitions) for time_shard, partitions in found.items()}, damages)
+    return Decoded({time_shard: frozenset(partitions) for time_shard, partitions in found.items()}, damages)
 
 
 def bodies(rows: Iterable[tuple[int, bytes | None]]) -> dict[int, bytes]:
-    """By message id; a null body counts as missing."""
+    """Decode bodies by message id, without null ones."""
     return {id_: body for id_, body in rows if body is not None}

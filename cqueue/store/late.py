@@ -1,4 +1,4 @@
-"""A store that connects when it is first needed, so that a process can start while Cassandra is away."""
+"""A store that connects at its first use, so that a process can start while Cassandra is away."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from cqueue.store.operations import Operation, Store
 from cqueue.store.quarantine import Quarantine
 
 PAUSE_S: Final = 1.0
-"""After a connect that failed nobody tries again for so long: each call would wait for it."""
+"""Seconds after a failed connect in which calls fail at once; otherwise each call would wait for a
+timeout."""
 
 
 class LateStore:
-    """Connects at the first call, and at a later one if that fails. Thread-safe.
+    """Connects at the first call, and again at a later one if that fails. Thread-safe.
 
     Args:
-        connect: opens the store; also gives what lets go of it.
-        request_timeout_s: what one request may take.
+        connect: opens the store; returns it with the function that closes it.
+        request_timeout_s: seconds that one request may take.
+        clock: seconds of a clock that never steps back.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class LateStore:
 
     @property
     def quarantine(self) -> Quarantine:
-        """Of the store; before there is one nothing is damaged."""
+        """Return the store's quarantine; before the first connect an empty one."""
         return self._nothing if self._store is None else self._store.quarantine
 
     @quarantine.setter
@@ -49,11 +51,11 @@ class LateStore:
         raise AttributeError("the store has its own")
 
     def execute(self, operation: Operation[Any]) -> Any:
-        """As the store does."""
+        """Connect if needed, and run one operation. Raises as `Store.execute`, and `Closed`."""
         return self._opened().execute(operation)
 
     def together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
-        """As the store does; each fails if there is none."""
+        """Connect if needed, and run operations side by side. Without a store, each result is the error."""
         try:
             store = self._opened()
         except NotDone as exc:
@@ -61,11 +63,11 @@ class LateStore:
         return store.together(operations)
 
     def sample_time_us(self) -> list[tuple[int, int]]:
-        """As the store does."""
+        """Connect if needed, and ask for the time. Raises as `Store.sample_time_us`, and `Closed`."""
         return self._opened().sample_time_us()
 
     def close(self) -> None:
-        """Close the store, if there is one."""
+        """Close the store, if it was opened. Later calls raise `Closed`."""
         with self._mutex:
             self._closed = True
             self._let_go()

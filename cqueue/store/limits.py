@@ -1,7 +1,7 @@
-"""How long a thread's requests may still take: of a call's time, what is left is passed down to the driver.
+"""Deadlines of calls: each request of a thread gets the time that the thread's call has left.
 
-A call makes several requests, and repeats some. If each had the whole request timeout, a client that is
-cut off would wait for the sum of them.
+A call makes several requests, and repeats some. If each request had the whole timeout, a client that is cut
+off would wait for the sum of them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from contextvars import ContextVar, Token
 from typing import Final
 
 SHORTEST_S: Final = 0.5
-"""What any request gets, however late it is made: less would refuse what could still be had."""
+"""Seconds that a request gets even after the deadline. Less would fail requests that Cassandra could
+answer."""
 
 _end_s: ContextVar[float | None] = ContextVar("end_s", default=None)
 
 
 class within:  # noqa: N801 - reads as a function, like `contextlib.suppress`
-    """Let all requests inside end in `limit_s`, or earlier where an outer limit says so."""
+    """Bound all requests inside the block by `limit_s` seconds from now, or by an earlier outer deadline."""
 
     __slots__ = ("_limit_s", "_token")
 
@@ -34,18 +35,20 @@ class within:  # noqa: N801 - reads as a function, like `contextlib.suppress`
 
 
 def renew(limit_s: float) -> None:
-    """Something succeeded: inside the present `within`, so much time is left from now on."""
+    """Move the deadline of the innermost `within` to `limit_s` seconds from now, because a request
+    succeeded.
+    """
     if _end_s.get() is not None:
         _end_s.set(time.monotonic() + limit_s)
 
 
 def left_s(most_s: float) -> float:
-    """What the next request may take."""
+    """Return the seconds that the next request may take: at most `most_s`, at least `SHORTEST_S`."""
     end_s = _end_s.get()
     return most_s if end_s is None else min(most_s, max(SHORTEST_S, end_s - time.monotonic()))
 
 
 def is_over(grace_s: float = 0.0) -> bool:
-    """Whether there is no time left to repeat anything; with `grace_s`, to ask for anything at all."""
+    """Return whether the deadline passed at least `grace_s` seconds ago, so that nothing is repeated."""
     end_s = _end_s.get()
     return end_s is not None and time.monotonic() >= end_s + grace_s

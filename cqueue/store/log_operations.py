@@ -1,7 +1,7 @@
-"""The part of the storage seam that logs need: records, which partitions exist, and the logs themselves.
+"""Store operations on logs: records, the registry of partitions, and the logs themselves.
 
-Records are inserted at the µs of their id and deleted (only when an append was answered too late to
-count) one µs later, as messages are.
+A record is inserted at the µs of its id. It is deleted, one µs later, only when the answer to its append came
+too late to count. Messages are written in the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LogRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppendRecords(Operation[None]):
-    """Insert records as one mutation. ttl_s: 0 keeps them for ever."""
+    """Insert records as one mutation. ttl_s: seconds until they expire; 0 keeps them for ever."""
 
     shard: LogShard
     rows: tuple[RecordRow, ...]
@@ -55,7 +55,7 @@ class AppendRecords(Operation[None]):
 class DeleteRecords(Repeatable[None]):
     """Delete records, one µs after the latest of their ids.
 
-    at_us: the time instead, which is now, of records that are damaged: nobody knows when they were written.
+    at_us: for damaged records, the present time in µs instead: nobody knows when they were written.
     """
 
     shard: LogShard
@@ -65,7 +65,7 @@ class DeleteRecords(Repeatable[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadRecordIds(Repeatable[list[int]]):
-    """Of records with after < id <= upto the first `limit` ids."""
+    """Read the first `limit` ids of records with after < id <= upto."""
 
     shard: LogShard
     after: int
@@ -75,7 +75,9 @@ class ReadRecordIds(Repeatable[list[int]]):
 
 @dataclass(frozen=True, slots=True)
 class PeekRecords(Repeatable[dict[int, int]]):
-    """For those partitions of one time shard that have one, the first id with after < id <= upto."""
+    """Read the first id with after < id <= upto of each of these partitions that has one, in one time
+    shard.
+    """
 
     log: str
     partitions: tuple[int, ...]
@@ -86,7 +88,7 @@ class PeekRecords(Repeatable[dict[int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class RegisterLogShard(Repeatable[None]):
-    """Say that a partition exists. ttl_s: 0 says so for ever."""
+    """Register a partition. ttl_s: seconds until the entry expires; 0 keeps it for ever."""
 
     shard: LogShard
     ttl_s: int
@@ -94,7 +96,7 @@ class RegisterLogShard(Repeatable[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadLogShards(Repeatable[dict[int, frozenset[int]]]):
-    """For each of these time shards in which any exist, the partitions that do."""
+    """Read which partitions exist in these time shards; a time shard without any is left out."""
 
     log: str
     time_shards: tuple[int, ...]
@@ -102,14 +104,14 @@ class ReadLogShards(Repeatable[dict[int, frozenset[int]]]):
 
 @dataclass(frozen=True, slots=True)
 class ListLogShards(Repeatable[list[int]]):
-    """All time shards of a log in which partitions exist. It reads through those of all logs."""
+    """List the time shards of a log in which partitions exist. Reads through the registry of all logs."""
 
     log: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropRecords(Repeatable[None]):
-    """Delete a whole Cassandra partition of a deleted log, up to `at_us` (never beyond now)."""
+    """Delete a whole Cassandra partition of a deleted log. at_us: write time in µs, never beyond now."""
 
     shard: LogShard
     at_us: int
@@ -117,16 +119,16 @@ class DropRecords(Repeatable[None]):
 
 @dataclass(frozen=True, slots=True)
 class UnregisterLogShard(Repeatable[None]):
-    """Say that a partition of a deleted log is gone."""
+    """Delete a partition of a deleted log from the registry."""
 
     shard: LogShard
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLog(Repeatable["LogRow | None"]):
-    """A log's row, read at serial consistency.
+    """Read a log's row at serial consistency.
 
-    as_stored: also one that is damaged, whose columns may then hold anything; for who deletes it.
+    as_stored: return a damaged row, too, with whatever its columns hold, so that the log can be deleted.
     """
 
     name: str
@@ -135,7 +137,7 @@ class ReadLog(Repeatable["LogRow | None"]):
 
 @dataclass(frozen=True, slots=True)
 class ListLogs(Repeatable[list[LogRow]]):
-    """All logs, in no order."""
+    """List all logs, in no order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""The memory twin: the storage seam with Cassandra's semantics, in one process.
+"""The in-memory twin: the storage seam with Cassandra's semantics, in one process.
 
-It keeps what correctness hangs on: write timestamps decide (a delete wins a tie), tombstones stay
-and are crossed by reads, a conditional batch applies wholly or not at all, a retired wide row keeps
-its marker for a while. It has one replica and no faults; the simulator adds those around it.
+The twin keeps the semantics that correctness depends on. Write timestamps decide, and a delete wins a tie.
+Tombstones stay, and reads cross them. A conditional batch applies wholly or not at all. The marker of a
+retired wide row stays for an hour. The twin has one replica and no faults; the simulator adds both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Partition:
     cursors: dict[int, ops.CursorRow] = field(default_factory=dict)
 
     def of(self, priority: int) -> Rows:
-        """The messages of one priority."""
+        """Return the messages of one priority."""
         return self.messages.setdefault(priority, Rows(floor_us=self.floor_us))
 
     def retire(self, at_us: int) -> None:
@@ -103,7 +103,7 @@ class MemoryStore:
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:
-        """Run one operation; never fails."""
+        """Run one operation. Never fails."""
         with self._mutex:
             return self._handlers[type(operation)](operation)
 
@@ -112,11 +112,11 @@ class MemoryStore:
         return [self.execute(operation) for operation in operations]
 
     def sample_time_us(self) -> list[tuple[int, int]]:
-        """The one clock, at once."""
+        """Return this store's only clock, with a round trip of 0."""
         return [(self._clock_us(), 0)]
 
     def close(self) -> None:
-        """Nothing to let go of: the data lives as long as the store object."""
+        """Do nothing: the data lives as long as the store object."""
 
     # ── wide rows ──
 

@@ -1,4 +1,4 @@
-"""Logs in the memory twin: a delete beats its insert, and records go when their time is over."""
+"""Logs in the in-memory twin: a delete beats its insert, and records expire."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _FOR_EVER_US = 1 << 62
 
 
 class MemoryLogs:
-    """The handlers of all log operations."""
+    """Runs all log operations of the in-memory twin."""
 
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
-        self._shards: dict[ops.LogShard, Rows] = {}  # records with the µs at which each goes
+        self._shards: dict[ops.LogShard, Rows] = {}  # (time in µs at which the record expires, record)
         self._registry = Expiring[ops.LogShard, None](clock_us)
         self._logs: dict[str, ops.LogRow] = {}
 
     def handlers(self) -> dict[type[Operation[Any]], Callable[[Any], Any]]:
-        """By operation."""
+        """Return, by operation type, the function that runs it."""
         return {
             ops.AppendRecords: self._append,
             ops.DeleteRecords: lambda op: self._of(op.shard).delete(op.ids),
@@ -55,7 +55,7 @@ class MemoryLogs:
             self._of(op.shard).insert(row.id, (until_us, row))
 
     def live(self, shard: ops.LogShard, after: int, upto: int) -> list[ops.RecordRow]:
-        """The records with after < id <= upto, in order."""
+        """Return the unexpired records with after < id <= upto, in order."""
         rows, now_us = self._shards.get(shard, Rows()), self._clock_us()
         found = (rows.live[id_] for id_ in rows.slice(after, upto, -1)[0])
         return [row for until_us, row in found if now_us < until_us]

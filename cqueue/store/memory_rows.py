@@ -1,4 +1,4 @@
-"""Rows of the memory twin, as Cassandra treats them: written at a time, for a time, or under a condition."""
+"""Rows of the in-memory twin with Cassandra's rules for timestamps, expiry and conditional writes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 TOMBSTONE_WARN: Final = 1000
-"""As Cassandra: a read that crosses no more than this says nothing about it."""
+"""Tombstones up to which a read reports none: Cassandra's default `tombstone_warn_threshold`."""
 _FOR_EVER_US: Final = 1 << 62
 
 
 def merge(old: MessageRow, new: MessageRow) -> MessageRow:
-    """Two writes of one row at one timestamp: in each column a value beats none, the larger the smaller."""
+    """Merge two writes of a row at one timestamp: per column, a value beats null, and the larger value
+    wins.
+    """
 
     def larger(a: Any, b: Any) -> Any:
         if a is None or b is None:
@@ -32,9 +34,9 @@ def merge(old: MessageRow, new: MessageRow) -> MessageRow:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows written by plain mutations: each has one insert time, derived from its id.
+    """Rows written by plain mutations, each at the time of its id.
 
-    floor_us: the latest delete of all rows.
+    floor_us: time in µs of the latest delete of the whole partition.
     """
 
     live: dict[int, Any] = field(default_factory=dict)
@@ -64,14 +66,17 @@ class Rows:
             self.live.pop(id_, None)
 
     def drop(self, at_us: int) -> None:
-        """Delete all rows at a time; only those with a later timestamp stay."""
+        """Delete all rows with a write time up to `at_us`."""
         self.floor_us = max(self.floor_us, at_us)
         self.live = {id_: row for id_, row in self.live.items() if ids.time_us(id_) > at_us}
         self.dead = {id_: us for id_, us in self.dead.items() if us > at_us}
         self.order = sorted({*self.live, *self.dead})
 
     def slice(self, after: int, upto: int, limit: int) -> tuple[list[int], int]:
-        """Live ids with after < id <= upto, and the number of tombstones crossed on the way."""
+        """Return up to `limit` live ids with after < id <= upto, and the number of tombstones crossed.
+
+        limit: -1 for no limit.
+        """
         found: list[int] = []
         dead: list[int] = []
         for index in range(bisect_right(self.order, after), len(self.order)):
@@ -87,14 +92,14 @@ class Rows:
 
 
 class Expiring(Generic[Key, Row]):
-    """Rows that go after a time."""
+    """Rows that expire."""
 
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
-        self._rows: dict[Key, tuple[Row, int]] = {}  # with the µs at which it goes
+        self._rows: dict[Key, tuple[Row, int]] = {}  # (row, time in µs at which it expires)
 
     def put(self, key: Key, row: Row, ttl_s: int) -> None:
-        """Write a row. ttl_s: 0 keeps it for ever."""
+        """Write a row. ttl_s: seconds until it expires; 0 keeps it for ever."""
         self._rows[key] = (row, self._clock_us() + ttl_s * 1_000_000 if ttl_s else _FOR_EVER_US)
 
     def remove(self, key: Key) -> None:
@@ -102,18 +107,21 @@ class Expiring(Generic[Key, Row]):
         self._rows.pop(key, None)
 
     def alive(self) -> dict[Key, Row]:
-        """The rows whose time is not over, in the order of their keys."""
+        """Return the unexpired rows in the order of their keys."""
         now_us = self._clock_us()
         return {key: row for key, (row, until_us) in sorted(self._rows.items()) if now_us < until_us}
 
 
 def create(rows: MutableMapping[Any, Any], key: Any, row: Any) -> bool:
-    """Insert a row if there is none."""
+    """Insert a row IF NOT EXISTS. Return whether it was inserted."""
     return rows.setdefault(key, row) is row
 
 
 def alter(rows: MutableMapping[Any, Any], key: Any, expect: Mapping[str, Any], /, **columns: Any) -> bool:
-    """Set columns of a row, or delete it where none are given, if it has the columns that are expected."""
+    """Set columns of a row IF it has the expected values. Return whether that was done.
+
+    columns: without any, the row is deleted.
+    """
     stored = rows.get(key)
     if stored is None or any(getattr(stored, name) != value for name, value in expect.items()):
         return False
@@ -125,7 +133,7 @@ def alter(rows: MutableMapping[Any, Any], key: Any, expect: Mapping[str, Any], /
 
 
 def alter_configured(rows: MutableMapping[Any, Any], op: Any) -> bool:
-    """As a `ChangeQueue` or a `ChangeLog` wants it."""
+    """Apply a `ChangeQueue` or `ChangeLog`. Return whether its condition held."""
     row = op.row
     expect = {"version": op.expect_version, "incarnation": row.incarnation}
     version = (op.expect_version or 0) + 1

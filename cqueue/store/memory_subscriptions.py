@@ -1,4 +1,4 @@
-"""Subscriptions in the memory twin: conditional batches apply wholly or not at all; members expire."""
+"""Subscriptions in the in-memory twin: conditional batches apply wholly or not at all; members expire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ LiveRecords = Callable[[LogShard, int, int], list[RecordRow]]
 
 
 class MemorySubscriptions:
-    """The handlers of all operations on subscriptions. live: the records of a log's partition."""
+    """Runs all subscription operations of the in-memory twin. live: reads the records of a log's
+    partition.
+    """
 
     def __init__(self, clock_us: Callable[[], int], live: LiveRecords) -> None:
         self._live = live
@@ -23,7 +25,7 @@ class MemorySubscriptions:
         self._members = Expiring[tuple[ops.SubscriptionKey, str], ops.MemberRow](clock_us)
 
     def handlers(self) -> dict[type[Operation[Any]], Callable[[Any], Any]]:
-        """By operation."""
+        """Return, by operation type, the function that runs it."""
         return {
             ops.ReadSubscription: self._read,
             ops.ListSubscriptions: lambda _: list(

@@ -1,15 +1,15 @@
-"""The storage seam: everything the protocol asks of Cassandra, as values.
+"""The storage seam: everything that the protocol asks of Cassandra, as values.
 
-Protocol functions are generators that yield these operations and get back their results, so that
-one and the same code is run by the blocking driver, by the memory twin, and by a simulator that
-owns time and order. `yield from operation` gives a result of the operation's own type.
+Protocol functions are generators that yield these operations and receive their results. So the same code runs
+on Cassandra, on the in-memory twin, and in a simulator that controls time and order. `yield from operation`
+gives a result of the operation's own type.
 
-An operation fails in one of two ways (cqueue.errors): `NotDone` (a read that failed; a write that
-certainly had no effect) or `OutcomeUnknown` (a write that may have had one, now or later). Where the
-schema is not as it must be it is `SchemaMismatch`, which no repetition mends.
+An operation fails in one of two ways (cqueue.errors). `NotDone`: a read failed, or a write certainly had no
+effect. `OutcomeUnknown`: a write may take effect, now or later. With a wrong schema an operation fails with
+`SchemaMismatch`, and so will each repetition.
 
-Write timestamps are part of the seam, because correctness hangs on them: message, body and registry
-rows are inserted at the µs of their id (or time shard) and deleted one µs later.
+Write timestamps are part of the seam, because correctness depends on them. Rows of messages, bodies and the
+registry are inserted at the µs of their id (or time shard), and deleted one µs later.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _HALF = 1 << 63
 FORMAT = 2
 """Version of what is stored in `messages`. Raised when older code would misread what newer code writes."""
 PACKS_SINCE = 2
-"""The format from which on everybody knows messages that share a row (cqueue.store.packs)."""
+"""The deployment format from which on all clients can read messages that share a row (cqueue.store.packs)."""
 
 
 class Operation(Generic[T]):
-    """Something asked of the outside world; its result is a T."""
+    """A request to the store, the clock or the random generator; its result is a T."""
 
     __slots__ = ()
 
@@ -42,9 +42,9 @@ class Operation(Generic[T]):
 
 
 class Repeatable(Operation[T]):
-    """A read or a delete, which may be done again whatever came of it.
+    """A read or a delete, which the blocking driver may repeat after any failure.
 
-    Inserts are repeated by the protocol, which knows until when; conditional mutations never are.
+    The protocol repeats inserts itself, because it knows until when. Nobody repeats a conditional mutation.
     """
 
     __slots__ = ()
@@ -66,7 +66,7 @@ class WideRow(NamedTuple):
 
 
 class MessageRow(NamedTuple):
-    """A message as it is stored. Times are ms since 1970; None stands for a column not set."""
+    """A message as it is stored. Times are ms since 1970; None is an unset column."""
 
     priority: int
     id: int
@@ -91,7 +91,7 @@ class LockState(IntEnum):
 
 
 class LockRow(NamedTuple):
-    """The lock of a wide row. until: ms since 1970; fence: grows with every change of the claim state.
+    """The lock of a wide row. until_ms: ms since 1970; fence: number of the last claim, which only grows.
 
     tally: see `Head.is_whole`.
     """
@@ -104,18 +104,20 @@ class LockRow(NamedTuple):
 
 
 class SlotState(IntEnum):
-    """State of a timeout slot, as stored; QUARANTINED is made by whoever reads it."""
+    """State of a timeout slot. QUARANTINED is never stored: decoding a damaged slot gives it."""
 
-    QUARANTINED = -1  # cannot be read: nobody holds what it lists, and nobody may claim it
+    QUARANTINED = -1  # damaged: nobody holds the messages that it lists, and nobody may claim them
     FREE = 0
     CLAIMED = 1  # delivered to `owner` until `due`
     WAITING = 2  # nacked, snoozed or released: anybody may take it at `due`
 
 
 class SlotRow(NamedTuple):
-    """A timeout slot: "these ids of one priority are claimed until due".
+    """A timeout slot: "these ids of one priority are claimed (or wait) until due".
 
-    number: 0 and up; below 0 for a slot in quarantine that is stored under no such number.
+    number: 0 and up; below 0 for a quarantined slot whose stored id is not that of a slot. due_ms,
+    died_at_ms: ms since 1970. attempt: deliveries so far. rev: revision, which each change raises. tally: see
+        `Head.is_whole`.
     """
 
     priority: int
@@ -131,12 +133,12 @@ class SlotRow(NamedTuple):
 
     @property
     def in_use(self) -> bool:
-        """Whether it holds messages that somebody has claimed, or may claim when it is due."""
+        """Whether the slot lists messages that are claimed, or that wait to be claimed."""
         return self.state > SlotState.FREE
 
 
 class CursorRow(NamedTuple):
-    """Progress in one priority of a wide row."""
+    """Progress in one priority of a wide row. cursor, boundary: message ids; tally: see `Head.is_whole`."""
 
     priority: int
     cursor: int
@@ -146,7 +148,7 @@ class CursorRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands before the messages of a wide row: lock, cursors by priority, timeout slots."""
+    """The rows of a wide row before its messages: lock, cursors by priority, timeout slots."""
 
     lock: LockRow | None = None
     cursors: Mapping[int, CursorRow] = field(default_factory=dict)
@@ -154,28 +156,28 @@ class Head:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each mutation of several rows is seen with all of its rows, or with none of them.
+        """Whether the read shows each mutation of several rows wholly or not at all.
 
-        Each such mutation adds numbers to the tallies of its rows that make 0 together and that nobody can
-        foresee. A read whose answers are of two moments may have one row from after a mutation and
-        another from before it; then the tallies do not add up.
+        Each such mutation adds random numbers that sum to 0 to the tallies of its rows. Replicas may answer
+        one read at two moments: one row from before a mutation, another from after it. Then the sum of all
+        tallies is not 0.
         """
         of_lock = self.lock.tally if self.lock is not None else 0
         return wrapped(of_lock + tallies(self.cursors.values(), self.slots)) == 0
 
 
 def tallies(cursors: Iterable[CursorRow], slots: Iterable[SlotRow]) -> int:
-    """What these rows add up to, not wrapped."""
+    """Return the sum of the tallies of these rows, not wrapped."""
     return sum(cursor.tally for cursor in cursors) + sum(slot.tally for slot in slots)
 
 
 def wrapped(number: int) -> int:
-    """A tally as it is stored: modulo 2⁶⁴, signed."""
+    """Wrap a tally as it is stored: modulo 2⁶⁴, signed."""
     return (number + _HALF & _HALF * 2 - 1) - _HALF
 
 
 class SlotChange(NamedTuple):
-    """Overwrite a slot, provided that its revision still is `expect_rev` (None: never written)."""
+    """A new slot row, to be written IF the stored revision is `expect_rev` (None: never written)."""
 
     expect_rev: int | None
     row: SlotRow
@@ -192,8 +194,8 @@ class ShardRow(NamedTuple):
 class Slice(NamedTuple):
     """Live messages in id order.
 
-    tombstones: how many were crossed, as far as the store noticed (else 0).
-    damaged: of each stored row that cannot be read the id of its last message; such rows hold no messages.
+    tombstones: how many the read crossed, if the store noticed (it does above 1,000), else 0.
+    damaged: for each damaged row the id of its last message. The messages of such a row are left out.
     """
 
     rows: list[MessageRow]
@@ -202,9 +204,9 @@ class Slice(NamedTuple):
 
 
 class IdSlice(NamedTuple):
-    """Ids of live messages in order, those of damaged rows among them. tombstones: as in `Slice`.
+    """Ids of live messages in order, including those of damaged rows. tombstones: as in `Slice`.
 
-    damaged: as in `Slice`, as far as it shows without bodies, or this process has met them before.
+    damaged: as in `Slice`, but only damage that shows without bodies or that this process met before.
     """
 
     ids: list[int]
@@ -213,7 +215,7 @@ class IdSlice(NamedTuple):
 
 
 class QueueRow(NamedTuple):
-    """A queue's row. config: JSON; epoch_ms: width of a registry epoch; versions start at 1."""
+    """A queue's row. config: JSON; epoch_ms: width of a registry epoch; version: 1 and up."""
 
     name: str
     incarnation: str
@@ -226,9 +228,10 @@ class QueueRow(NamedTuple):
 
 
 class DeploymentRow(NamedTuple):
-    """What all clients of a keyspace agree on.
+    """The values that all clients of a keyspace agree on.
 
-    home_dc: the data centre that clients work in; None where conditional mutations are agreed on by all.
+    home_dc: the data centre that clients work in; None if all data centres agree on each conditional
+        mutation.
     centre_epoch: grows with every switch of the home. retiring: whether wide rows may be dropped.
     """
 
@@ -248,7 +251,7 @@ class DeploymentRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadHead(Repeatable[Head]):
-    """All rows with kind < 3, in one unpaged read; `serial` makes unfinished mutations known first."""
+    """Read all rows with kind < 3, unpaged. serial: finish unfinished mutations first."""
 
     wide_row: WideRow
     serial: bool = False
@@ -256,7 +259,7 @@ class ReadHead(Repeatable[Head]):
 
 @dataclass(frozen=True, slots=True)
 class Range(Repeatable[T]):
-    """Live messages of one priority with after < id <= upto, at most `limit`."""
+    """A read of live messages of one priority with after < id <= upto, at most `limit`."""
 
     wide_row: WideRow
     priority: int
@@ -266,20 +269,20 @@ class Range(Repeatable[T]):
 
 
 class ReadSlice(Range[Slice]):
-    """The messages themselves."""
+    """Read a range of messages."""
 
     __slots__ = ()
 
 
 class ReadIds(Range[IdSlice]):
-    """Only the ids."""
+    """Read the ids of a range of messages."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMessages(Repeatable[list[MessageRow]]):
-    """Those of the given messages that are live, in id order, at most `limit` (0: all)."""
+    """Read those of the given messages that are live, in id order, at most `limit` (0: all)."""
 
     wide_row: WideRow
     priority: int
@@ -289,10 +292,10 @@ class ReadMessages(Repeatable[list[MessageRow]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadBodies(Repeatable[dict[int, bytes]]):
-    """Bodies that stand apart, by id; missing ones are left out.
+    """Read separately stored bodies by id; missing ones are left out.
 
-    sizes: of each, in bytes, where they are known: how many are read at once hangs on them.
-    everywhere: ask all replicas, of every data centre; fails unless each of them answers in a second or so.
+    sizes: bytes of each body, if known. They decide how many bodies one request reads.
+    everywhere: ask all replicas in all data centres; fails unless each answers in about a second.
     """
 
     wide_row: WideRow
@@ -303,9 +306,9 @@ class ReadBodies(Repeatable[dict[int, bytes]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadShards(Repeatable[list[ShardRow]]):
-    """The registry of one epoch from `from_time_shard` on, in order.
+    """Read the registry of one epoch from `from_time_shard` (ms since 1970) on, in order.
 
-    grid: the epoch's start and length and the width of a time shard, in ms; rows beside it are left out.
+    grid: (epoch's start, epoch's length, width of a time shard) in ms; rows that do not fit count as damaged.
     """
 
     queue: str
@@ -321,8 +324,8 @@ class ReadShards(Repeatable[list[ShardRow]]):
 class InsertMessages(Operation[None]):
     """Insert rows at time(id) µs, in one single-partition unlogged batch.
 
-    Messages with packed ids stand in order, all of a pack, and differ in nothing but id and body; all of
-    these have a body.
+    Messages with packed ids come in order and with all of their pack. They have bodies, and differ in nothing
+    but id and body.
     """
 
     wide_row: WideRow
@@ -340,9 +343,9 @@ class DeleteMessages(Repeatable[None]):
 
 @dataclass(frozen=True, slots=True)
 class DropMessages(Repeatable[None]):
-    """Delete the whole rows in which these messages stand, whoever wrote them, at `at_us` or later.
+    """Delete the whole rows of these messages at `at_us` (µs since 1970) or later.
 
-    For rows in quarantine: their write times need not follow from their ids.
+    For rows in quarantine, whose write times need not follow from their ids.
     """
 
     wide_row: WideRow
@@ -390,7 +393,7 @@ class RegisterShard(Operation[None]):
 class UnregisterShard(Repeatable[None]):
     """Delete a registry row at time(time_shard) + 1 µs: no later insert revives it.
 
-    at_us: the time instead, which is now, of a row that is damaged: nobody knows when it was written.
+    at_us: for a damaged row, the present time in µs instead: nobody knows when the row was written.
     """
 
     queue: str
@@ -403,17 +406,17 @@ class UnregisterShard(Repeatable[None]):
 # ── Conditional mutations ───────────────────────────────────────────────────────────────────────
 
 RETIRED_TTL_S = 3600
-"""How long the marker of a retired wide row stays: above any late application of a mutation."""
+"""Seconds that the marker of a retired wide row stays. Longer than a mutation may be applied late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutate(Operation[bool]):
-    """One conditional batch in one wide row; True when applied, all of it, False when nothing was.
+    """Apply one conditional batch in one wide row. True: applied wholly; False: not at all.
 
-    lock: set when given, IF the stored fence equals `expect_fence` (None: no lock row yet).
-    cursors: set without a condition of their own, so only together with `lock`.
-    slots: each set IF its revision is as expected.
-    retire: delete the partition just below `lock`, which gets a TTL of RETIRED_TTL_S.
+    lock: written IF the stored fence equals `expect_fence` (None: no lock row yet).
+    cursors: written without a condition of their own, so only together with `lock`.
+    slots: each written IF its revision is as expected.
+    retire: delete everything older than `lock`, which expires after RETIRED_TTL_S.
     """
 
     wide_row: WideRow
@@ -429,9 +432,9 @@ class Mutate(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ReadQueue(Repeatable["QueueRow | None"]):
-    """A queue's row, read at serial consistency.
+    """Read a queue's row at serial consistency.
 
-    as_stored: also one that is damaged, whose columns may then hold anything; for who deletes it.
+    as_stored: return a damaged row, too, with whatever its columns hold, so that the queue can be deleted.
     """
 
     name: str
@@ -440,7 +443,7 @@ class ReadQueue(Repeatable["QueueRow | None"]):
 
 @dataclass(frozen=True, slots=True)
 class ListQueues(Repeatable[list[QueueRow]]):
-    """All queues, in no order."""
+    """List all queues, in no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,7 +471,9 @@ class RemoveQueue(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class AdvanceEpoch(Operation[bool]):
-    """Move oldest_epoch (or oldest_open_epoch) from `expect` to `to`, of that incarnation only."""
+    """Move oldest_epoch (with `open`, oldest_open_epoch) to `to` IF it is `expect` and so is the
+    incarnation.
+    """
 
     name: str
     incarnation: str
@@ -479,12 +484,12 @@ class AdvanceEpoch(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ReadDeployment(Repeatable["DeploymentRow | None"]):
-    """The deployment row; None when the schema was not applied."""
+    """Read the deployment row; None if the schema was not applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class BumpDeployment(Operation[bool]):
-    """Raise `changes` from `expect` by one, conditionally."""
+    """Raise `changes` by one IF it equals `expect`."""
 
     expect: int
 
@@ -494,7 +499,7 @@ class BumpDeployment(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class DumpRow(Repeatable["str | None"]):
-    """Whatever stands in a row, as JSON, blobs in hexadecimal; None: there is no such row.
+    """Read all columns of a row as JSON, blobs in hexadecimal; None if there is no such row.
 
     key: as `Damage.key`.
     """
@@ -505,42 +510,43 @@ class DumpRow(Repeatable["str | None"]):
 
 @dataclass(frozen=True, slots=True)
 class DropSlot(Operation[bool]):
-    """Delete a timeout slot that is stored under no number. id: that it is stored under."""
+    """Delete a damaged timeout slot whose stored id is not that of a slot. id: the stored id."""
 
     wide_row: WideRow
     priority: int
     id: int
 
 
-# ── Questions that are not for the store ────────────────────────────────────────────────────────
+# ── Operations that the driver runs without the store
+# ────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Now(Operation[int]):
-    """Cluster time in µs since 1970. checked: synchronise first if the last time is too long ago."""
+    """Ask for cluster time in µs since 1970. checked: synchronise first if the last time was 30 s ago."""
 
     checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RandomBits(Operation[int]):
-    """A whole number of so many random bits."""
+    """Draw a whole number of `bits` random bits."""
 
     bits: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Operation[None]):
-    """Do nothing for so many seconds."""
+    """Do nothing for `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Together(Operation[list[Any]]):
-    """Run store operations side by side. The result has, in order, each one's result or its error.
+    """Run store operations side by side. The result holds, in order, the result or the error of each.
 
-    retried: whether reads and deletes that failed are worth repeating at once.
+    retried: whether the blocking driver repeats failed reads and deletes at once.
     """
 
     operations: tuple[Operation[Any], ...]
@@ -548,29 +554,29 @@ class Together(Operation[list[Any]]):
 
 
 class Pending(Protocol[T_co]):
-    """Something under way. Of each row a read shows some moment between its beginning and its end."""
+    """A request under way. A read shows each row at some moment between the request's start and its end."""
 
     def result(self) -> T_co:
-        """Wait for it. Raises NotDone, OutcomeUnknown or SchemaMismatch."""
+        """Wait for the result. Raises NotDone, OutcomeUnknown or SchemaMismatch."""
 
 
 class Store(Protocol):
-    """What a storage back end offers. Thread-safe. quarantine: the damaged rows that it has met."""
+    """The interface of a storage back end. Thread-safe. quarantine: the damaged rows met so far."""
 
     quarantine: Quarantine
 
     def execute(self, operation: Operation[Any]) -> Any:
-        """Run one store operation; its result, or NotDone, OutcomeUnknown or SchemaMismatch."""
+        """Run one store operation. Return its result, or raise NotDone, OutcomeUnknown or SchemaMismatch."""
 
     def together(self, operations: tuple[Operation[Any], ...]) -> list[Any]:
-        """Run several side by side; in order, each one's result or its error, as `execute` raises it."""
+        """Run operations side by side. Return, in order, the result of each or the error of `execute`."""
 
     def sample_time_us(self) -> list[tuple[int, int]]:
-        """Ask several coordinators for the time: (server time in µs, round trip in µs) of each answer.
+        """Ask several coordinators for the time. Return (server time, round trip) of each answer, in µs.
 
-        The server time belongs to the middle of the round trip that ended when the sample was taken,
-        corrected to the moment of return.
+        A coordinator's answer is taken to be true in the middle of its round trip, and is carried on to the
+        moment of return.
         """
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""

@@ -1,20 +1,21 @@
-"""What is known after a request failed: that nothing was done, or nothing at all.
+"""Translate the driver's exceptions into `NotDone` or `OutcomeUnknown`.
 
-Three answers are possible to "was it stored?": yes, no, and unknown. The driver has dozens of exceptions and
-two of the three answers hide in each. The rules, and everything else is *unknown* for a write:
+"Was it stored?" has three answers: yes, no, and unknown. The driver has dozens of exceptions, and most of
+them may mean no or unknown. These are the rules; any other failure of a write is *unknown*:
 
-- a read has no effect, so whatever went wrong: not done;
+- a read has no effect, so any failure of it: not done;
 - a request that never left this process: not done;
 - refused before execution (syntax, permission, guardrail, overload, too few replicas): not done;
 - timed out, failed on a replica, connection lost, server error: unknown.
 
 Conditional mutations need one more distinction. Paxos (v1, Cassandra's default) counts replicas again when it
 commits what was agreed already. "Too few replicas" at that point names the consistency of the commit instead
-of the serial one, and the mutation *will* be applied by whoever comes next. The same goes for an overload by
-hints, which is checked at the commit only. Grants and guardrails are checked before anything is proposed.
+of the serial one, and the next Paxos round *will* apply the mutation. The same holds for an overload by
+hints, which Cassandra checks only at the commit. Cassandra checks grants and guardrails before it proposes
+anything.
 
-What is refused for a lasting reason is `Refused`, and its text says what an operator has to do. Where
-Cassandra could not read its own tables of roles it says "unauthorized" as well; that passes by itself.
+A refusal for a lasting reason becomes `Refused`, whose text says what an operator has to do. Cassandra also
+says "unauthorized" when it could not read its own tables of roles; that error passes by itself.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ _NOT_STARTED = (errors.OverloadedErrorMessage, errors.IsBootstrappingErrorMessag
 def error(
     exc: BaseException, kind: Kind, *, sent: bool = True, login: Exception | None = None
 ) -> CqueueError:
-    """The cqueue error for a driver's exception.
+    """Return the cqueue error for a driver's exception.
 
     Args:
-        exc: what the driver raised.
-        kind: of the statement that failed.
-        sent: False if it is certain that the request never left this process.
-        login: why no node lets the client's role in, if the last one asked did not.
+        exc: the driver's exception.
+        kind: the kind of the statement that failed.
+        sent: False if the request certainly never left this process.
+        login: the refusal of the client's login, if the last node that was asked refused it.
     """
     if not sent and login is not None and isinstance(exc, NoHostAvailable):
         return _refused(login)
@@ -82,7 +83,7 @@ def error(
 
 
 def is_absent(exc: BaseException) -> bool:
-    """Whether the statement names a keyspace, table or column that does not exist."""
+    """Return whether the statement names a keyspace, table or column that does not exist."""
     if not isinstance(exc, cassandra.InvalidRequest | errors.InvalidRequestException):
         return False
     said = server_text(exc)
@@ -90,9 +91,9 @@ def is_absent(exc: BaseException) -> bool:
 
 
 def refusal(exc: BaseException) -> Refused | Unavailable | None:
-    """What is known if Cassandra refused the request before it did anything; None if it did not refuse it.
+    """Return the error for a request that Cassandra refused before it did anything, else None.
 
-    Unavailable: for the moment only. Refused: until an operator does what the text says.
+    `Unavailable`: the refusal is temporary. `Refused`: it stays until an operator does what the text says.
     """
     if isinstance(exc, NoHostAvailable):
         causes = _causes(exc)
@@ -130,7 +131,7 @@ def _remedy(exc: BaseException, said: str) -> str:
 
 
 def server_text(exc: BaseException) -> str:
-    """What the server said, without what the driver puts around it."""
+    """Return the server's own message, without the driver's text around it."""
     found = _TEXT.search(str(exc))
     return found[1] if found else _text(exc)
 

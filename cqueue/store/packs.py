@@ -1,22 +1,22 @@
 """Packs: messages that were sent together, in one row.
 
-A row costs Cassandra much the same whether it holds 200 bytes or 20,000: to write, to read, and to delete. So
-messages of one flush that differ in nothing but their bodies share a row. Which row an id stands in follows
-from the id (cqueue.ids), so nobody above this module knows of packs but the one who makes the ids.
+A row of 200 bytes costs Cassandra about as much as one of 20,000: to write, to read, and to delete. So
+messages of one flush that differ only in their bodies share a row. A message's id says which row it stands in
+(cqueue.ids). So only the store and the code that makes ids know of packs.
 
-A pack's row has the id of its first message; its body is the bodies' lengths and the bodies. What all its
-messages have in common stands in the row's other columns. Its column `gone` says which messages were deleted:
-a set of stretches, first * 256 + last. Everything about a message stays as if it had a row of its own:
+A pack's row has the id of its first message. Its body holds the lengths of all bodies, then the bodies. The
+other columns hold what all messages have in common. The column `gone` says which messages were deleted, as a
+set of stretches of places, each `first * 256 + last`. Each message behaves as if it had a row of its own:
 
 *Inserting* a pack is one row written at the time of its ids, as each of its messages would be.
-*Deleting* messages adds to `gone` under the same time, or, if nothing is left, deletes the row one µs later.
-Both only ever take away, in any order and however often, and what they take away stays away: a set of cells
-that nobody overwrites, and a row's tombstone above them and above the insert.
-*A message is live* if its pack's row is, and `gone` does not have its place. Replicas that know different
-parts of `gone` add up in a quorum read, as their tombstones would.
+*Deleting* messages adds to `gone` under the same time, or, if no message is left, deletes the row one µs
+later. Both only take messages away. They may be repeated, and may arrive in any order: nobody overwrites
+cells of the set, and the row's tombstone lies above them and above the insert.
+*A message is live* if its pack's row is live, and `gone` lacks its place. A quorum read merges the different
+parts of `gone` that replicas know, as it merges tombstones.
 
-Who deletes the last of a pack's messages may not know that the others are gone. Then the row stays, with
-nothing in it, until somebody reads it, who deletes it.
+A client that deletes the last message of a pack may not know that the others are gone. Then an empty row
+stays, until its next reader deletes it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SINGLE: Final = 0
 PACK: Final = 1
 """The format of a row that is a pack."""
 LARGEST_BODY: Final = 1 << 20
-"""Bytes of one body, as far as a message's row may claim."""
+"""Bytes of one body, at most; a row that says more is damaged."""
 LAST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999 in ms since 1970: later times are no times."""
+"""The end of the year 9999 in ms since 1970; a later time is damage, as `datetime` cannot hold it."""
 REMEMBERED: Final = 20_000
-"""Packs of which a process knows what is gone."""
+"""Packs of which a process remembers the deleted places: a few MB. A forgotten pack costs one empty row."""
 
 EVERY: Final = 1 << 128
 """Above every id."""
@@ -50,14 +50,14 @@ _new_tuple = tuple.__new__
 _STRETCH = 256
 
 Row = tuple[Any, ...]
-"""Columns as MessageRow has them, and `gone`."""
+"""The columns of MessageRow, then `gone`."""
 
 
 def joined(rows: Sequence[MessageRow]) -> list[MessageRow]:
-    """Rows as they are stored: those with packed ids become one for each pack.
+    """Join messages with packed ids into one row for each pack; leave other messages as they are.
 
     Raises:
-        ValueError: some of a pack's messages are missing.
+        ValueError: a pack is not complete and in order.
     """
     stored: list[MessageRow] = []
     at = 0
@@ -84,14 +84,14 @@ def _pack(members: Sequence[MessageRow]) -> MessageRow:
 
 
 def bodies_of(id_: int, body: bytes) -> list[bytes]:
-    """The bodies of a pack's messages, by their places; of a body that `damage` finds nothing wrong with."""
+    """Split a pack's body into the bodies of its messages, by place. `damage` must have found it sound."""
     lengths = _LENGTHS[ids.pack_size(id_)]
     ends = accumulate(lengths.unpack_from(body), initial=lengths.size)
     return [body[start:end] for start, end in pairwise(ends)]
 
 
 def gone_mask(marks: Iterable[int] | None) -> int:
-    """The places that a `gone` says, as a number with these bits."""
+    """Turn the column `gone` into a bit mask of deleted places."""
     mask = 0
     for mark in marks or ():
         first, last = divmod(mark, _STRETCH)
@@ -100,7 +100,7 @@ def gone_mask(marks: Iterable[int] | None) -> int:
 
 
 def marks_of(mask: int) -> set[int]:
-    """A `gone` that says these places, in as few stretches as there are."""
+    """Turn a bit mask of places into the column `gone`, with as few stretches as possible."""
     marks: set[int] = set()
     first = 0
     while mask >> first:
@@ -113,34 +113,34 @@ def marks_of(mask: int) -> set[int]:
 
 
 def full_mask(id_: int) -> int:
-    """All places of the pack of an id."""
+    """Return the bit mask of all places in the pack of this id."""
     return (1 << ids.pack_size(id_)) - 1
 
 
 def lowest(after: int) -> int:
-    """Above which id to read rows, so that the row of the first message above `after` is met."""
+    """Return the id above which to read rows, so that the row of the first message above `after` is read."""
     if ids.is_packed(after) and ids.place_in_pack(after) < ids.pack_size(after) - 1:
         return ids.pack_of(after) - 1
     return after
 
 
 def last_in(row_id: int) -> int:
-    """The id of the last message that stands in the row with this id."""
+    """Return the id of the last message in the row with this id."""
     whole = ids.is_packed(row_id) and not ids.place_in_pack(row_id)
     return row_id + ids.pack_size(row_id) - 1 if whole else row_id
 
 
 def row_ids(some: Iterable[int]) -> list[int]:
-    """The ids of the rows in which these messages stand, each once, in order."""
+    """Return the ids of the rows of these messages, each once, in order."""
     return sorted({ids.pack_of(id_) if ids.is_packed(id_) else id_ for id_ in some})
 
 
 def is_partial(row: Row) -> bool:
-    """Whether a row is no message until the rest of it comes, if it ever does.
+    """Return whether a row is incomplete, and so is no message unless the rest arrives.
 
-    It has nothing but `gone`: marks that came after its tombstone was forgotten. Or it is not acknowledged
-    yet, and the read repair of a read of ids brought its format, and no other column. A single row that lacks
-    its body alone is damaged.
+    Such a row has only `gone`: marks that arrived after its tombstone was forgotten. Or its insert is not
+    acknowledged yet, and the read repair of a read of ids brought its format, and no other column. A single row
+    that lacks its body alone is damaged.
     """
     _, id_, body, size, *_, sent_at, _, format_, _ = row
     nothing = body is None and size is None and sent_at is None
@@ -148,7 +148,7 @@ def is_partial(row: Row) -> bool:
 
 
 def damage(row: Row) -> str | None:
-    """What keeps a row that is not partial from being read; None if nothing does."""
+    """Return why a row that is not partial is damaged; None if it is sound."""
     _, id_, body, size, _, _, _, _, _, sent_at, expires, _, _ = row
     mark = id_damage((id_, row[11], row[12]))
     if mark is not None:
@@ -174,7 +174,7 @@ def _length_damage(id_: int, body: bytes) -> str | None:
 
 
 def id_damage(row: IdRow) -> str | None:
-    """The part of `damage` that shows without the body and the other columns."""
+    """Return why a row is damaged, as far as id, format and `gone` show it; None if they are sound."""
     id_, format_, gone = row
     if format_ not in {SINGLE, PACK}:
         return f"its format is {format_}; perhaps a newer version of cqueue wrote it"
@@ -195,7 +195,9 @@ _NOTHING = (None,) * 6
 
 
 def _is_plain(row: Row) -> bool:
-    """Whether it is one message with nothing but a small body, as most are that stand alone."""
+    """Return whether the row is a single message with nothing but a small body, as most single messages
+    are.
+    """
     _, id_, body, *more, sent_at, expires, format_, gone = row
     if body is None or sent_at is None or gone or expires is not None or format_ != SINGLE:
         return False
@@ -203,14 +205,14 @@ def _is_plain(row: Row) -> bool:
 
 
 class Read(NamedTuple):
-    """Live messages, and the rows that could not be read: why, by the id of the row."""
+    """Live messages, and for each damaged row its id and the reason."""
 
     messages: list[MessageRow]
     damaged: dict[int, str]
 
 
 def messages(rows: Iterable[Row], after: int = ids.START, upto: int = EVERY) -> Read:
-    """The live messages of stored rows, with after < id <= upto."""
+    """Return the live messages of stored rows with after < id <= upto, and the damaged rows."""
     found, damaged = list[MessageRow](), dict[int, str]()
     for row in rows:
         id_ = row[1]
@@ -235,7 +237,7 @@ def _members(row: Row, after: int, upto: int) -> Iterator[MessageRow]:
     if id_ <= after or last_in(id_) > upto or dead:
         places = [at for at in places if after < id_ + at <= upto and not dead >> at & 1]
         bodies = [bodies[at] for at in places]
-    # Of what most consumers receive, so without a step of Python's for each.
+    # Most received messages come this way, so no Python code runs per message.
     shared = map(repeat, (*others, 0))
     columns = zip(repeat(priority), map(id_.__add__, places), bodies, *shared)
     return map(_new_tuple, repeat(MessageRow), columns)
@@ -246,7 +248,7 @@ IdRow = tuple[int, int | None, Any]
 
 
 def live_ids(rows: Iterable[IdRow], after: int, upto: int) -> Iterator[int]:
-    """The ids of live messages of stored rows, with after < id <= upto; of a damaged row all of its ids."""
+    """Return the ids of live messages with after < id <= upto; of a damaged row all ids."""
     for row in rows:
         id_, format_, gone = row
         if format_ is not None:
@@ -260,7 +262,7 @@ def live_ids(rows: Iterable[IdRow], after: int, upto: int) -> Iterator[int]:
 
 
 def wholly_gone(rows: Iterable[IdRow]) -> list[int]:
-    """The ids of rows of which no message is left."""
+    """Return the ids of packs without a live message."""
     return [row[0] for row in rows if row[2] and _is_wholly_gone(row)]
 
 
@@ -272,17 +274,19 @@ def _is_wholly_gone(row: IdRow) -> bool:
 
 
 class Deletion(NamedTuple):
-    """What deletes messages. rows: the ids of whole rows; marks: of other packs, by their ids, a mask."""
+    """How to delete messages. rows: ids of rows to delete; marks: places to mark as gone, by pack id, as
+    masks.
+    """
 
     rows: list[int]
     marks: dict[int, int]
 
 
 class Known:
-    """What this process knows to be gone of packs of which something is left. Thread-safe.
+    """The deleted places, as far as this process knows, of packs with live messages. Thread-safe.
 
-    Whoever deletes the last message of a pack so knows that the row can go. Forgetting costs nothing but
-    that such a row stays.
+    With this knowledge the process deletes the row together with the last message of a pack. A pack that was
+    forgotten leaves an empty row, which its next reader deletes.
     """
 
     def __init__(self) -> None:
@@ -290,22 +294,22 @@ class Known:
         self._gone: dict[tuple[WideRow, int, int], int] = {}
 
     def learn(self, wide_row: WideRow, priority: int, pack: int, mask: int) -> None:
-        """These places are gone for certain."""
+        """Remember places (a bit mask) of a pack that are certainly deleted."""
         key = (wide_row, priority, pack)
         with self._mutex:
             before = self._gone.pop(key, 0)
             if len(self._gone) >= REMEMBERED:
-                del self._gone[next(iter(self._gone))]  # the one that nobody has touched for longest
+                del self._gone[next(iter(self._gone))]  # the least recently used one
             self._gone[key] = before | mask
 
     def forget(self, wide_row: WideRow, priority: int, packs: Iterable[int]) -> None:
-        """These rows are gone."""
+        """Forget packs whose rows were deleted."""
         with self._mutex:
             for pack in packs:
                 self._gone.pop((wide_row, priority, pack), None)
 
     def deletion(self, wide_row: WideRow, priority: int, some: Sequence[int]) -> Deletion:
-        """How these messages are deleted."""
+        """Plan how to delete these messages: as whole rows, or by marks in packs."""
         plan, masks = Deletion([], {}), dict[int, int]()
         for first, count in ids.stretches(some):
             if ids.is_packed(first):

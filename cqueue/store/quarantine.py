@@ -1,8 +1,8 @@
-"""Quarantine: stored rows that cannot be read are set aside, so that they stop nobody.
+"""Quarantine: remember stored rows that cannot be read, so that they hold up nothing else.
 
-A row may be damaged by a restore, a bug, or a hand at CQL; or a newer version of cqueue may have written it.
-Whoever decodes rows reports such a row here and goes on without it. Nothing is deleted: the row stays where
-it is until an operator mends or drops it.
+A row may be damaged by a restore, by a bug, or by hand-written CQL; or a newer version of cqueue wrote it.
+The decoders report such a row here and go on without it. Nothing is deleted: the row stays in its table until
+an operator mends or drops it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from cqueue.store.statements import KEY_COLUMNS
 MESSAGES: Final = "messages"
 SLOT_KIND: Final = 2
 MESSAGE_KIND: Final = 3
-"""Of rows of `messages`: timeout slots, and messages."""
+"""Values of the column `kind` in `messages`: timeout slots, and messages."""
 REMEMBERED: Final = 10_000
-"""Rows that a process remembers, to log each of them once; beyond that it only counts."""
+"""Damaged rows that a process remembers, to log each of them once. Further ones are ignored, so that a table
+that is damaged throughout fills neither memory nor log."""
 
 _TEXTS: Final = frozenset({"queue", "key", "fleet", "worker", "log", "subscription", "member"})
 LOGGER: Final = "cqueue.quarantine"
@@ -32,10 +33,11 @@ class Damage(NamedTuple):
     """One row that cannot be read.
 
     Attributes:
-        table: where it stands.
-        owner: whose row it is: the name of a queue or log in partition keys, or "" where there is none.
-        key: its primary key, column by column, in the table's order; message ids are integers (cqueue.ids).
-        reason: what is wrong with it, for people; never a body.
+        table: the name of the table.
+        owner: the partition name of the queue or log that the row belongs to, or "" if there is none.
+        key: the row's primary key, column by column in the table's order; message ids are integers
+            (cqueue.ids).
+        reason: why the row cannot be read, for people; never a body.
     """
 
     table: str
@@ -45,7 +47,7 @@ class Damage(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Table and key as one text, which `parse_address` reads."""
+        """Table and key as one text, for people; `parse_address` reads it."""
         columns = zip(KEY_COLUMNS[self.table], self.key, strict=True)
         return "/".join([self.table, *(_written(*each) for each in columns)])
 
@@ -56,10 +58,10 @@ def _written(column: str, value: Any) -> str:
 
 
 def parse_address(text: str) -> tuple[str, tuple[Any, ...]]:
-    """The table and the key that `Damage.address` gave.
+    """Read the table and the key from the text of `Damage.address`.
 
     Raises:
-        BadInput: it is no such text.
+        BadInput: the text is no such address.
     """
     table, *parts = text.split("/")
     try:
@@ -85,7 +87,7 @@ class Quarantine:
         self._counts: dict[str, int] = {}
 
     def report(self, damage: Damage) -> None:
-        """Note a damaged row; the first time it is logged with its key."""
+        """Remember a damaged row. Log it, with its key, the first time."""
         place = (damage.table, damage.key)
         with self._mutex:
             if place in self._met or len(self._met) >= REMEMBERED:
@@ -95,11 +97,11 @@ class Quarantine:
         logs.logger(LOGGER).error("row_quarantined", **damage._asdict())
 
     def find(self, table: str, key: tuple[Any, ...]) -> Damage | None:
-        """What was reported of this row, if anything."""
+        """Return the damage that was reported for this row, if any."""
         return self._met.get((table, key))
 
     def check_message(self, wide_row: tuple[Any, ...], priority: int, id_: int) -> None:
-        """Raise DamagedRow if the row in which a message stands was reported."""
+        """Raise DamagedRow if the row of this message was reported."""
         row = ids.pack_of(id_) if ids.is_packed(id_) else id_
         damage = self.find(MESSAGES, (*wide_row, MESSAGE_KIND, priority, row))
         if damage is not None:
@@ -108,18 +110,18 @@ class Quarantine:
             )
 
     def of(self, *tables: str) -> list[Damage]:
-        """What was reported of these tables' rows, in the order of their keys as text."""
+        """Return the damaged rows of these tables, in the order of their keys as text."""
         with self._mutex:
             found = [damage for damage in self._met.values() if damage.table in tables]
         return sorted(found, key=lambda damage: (damage.table, *map(str, damage.key)))
 
     def forget(self, damage: Damage) -> None:
-        """The row is gone."""
+        """Forget a row that was mended or deleted."""
         with self._mutex:
             if self._met.pop((damage.table, damage.key), None) is not None:
                 self._counts[damage.owner] -= 1
 
     def counts(self) -> Mapping[str, int]:
-        """How many damaged rows this process has met, by owner."""
+        """Count the damaged rows that this process has met, by owner."""
         with self._mutex:
             return dict(self._counts)

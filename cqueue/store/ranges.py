@@ -1,4 +1,4 @@
-"""Reads of a range of messages: so many rows at a time that the messages asked for are found in them."""
+"""Read a range of messages: estimate how many rows hold the messages, and read on if too few did."""
 
 from __future__ import annotations
 
@@ -13,67 +13,74 @@ from cqueue.store.operations import Range, ReadIds
 from cqueue.store.requests import Answer, Job, Request, Steps, Window
 
 FIRST_ROWS: Final = 16
-"""Rows that are asked for at first where it is not known how many messages stand in one."""
+"""Rows of the first read of a queue whose rows hold an unknown number of messages: 0.5 MiB of packs."""
 REMEMBERED: Final = 10_000
-"""Queues of which a process knows how many messages a row holds."""
-FORGETTING_ROWS: Final = 50
-"""After so many rows that hold fewer messages that is what is expected."""
+"""Queues whose density a process remembers; with more, all are forgotten, and learned again."""
+DENSITY_ROWS: Final = 50
+"""Rows with fewer messages than expected after which the lower density counts fully. A higher density counts
+at
+once: reading too few rows costs one more read, reading too many packs costs megabytes."""
 LEAST_IDS: Final = 64
-"""Rows of one read without their bodies, unless fewer messages are wanted."""
+"""Rows of one read of ids, at least, unless fewer messages are wanted: rows without bodies are cheap."""
 MOST_ROWS: Final = 512
-"""Rows of one read with their bodies: 16 MiB, should all be packs of the largest kind."""
+"""Rows of one read with bodies, at most: 16 MiB if all are packs of 32 KiB."""
 
 Item = TypeVar("Item")
 
 
 class Density:
-    """How many messages the rows of a queue hold: so many fewer rows have to be asked for. Thread-safe."""
+    """Mean number of messages in a row, by queue: with packs, fewer rows have to be read. Thread-safe."""
 
     def __init__(self) -> None:
         self._of: dict[str, float] = {}
 
     def rows(self, queue: str, limit: int) -> int:
-        """How many rows to ask for, for `limit` messages."""
+        """Estimate how many rows hold `limit` messages."""
         of = self._of.get(queue)
         return min(limit, FIRST_ROWS) if of is None else max(1, min(limit, math.ceil(limit / of)))
 
     def saw(self, queue: str, row_ids: Sequence[int]) -> None:
-        """These rows were read. Few single ones among packs must not have as many packs read as messages."""
+        """Learn from rows that were read. A few single messages among packs lower the estimate only a
+        little.
+        """
         if row_ids:
             mean = sum([packs.last_in(id_) - id_ + 1 for id_ in row_ids]) / len(row_ids)
             before = self._of.get(queue, mean)
             if len(self._of) >= REMEMBERED:
                 self._of.clear()
-            weight = min(1.0, len(row_ids) / FORGETTING_ROWS)
+            weight = min(1.0, len(row_ids) / DENSITY_ROWS)
             self._of[queue] = mean if mean >= before else before + (mean - before) * weight
 
     def forget(self, queue: str) -> None:
-        """A read failed: perhaps it was too large."""
+        """Forget a queue's density after a failed read, which may have been too large."""
         self._of.pop(queue, None)
 
 
-Take = Callable[[list[Any]], tuple[Sequence[int], Iterable[Item], Iterable[int]]]
-"""Takes an answer's rows apart: their ids; what was asked for, in order; the last ids of damaged rows."""
+DecodeRows = Callable[[list[Any]], tuple[Sequence[int], Iterable[Item], Iterable[int]]]
+"""Decodes an answer's rows into: ids of rows; items asked for, in order; last message ids of damaged rows."""
 
 
 def ranged(
-    asked: Range[Any], send: Callable[[int, int], Request[Answer]], density: Density, take: Take[Item]
+    asked: Range[Any], send: Callable[[int, int], Request[Answer]], density: Density, take: DecodeRows[Item]
 ) -> Steps[tuple[list[Item], int, tuple[int, ...]]]:
-    """Read a range: what was found, the tombstones that were crossed, and what is damaged.
+    """Read a range. Return the items, the tombstones crossed, and the last message ids of damaged rows.
 
-    Nearly always one request is enough. Where rows hold fewer messages than those read before, it is read on,
-    each time twice as many rows at least: of what comes later a later moment is seen, as if it were a further
-    range.
+    One request is nearly always enough. If the rows hold fewer messages than estimated, the range is read on,
+    each time with at least twice as many rows. Later requests show a later moment, like reads of further
+    ranges.
 
     Args:
-        asked: what for.
-        send: ask for rows: above which id, and how many at most.
-        density: of this store.
-        take: takes an answer's rows apart.
+        asked: the operation.
+        send: sends a request for rows above an id, up to a number of rows.
+        density: the density of this store's queues.
+        take: decodes the rows of an answer.
+
+    Raises:
+        NotDone: a request failed, or the call's time was over before the end of the range.
     """
     queue, limit, upto = asked.wide_row.queue, asked.limit, asked.upto
     begin = packs.lowest(asked.after)
-    # Of a row that was begun there is only a part left.
+    # The first row is read again for its remaining messages only, so it does not count fully.
     rows = _next_rows(asked, density, limit) + (begin != asked.after)
     request = send(begin, rows)
     yield
@@ -112,10 +119,10 @@ def _next_rows(asked: Range[Any], density: Density, limit: int, least: int = 1) 
     return max(rows, min(limit, LEAST_IDS)) if isinstance(asked, ReadIds) else min(rows, MOST_ROWS)
 
 
-def first_of(jobs: Sequence[Job[list[Item]]], in_flight: int, limit: int) -> Steps[list[Item]]:
-    """Several reads whose items become one list, at most `limit` of them (0: all).
+def joined_items(jobs: Sequence[Job[list[Item]]], in_flight: int, limit: int) -> Steps[list[Item]]:
+    """Join the items of several reads into one list, at most `limit` items (0: all).
 
-    With a limit they go one after the other, as long as there are too few.
+    With a limit the reads are sent one after the other, until there are enough items.
     """
     window = Window(jobs, 1 if limit else in_flight)
     yield

@@ -1,8 +1,8 @@
-"""Records of a log as they came in an answer, of which is known where each begins.
+"""A page of a log's records: the undecoded bytes of an answer, with the offset of each row.
 
-A scan to Arrow needs columns and no record; a scan of records needs objects. Both begin here: one pass over
-the bytes finds the rows, and what stands in them is taken out by those who want it, by the page where that
-is quicker. The driver's own parser makes a tuple a row and an object of every map.
+A scan to Arrow needs columns, and no object per record. A scan of records needs objects. Both begin here: one
+pass over the bytes finds the rows, and the readers decode what they need. The driver's own parser would make
+a tuple of each row and an object of each map.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cqueue.store.log_operations import LogShard, RecordRow
 from cqueue.store.operations import Repeatable
 
 ID_AT = 4
-"""Where in a row its id begins, behind its own length."""
+"""Offset of the id in a row, after the 4 bytes of its length."""
 TOPIC_AT = 24
-"""Where the topic begins; its length stands before it."""
+"""Offset of the topic in a row, after the id and the 4 bytes of the topic's length."""
 NULLS = 12
-"""Bytes between topic and body where a record has neither key nor headers."""
+"""Bytes between topic and body of a record without key and headers: three lengths."""
 
 _TOPIC = struct.Struct(">20xi")
 # The lengths of key and headers as one number, and the body's length if both are null.
@@ -39,11 +39,11 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    """Records in the order in which they were read.
+    """Records in the order in which they were read; `len` gives their number.
 
-    data: their cells. starts: where each row begins, and where the last one ends.
-    bodies: where the body begins, by place, of those that have a key or headers.
-    broken: the records of the answer that are left out, in order.
+    data: the bytes of the answer. starts: the offset of each row, and the end of the last one.
+    bodies: the offset of the body, by place, for records that have a key or headers.
+    broken: the damaged records of the answer, in order; the page leaves them out.
     """
 
     data: bytes
@@ -55,12 +55,12 @@ class RecordPage:
         return len(self.starts) - 1
 
     def id_at(self, place: int) -> int:
-        """The id of a record."""
+        """Return the id of the record at a place (from 0)."""
         at = self.starts[place] + ID_AT
         return ids.from_bytes(self.data[at : at + 16])
 
     def texts_at(self, place: int) -> tuple[bytes | None, bytes | None]:
-        """The key and the headers of a record, as on the wire."""
+        """Return the undecoded key and headers of the record at a place; None for null."""
         if place not in self.bodies:
             return None, None
         at = self.starts[place]
@@ -70,7 +70,7 @@ class RecordPage:
         return key, headers
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[RecordRow]:
-        """The records at the places `start` to `stop` - 1, decoded."""
+        """Decode the records at the places `start` to `stop` - 1 (None: to the end)."""
         data, starts, bodies = self.data, self.starts, self.bodies
         for place in range(start, len(self) if stop is None else stop):
             at = starts[place]
@@ -95,14 +95,14 @@ class RecordPage:
 
     @classmethod
     def of(cls, rows: Iterable[RecordRow]) -> RecordPage:
-        """Records that are decoded already."""
+        """Make a page of decoded records."""
         written = [b"".join(map(cells.of, _cells(row))) for row in rows]
         return parse(cells.COUNT.pack(len(written)) + b"".join(written))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRecordPage(Repeatable[RecordPage]):
-    """Records with after < id <= upto, the first `limit` of them. reverse: the last, newest first."""
+    """Read the first `limit` records with after < id <= upto. reverse: the last ones, newest first."""
 
     shard: LogShard
     after: int
@@ -112,9 +112,9 @@ class ReadRecordPage(Repeatable[RecordPage]):
 
 
 def parse(data: bytes) -> RecordPage:
-    """The rows of an answer as protocol version 5 writes them: their number, then lengths and cells.
+    """Find the rows of an answer in protocol version 5: the number of rows, then each cell after its length.
 
-    A record without a topic or a body is left out.
+    A record without a topic or a body is damaged, and left out.
     """
     (count,) = cells.COUNT.unpack_from(data)
     starts, bodies = [0] * (count + 1), dict[int, int]()
@@ -154,7 +154,7 @@ def _cells(row: RecordRow) -> Iterator[bytes | None]:
 
 
 def _without(page: RecordPage, broken: dict[int, Broken]) -> RecordPage:
-    """The page with the rows at these places cut out of it."""
+    """Return the page without the rows at the places of `broken`."""
     places = [place for place in range(len(page)) if place not in broken]
     kept = b"".join(page.data[page.starts[place] : page.starts[place + 1]] for place in places)
     return replace(parse(cells.COUNT.pack(len(places)) + kept), broken=tuple(broken.values()))

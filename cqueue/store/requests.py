@@ -1,7 +1,7 @@
-"""Requests on their way: prepared once, sent at once, asked for their result later.
+"""Requests to Cassandra: prepare each statement once, send at once, wait for the result later.
 
-Separating the two is what lets several operations run side by side without threads. A request is sent by
-whoever makes it; the driver's own thread receives the answer; decoding it is left to the thread that asks.
+Because sending and waiting are separate, several operations run side by side without threads. The calling
+thread sends a request, the driver's thread receives the answer, and the thread that waits for it decodes it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ from cqueue.store.statements import Kind, Statement
 T = TypeVar("T")
 
 EVERYWHERE_S = 1.0
-"""How long all replicas may take to answer: one that hangs must not hold up who can do without it."""
+"""Seconds that a read from all replicas may take. Callers can go on without it, so a replica that hangs must
+not hold them up."""
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
 
 class Answer(NamedTuple):
-    """What came back: rows as tuples, of all pages (of a raw statement perhaps bytes); warnings."""
+    """The answer to a request. rows: tuples of all pages, or bytes for a raw statement; warnings:
+    Cassandra's.
+    """
 
     rows: list[Any]
     warnings: list[str] | None
@@ -50,9 +53,9 @@ Decode = Callable[[Answer], T]
 class Request(Generic[T]):
     """One statement under way.
 
-    Whoever waits looks at the clock. The driver would keep a timer for each request until its time has come,
-    though the answer came long before, and with the timer the request and its answer: to look through them,
-    Python's collector of garbage would stop everything for 100 to 200 ms every few seconds.
+    The waiting thread enforces the timeout, not the driver. The driver would keep a timer for each request
+    until the timeout, long after the answer came, and the timer would keep the request and its answer alive.
+    Python's garbage collector would stop everything for 100 to 200 ms every few seconds to scan them.
     """
 
     __slots__ = ("_answered", "_decode", "_end_s", "_future", "_kind", "_requests", "_timeout_s")
@@ -67,11 +70,11 @@ class Request(Generic[T]):
         self._timeout_s = timeout_s
         self._end_s = time.monotonic() + timeout_s
         self._answered = Event()
-        of_answer = (self._answered,)  # not of this object, which holds the future
+        of_answer = (self._answered,)  # not `self`, which holds the future: that would be a cycle
         future.add_callbacks(_note, _note, callback_args=of_answer, errback_args=of_answer)
 
     def result(self) -> T:
-        """Wait for the answer, fetch what pages there are, and decode it."""
+        """Wait for the answer, fetch further pages, and decode all rows. Raises the translated error."""
         future = self._future
         try:
             rows = self._page()
@@ -96,11 +99,11 @@ def _note(_answer: Any, answered: Event) -> None:
 
 
 Job = tuple[int, Callable[[], Pending[T]]]
-"""A weight, and what to send."""
+"""A weight, in the unit of the window's limit, and the function that sends the request."""
 
 
 class Window(Generic[T]):
-    """Several requests under way, so many at a time that their weights stay below a limit."""
+    """Sends requests in order, as many at a time as their summed weights stay within a limit."""
 
     def __init__(self, jobs: Iterable[Job[T]], limit: int) -> None:
         self._jobs = iter(jobs)
@@ -111,35 +114,36 @@ class Window(Generic[T]):
         self._fill()
 
     def _fill(self) -> None:
-        # The first one goes whatever its weight, or it would never go.
+        # A request heavier than the limit goes alone, or it would never go.
         while self._next and (not self._under_way or self._weight + self._next[0] <= self._limit):
             weight, send = self._next
-            self._under_way.append((weight, start(send)))
+            self._under_way.append((weight, sent_or_error(send)))
             self._weight += weight
             self._next = next(self._jobs, None)
 
     def results(self) -> Iterator[T | CqueueError]:
-        """Each one's result or error, in order."""
+        """Yield the result or the error of each request, in order."""
         while self._under_way:
             weight, pending = self._under_way.popleft()
-            yield settle(pending)
+            yield result_or_error(pending)
             self._weight -= weight
             self._fill()
 
 
 Steps = Generator[None, None, T]
-"""What makes one result of several requests: it sends the first of them, yields, and goes on when asked."""
+"""A generator that makes one result of several requests. It sends the first ones, yields once, and waits and
+sends the others when it is resumed."""
 
 
-class Later(Generic[T]):
-    """Steps under way."""
+class ManyRequests(Generic[T]):
+    """A `Pending` on top of `Steps`. The first requests are sent when it is made."""
 
     def __init__(self, steps: Steps[T]) -> None:
         next(steps)
         self._steps = steps
 
     def result(self) -> T:
-        """Wait for the end of it."""
+        """Run the steps to their end, and return their result."""
         try:
             next(self._steps)
         except StopIteration as stop:
@@ -149,7 +153,7 @@ class Later(Generic[T]):
 
 
 def collected(window: Window[Any], kind: Kind, combine: Callable[[list[Any]], T]) -> Steps[T]:
-    """A window whose results become one. Writes are "not done" only if none of them was."""
+    """Combine the results of a window into one. Writes fail as "not done" only if all of them failed so."""
     yield
     results = list(window.results())
     errors = [result for result in results if isinstance(result, CqueueError)]
@@ -161,16 +165,16 @@ def collected(window: Window[Any], kind: Kind, combine: Callable[[list[Any]], T]
     raise OutcomeUnknown(f"{len(errors)} of {len(results)} parts were not written: {worst}") from worst
 
 
-def start(send: Callable[[], Pending[T]]) -> Pending[T] | CqueueError:
-    """What is under way now, or the error that kept it from being sent."""
+def sent_or_error(send: Callable[[], Pending[T]]) -> Pending[T] | CqueueError:
+    """Send a request. Return it, or the error that kept it from being sent."""
     try:
         return send()
     except CqueueError as exc:
         return exc
 
 
-def settle(pending: Pending[T] | CqueueError) -> T | CqueueError:
-    """The result, or the error as a value."""
+def result_or_error(pending: Pending[T] | CqueueError) -> T | CqueueError:
+    """Wait for a request. Return its result, or its error as a value."""
     if isinstance(pending, CqueueError):
         return pending
     try:
@@ -180,7 +184,7 @@ def settle(pending: Pending[T] | CqueueError) -> T | CqueueError:
 
 
 class Requests:
-    """Prepares and sends statements through one session, each as its kind demands."""
+    """Prepares and sends statements through one session, with the consistency that each kind requires."""
 
     def __init__(self, session: Session, consistency: int, serial_consistency: int) -> None:
         self.driver = driver.used()
@@ -200,13 +204,15 @@ class Requests:
 
     @property
     def refused_login(self) -> Exception | None:
-        """Why the client's role was not let in the last time, if it was not."""
+        """The refusal of the client's last login, or None if the login succeeded."""
         return getattr(self._session.cluster.auth_provider, "refused", None)
 
     def send(
         self, statement: Statement, values: Iterable[Any], decode: Decode[T], *, everywhere: bool = False
     ) -> Request[T]:
-        """Send one statement; None stands for null. everywhere: at consistency ALL, within `EVERYWHERE_S`."""
+        """Send one statement; the value None is null. everywhere: at consistency ALL, within
+        `EVERYWHERE_S`.
+        """
         bound = self.driver.bind(self.prepared(statement), values)
         if not everywhere:
             return self._submit(bound, statement.kind, decode)
@@ -217,7 +223,7 @@ class Requests:
     def send_batch(
         self, kind: Kind, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
     ) -> Request[T]:
-        """Send several statements of one partition and kind as one mutation."""
+        """Send several statements of one partition and one kind as a single mutation."""
         batch = self._batch(kind)
         for statement, values in parts:
             batch.add(self.driver.bind(self.prepared(statement), values))
@@ -226,10 +232,10 @@ class Requests:
     def send_encoded(
         self, statement: Statement, partition: Sequence[bytes], rows: Sequence[bytes], decode: Decode[T]
     ) -> Request[T]:
-        """Send one plain statement with the values of many rows, as one mutation; of one row without a batch.
+        """Send a plain statement for many rows as one mutation; a single row goes without a batch.
 
-        partition: the values of the partition key, which come first in the statement.
-        rows: all other values of each row, as cells on the wire.
+        partition: the encoded values of the partition key, which come first in the statement.
+        rows: for each row its other values, encoded as cells.
         """
         batch = partial(self._batch, statement.kind)
         whole = self.driver.many(batch, self.prepared(statement), partition, rows)
@@ -253,12 +259,14 @@ class Requests:
         return Request(self, future, kind, decode, timeout_s=timeout_s)
 
     def prepared(self, statement: Statement) -> PreparedStatement:
-        """The prepared statement; kept for good, because the driver keeps only a weak reference."""
+        """Return the prepared statement. It is kept here, as the driver keeps only a weak reference."""
         found = self._prepared.get(statement)
         return found if found is not None else self._prepare(statement)
 
     def _prepare(self, statement: Statement) -> PreparedStatement:
-        """What goes wrong is in the error; the driver would log it as well, with a traceback at each try."""
+        """Prepare a statement. The driver's log line is muted: it would add a traceback to each raised
+        error.
+        """
         with self._preparing:
             if statement in self._prepared:
                 return self._prepared[statement]

@@ -1,4 +1,4 @@
-"""What all parts of the Cassandra store have in common: sending a statement, and what its answer says."""
+"""Base of all parts of the Cassandra store: send a statement, and decode the usual answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cqueue.store.statements import Statement
 
 Starter = Callable[[Any], Pending[Any]]
 Starters = dict[type[Operation[Any]], Starter]
-"""How each operation is sent."""
+"""By operation type, the function that sends it."""
 
 
 class Sender:
-    """Sends statements, and sets rows aside that cannot be read."""
+    """Sends statements, and reports damaged rows to the quarantine."""
 
     def __init__(self, requests: Requests, quarantine: Quarantine) -> None:
         self._requests = requests
@@ -28,36 +28,36 @@ class Sender:
         return self._requests.send(statement, values, nothing)
 
     def _change(self, statement: Statement, *values: Any) -> Request[bool]:
-        """A conditional mutation: whether it was applied."""
+        """Send a conditional mutation; its result says whether it was applied."""
         return self._requests.send(statement, values, applied)
 
     def _all(
-        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Found], **how: bool
+        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Decoded], **how: bool
     ) -> Request[Any]:
-        """What can be read. found: what decodes an answer, with the options `how`."""
+        """Send a read whose result is all readable rows. found: decodes an answer, with the options `how`."""
         return self._requests.send(
-            statement, values, lambda answer: decode.kept(found(answer.rows, **how), self.quarantine)
+            statement, values, lambda answer: decode.readable_rows(found(answer.rows, **how), self.quarantine)
         )
 
     def _one(
-        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Found], **how: bool
+        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Decoded], **how: bool
     ) -> Request[Any]:
-        """The only row, if there is one; DamagedRow if it cannot be read."""
+        """Send a read whose result is its only row or None; it raises DamagedRow for a damaged one."""
         return self._requests.send(
-            statement, values, lambda answer: decode.single(found(answer.rows, **how), self.quarantine)
+            statement, values, lambda answer: decode.only_row(found(answer.rows, **how), self.quarantine)
         )
 
 
 def nothing(_found: Answer) -> None:
-    """Of a plain write."""
+    """Decode the answer to a plain write: there is nothing in it."""
 
 
 def applied(found: Answer) -> bool:
-    """Whether a conditional mutation was applied."""
+    """Decode the answer to a conditional mutation: True if it was applied."""
     return bool(found.rows[0][0])
 
 
 def change_values(op: ChangeQueue | ChangeLog) -> tuple[Any, ...]:
-    """The values that change a queue's row, or a log's."""
+    """Return the values of CHANGE_QUEUE or CHANGE_LOG, in their order."""
     row, seen = op.row, op.expect_version
     return row.state, row.config, decode.next_version(seen), row.name, seen, row.incarnation

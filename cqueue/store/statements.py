@@ -1,8 +1,9 @@
-"""All CQL of the data path: what each statement is for, and how it may be sent.
+"""All CQL of the data path: the purpose of each statement, and how it may be sent.
 
-It stands in one place so that a reader can check the rules of the protocol against it: messages, bodies and
-registry rows are written plainly under explicit timestamps, locks, cursors and slots only conditionally, and
-never both in one row. Tables are qualified: which one a statement means does not depend on the session.
+All statements stand in one module, so that a reader can check the protocol's rules against them. Messages,
+bodies and registry rows are written plainly, under explicit timestamps. Locks, cursors and slots are written
+only conditionally. No row gets both kinds of write. Tables are qualified, so a statement's meaning does not
+depend on the session's keyspace.
 """
 
 # ruff: noqa: S608 - put together from constants of this module
@@ -15,7 +16,7 @@ from functools import partial
 
 
 class Kind(Enum):
-    """How a statement may be treated when something goes wrong."""
+    """How a failed statement is to be understood, and whether it may be repeated."""
 
     READ = auto()  # no effect: any failure means "not done"
     WRITE = auto()  # plain, under a timestamp derived from its key: sending it twice changes nothing
@@ -28,7 +29,7 @@ class Statement:
 
     serial: read at serial consistency, which finishes and shows half-done mutations.
     page_rows: rows a page; 0 is everything in one answer (a slice must be one point in time).
-    raw: leave the rows of the answer as they came; whoever reads them takes them apart.
+    raw: leave the rows of the answer undecoded; the caller decodes them.
     """
 
     cql: str
@@ -65,18 +66,18 @@ _QUEUE_COLUMNS = (
 
 # Lock, cursors and slots, before any message is touched.
 READ_HEAD = _read(_HEAD_CQL)
-# After an unknown outcome: what has become of it is decided here.
+# After an unknown outcome: finishes the mutation, or shows that it was not applied.
 READ_HEAD_SERIAL = _read(_HEAD_CQL, serial=True)
 # Live messages between two ids.
 READ_SLICE = _read(f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
-# As a slice, for sweeps.
+# The same range without bodies, for sweeps.
 READ_IDS = _read(f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
-# Which of these are live still.
+# The live ones among the messages of a slot.
 READ_MESSAGES = _read(
     f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages "
     f"WHERE {_WIDE_ROW} AND kind = 3 AND priority = ? AND id IN ?"
 )
-# Bodies that were too large for the messages themselves.
+# Bodies above 16 KiB, which stand apart from their messages.
 READ_BODIES = _read(f"SELECT id, body FROM {{keyspace}}.bodies WHERE {_WIDE_ROW} AND id IN ?")
 # The registry of one epoch.
 READ_SHARDS = _read(
@@ -87,12 +88,12 @@ READ_SHARDS = _read(
 
 # ── Plain writes ──
 
-# At the µs of its id. Values that are missing stay unset: a null would be a tombstone.
+# At the µs of its id. Missing values stay unset: a null would write a tombstone.
 INSERT_MESSAGE = _write(
     "INSERT INTO {keyspace}.messages (queue, time_shard, shard, kind, "
     f"{_MESSAGE_COLUMNS}) VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
-# One µs after the latest of their ids, so that it beats each insert whenever that arrives.
+# One µs after the latest of their ids: the delete beats each insert, whichever arrives first.
 DELETE_MESSAGES = _write(
     f"DELETE FROM {{keyspace}}.messages USING TIMESTAMP ? WHERE {_WIDE_ROW} "
     "AND kind = 3 AND priority = ? AND id IN ?"
@@ -107,7 +108,7 @@ INSERT_BODY = _write(
     "INSERT INTO {keyspace}.bodies (queue, time_shard, shard, id, body) "
     "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
-# As delete messages.
+# One µs after the latest of their ids, as DELETE_MESSAGES.
 DELETE_BODIES = _write(f"DELETE FROM {{keyspace}}.bodies USING TIMESTAMP ? WHERE {_WIDE_ROW} AND id IN ?")
 # All bodies of a wide row, with one tombstone.
 DROP_BODIES = _write(f"DELETE FROM {{keyspace}}.bodies USING TIMESTAMP ? WHERE {_WIDE_ROW}")
@@ -116,7 +117,7 @@ REGISTER_SHARD = _write(
     "INSERT INTO {keyspace}.shards (queue, epoch, time_shard, shard, priorities) "
     "VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
-# One µs after every insert there ever will be; one that is damaged now, as nobody knows when it was written.
+# One µs after each possible insert. A damaged row is deleted at the present time: its write time is unknown.
 UNREGISTER_SHARD = _write(
     "DELETE FROM {keyspace}.shards USING TIMESTAMP ? "
     "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?"
@@ -126,9 +127,9 @@ UNREGISTER_SHARD = _write(
 
 # Take, renew or give up the lock.
 SET_LOCK = _conditional(f"UPDATE {{keyspace}}.messages {_LOCK_SET}")
-# The marker of a retired wide row; it goes by itself.
+# The marker of a retired wide row, which expires.
 RETIRE_LOCK = _conditional(f"UPDATE {{keyspace}}.messages USING TTL ? {_LOCK_SET}")
-# Commits just below the rest of its batch: the marker written beside it survives.
+# Deletes just below the timestamp of its batch, so the marker in the same batch survives.
 RETIRE_WIDE_ROW = _conditional(f"DELETE FROM {{keyspace}}.messages WHERE {_WIDE_ROW}")
 # Overwrite a timeout slot; no value is ever null, so that no tombstone is left.
 SET_SLOT = _conditional(
@@ -136,7 +137,7 @@ SET_SLOT = _conditional(
     "SET state = ?, ids = ?, due = ?, attempt = ?, owner = ?, rev = ?, died_at = ?, tally = ? "
     f"WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF rev = ?"
 )
-# Guarded by the lock in its batch.
+# Has no condition of its own; the lock in the same batch is its condition.
 SET_CURSOR = _conditional(
     "UPDATE {keyspace}.messages SET cursor = ?, boundary = ?, tally = ? "
     f"WHERE {_WIDE_ROW} AND kind = 0 AND priority = ? AND id = ?"
@@ -144,7 +145,7 @@ SET_CURSOR = _conditional(
 
 # ── Queues ──
 
-# At serial consistency: after an unknown outcome of a change it tells which.
+# At serial consistency: after a change with an unknown outcome, shows whether it was applied.
 READ_QUEUE = _read(f"SELECT {_QUEUE_COLUMNS} FROM {{keyspace}}.queues WHERE queue = ?", serial=True)
 # For people.
 LIST_QUEUES = _read(f"SELECT {_QUEUE_COLUMNS} FROM {{keyspace}}.queues", page_rows=500)
@@ -157,9 +158,9 @@ CHANGE_QUEUE = _conditional(
     "UPDATE {keyspace}.queues SET state = ?, config = ?, version = ? WHERE queue = ? "
     "IF version = ? AND incarnation = ?"
 )
-# Not one that was made anew under the same name.
+# Only this incarnation, not a queue that was made again under the same name.
 REMOVE_QUEUE = _conditional("DELETE FROM {keyspace}.queues WHERE queue = ? IF incarnation = ?")
-# Where readers of the registry start.
+# Moves the epoch at which readers of the registry start.
 ADVANCE_EPOCH = _conditional(
     "UPDATE {keyspace}.queues SET oldest_epoch = ? WHERE queue = ? IF oldest_epoch = ? AND incarnation = ?"
 )
@@ -174,11 +175,11 @@ ADVANCE_OPEN_EPOCH = _conditional(
 _SCHEDULE_COLUMNS = (
     "queue, key, version, state, generation, definition, next_at, previous, fired"  # as ScheduleRow
 )
-# At serial consistency: whether a firing counts hangs on it.
+# At serial consistency: the answer decides whether a firing counts.
 READ_SCHEDULE = _read(
     f"SELECT {_SCHEDULE_COLUMNS} FROM {{keyspace}}.schedules WHERE queue = ? AND key = ?", serial=True
 )
-# For people, and for the watcher, which reads each again before it acts.
+# For people, and for the schedule monitor, which reads a schedule again before it acts.
 LIST_SCHEDULES = _read(
     f"SELECT {_SCHEDULE_COLUMNS} FROM {{keyspace}}.schedules WHERE queue = ?", page_rows=500
 )
@@ -192,7 +193,7 @@ CHANGE_SCHEDULE = _conditional(
     "UPDATE {keyspace}.schedules SET version = ?, state = ?, generation = ?, definition = ?, "
     "next_at = ?, previous = ?, fired = ? WHERE queue = ? AND key = ? IF version = ?"
 )
-# As change schedule.
+# Only from the version that the caller has seen.
 REMOVE_SCHEDULE = _conditional("DELETE FROM {keyspace}.schedules WHERE queue = ? AND key = ? IF version = ?")
 # Overwritten before it expires, so that only workers that died leave a tombstone.
 HEARTBEAT = _write(
@@ -202,7 +203,7 @@ HEARTBEAT = _write(
 READ_WORKERS = _read(
     "SELECT worker, info, seen FROM {keyspace}.workers WHERE fleet = 'cqueue'"
 )  # as WorkerRow
-# A worker says good-bye.
+# A worker has stopped.
 REMOVE_WORKER = _write("DELETE FROM {keyspace}.workers WHERE fleet = 'cqueue' AND worker = ?")
 
 # Overwritten before it expires, as a heartbeat is.
@@ -210,9 +211,9 @@ LISTEN = _write(
     "INSERT INTO {keyspace}.listeners (fleet, listener, address, port, key, names, digest) "
     "VALUES ('cqueue', ?, ?, ?, ?, ?, ?) USING TTL ?"
 )
-# All of them, in a few bytes each: one for each process that waits.
+# All listeners, in a few bytes each.
 READ_DIGESTS = _read("SELECT listener, digest FROM {keyspace}.listeners WHERE fleet = 'cqueue'")
-# Those whose digests have changed.
+# The listeners whose digests have changed.
 READ_LISTENERS = _read(
     "SELECT listener, address, port, key, names FROM {keyspace}.listeners "
     "WHERE fleet = 'cqueue' AND listener IN ?"  # as ListenerRow
@@ -225,27 +226,28 @@ _RECORD_COLUMNS = "id, topic, key, headers, body"  # as RecordRow
 _RECORDS_CQL = f"SELECT {_RECORD_COLUMNS} FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ?"
 _LOG_COLUMNS = "log, incarnation, version, state, config, created"  # as LogRow
 
-# At the µs of its id; values that are missing stay unset.
+# At the µs of its id; missing values stay unset.
 APPEND_RECORD = _write(
     f"INSERT INTO {{keyspace}}.log (log, partition, time_shard, {_RECORD_COLUMNS}) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
 )
-# Of an append that was answered too late: one µs after the latest of their ids. A damaged one: now.
+# After an append that was answered too late: one µs after the latest id. Damaged records: at the present
+# time.
 DELETE_RECORDS = _write(f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD} AND id IN ?")
 # In one answer: a slice is one point in time.
 READ_RECORDS = _read(f"{_RECORDS_CQL} LIMIT ?", raw=True)
 # The same, newest first.
 READ_RECORDS_BACK = _read(f"{_RECORDS_CQL} ORDER BY id DESC LIMIT ?", raw=True)
-# How many records there are, and where: for those who share them out before they read them.
+# For readers that split the records among several tasks before they read them (Spark).
 READ_RECORD_IDS = _read(f"SELECT id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ? LIMIT ?")
-# Whether idle partitions have anything new: one statement for many of them.
+# One statement shows which of many idle partitions have new records.
 PEEK_RECORDS = _read(
     "SELECT partition, id FROM {keyspace}.log WHERE log = ? AND partition IN ? AND time_shard = ? "
     "AND id > ? AND id <= ? PER PARTITION LIMIT 1"
 )
-# Of a log that was deleted: a partition at a time.
+# For a deleted log, one partition at a time.
 DROP_RECORDS = _write(f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD}")
-# Before a record in it is acknowledged; it goes with the last record.
+# Before the first record of a partition is acknowledged; expires with its last record.
 REGISTER_LOG_SHARD = _write(
     "INSERT INTO {keyspace}.log_shards (log, partition, time_shard) VALUES (?, ?, ?) USING TTL ?"
 )
@@ -254,13 +256,13 @@ READ_LOG_SHARDS = _read(
     "SELECT time_shard, partition FROM {keyspace}.log_shards WHERE log = ? AND time_shard IN ?",
     page_rows=5000,
 )
-# To delete a log whose row does not tell any more how wide its time shards are.
+# For deleting a log whose row is damaged, so that the width of its time shards is unknown.
 LIST_LOG_SHARDS = _read("SELECT DISTINCT log, time_shard FROM {keyspace}.log_shards", page_rows=5000)
 # After its records were dropped.
 UNREGISTER_LOG_SHARD = _write(
     "DELETE FROM {keyspace}.log_shards WHERE log = ? AND partition = ? AND time_shard = ?"
 )
-# As read queue.
+# At serial consistency, as READ_QUEUE.
 READ_LOG = _read(f"SELECT {_LOG_COLUMNS} FROM {{keyspace}}.logs WHERE log = ?", serial=True)
 # For people.
 LIST_LOGS = _read(f"SELECT {_LOG_COLUMNS} FROM {{keyspace}}.logs", page_rows=500)
@@ -273,7 +275,7 @@ CHANGE_LOG = _conditional(
     "UPDATE {keyspace}.logs SET state = ?, config = ?, version = ? WHERE log = ? "
     "IF version = ? AND incarnation = ?"
 )
-# Not one that was made anew under the same name.
+# Only this incarnation, not a log that was made again under the same name.
 REMOVE_LOG = _conditional("DELETE FROM {keyspace}.logs WHERE log = ? IF incarnation = ?")
 
 # ── Subscriptions ──
@@ -286,7 +288,7 @@ _SUBSCRIPTION_CQL = (
 
 # Definition, positions and members in one answer.
 READ_SUBSCRIPTION = _read(_SUBSCRIPTION_CQL)
-# After a change that was refused or not answered: what stands is decided here.
+# After a change that was refused or not answered: shows what is stored.
 READ_SUBSCRIPTION_SERIAL = _read(_SUBSCRIPTION_CQL, serial=True)
 # For people.
 LIST_SUBSCRIPTIONS = _read("SELECT DISTINCT log, subscription FROM {keyspace}.subscriptions", page_rows=500)
@@ -310,14 +312,14 @@ REMOVE_DEFINITION = _conditional(
     f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION} "
     "AND kind = 0 AND partition = 0 AND member = '' IF version = ?"
 )
-# In one conditional batch with the former: a delete of the partition that no clock can put off.
+# In one conditional batch with REMOVE_DEFINITION, so that no clock decides about this delete.
 REMOVE_SUBSCRIPTION = _conditional(f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION}")
 # Overwritten before it expires, so that only members that died leave a tombstone.
 BEAT_MEMBER = _write(
     "INSERT INTO {keyspace}.subscriptions (log, subscription, kind, partition, member, info, seen) "
     "VALUES (?, ?, 2, 0, ?, ?, ?) USING TTL ?"
 )
-# A member says good-bye.
+# A member has stopped.
 REMOVE_MEMBER = _write(
     f"DELETE FROM {{keyspace}}.subscriptions WHERE {_SUBSCRIPTION} "
     "AND kind = 2 AND partition = 0 AND member = ?"
@@ -327,7 +329,7 @@ COUNT_RECORDS = _read(f"SELECT COUNT(*), id FROM {{keyspace}}.log WHERE {_LOG_SH
 
 # ── Deployment and time ──
 
-# What all clients agree on; polled for its change counter.
+# The values that all clients agree on; polled for the change counter.
 READ_DEPLOYMENT = _read(
     "SELECT format, serial_consistency, settle_ms, skew_ms, gc_grace, changes, home_dc, centre_epoch, "
     "retiring FROM {keyspace}.deployment WHERE name = 'cqueue'"
@@ -354,14 +356,14 @@ KEY_COLUMNS = {
 }
 """The primary keys of the tables whose rows may be in quarantine."""
 
-# By table, whatever stands in a row, as JSON: for people, who look at one that nobody can read.
+# By table, all columns of a row as JSON, so that people can look at a damaged row.
 DUMP_ROW = {
     table: _read(
         f"SELECT JSON * FROM {{keyspace}}.{table} WHERE {' AND '.join(f'{name} = ?' for name in columns)}"
     )
     for table, columns in KEY_COLUMNS.items()
 }
-# A timeout slot that is stored under no number, so that it can only be deleted.
+# A damaged timeout slot whose id is not that of a slot: no claim can overwrite it.
 DROP_SLOT = _conditional(
     f"DELETE FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind = 2 AND priority = ? AND id = ? IF EXISTS"
 )

@@ -1,8 +1,8 @@
-"""The part of the storage seam that subscriptions need: definition, positions and members in one partition.
+"""Store operations on subscriptions, whose definition, positions and members share one Cassandra partition.
 
-Positions change only by conditional mutations, several of one subscription in one: Cassandra decides one
-such mutation at a time for a partition, so a mutation for each position would keep members waiting for
-each other.
+Positions change only by conditional mutations. Cassandra decides one such mutation of a partition at a time,
+so one for each position would make members wait for each other. Therefore a mutation changes several
+positions.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from cqueue.store.operations import Operation, Repeatable
 from cqueue.store.quarantine import Damage
 
 CHANGES_AT_ONCE = 64
+"""Positions in one conditional mutation, at most: a member of a log with many partitions needs several."""
 
 
 class SubscriptionKey(NamedTuple):
-    """A subscription. log: the log's name in partition keys."""
+    """A subscription. log: the log's partition name (name and incarnation)."""
 
     log: str
     name: str
 
 
 class DefinitionRow(NamedTuple):
-    """What all members agree on. state: active or paused; config: JSON, where it began."""
+    """The part that all members share. state: active or paused; config: JSON with the subscription's
+    start.
+    """
 
     version: int
     state: str
@@ -34,10 +37,10 @@ class DefinitionRow(NamedTuple):
 
 
 class PositionRow(NamedTuple):
-    """How far a partition has been read, and by whom.
+    """How far a partition of the log has been read, and by which member.
 
-    position: the id up to which everything is done; fence: grows with every change; owner: a member's
-    name, empty for nobody; generation: grows when the position is moved by hand.
+    position: record id up to which all records are done; fence: grows with every change; owner: the name of
+    the reading member, "" if there is none; generation: grows when somebody moves the position by hand.
     """
 
     partition: int
@@ -48,7 +51,7 @@ class PositionRow(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member that was alive at `seen` (µs since 1970). info: JSON of its own."""
+    """A member that was alive at `seen` (µs since 1970). info: JSON that the member writes."""
 
     member: str
     info: str
@@ -56,14 +59,14 @@ class MemberRow(NamedTuple):
 
 
 class PositionChange(NamedTuple):
-    """Overwrite a position, provided that its fence still is `expect_fence` (None: never written)."""
+    """A new position row, to be written IF the stored fence is `expect_fence` (None: never written)."""
 
     expect_fence: int | None
     row: PositionRow
 
 
 class Span(NamedTuple):
-    """How many records there are, and the first one's id, if any."""
+    """A count of records, and the id of the first one, if any."""
 
     records: int
     first: int | None
@@ -71,10 +74,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRows:
-    """Everything about a subscription, at one time.
+    """All rows of a subscription, read at one time.
 
-    broken: a definition that cannot be read, and its version as it is stored.
-    lost: partitions whose position cannot be read, and their fences as they are stored.
+    broken: a damaged definition, and its version as stored.
+    lost: for each partition whose position is damaged, its fence as stored.
     """
 
     definition: DefinitionRow | None = None
@@ -86,9 +89,10 @@ class SubscriptionRows:
 
 @dataclass(frozen=True, slots=True)
 class ReadSubscription(Repeatable[SubscriptionRows]):
-    """All rows; `serial` makes unfinished mutations known first.
+    """Read all rows of a subscription. serial: finish unfinished mutations first.
 
-    now_us: the time, to tell positions and heartbeats that lie in the future; None takes them as they are.
+    now_us: present time in µs since 1970; positions and heartbeats beyond it are damaged. None: no such
+        check.
     """
 
     key: SubscriptionKey
@@ -98,7 +102,7 @@ class ReadSubscription(Repeatable[SubscriptionRows]):
 
 @dataclass(frozen=True, slots=True)
 class ListSubscriptions(Repeatable[list[SubscriptionKey]]):
-    """All subscriptions of all logs, deleted logs among them, in no order."""
+    """List all subscriptions of all logs, also of deleted ones, in no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class DefineSubscription(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ChangeDefinition(Operation[bool]):
-    """Set state, config and version (= expect_version + 1) IF version is as expected."""
+    """Set state, config and version (= expect_version + 1) IF the version is as expected."""
 
     key: SubscriptionKey
     row: DefinitionRow
@@ -128,7 +132,7 @@ class RemoveSubscription(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ChangePositions(Operation[bool]):
-    """One conditional batch; True when all of it was applied, False when nothing was."""
+    """Apply one conditional batch. True: applied wholly; False: not at all."""
 
     key: SubscriptionKey
     changes: tuple[PositionChange, ...]
@@ -136,7 +140,7 @@ class ChangePositions(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class BeatMember(Operation[None]):
-    """Say that a member lives; the row goes after `ttl_s` seconds."""
+    """Record that a member is alive; the row expires after `ttl_s` seconds."""
 
     key: SubscriptionKey
     row: MemberRow
@@ -145,7 +149,7 @@ class BeatMember(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember(Operation[None]):
-    """A member has stopped."""
+    """Delete the row of a member that has stopped."""
 
     key: SubscriptionKey
     member: str
@@ -153,7 +157,7 @@ class RemoveMember(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class CountRecords(Repeatable[Span]):
-    """How many records of one partition of a log have after < id <= upto."""
+    """Count the records of one partition of a log with after < id <= upto."""
 
     shard: LogShard
     after: int

@@ -1,4 +1,4 @@
-"""The cluster's time, asked of several coordinators at once."""
+"""Ask several coordinators for the cluster's time at once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from cqueue.errors import Unavailable
 from cqueue.store.statements import READ_TIME
 
 SAMPLED_HOSTS: Final = 5
+"""Coordinators that are asked, at most: the median of five is right though two of them are wrong."""
 TIMEOUT_S: Final = 2.0
-"""An answer that takes longer says nothing about the time."""
+"""Seconds that an answer may take. A slower one would be too inexact to be used."""
 
 PATIENCE_S: Final = 0.1
-"""Once somebody has answered, the others are waited for no longer: one may be cut off."""
+"""Seconds to wait for all answers. After that one answer is enough, because other nodes may be cut off."""
 
-_HALF_MS_US: Final = 500  # the answer is a whole number of ms, so on average half of one too early
+_HALF_MS_US: Final = 500  # the answer is rounded down to whole ms: half of one too early on average
 
 
 def sample_time_us(session: Session, profile: ExecutionProfile) -> list[tuple[int, int]]:
-    """(Cluster time at the moment of return, round trip) of each coordinator that answered, in µs.
+    """Return (cluster time at the moment of return, round trip) of each coordinator that answered, in µs.
 
     Raises:
-        Unavailable: none of them did.
+        Unavailable: no coordinator answered.
     """
     answers: SimpleQueue[_Sample | Exception] = SimpleQueue()
     hosts = _hosts(session, profile)
@@ -48,7 +49,7 @@ class _Sample(NamedTuple):
     server_ms: int
 
     def at(self, now_ns: int) -> tuple[int, int]:
-        """Cluster time now, and how long the round trip took, in µs."""
+        """Return cluster time at `now_ns`, and the length of the round trip, both in µs."""
         middle_ns = (self.sent_ns + self.received_ns) // 2
         server_us = self.server_ms * 1000 + _HALF_MS_US
         return server_us + (now_ns - middle_ns) // 1000, (self.received_ns - self.sent_ns) // 1000
@@ -63,15 +64,15 @@ def _hosts(session: Session, profile: ExecutionProfile) -> list[Host]:
 def _ask(session: Session, profile: ExecutionProfile, host: Host, answers: SimpleQueue[Any]) -> None:
     sent_ns = time.monotonic_ns()
     future = session.execute_async(READ_TIME.cql, host=host, timeout=TIMEOUT_S, execution_profile=profile)
-    # Noted where the answer arrives: whoever asks may be waiting for another one.
+    # Timed on the thread where the answer arrives, as the asking thread may be waiting for another.
     future.add_callbacks(
         lambda rows: answers.put(_Sample(sent_ns, time.monotonic_ns(), rows[0][0])),
-        answers.put,  # whatever failed, another coordinator may answer
+        answers.put,  # another coordinator may still answer
     )
 
 
 def _soon(answers: SimpleQueue[Any], count: int) -> tuple[list[_Sample], list[Exception]]:
-    """What is answered soon; or, if nothing is, the first answer that comes, and what went wrong."""
+    """Collect the answers of the first `PATIENCE_S`, or else the first answer, together with the failures."""
     samples, failures = list[_Sample](), list[Exception]()
     soon_s = time.monotonic() + PATIENCE_S
     while len(samples) + len(failures) < count:

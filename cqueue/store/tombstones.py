@@ -1,7 +1,8 @@
-"""How many tombstones a read crossed, as far as Cassandra says so.
+"""Read from Cassandra's warnings how many tombstones a read crossed.
 
-It says so only in a warning to the client, above a threshold (`tombstone_warn_threshold`, 1,000). The driver
-logs every warning; these are part of an answer here, and would come with every read of a busy wide row.
+Cassandra tells the number only in a warning to the client, above `tombstone_warn_threshold` (1,000). The
+driver logs every warning. cqueue uses these as part of the answer, and keeps them out of the log, where each
+read of a busy wide row would add one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _WARNING = re.compile(r"Read \d+ live rows and (\d+) tombstone cells|scanned up 
 
 
 def crossed(warnings: Iterable[str] | None) -> int:
-    """The largest number in an answer's warnings; 0 when there is none."""
+    """Return the largest number of tombstones in an answer's warnings, or 0."""
     found = (_WARNING.search(warning) for warning in warnings or ())
     return max((int(match[1] or match[2]) for match in found if match), default=0)
 

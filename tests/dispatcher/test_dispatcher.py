@@ -966,4 +966,4 @@ def test_a_dispatcher_that_cannot_start_leaves_nothing_behind(shop, work):
     with pytest.raises(cqueue.QueueNotFound):
         dispatcher.start()
     assert threading.active_count() == before
-    assert shop._bells["work"]._sleepers == []
+    assert shop._bells["work"]._inboxes == []

@@ -373,7 +373,7 @@ def test_after_a_fork_calls_say_so(storing):
 def by_hand(store, clock, **options):
     """A batcher without threads: `turn` is made by hand."""
     made = batcher(store, clock=clock, **options)
-    made._staff = lambda: None
+    made._start_thread = lambda: None
     return made
 
 
@@ -394,7 +394,7 @@ def test_what_failed_is_stored_again_after_growing_pauses(storing):
     turn(batches)
     pauses = []
     for _ in range(10):
-        pauses.append(batches._late.left_s())
+        pauses.append(batches._retries.left_s())
         turn(batches)
         clock.now += pauses[-1]
         turn(batches)

@@ -186,7 +186,7 @@ def test_close_ends_a_receive_that_waits(queue):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not consumer._receiver.sleeper.waiting:
+    while not consumer._receiver.inbox.waiting:
         time.sleep(0.001)
     consumer.close()
     thread.join(5)
@@ -202,7 +202,7 @@ def test_ctrl_c_at_any_moment_of_a_wait_holds_up_no_sender(queue):
             on_a_thread(lambda: queue.send(b"x"))
             consumer.ack(consumer.receive(wait=SOON))
 
-        assert at_each_moment(lambda: consumer._receiver.sleeper.sleep(0.001), check) > 1
+        assert at_each_moment(lambda: consumer._receiver.inbox.sleep(0.001), check) > 1
 
 
 def test_an_ack_whose_body_stays_is_an_ack(store, queue):
@@ -510,20 +510,20 @@ def test_an_ack_stored_in_part_is_unknown(store, queue):
 def test_a_consumer_knows_that_it_was_told(queue):
     """Until it looks: then what it was told of is found, or is gone."""
     with queue.consumer() as consumer:
-        assert not consumer._receiver.sleeper.told
+        assert not consumer._receiver.inbox.hints
         queue.send(b"x")
-        assert consumer._receiver.sleeper.told
+        assert consumer._receiver.inbox.hints
         assert len(consumer.receive(wait=SOON)) == 1
-        assert not consumer._receiver.sleeper.told
+        assert not consumer._receiver.inbox.hints
 
 
 def test_a_message_that_is_due_later_tells_nobody(queue):
     """A look before it is due would be in vain; one that is due beside it is told of."""
     with queue.consumer() as consumer:
         queue.send(b"later", delay=timedelta(minutes=1), priority=3)
-        assert not consumer._receiver.sleeper.told
+        assert not consumer._receiver.inbox.hints
         queue.send_many([cqueue.Message(b"later", delay=timedelta(minutes=1), priority=3), *messages(b"now")])
-        assert {hint.priorities for hint in consumer._receiver.sleeper.told} == {frozenset({0})}
+        assert {hint.priorities for hint in consumer._receiver.inbox.hints} == {frozenset({0})}
 
 
 def test_what_was_purged_is_not_claimed(queue):

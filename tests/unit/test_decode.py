@@ -212,7 +212,7 @@ def test_a_row_is_counted_and_logged_once(caplog):
     row = ("k", *[None] * 7)
     for _ in range(3):
         with pytest.raises(DamagedRow):
-            decode.single(decode.queues([row]), quarantine)
+            decode.only_row(decode.queues([row]), quarantine)
     assert quarantine.counts() == {"k": 1}
     assert [each.key for each in quarantine.of("queues")] == [("k",)]
     assert sum("row_quarantined" in record.getMessage() for record in caplog.records) == 1

@@ -497,7 +497,7 @@ def waiting(consumer):
         target=lambda: came(consumer.receive(1, wait=timedelta(seconds=60))), daemon=True
     )
     thread.start()
-    until(lambda: consumer._receiver.sleeper.waiting)
+    until(lambda: consumer._receiver.inbox.waiting)
     return came
 
 
@@ -754,7 +754,7 @@ def test_a_queue_that_is_made_again_is_listened_for_anew(clients, store):
         sender.delete_queue("orders")
         sender.create_queue("orders")
         receiver._catalog._polled_s = float("-inf")
-        receiver._catalog.keep_fresh()
+        receiver._catalog.refresh()
         store.seen.rings.clear()
         consumer.receive()
         assert store.seen.wait()

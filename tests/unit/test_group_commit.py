@@ -9,10 +9,10 @@ import pytest
 
 import cqueue
 from cqueue import BadInput, Closed, Message, NotDone, group_commit
-from cqueue.group_commit import ALONE, TOGETHER, GroupCommit
+from cqueue.group_commit import BATCHES_AT_ONCE, DIRECT_SENDERS, GroupCommit
 from tests.fix_dispatcher import until
 
-AT_A_TIME = ALONE + TOGETHER
+AT_A_TIME = DIRECT_SENDERS + BATCHES_AT_ONCE
 
 
 class Sending:
@@ -80,9 +80,9 @@ def gathered(group, *messages):
     """Senders that wait behind those that are under way."""
     senders = []
     for message in messages:
-        before = len(group._together._waiting)
+        before = len(group._batcher._waiting)
         senders.append(Sender(group, message))
-        until(lambda: len(group._together._waiting) > before)  # noqa: B023 - called at once
+        until(lambda: len(group._batcher._waiting) > before)  # noqa: B023 - called at once
     return senders
 
 
@@ -105,7 +105,7 @@ def test_what_comes_while_one_is_sent_goes_together(queue, sending):
 
 
 def test_the_first_one_waits_for_others(sending, monkeypatch):
-    monkeypatch.setattr(group_commit, "MOST", 3)
+    monkeypatch.setattr(group_commit, "BATCH_MESSAGES", 3)
     group = GroupCommit(sending, 10.0, timedelta(seconds=9))
     began = time.monotonic()
     senders = [Sender(group, Message(b"x")) for _ in range(3)]
@@ -162,7 +162,7 @@ def test_who_is_stopped_while_it_is_sent_keeps_nothing_from_the_others(queue, se
     others = gathered(group, Message(b"1"), Message(b"2"))
 
     def when_it_is_sent():
-        until(lambda: len(group._together._waiting) == 3)
+        until(lambda: len(group._batcher._waiting) == 3)
         sending.go.release()
         assert sending.under_way.acquire(timeout=10)
 
@@ -177,9 +177,9 @@ def test_who_is_stopped_while_it_waits_sends_nothing_and_holds_up_nobody(sending
     group = GroupCommit(sending, 10.0, timedelta())
     first = Sender(group, Message(b"0"))
     assert sending.under_way.acquire(timeout=10)
-    Stopped(group, Message(b"1"), lambda: until(lambda: group._together._waiting))
+    Stopped(group, Message(b"1"), lambda: until(lambda: group._batcher._waiting))
     last = Sender(group, Message(b"2"))
-    until(lambda: len(group._together._waiting) == 2)
+    until(lambda: len(group._batcher._waiting) == 2)
     sending.go.release(2)
     joined(first, last)
     assert sending.batches == [[b"0"], [b"2"]]
@@ -225,7 +225,7 @@ def test_a_few_go_at_a_time_and_what_comes_beyond_goes_together(queue, sending):
 
 
 def test_more_than_go_together_are_two_batches(sending, monkeypatch):
-    monkeypatch.setattr(group_commit, "MOST", 3)
+    monkeypatch.setattr(group_commit, "BATCH_MESSAGES", 3)
     group = GroupCommit(sending, 10.0)
     first = under_way(sending, group)
     others = gathered(group, *(Message(b"%d" % number) for number in range(4)))

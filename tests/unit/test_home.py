@@ -13,7 +13,7 @@ from cqueue.store.memory import MemoryStore
 @pytest.fixture
 def store(monkeypatch):
     """Of a keyspace whose home is dc1; its clients look at each call."""
-    monkeypatch.setattr("cqueue.catalog.TRUSTED_S", 0.0)
+    monkeypatch.setattr("cqueue.catalog.MAX_AGE_S", 0.0)
     made = MemoryStore()
     made._deployment = made._deployment._replace(home_dc="dc1")
     return made

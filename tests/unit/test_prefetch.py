@@ -148,14 +148,14 @@ def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
     time.sleep(2.6)
     send(queue, *[b"y"] * 40)
     with queue.consumer(prefetch=20) as consumer:
-        ahead, fetch = [], consumer._ahead._fetch
+        ahead, fetch = [], consumer._prefetch._fetch
 
         def noted(count):
             found, more = fetch(count)
             ahead.extend(found)
             return found, more
 
-        consumer._ahead._fetch = noted
+        consumer._prefetch._fetch = noted
         suspects, others = 0, 0
         for _ in range(3):
             message, *rest = consumer.receive(20, wait=SOON)
@@ -295,7 +295,7 @@ def test_a_child_process_receives_nothing_and_waits_for_no_thread(queue):
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=20) as consumer:
         consumer.receive(20)
-        consumer._ahead._claiming = True
+        consumer._prefetch._claiming = True
         pid = os.fork()
         if not pid:
             try:
@@ -303,7 +303,7 @@ def test_a_child_process_receives_nothing_and_waits_for_no_thread(queue):
             except Closed:
                 os._exit(7)
             os._exit(1)
-        consumer._ahead._claiming = False
+        consumer._prefetch._claiming = False
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 7
 
@@ -342,14 +342,14 @@ def test_what_a_receive_waits_for_counts_as_gone():
     asked_by = []
 
     class Noted(Prefetch):
-        def _ask(self):
+        def _fetch_if_low(self):
             before = self._claiming
-            super()._ask()
+            super()._fetch_if_low()
             if self._claiming and not before:
                 asked_by.append(threading.current_thread().name)
 
     def fetch(count):
-        until(lambda: ahead._awaited == 6 or len(asked_by) > 1)
+        until(lambda: ahead._wanted == 6 or len(asked_by) > 1)
         return [0] * count, False
 
     ahead = Noted(10, fetch, lambda _: None, lambda: 60.0)
@@ -370,7 +370,7 @@ def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
     monkeypatch.setattr(ahead._changed, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         ahead.take(5)
-    assert ahead._awaited == 0
+    assert ahead._wanted == 0
 
 
 def test_ctrl_c_at_any_moment_of_a_receive_that_waits_leaves_the_rest_to_others():

@@ -72,7 +72,7 @@ def test_a_fence_can_be_stored_and_grows_where_it_was_sane(stored, now_us):
     "lost",
     [
         CursorRow(0, END, END),
-        CursorRow(0, codec.NOWHERE, codec.NOWHERE),
+        CursorRow(0, codec.BEYOND_ALL_IDS, codec.BEYOND_ALL_IDS),
         CursorRow(0, 0, ids.highest_at(NOON_US + YEARS_31_US)),
         CursorRow(0, ids.highest_at(NOON_US), ids.lowest_at(NOON_US - SECOND_US)),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.cassandra import _portions
-from cqueue.store.requests import Later, Request, Window, collected, start
+from cqueue.store.requests import ManyRequests, Request, Window, collected, sent_or_error
 from cqueue.store.statements import Kind
 
 
@@ -55,12 +55,12 @@ def test_one_above_the_limit_goes_alone():
 
 def test_nothing_to_do():
     """An empty window has no results."""
-    assert Later(collected(window([], limit=8), Kind.READ, list)).result() == []
+    assert ManyRequests(collected(window([], limit=8), Kind.READ, list)).result() == []
 
 
 def total(kind, *outcomes):
     some = window([], *([1] * len(outcomes)), limit=2, outcomes=outcomes)
-    return Later(collected(some, kind, sum))
+    return ManyRequests(collected(some, kind, sum))
 
 
 def test_results_become_one():
@@ -104,7 +104,7 @@ def test_what_cannot_be_sent_is_an_error_in_its_place():
     some = Window([(1, Part(log, 0, 0).send), (1, refuse), (1, Part(log, 2, 2).send)], 9)
     first, second, third = some.results()
     assert (first, str(second), third) == (0, "no table yet", 2)
-    assert isinstance(start(refuse), Unavailable)
+    assert isinstance(sent_or_error(refuse), Unavailable)
 
 
 def test_portions_have_so_many_bytes_or_one_body():

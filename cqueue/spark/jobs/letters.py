@@ -55,7 +55,7 @@ class Redriver:
         rows += [{"sent": 0, "gone": 0, "failed": count, "error": text} for text, count in errors.items()]
         yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
-    def redrive(self, side: SparkSide, wanted: Sequence[str]) -> list[letters.Outcome]:
+    def redrive(self, side: SparkSide, wanted: Sequence[str]) -> list[letters.LetterOutcome]:
         """Redrive those letters that are still there; return their outcomes."""
         found = letters.look(side.driver, wanted)
         return letters.send_back(

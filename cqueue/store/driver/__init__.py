@@ -1,13 +1,12 @@
-"""What is used of cassandra-driver though the driver does not promise it; and the stock path without it.
+"""The undocumented parts of cassandra-driver that cqueue replaces for speed, each with a fallback.
 
-The driver is written for requests that are few and large. What a queue does is many and small, so cqueue
-replaces parts of the driver, and some of these are private. A version of the driver may change them. So each
-part is looked at once a process, before it is used (cqueue.store.driver.probe): whether it is there, and
-whether it does what is relied on. A part that fails is left to the driver, and a line of the log says so.
-What is stored, and what is promised, is the same with and without; docs/explanation/driver.md says what each
-part brings.
+The driver is written for few and large requests. A queue makes many small ones, so cqueue replaces parts of
+the driver, and some of these are private. A new version of the driver may change them. Therefore each part is
+probed once a process, before its first use (cqueue.store.driver.probe): whether it exists, and whether it
+behaves as expected. If a probe fails, the driver's own code is used, and a log line says so. Stored data and
+promises are the same either way. docs/explanation/driver.md says what each part gains.
 
-Nothing outside this package uses anything of the driver that its documentation does not name.
+Outside this package cqueue uses only what the driver's documentation names.
 """
 
 from __future__ import annotations
@@ -30,13 +29,14 @@ __all__ = ["PARTS", "Driver", "Login", "LoginRefused", "look", "used"]
 
 PARTS: Final = (*sockets.MIXINS, wire.RESULTS, wire.KNOWN_COLUMNS, wire.ENCODED_BATCHES, errors.ERRORS)
 V5: Final = 5
+"""The version of Cassandra's protocol that cqueue speaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The driver with the parts that can be used of it.
+    """The driver, with the replaced parts that passed their probes.
 
-    connection_class, protocol_handler: for a cluster and for a session.
+    parts: those parts. connection_class: for `Cluster`. protocol_handler: for `Session`.
     """
 
     parts: frozenset[Part]
@@ -45,25 +45,25 @@ class Driver:
 
     @property
     def has_ids(self) -> bool:
-        """Whether timeuuids come as integers, and not as UUID objects."""
+        """Whether timeuuids are decoded as integers; otherwise they come as UUID objects."""
         return wire.RESULTS in self.parts
 
     def configure(self, prepared: PreparedStatement, *, raw: bool) -> None:
-        """Let a prepared statement take and give integers for timeuuids; and, if `raw`, rows as bytes."""
+        """Make a prepared statement take and return integers for timeuuids. raw: return rows as bytes."""
         if self.has_ids:
             wire.use_ids(prepared)
             if raw:
                 wire.leave_raw(prepared)
 
     def bind(self, prepared: PreparedStatement, values: Iterable[Any]) -> BoundStatement:
-        """A prepared statement with these values, integers for timeuuids."""
+        """Bind values to a prepared statement, with integers for timeuuids."""
         if self.has_ids:
             return prepared.bind(list(values))
         columns = prepared.column_metadata
         return prepared.bind([_uuids(column.type, one) for column, one in zip(columns, values, strict=True)])
 
     def rows(self, found: list[Any]) -> list[Any]:
-        """The rows of an answer, with integers for timeuuids."""
+        """Return the rows of an answer with integers for timeuuids."""
         return found if self.has_ids else [tuple(map(_ids, row)) for row in found]
 
     def many(
@@ -73,11 +73,11 @@ class Driver:
         partition: Sequence[bytes],
         rows: Sequence[bytes],
     ) -> Any:
-        """A batch of one statement with the values of many rows; of one row the statement itself.
+        """Make a batch of one statement for many rows; for a single row the bound statement itself.
 
-        batch: makes an empty one.
-        partition: the values of the partition key, which come first in the statement.
-        rows: all other values of each row, as cells on the wire.
+        batch: makes an empty batch.
+        partition: the encoded values of the partition key, which come first in the statement.
+        rows: for each row its other values, encoded as cells.
         """
         encoded = wire.ENCODED_BATCHES in self.parts
         if len(rows) == 1:
@@ -87,7 +87,7 @@ class Driver:
             for row in rows:
                 whole.add(_bound(prepared, [*partition, *wire.values(row)], encoded=False))
             return whole
-        whole.add(_bound(prepared, partition, encoded=True))  # tells the driver where the batch belongs
+        whole.add(_bound(prepared, partition, encoded=True))  # routes the batch to its replicas
         before = b"".join(map(cells.of, partition))
         whole._statements_and_parameters = wire.EncodedRows(prepared, before, rows)  # noqa: SLF001 - see there
         return whole
@@ -95,18 +95,18 @@ class Driver:
 
 @cache
 def used() -> Driver:
-    """The driver as this process uses it."""
+    """Return the driver as this process uses it; probed at the first call."""
     return look()
 
 
 def look() -> Driver:
-    """Look at each part of the driver; one line of the log for each that cannot be used."""
+    """Probe each part of the driver. Log one line for each part that cannot be used."""
     parts = frozenset(part for part in PARTS if probe.has(part))
     return Driver(parts, sockets.connection_class(parts), wire.handler(parts))
 
 
 def _bound(prepared: PreparedStatement, values: Sequence[Any], *, encoded: bool) -> BoundStatement:
-    """A statement with values that are encoded. encoded: give them to the driver as they are."""
+    """Bind encoded values. encoded: the driver takes them as they are; otherwise they are decoded first."""
     if encoded:
         statement = BoundStatement(prepared)
         statement.values = list(values)
@@ -118,7 +118,7 @@ def _bound(prepared: PreparedStatement, values: Sequence[Any], *, encoded: bool)
 
 
 def _uuids(type_: Any, value: Any) -> Any:
-    """What the driver takes for a timeuuid, or a list of them."""
+    """Turn ids into UUID objects where the column is a timeuuid or a list of them."""
     if value is None or isinstance(value, cells.Unreadable):
         return value
     if type_.typename == "timeuuid":

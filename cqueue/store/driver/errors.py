@@ -1,4 +1,4 @@
-"""What the driver raises, or hands over as a cause, though its documentation does not name it."""
+"""Exceptions that the driver raises, or passes on as causes, without documenting them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _names: Final = ["cassandra.cluster:ResponseFuture.attempted_hosts"]
 
 
 class NeverRaised(Exception):
-    """Stands for an error that this version of the driver does not have."""
+    """Placeholder for an exception that this version of the driver lacks."""
 
 
 def _error(module: str, name: str) -> Any:
@@ -40,5 +40,5 @@ ERRORS: Final = Part(
 
 
 def was_sent(future: Any) -> bool:
-    """Whether a request may have left this process."""
+    """Return whether a request may have left this process."""
     return bool(getattr(future, "attempted_hosts", True))

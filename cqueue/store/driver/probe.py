@@ -1,4 +1,4 @@
-"""Whether the driver has a part that it does not promise, and whether that part does what is relied on."""
+"""Probe undocumented parts of the driver: whether they exist, and whether they behave as expected."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LOGGER: Final = "cqueue.store"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the driver that it does not promise.
+    """An undocumented part of the driver.
 
-    names: what must exist, as "module:attribute.attribute".
-    works: whether the driver does what is relied on; called only if all of these exist. It may raise
-    whatever error shows that it does not.
-    instead: what the driver's stock path costs.
+    names: the modules and attributes that must exist, as "module:attribute.attribute".
+    works: returns whether the part behaves as expected. It is called only if all names exist, and may raise
+        any error instead of returning False.
+    instead: the cost of the driver's own code, for the log line.
     """
 
     name: str
@@ -31,10 +31,10 @@ class Part:
 
 
 def find(name: str) -> Any:
-    """What stands under a name of the driver; a module under one without attributes.
+    """Return the attribute of the driver that a name means, or the module if it names no attribute.
 
     Raises:
-        ImportError, AttributeError: nothing does.
+        ImportError, AttributeError: there is none.
         DependencyException: the driver was built without it.
     """
     module, _, path = name.partition(":")
@@ -45,7 +45,7 @@ def find(name: str) -> Any:
 
 
 def find_or(name: str, otherwise: Any) -> Any:
-    """What stands under a name, or something else where nothing does; for what is needed at import."""
+    """As `find`, but return `otherwise` if there is nothing of that name. For use at import."""
     try:
         return find(name)
     except (ImportError, AttributeError, cassandra.DependencyException):
@@ -53,7 +53,7 @@ def find_or(name: str, otherwise: Any) -> Any:
 
 
 def has(part: Part) -> bool:
-    """Whether the part can be used. If not, one line of the log says what is missing."""
+    """Return whether the part can be used. If not, log what is missing."""
     missing = _missing(part)
     if missing is not None:
         report(part, missing)

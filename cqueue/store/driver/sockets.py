@@ -1,10 +1,10 @@
-"""The driver's connection, without the detours of its event loop.
+"""The driver's connection with larger buffers, writes without the event loop, and errors for refused logins.
 
-The loop's thread wakes up four times for each request: to begin to watch whether the socket takes anything,
-to write, to end watching, and to read the answer. Where requests are small, and client and server share a
-machine, these switches of threads take as long as the request itself. Here whoever makes a request writes it.
+The driver's event loop wakes up four times for each request: to watch the socket, to write, to stop watching,
+and to read the answer. With small requests, and client and server on one machine, these thread switches take
+as long as the request itself. Here the calling thread writes its request.
 
-Each class is mixed into the driver's own connection if the driver has what the class needs.
+Each class is mixed into the driver's own connection class if the probe of its part passes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from cqueue.store.driver.errors import ConnectionException
 from cqueue.store.driver.probe import Part, find, find_or, report
 
 AT_ONCE: Final = 64 << 10
-"""Bytes that are read and written at once, where the driver's own connection takes 4 KiB: a slice of 500
-messages then takes 3 calls instead of 40, each with a turn of the event loop."""
+"""Bytes read or written in one call. The driver takes 4 KiB. With 64 KiB a slice of 500 messages needs 3
+calls instead of 40, each with a turn of the event loop."""
 
 _LIBEV: Final = "cassandra.io.libevreactor"
 _reactor: Any = find_or(f"{_LIBEV}:", None)  # None: the driver was built without libev
 _ERROR: Final = find_or(f"{_LIBEV}:libev.EV_ERROR", 0)
 _OF_A_CONNECTION: Final = ("deque", "_deque_lock", "_socket", "_socket_writable")
-"""What each connection has of its own, so that it shows only there."""
+"""Attributes that only an instance has, so that the probe of the class cannot find them."""
 
 _NONBLOCKING: Final = find_or("cassandra.connection:NONBLOCKING", ())
 _Base: Any = object  # the driver's connection
-_report = cache(report)  # of many connections one line
+_report = cache(report)  # one log line, however many connections there are
 
 
 class LoginRefused(ConnectionException):  # type: ignore[misc, valid-type]
@@ -42,30 +42,31 @@ class LoginRefused(ConnectionException):  # type: ignore[misc, valid-type]
 
 
 class Login(PlainTextAuthProvider):  # type: ignore[misc]
-    """A user name and a password, and what the last node that was asked said to them.
+    """A user name and a password, and the outcome of the last login with them.
 
     Attributes:
-        refused: why it did not let them in; None if it did, or did not answer.
+        refused: the refusal; None if the last node accepted the login, or did not answer.
     """
 
     refused: LoginRefused | None = None
 
     def new_authenticator(self, host: str) -> Any:
-        """What a connection logs in by."""
+        """Return the authenticator of a new connection, linked to this login."""
         authenticator = super().new_authenticator(host)
         authenticator.login = self
         return authenticator
 
 
 class Logins(_Base):  # type: ignore[misc]
-    """A login that was refused looks like any other failure.
+    """Makes a refused login look like any other failed connect.
 
-    The driver never connects again to a node that refused one once. A role may be let in again.
+    The driver never connects again to a node that once refused a login, although an operator may allow it
+    later.
     """
 
     @classmethod
     def factory(cls, *args: Any, **options: Any) -> Any:
-        """A connection that is ready."""
+        """Open a connection. Note in its `Login` whether the node refused it."""
         refused: LoginRefused | None = None
         try:
             return super().factory(*args, **options)
@@ -79,19 +80,19 @@ class Logins(_Base):  # type: ignore[misc]
 
 
 class Buffers:
-    """Larger buffers."""
+    """Gives a connection larger buffers."""
 
     in_buffer_size = out_buffer_size = AT_ONCE
 
 
 class DirectWrites(_Base):  # type: ignore[misc]
-    """Requests are written by whoever makes them.
+    """Writes a request on the thread that makes it.
 
-    The loop writes what the socket does not take at once, and all that comes while something waits for that.
+    The event loop writes what the socket does not take at once, and all requests made before that is written.
     """
 
     _known = False
-    """To the loop. Until then the loop writes, and a failure is the driver's to notice."""
+    """Whether the connection has all attributes that direct writes need. Until then the event loop writes."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -124,12 +125,12 @@ class DirectWrites(_Base):  # type: ignore[misc]
             _reactor._global_loop.notify()  # noqa: SLF001 - as the driver does
 
     def handle_write(self, watcher: Any, revents: int, errno: int | None = None) -> None:
-        """On the loop's thread: the socket takes something."""
+        """Write queued requests, on the event loop's thread, when the socket takes data again."""
         if not self._known or revents & _ERROR or isinstance(self._socket, ssl.SSLSocket):
             super().handle_write(watcher, revents, errno)
             return
         try:
-            while self.deque:  # what is not written whole stays in it, so that nobody else writes meanwhile
+            while self.deque:  # a part left in it keeps other threads from writing
                 sent = self._socket.send(self.deque[0])
                 if sent < len(self.deque[0]):
                     self.deque[0] = self.deque[0][sent:]
@@ -138,7 +139,7 @@ class DirectWrites(_Base):  # type: ignore[misc]
             self._socket_writable = True
         except OSError as exc:
             if exc.errno in _NONBLOCKING:
-                self._socket_writable = False  # requests are refused until it takes something again
+                self._socket_writable = False  # requests are refused until it takes data again
             else:
                 self.defunct(exc)
 
@@ -184,7 +185,7 @@ MIXINS: Final = {
 
 
 def connection_class(parts: Collection[Part]) -> Any:
-    """The driver's connection with those of these parts that are for it."""
+    """Return the driver's connection class, with the mixins of these parts."""
     own: Any = Cluster.connection_class
     mixins = [mixin for part, mixin in MIXINS.items() if part in parts]
     return type("Connection", (*mixins, own), {}) if mixins else own

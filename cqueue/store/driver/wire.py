@@ -1,17 +1,17 @@
-"""What the driver's own way onto the wire and off it costs too much for, done here.
+"""Encoding and decoding that the driver's own protocol handler does too slowly.
 
-Each class is mixed into the driver's protocol handler, or its result, if the driver has what the class needs.
+Each class is mixed into the driver's protocol handler, or its result, if the probe of its part passes.
 
-*Ids*: the driver makes a UUID object of every timeuuid; at 500 ids a read that costs more than the rest of
-the row. Here a timeuuid column is an integer (cqueue.ids) as soon as it is decoded. The driver takes the
-types of a result from its protocol handler, so that is what is replaced; its own fast row parser stays in
-use. The price: *every* timeuuid read through a session with this handler is an integer.
+*Ids*: the driver makes a UUID object of each timeuuid; at 500 ids in a read this costs more than the rest of
+the row. Here a timeuuid is decoded to an integer (cqueue.ids). The driver takes the types of a result from
+its protocol handler, so the handler is replaced, and the driver's fast row parser stays in use. The price:
+*every* timeuuid read through a session with this handler is an integer.
 
 *Metadata*: an answer describes its columns, unless the request says that the client knows them. The driver
-does not say so, and reads them anew, making a class of each collection type: a fifth of the cost of a small
-read. docs/explanation/driver.md has a patch for the driver.
+never says so. It parses the description each time, and makes a class of each collection type: a fifth of the
+cost of a small read. docs/explanation/driver.md has a patch for the driver.
 
-*Batches* of one statement with many rows: the driver writes each value of each row on its own. Here rows come
+*Batches* of one statement with many rows: the driver writes each value of each row separately. Here rows come
 as bytes (`EncodedRows`), and are joined.
 """
 
@@ -63,7 +63,7 @@ class _TimeUuid(_Type):  # type: ignore[misc]
 
 
 class _TimeUuidList(_Type):  # type: ignore[misc]
-    """A list<timeuuid> as a tuple of integers. All ids of a pack, one after the other, are one element."""
+    """A list<timeuuid> as a tuple of integers. A whole pack's ids, in order, are stored as one element."""
 
     typename = "list"
 
@@ -74,7 +74,7 @@ class _TimeUuidList(_Type):  # type: ignore[misc]
 
     @staticmethod
     def deserialize(data: bytes, _protocol: int) -> tuple[int, ...]:
-        # `ids.from_bytes` in one go, too.
+        # The inlined body of `ids.from_bytes`, for speed.
         return ids.lengthened(
             [
                 ((high & 0xFFF) << 48 | (high & 0xFFFF0000) << 16 | high >> 32) << 64 | (low ^ _SIGNS)
@@ -84,17 +84,17 @@ class _TimeUuidList(_Type):  # type: ignore[misc]
 
 
 class IdResult(_Base):  # type: ignore[misc]
-    """An answer whose timeuuids are integers; its rows stay bytes where the statement says so."""
+    """An answer with integers for timeuuids, and with undecoded rows where the statement is raw."""
 
     @classmethod
     def read_type(cls, stream: Any, user_types: Any) -> Any:
-        """A column's type: one of ours for ids."""
+        """Read the type of a column; ids get a type of this module."""
         return _id_type(super().read_type(stream, user_types))
 
     def recv_results_rows(
         self, stream: Any, version: int, user_types: Any, columns: Any, policy: Any
     ) -> None:
-        """Decode the rows. columns: the statement's own, which say whether they are wanted raw."""
+        """Decode the rows, unless `columns`, the statement's metadata, marks them as raw."""
         if type(columns) is not _RawColumns:
             begin = stream.tell()
             try:
@@ -108,7 +108,9 @@ class IdResult(_Base):  # type: ignore[misc]
         self.parsed_rows = stream.read()
 
     def _recv_damaged(self, stream: Any, version: int, user_types: Any, columns: Any) -> None:
-        """Decode cell by cell: one that cannot be read must not cost the others, nor the connection."""
+        """Decode cell by cell, so that an undecodable cell costs neither the other cells nor the
+        connection.
+        """
         self.recv_results_metadata(stream, user_types)
         columns, result = self.column_metadata or columns, cast("Any", self)
         result.column_names = [column[2] for column in columns]
@@ -128,7 +130,7 @@ def _cell(type_: Any, data: bytes | None, version: int) -> Any:
 
 
 def values(row: bytes) -> list[Any]:
-    """The values of a row's cells, as a bound statement takes them."""
+    """Split a row of cells into the values that a bound statement takes."""
     found: list[Any] = []
     at = 0
     while at < len(row):
@@ -143,10 +145,11 @@ def values(row: bytes) -> list[Any]:
 
 
 class EncodedRows:
-    """The statements of a batch: one prepared statement with the values of many rows, as cells.
+    """The encoded statements of a batch: one prepared statement for many rows.
 
     Args:
-        first: the cells that are the same in all rows; they come first.
+        prepared: the prepared statement.
+        first: the leading cells, which all rows have in common.
         rows: the other cells of each row.
     """
 
@@ -163,7 +166,7 @@ class EncodedRows:
 
 
 class _EncodedBatch(_Batch):  # type: ignore[misc]
-    """A batch whose statements are bytes already."""
+    """A batch message whose statements are encoded already."""
 
     def __init__(self, message: Any) -> None:
         self.__dict__.update(message.__dict__)
@@ -173,14 +176,14 @@ class _EncodedBatch(_Batch):  # type: ignore[misc]
     def send_body(self, f: Any, protocol_version: int) -> None:
         of_none = io.BytesIO()
         super().send_body(of_none, protocol_version)
-        body = of_none.getvalue()  # the type, the number of statements in two bytes, and what follows them
+        body = of_none.getvalue()  # batch type, number of statements (two bytes), the rest
         f.write(body[:1])
         f.write(self._rows.data)
         f.write(body[3:])
 
 
 class EncodedBatches(_Base):  # type: ignore[misc]
-    """Takes batches of `EncodedRows`."""
+    """Lets the protocol handler send batches of `EncodedRows`."""
 
     @classmethod
     def encode_message(cls, msg: Any, *args: Any, **more: Any) -> bytes:  # noqa: D102 - the driver's
@@ -190,7 +193,7 @@ class EncodedBatches(_Base):  # type: ignore[misc]
 
 
 class KnownColumns(_Base):  # type: ignore[misc]
-    """Asks for no description of columns that are known."""
+    """Asks Cassandra to leave out the description of known columns."""
 
     @classmethod
     def encode_message(  # noqa: D102 - the driver's
@@ -203,7 +206,7 @@ class KnownColumns(_Base):  # type: ignore[misc]
 
 
 def _without_metadata(msg: Any, encoded: bytes) -> bytes:
-    """Say that the answer need not describe its columns: it does all the same once they have changed."""
+    """Set the flag that leaves out the columns' description. Cassandra sends it anyway after a change."""
     if msg.custom_payload:
         return encoded
     at = _flags_at(msg) + 3  # the last of four bytes
@@ -211,12 +214,12 @@ def _without_metadata(msg: Any, encoded: bytes) -> bytes:
 
 
 def _flags_at(msg: Any) -> int:
-    """Where the flags of a message stand: behind two names and the consistency."""
+    """Return the offset of the flags in an encoded message: after two names and the consistency."""
     return _HEADER + 4 + len(msg.query_id) + len(msg.result_metadata_id) + 2
 
 
 def use_ids(prepared: PreparedStatement) -> None:
-    """Let a prepared statement take, and give, integers where CQL has a timeuuid or a list of them."""
+    """Make a prepared statement take and return integers for timeuuids and lists of them."""
     if prepared.column_metadata:
         prepared.column_metadata = [c._replace(type=_id_type(c.type)) for c in prepared.column_metadata]
     if prepared.result_metadata:
@@ -224,13 +227,13 @@ def use_ids(prepared: PreparedStatement) -> None:
 
 
 class _RawColumns(list[Any]):
-    """A prepared statement's columns, marked: the driver hands them to whoever decodes an answer."""
+    """Marks a statement's columns as raw. The driver passes the columns to the decoder of the answer."""
 
 
 def leave_raw(prepared: PreparedStatement) -> None:
-    """Give the rows of this statement's answers as the bytes that came, after the metadata.
+    """Leave the rows of this statement's answers undecoded, as the bytes after the metadata.
 
-    The mark is lost when a node that has forgotten the statement prepares it again: then rows are tuples.
+    The mark is lost when a node that forgot the statement prepares it again. Then rows are tuples.
     """
     prepared.result_metadata = _RawColumns(prepared.result_metadata)
 
@@ -244,7 +247,7 @@ def _id_type(type_: Any) -> Any:
 
 
 def handler(parts: Collection[Part]) -> Any:
-    """The driver's protocol handler with those of these parts that are for it."""
+    """Return the driver's protocol handler, with the mixins of these parts."""
     own: Any = ProtocolHandler
     more: dict[str, Any] = {}
     if RESULTS in parts:
@@ -259,7 +262,7 @@ def handler(parts: Collection[Part]) -> Any:
     return type("Handler", (*mixins, own), more) if mixins or more else own
 
 
-# ── Whether the driver does what is relied on: tried on samples ──
+# ── Probes: try on samples whether the driver behaves as expected ──
 
 _SAMPLE_ID: Final = ids.from_ticks(17_000_000_000_000_000, 1)
 
@@ -272,7 +275,7 @@ def _encode(with_: Any, message: Any) -> bytes:
 
 
 def _decodes() -> bool:
-    """An answer with ids, a list of ids, and a text that is none: as values, and left raw."""
+    """Decode an answer with an id, a list of ids and an invalid text, as values and raw."""
     with_ = handler([RESULTS])
     id_ = ids.to_bytes(_SAMPLE_ID)
     columns = b"\0\1a\0\x0f" + b"\0\1b\0\x20\0\x0f" + b"\0\1c\0\x0d"

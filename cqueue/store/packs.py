@@ -139,8 +139,8 @@ def is_partial(row: Row) -> bool:
     """Return whether a row is incomplete, and so is no message unless the rest arrives.
 
     Such a row has only `gone`: marks that arrived after its tombstone was forgotten. Or its insert is not
-    acknowledged yet, and the read repair of a read of ids brought its format, and no other column. A single row
-    that lacks its body alone is damaged.
+    acknowledged yet, and the read repair of a read of ids brought its format, and no other column. A single
+    row that lacks its body alone is damaged.
     """
     _, id_, body, size, *_, sent_at, _, format_, _ = row
     nothing = body is None and size is None and sent_at is None

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from cqueue import ids
 from cqueue.protocol import ack
 from cqueue.protocol.draft import Claim
-from cqueue.protocol.view import RowView
+from cqueue.protocol.view import RowMemory
 from cqueue.store import ranges
 from cqueue.store.operations import (
     DeleteMessages,
@@ -160,13 +160,13 @@ class PackTable(Table):
         self.world.now_us = self.time_us
         self.cluster.compact(GRACE_US)
 
-    def ack(self, claimed: Claim, view: RowView | None = None) -> None:
+    def ack(self, claimed: Claim, view: RowMemory | None = None) -> None:
         """Ack what a claim gave."""
         finished = self.run(ack.ack(claimed.taken))
         if view is not None:
             view.finished.extend(finished)
 
-    def retired(self, view: RowView, tries: int = 6) -> list[int]:
+    def retired(self, view: RowMemory, tries: int = 6) -> list[int]:
         """What consumers find once the wide row is over, until it is retired."""
         self.pass_time(max(0, self.end_us + SETTLE_US + SKEW_US - self.time_us))
         found: list[int] = []
@@ -252,7 +252,7 @@ def rest_of_a_row_is_taken_over() -> None:
     assert found == pack[1:]
 
 
-def _swept() -> tuple[PackTable, RowView]:
+def _swept() -> tuple[PackTable, RowMemory]:
     """A wide row that is over, its cursor above its messages: what lands below is a stray."""
     table = PackTable()
     view = table.view()
@@ -273,7 +273,7 @@ def rest_of_a_row_is_not_dropped() -> None:
     assert sorted(table.retired(view)) == pack[1:]
 
 
-def _behind() -> tuple[PackTable, RowView]:
+def _behind() -> tuple[PackTable, RowMemory]:
     """A boundary half a second after NOON."""
     table = PackTable(width_ms=3_600_000)
     view = table.view()

@@ -1054,20 +1054,18 @@ def test_wrong_types_are_bad_input(memory_queue):
 def test_a_configuration_read_during_a_change_does_not_stay():
     """A pause that falls between a read and its answer is obeyed all the same."""
     from cqueue.client import Client
-    from cqueue.store.memory import MemoryStore
     from cqueue.store.operations import ReadQueue
+    from tests.faulty_store import FaultyStore
 
-    class Meddling(MemoryStore):
-        meddle = None
+    meddling = []
 
-        def execute(self, operation):
-            result = super().execute(operation)
-            if self.meddle is not None and isinstance(operation, ReadQueue):
-                meddle, self.meddle = self.meddle, None
-                meddle()
-            return result
+    def meddle(operation, do):
+        result = do()
+        if meddling and isinstance(operation, ReadQueue):
+            meddling.pop()()
+        return result
 
-    store = Meddling()
+    store = FaultyStore(around=meddle)
     admin, client = Client(store), Client(store)
     admin.create_queue("mail")
 
@@ -1076,7 +1074,7 @@ def test_a_configuration_read_during_a_change_does_not_stay():
         client._catalog._poll()
 
     client._catalog._poll()
-    store.meddle = pause_and_poll
+    meddling.append(pause_and_poll)
     queue = client.queue("mail")
     assert queue.paused
 

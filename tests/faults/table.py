@@ -13,7 +13,7 @@ Written by `make faults`; what is done, and what must hold, stands in the tests 
 Every row demands lost = 0, unexpected = 0, resurrected = 0, and never two holders of one message.
 The [history checker](history.md) is the judge.
 Rows 9, 18 and 19 run the worker that `tests/faults/worker.py` names.
-`make test` runs rows 1 to 4, 7 (one node), 12, 13 and 23 as well, in short.
+`make test-all` runs rows 1 to 4, 7 (one node), 12, 13 and 23 as well, in short.
 
 """
 

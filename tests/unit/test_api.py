@@ -486,6 +486,7 @@ def test_an_entry_that_is_no_message_fails_alone(memory_queue):
 # ── Order, delays, time to live ──
 
 
+@pytest.mark.slow
 def test_a_delayed_message_comes_when_it_is_due(movable):
     """Not before its time, at any length of delay; `due` of the message says when."""
     queue = movable.client.create_queue("mail")
@@ -749,6 +750,7 @@ def test_a_message_not_settled_in_time_comes_again(movable):
         second.ack()
 
 
+@pytest.mark.slow
 def test_a_lost_lease_on_the_wall_clock(queue):
     """The same with real time, where a timeout is decided by the database."""
     queue.send(b"x")

@@ -278,6 +278,7 @@ def large(count):
     return [cqueue.Message(bytes(INLINE_BODY + 1)) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_while_a_replica_is_away_no_body_is_given_up(store, client, looks):
     """They are asked once for all messages of a claim, which come again, and have used no attempt."""
     queue = client.create_queue("away", QueueConfig(shards=1, visibility=SOON))

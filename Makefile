@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
+# Without bytecode in caches, each process of the tests would compile all modules again, and rewrite all assertions.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -26,13 +29,14 @@ SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
 
 # A test that hangs where no signal is heard is shown with its stack, and its process ends.
 HANGS = -o faulthandler_timeout=500 -o faulthandler_exit_on_timeout=true
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(HANGS)
 
-# A test that fails is run once more, alone: on a starved machine many wait for time, not for an answer.
-# Both runs are printed; what is really broken fails twice.
-ONCE_MORE = || { test $$? -eq 1 && echo "== Once more, alone: the tests that failed" && \
-	$(1) --last-failed --last-failed-no-failures none; }
+# Which tests are in `make check` and `make test`; `make test-all` runs all. pyproject.toml explains the markers.
+CHECK := not cassandra and not slow and not acceptance
+TEST := not acceptance
 
-.PHONY: test-all test-spark spark-faults performance soak-dispatch faults spool-crashes help setup jars demo test lint unit simulate coverage bench bench-peers clean
+.PHONY: help setup jars demo check test test-all test-spark spark-faults lint types style unit simulate \
+	coverage faults spool-crashes soak-dispatch bench performance bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,16 +57,21 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 	@echo "== Running the demo"
 	@$(BIN)/cqueue demo
 
-test: setup lint  ## All checks and tests, on memory and on a real Cassandra.
+check: lint unit  ## Style, types, and the tests that need no Cassandra and no real time (a minute).
+
+test: setup lint  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (five minutes).
 	@echo "== Running the tests"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(HANGS) $(call ONCE_MORE,$(BIN)/python -m pytest $(HANGS))
+	@$(PYTEST) -m "$(TEST)"
+
+test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark. `.ci/run` calls this.
+	@echo "== Running all tests but those of cqueue.spark"
+	@$(PYTEST) --durations=20
+	@$(MAKE) --no-print-directory test-spark
 
 test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment of their own (650 MB).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
 	@echo "== Running the tests of cqueue.spark"
-	@$(SPARK_TESTS) $(call ONCE_MORE,$(SPARK_TESTS))
-
-test-all: test test-spark  ## Both; `make test` runs this version beside the one before as well.
+	@$(SPARK_TESTS)
 
 spark-faults: $(SPARK_STAMP)  ## Kill Spark's driver in every phase of a batch (ten minutes).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
@@ -77,17 +86,23 @@ $(SPARK_STAMP): setup.cfg pyproject.toml
 
 lint: $(STAMP)  ## Style, types, who may import whom.
 	@echo "== Checking style, types and imports"
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/ruff format --check --quiet .
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) --output-sync=target types style
+
+types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary -p cqueue
 	@$(BIN)/mypy --no-error-summary tests/typing
+
+style: $(STAMP)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/lint-imports --no-cache > /dev/null || { $(BIN)/lint-imports; exit 1; }
 
 spool-crashes: $(STAMP)  ## Kill a process that writes a spool 1,000 times, and damage 1,000 images of a crash (minutes).
 	@$(BIN)/python -W ignore -m tests.spool.crashes --kills 1000 --images 1000 --seed $(SEED)
 
-unit: $(STAMP)  ## Tests that need no Cassandra.
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cassandra"
+unit: $(STAMP)  ## The tests of `make check`.
+	@echo "== Running the quick tests"
+	@$(PYTEST) -q -m "$(CHECK)"
 
 simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simulate N=20000 SEED=1 [WITHOUT=rule]
 	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED) $(addprefix --without ,$(WITHOUT))

@@ -11,34 +11,10 @@ import pytest
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.store.memory import MemoryStore
+from tests.faulty_store import FaultyStore
 
 SOON = timedelta(seconds=20)
 SOON_S = 20.0
-
-
-class Troubled(MemoryStore):
-    """A store whose operations fail when `trouble` gives an error for them; it counts what it is asked."""
-
-    trouble = staticmethod(lambda _: None)
-    asked = 0
-
-    def execute(self, operation):
-        self.asked += 1
-        error = self.trouble(operation)
-        if error is not None:
-            raise error
-        return super().execute(operation)
-
-    def together(self, operations):
-        results = []
-        for operation in operations:
-            try:
-                results.append(self.execute(operation))
-            except (NotDone, OutcomeUnknown) as exc:
-                results.append(exc)
-        return results
 
 
 class ManualClock:
@@ -90,7 +66,7 @@ class Gate:
 @pytest.fixture
 def troubled():
     """The store."""
-    return Troubled()
+    return FaultyStore()
 
 
 @pytest.fixture

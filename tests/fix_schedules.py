@@ -17,6 +17,7 @@ from cqueue.dispatcher.verdicts import Snooze
 from cqueue.dispatcher.watcher import restart_stalled
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.memory import MemoryStore
+from tests.faulty_store import FaultyStore
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,33 +51,6 @@ class World:
         return Process(self, fault)
 
 
-class Faulty:
-    """The store as one process reaches it. fault(operation, do): do() performs it; it may raise as well."""
-
-    def __init__(self, world, fault):
-        self._store, self._fault = world.store, fault or (lambda _, do: do())
-        self.quarantine = world.store.quarantine
-        self._sample = lambda: [(world.now_us, 0)]
-
-    def execute(self, operation):
-        return self._fault(operation, lambda: self._store.execute(operation))
-
-    def together(self, operations):
-        return [self._result(operation) for operation in operations]
-
-    def _result(self, operation):
-        try:
-            return self.execute(operation)
-        except (NotDone, OutcomeUnknown) as exc:
-            return exc
-
-    def sample_time_us(self):
-        return self._sample()
-
-    def close(self):
-        pass
-
-
 class _Clock:
     def __init__(self, world):
         self._world = world
@@ -86,11 +60,14 @@ class _Clock:
 
 
 class Process:
-    """One client and its mini-dispatcher."""
+    """One client and its mini-dispatcher.
+
+    fault(operation, do): what becomes of an operation of this process; do() performs it.
+    """
 
     def __init__(self, world, fault=None):
         self.world = world
-        self.client = Client(Faulty(world, fault))
+        self.client = Client(FaultyStore(world.store, around=fault or (lambda _, do: do())))
         self.client._driver.clock = _Clock(world)
         self.client._driver._pause = world.advance
         self.queue = self.client.create_queue("q", exist_ok=True) if not self._is_there() else self._open()

@@ -9,25 +9,20 @@ import sys
 
 from cqueue import letters
 from cqueue.store.operations import DeleteMessages, InsertMessages
-from tests.faults.stores import Wrapper, open_client
+from tests.faults.stores import open_client
+from tests.faulty_store import FaultyStore
 
 AT_ONCE = 10
 KINDS = {"sent": InsertMessages, "deleted": DeleteMessages}
 
 
-class Dying(Wrapper):
+class Dying(FaultyStore):
     """SIGKILL as soon as the nth statement of this kind has been executed."""
 
     def __init__(self, store, kind, nth):
         super().__init__(store)
         self._kind = kind
         self._left = nth
-
-    def execute(self, operation):
-        (result,) = self.together((operation,))
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     def together(self, operations):
         results = self.store.together(operations)

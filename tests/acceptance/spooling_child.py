@@ -14,7 +14,8 @@ from datetime import timedelta
 import cqueue
 from cqueue.spool import Spool, forwarder
 from cqueue.store.operations import InsertMessages
-from tests.faults.stores import Wrapper, open_client
+from tests.faults.stores import open_client
+from tests.faulty_store import FaultyStore
 
 AT_ONCE = 10
 SOON = timedelta(seconds=30)
@@ -32,18 +33,12 @@ class Countdown:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Dying(Wrapper):
+class Dying(FaultyStore):
     """Tells before and after each insert of messages."""
 
     def __init__(self, store, tell):
         super().__init__(store)
         self._tell = tell
-
-    def execute(self, operation):
-        (result,) = self.together((operation,))
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     def together(self, operations):
         inserts = any(isinstance(operation, InsertMessages) for operation in operations)

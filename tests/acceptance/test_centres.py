@@ -44,6 +44,7 @@ def move(connection, made, home, epoch):
     connection.session.execute(cql, (home, epoch))
 
 
+@pytest.mark.feature
 def test_a_client_elsewhere_is_refused_at_connect(connection, away):
     """It is told where clients work, and what to do; it writes nothing."""
     before = read_centre(connection, away.settings)
@@ -70,6 +71,7 @@ def send_for_ever(queue):
         queue.send(b"perhaps")
 
 
+@pytest.mark.feature
 def test_a_switch_moves_the_home_and_is_recorded(connection, away, waits):
     """Who, when, from where to where and why. Nothing is retired any more, and clients may connect here."""
     changes = read_centre(connection, away.settings).deployment.changes
@@ -217,6 +219,7 @@ def registered(connection, made):
     return len([row for row in connection.session.execute(cql) if row.queue.startswith("q@")])
 
 
+@pytest.mark.feature
 def test_the_command_line_shows_and_moves_it(capsys, away):
     """`show`, a switch that has to be confirmed, its remarks, and the end of the pause."""
 

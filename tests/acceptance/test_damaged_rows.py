@@ -324,6 +324,7 @@ def addresses(said):
     return [row["address"] for row in json.loads(said.out)]
 
 
+@pytest.mark.feature
 def test_an_operator_finds_looks_at_and_drops_a_damaged_pack(story, run):
     """`quarantine list` names it, `dump` shows it, `drop` deletes it and nothing else."""
     _, alone = story.send()

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.cassandra
 COMMAND = [sys.executable, "-W", "error", "-m", "cqueue"]
 
 
+@pytest.mark.feature
 def test_it_balances_on_cassandra(new_keyspace):
     """Applies the schema to a keyspace that does not exist, and accounts for 2,000 messages."""
     url = new_keyspace(schema=False).url

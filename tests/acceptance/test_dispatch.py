@@ -107,6 +107,7 @@ def test_a_cron_fires_every_tick_though_one_of_three_daemons_is_killed(site):
 # ── Signals ──
 
 
+@pytest.mark.feature
 def test_sigterm_drains_what_runs_and_leaves_the_rest_at_once_with_no_attempt_used(site):
     """With a hundred in flight: what runs ends within the grace, what was not started is there for others."""
     site.send("slow", 100)
@@ -223,6 +224,7 @@ def cli_here(keyspace, capsys):
 # ── What it says ──
 
 
+@pytest.mark.feature
 def test_drain_ends_with_all_done(site):
     site.send("quick", 200)
     daemon = site.start("--drain")
@@ -264,6 +266,7 @@ def test_probes_and_metrics_of_several_processes(site):
     assert "cqueue_processes 2.0" in get("/metrics")
 
 
+@pytest.mark.feature
 def test_lines_carry_the_message_and_never_its_content(site):
     site.app.tasks["slow"].enqueue("secret-payload", "no number")
     daemon = site.start()

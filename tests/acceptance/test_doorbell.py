@@ -58,6 +58,7 @@ def until_found(line):
     return next(said for said in iter(line, None) if said != "waiting")
 
 
+@pytest.mark.feature
 def test_a_send_wakes_a_consumer_of_another_process(client, keyspace):
     """Long before it would poll; the first one of a sender that does not know yet who listens as well."""
     queue = client.create_queue("awake")

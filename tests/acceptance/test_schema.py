@@ -60,6 +60,7 @@ def execute(connection, cql):
     return connection.session.execute(cql, timeout=60)
 
 
+@pytest.mark.feature
 def test_a_keyspace_that_does_not_exist_says_what_to_run(connection, new_keyspace):
     """At connect, at the check, and by verify."""
     absent = new_keyspace(schema=False)
@@ -71,6 +72,7 @@ def test_a_keyspace_that_does_not_exist_says_what_to_run(connection, new_keyspac
     assert "does not exist" in drift.problem
 
 
+@pytest.mark.feature
 def test_apply_makes_what_verify_and_connect_want(connection, new_keyspace):
     """And a second one does nothing."""
     made = new_keyspace()
@@ -119,6 +121,7 @@ def test_the_text_of_a_plan_makes_the_same_schema(connection, new_keyspace):
     assert apply(connection, by_hand.settings).statements == ()
 
 
+@pytest.mark.feature
 def test_all_migrations_equal_a_fresh_schema(connection, new_keyspace, extended):
     """Step by step or at once, with the same options: the same tables and the same records."""
     options = {"compaction": parse_compaction("stcs"), "gc_grace_s": 30_000}
@@ -156,6 +159,7 @@ def test_the_drift_s_own_statements_mend_it(connection, new_keyspace):
     assert (deployment.gc_grace_s, deployment.changes) == (40_000, 1)
 
 
+@pytest.mark.feature
 def test_verify_sees_what_somebody_altered(connection, new_keyspace):
     made = new_keyspace()
     for cql in (
@@ -298,6 +302,7 @@ def test_two_commands_at_once(connection, new_keyspace):
     assert verify(connection, made.settings) == []
 
 
+@pytest.mark.feature
 def test_the_command_line_tells_drift_by_its_exit_code(capsys, new_keyspace):
     """0 without, 1 with; the ALTER is on standard output."""
     made = new_keyspace()

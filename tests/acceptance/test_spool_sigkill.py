@@ -62,6 +62,7 @@ def test_a_spool_whose_producer_was_killed_is_forwarded_without_a_copy(
     assert queue.stats(exact=True).live == 0
 
 
+@pytest.mark.feature
 def test_what_was_cancelled_buried_or_acked_stays_so(client, tmp_path):
     """However a message left the queue, forwarding its record again does not bring it back."""
     client.create_queue("leaving")

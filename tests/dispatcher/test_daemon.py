@@ -445,6 +445,7 @@ def seeded(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_children_are_real_processes_that_are_replaced_and_drained(seeded):
     """One is killed by its own message; another takes its place, and all end by themselves.
 

@@ -714,8 +714,8 @@ def test_one_wide_row_that_cannot_be_reached_delays_no_other(troubled, work, dis
     for _ in range(12):
         work._producer._states._free.clear()
         work.send(b"x")
-    broken = next(iter(row for row in troubled._partitions if row.queue.startswith("work@")))
-    in_it = len(troubled._partitions[broken].of(0).live)
+    broken = next(iter(row for row in troubled.store._partitions if row.queue.startswith("work@")))
+    in_it = len(troubled.store._partitions[broken].of(0).live)
     bad = threading.Event()
     bad.set()
     troubled.trouble = lambda op: (

@@ -83,6 +83,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trigger", POLICIES, ids=repr)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_death_at_any_write_repeats_a_firing_at_most(trigger, after):

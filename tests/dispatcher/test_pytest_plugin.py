@@ -13,6 +13,8 @@ import pytest
 
 from tests.unit import markdown_pages
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -32,6 +32,7 @@ def queue(request):
         client.delete_queue("ticks")
 
 
+@pytest.mark.slow
 def test_every_second_ticks_every_second(queue):
     """Ten seconds are ten firings, in order, each once, and none late enough to be noticed."""
     ticks = Ticks(10)
@@ -43,6 +44,7 @@ def test_every_second_ticks_every_second(queue):
     assert [firing.execution_count for firing in ticks.firings[:10]] == list(range(1, 11))
 
 
+@pytest.mark.slow
 def test_two_dispatchers_share_the_ticks(queue):
     """Each tick goes to one of them."""
     ticks = Ticks(8)

@@ -41,6 +41,7 @@ def _mypy(path):
     return {int(number) for number in re.findall(rf"{path.name}:(\d+): error", done.stdout)}
 
 
+@pytest.mark.slow
 def test_mypy_finds_exactly_the_wrong_calls(bare):
     """Each of them is an error, and no right one is."""
     assert len(wrong_lines()) > 30
@@ -69,6 +70,7 @@ def _pyright(path):
     return {found["range"]["start"]["line"] + 1 for found in report["generalDiagnostics"]}
 
 
+@pytest.mark.slow
 def test_pyright_finds_exactly_the_wrong_calls(bare):
     """The same lines, by rules of its own."""
     assert _told(_pyright(bare)) == wrong_lines()

@@ -1,4 +1,4 @@
-"""`make test` runs those fault tests that are marked as quick, in short; `make faults` (CQUEUE_FAULTS=1) all.
+"""`make test-all` runs the fault tests marked as quick, in short; `make faults` (CQUEUE_FAULTS=1) runs all.
 
 Every test adds its row to a table, which `make faults` prints; with CQUEUE_FAULTS_PAGE it is written there.
 """
@@ -52,14 +52,18 @@ def start_run(tmp_path, request):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "row(number, fault): the row of the table of faults")
-    config.addinivalue_line("markers", "quick: in short it belongs to `make test`")
+    config.addinivalue_line("markers", "quick: in short it belongs to `make test-all`")
     if FULL:
         # As Ctrl-C: whatever nodes, namespaces and mounts there are, are removed.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave the long ones to `make faults`."""
+    """Leave the long ones to `make faults`, and the quick ones to `make test-all`."""
+    for item in items:
+        if HERE in item.nodeid:
+            item.add_marker(pytest.mark.acceptance)
     if FULL:
         return
     long = [item for item in items if HERE in item.nodeid and item.get_closest_marker("quick") is None]

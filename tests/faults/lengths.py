@@ -1,4 +1,4 @@
-"""How long the tests are: `make faults` runs all of them in full, `make test` the quick ones in short."""
+"""How long the tests are: `make faults` runs all of them in full, `make test-all` the quick ones in short."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ NOISE_S = 0.0 if FULL else 8.0
 
 
 def full(whole, short):
-    """One value for `make faults`, another for the short version that runs in `make test`."""
+    """One value for `make faults`, another for the short version that runs in `make test-all`."""
     return whole if FULL else short

@@ -13,6 +13,7 @@ from cqueue.client import Client, open_cassandra
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.settings import load
 from cqueue.store import operations as ops
+from tests.faulty_store import FaultyStore
 
 READS = (
     ops.ReadHead, ops.ReadSlice, ops.ReadIds, ops.ReadMessages, ops.ReadBodies, ops.ReadShards,
@@ -31,30 +32,7 @@ def open_client(url, wrap=lambda store: store):
         connection.close()
 
 
-class Wrapper:
-    """Hands everything on; `together` one by one as far as a subclass asks for it."""
-
-    def __init__(self, store):
-        self.store = store
-
-    @property
-    def quarantine(self):
-        return self.store.quarantine
-
-    def execute(self, operation):
-        return self.store.execute(operation)
-
-    def together(self, operations):
-        return self.store.together(operations)
-
-    def sample_time_us(self):
-        return self.store.sample_time_us()
-
-    def close(self):
-        self.store.close()
-
-
-class Flaky(Wrapper):
+class Flaky(FaultyStore):
     """Injects timeouts at `rate`: of a write half before it is executed, half after; of a read always.
 
     Both look alike to the caller, as they do in life. `counts` says how many there were of each kind.
@@ -66,12 +44,6 @@ class Flaky(Wrapper):
         self._random = random.Random(seed)
         self._mutex = Lock()
         self.counts = counts
-
-    def execute(self, operation):
-        result = self.together((operation,))[0]
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     def together(self, operations):
         fates = [self._fate(operation) for operation in operations]
@@ -146,18 +118,13 @@ POINTS = {
 }
 
 
-class Stopping(Wrapper):
+class Stopping(FaultyStore):
     """Stops its own process by SIGSTOP when the named step has been executed for the nth time."""
 
     def __init__(self, store, point, nth=1):
         super().__init__(store)
         self._is_point = POINTS[point]
         self._left = nth
-
-    def execute(self, operation):
-        result = self.store.execute(operation)
-        self._look((operation,))
-        return result
 
     def together(self, operations):
         results = self.store.together(operations)
@@ -171,7 +138,7 @@ class Stopping(Wrapper):
                 os.kill(os.getpid(), signal.SIGSTOP)
 
 
-class Journaling(Wrapper):
+class Journaling(FaultyStore):
     """Writes down every group of statements that stores messages, before it is executed."""
 
     def __init__(self, store, path):

@@ -27,6 +27,7 @@ def test_rule_in_a_scenario(rule: Rule):
         rule.scenario()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", SEARCHED, ids=name_of)
 def test_rule_in_the_default_run(rule: Rule):
     """Without the rule, some schedule of the default run breaks a promise.

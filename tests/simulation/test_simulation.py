@@ -5,13 +5,13 @@
 
 import pytest
 
+from tests.fix_simulation import DEFAULT_RUN, OF_COMMIT, first_of_commit
 from tests.simulation.oracle import Violation
 from tests.simulation.params import SHARES, Params
 from tests.simulation.rules import BY_NAME
 from tests.simulation.run import replay, run_seeds
 from tests.simulation.sim import Simulation, run_schedule, trace_of
 
-DEFAULT_RUN = 10_000
 PARTS = 20
 KILLERS = Params(
     faults=0, pauses=0, crashes=0, poison=0.05, batch=6, max_attempts=2, work_s=0.5, gap_s=0.5,
@@ -20,15 +20,29 @@ KILLERS = Params(
 )  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_schedule_of_this_commit_breaks_a_promise(part: int):
+    """Nothing acknowledged is lost and nothing is claimed twice, whatever fails and pauses."""
+    first, size = first_of_commit(), OF_COMMIT // PARTS
+    _run(range(first + part * size, first + (part + 1) * size))
+
+
+@pytest.mark.acceptance
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_schedule_breaks_a_promise(part: int):
-    """Whatever fails and whoever pauses, nothing acknowledged is lost and nothing is claimed twice."""
+    """The same in those schedules in which the absence of each rule shows."""
     size = DEFAULT_RUN // PARTS
-    totals = run_seeds(range(part * size, (part + 1) * size))
+    _run(range(part * size, (part + 1) * size))
+
+
+def _run(seeds: range):
+    totals = run_seeds(seeds)
     for seed, text in totals.failed[:1]:
         pytest.fail(f"{trace_of(seed)}\nseed {seed}: {text}\n{replay(seed)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [126_485, 129_470, 191_419, 237_738, 292_145])
 def test_a_schedule_that_once_failed_holds(seed: int):
     """Found by long runs.
@@ -39,6 +53,7 @@ def test_a_schedule_that_once_failed_holds(seed: int):
     run_schedule(seed)
 
 
+@pytest.mark.slow
 def test_schedules_are_full_of_life():
     """Schedules are short, but things go wrong in them, and messages are delivered all the same."""
     totals = run_seeds(range(100))
@@ -63,6 +78,7 @@ def test_a_failure_can_be_replayed():
             run_schedule(seed)
 
 
+@pytest.mark.slow
 def test_messages_that_kill_workers_burn_nobody_elses_attempts():
     """What kills every worker is dead-lettered; messages claimed beside it never are.
 

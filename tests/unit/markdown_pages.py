@@ -168,11 +168,7 @@ def _without_environment(words: list[str]) -> list[str]:
 
 def complaint(words: tuple[str, ...]) -> str | None:
     """Why `cqueue …` would be refused for a command or option that does not exist; None if it would not."""
-    import typer.main
-
-    from cqueue.cli.main import app
-
-    command: Any = typer.main.get_command(app)
+    command = _command_line()
     rest = list(words[1:])
     arguments = 0
     while rest:
@@ -193,6 +189,15 @@ def complaint(words: tuple[str, ...]) -> str | None:
         return None
     most = [param.nargs for param in command.params if param.param_type_name == "argument"]
     return None if -1 in most or arguments <= sum(most) else f"{command.name} takes fewer arguments"
+
+
+@cache
+def _command_line() -> Any:
+    import typer.main
+
+    from cqueue.cli.main import app
+
+    return typer.main.get_command(app)
 
 
 def _is_help(word: str) -> bool:

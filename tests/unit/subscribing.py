@@ -7,38 +7,28 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from cqueue.client import Client
-from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.log import LogConfig
 from cqueue.log.delivery import RetryPolicy
 from cqueue.log.pace import MemberOptions
 from cqueue.log.subscription import Subscription
 from cqueue.store.memory import MemoryStore
+from tests.faulty_store import FaultyStore
 
 SHARD = timedelta(seconds=10)
 NO_WAIT = timedelta()
 
 
-class Clocked(MemoryStore):
-    """A store with a clock that the test sets. `trouble` sees each operation first, and may raise."""
+class Clocked(FaultyStore):
+    """A store with a clock that the test sets."""
 
     def __init__(self):
         self.time_us = 1_800_000_000_000_000
-        self.trouble = lambda _: None
         self.numbers = itertools.count(1)
-        super().__init__(lambda: self.time_us)
+        super().__init__(MemoryStore(lambda: self.time_us))
 
-    def execute(self, operation):
-        self.trouble(operation)
-        return super().execute(operation)
-
-    def together(self, operations):
-        results = []
-        for operation in operations:
-            try:
-                results.append(self.execute(operation))
-            except (NotDone, OutcomeUnknown) as exc:
-                results.append(exc)
-        return results
+    @property
+    def clocked(self):
+        return self
 
     def pass_time(self, **duration):
         self.time_us += timedelta(**duration) // timedelta(microseconds=1)
@@ -48,37 +38,21 @@ class Clocked(MemoryStore):
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.time_us)
 
 
-class Through:
+class Through(FaultyStore):
     """One member's access to the store, with failures and a clock of its own."""
 
-    def __init__(self, store, skew_us=0):
-        self.store = store
+    def __init__(self, clocked, skew_us=0):
+        super().__init__(clocked)
+        self.clocked = clocked
         self.skew_us = skew_us
-        self.trouble = lambda _: None
-
-    def execute(self, operation):
-        self.trouble(operation)
-        return self.store.execute(operation)
-
-    def together(self, operations):
-        results = []
-        for operation in operations:
-            try:
-                results.append(self.execute(operation))
-            except (NotDone, OutcomeUnknown) as exc:
-                results.append(exc)
-        return results
 
     def sample_time_us(self):
-        return [(self.store.time_us + self.skew_us, 0)]
-
-    def close(self):
-        pass
+        return [(self.clocked.time_us + self.skew_us, 0)]
 
 
 def client_on(store):
     """Return a client that uses the store's time."""
-    clocked = getattr(store, "store", store)
+    clocked = store.clocked
     client = Client(store)
     client._driver.clock._local_us = client._driver.clock._wall_us = lambda: clocked.time_us
     client._driver._random_bits = Random(next(clocked.numbers)).getrandbits
@@ -94,7 +68,7 @@ class Member:
     """A member that the test steps. handled: the records that its listener has returned from."""
 
     def __init__(self, client, listener=None, *, name="billing", policy=None, pace=None, **options):
-        self.store = getattr(client._driver.store, "store", client._driver.store)
+        self.store = client._driver.store.clocked
         self.handled = []
         self.events = []
         values = {

@@ -486,6 +486,7 @@ def test_an_entry_that_is_no_message_fails_alone(memory_queue):
 # ── Order, delays, time to live ──
 
 
+@pytest.mark.slow
 def test_a_delayed_message_comes_when_it_is_due(movable):
     """Not before its time, at any length of delay; `due` of the message says when."""
     queue = movable.client.create_queue("mail")
@@ -749,6 +750,7 @@ def test_a_message_not_settled_in_time_comes_again(movable):
         second.ack()
 
 
+@pytest.mark.slow
 def test_a_lost_lease_on_the_wall_clock(queue):
     """The same with real time, where a timeout is decided by the database."""
     queue.send(b"x")
@@ -1054,20 +1056,18 @@ def test_wrong_types_are_bad_input(memory_queue):
 def test_a_configuration_read_during_a_change_does_not_stay():
     """A pause that falls between a read and its answer is obeyed all the same."""
     from cqueue.client import Client
-    from cqueue.store.memory import MemoryStore
     from cqueue.store.operations import ReadQueue
+    from tests.faulty_store import FaultyStore
 
-    class Meddling(MemoryStore):
-        meddle = None
+    meddling = []
 
-        def execute(self, operation):
-            result = super().execute(operation)
-            if self.meddle is not None and isinstance(operation, ReadQueue):
-                meddle, self.meddle = self.meddle, None
-                meddle()
-            return result
+    def meddle(operation, do):
+        result = do()
+        if meddling and isinstance(operation, ReadQueue):
+            meddling.pop()()
+        return result
 
-    store = Meddling()
+    store = FaultyStore(around=meddle)
     admin, client = Client(store), Client(store)
     admin.create_queue("mail")
 
@@ -1076,7 +1076,7 @@ def test_a_configuration_read_during_a_change_does_not_stay():
         client._catalog._poll()
 
     client._catalog._poll()
-    store.meddle = pause_and_poll
+    meddling.append(pause_and_poll)
     queue = client.queue("mail")
     assert queue.paused
 

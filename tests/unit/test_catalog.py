@@ -7,29 +7,28 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import ReadDeployment
+from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 
 SOON_S = 20.0
 
 
-class Guarded(MemoryStore):
+class Guarded(FaultyStore):
     """A store that counts the looks at what all clients agree on, and holds them back on demand."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(trouble=self._guard)
         self.open = threading.Event()
         self.open.set()
         self.begun = threading.Semaphore(0)
         self.looks = 0
 
-    def execute(self, operation):
+    def _guard(self, operation):
         if isinstance(operation, ReadDeployment):
             self.looks += 1
             self.begun.release()
             assert self.open.wait(SOON_S)
-        return super().execute(operation)
 
     def hold(self):
         """From now on a look waits."""
@@ -37,7 +36,8 @@ class Guarded(MemoryStore):
         self.begun = threading.Semaphore(0)
 
     def move_home(self):
-        self._deployment = self._deployment._replace(centre_epoch=self._deployment.centre_epoch + 1)
+        found = self.store._deployment
+        self.store._deployment = found._replace(centre_epoch=found.centre_epoch + 1)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_client_that_stood_still_looks_before_it_does_anything(client, store):
     first.join(SOON_S)
     second.join(SOON_S)
     assert len(refused) == 2
-    assert not any(store._partitions.values())
+    assert not any(store.store._partitions.values())
 
 
 def test_an_idle_client_looks_at_nothing(client, store):

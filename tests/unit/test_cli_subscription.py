@@ -4,11 +4,11 @@ import json
 import signal
 import sys
 import threading
-import time
 
 import pytest
 
 from cqueue import Record, connect, ids
+from cqueue.cli import subscription
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.subscription import Subscription
 
@@ -167,12 +167,18 @@ def test_a_signal_before_the_thread_is_there_waits_for_nothing(cli, listeners, m
     assert cli("subscription", "run", "events", "fresh", f"{listeners}:listen").code == 130
 
 
-def test_ctrl_c_ends_a_run_that_waits(cli, listeners):
+def test_ctrl_c_ends_a_run_that_waits(cli, listeners, monkeypatch):
+    def wait(ended, real=subscription._await):
+        if not interrupted.is_set():
+            threading.Thread(target=interrupt).start()
+        real(ended)
+
     def interrupt():
-        time.sleep(1)
+        interrupted.set()
         signal.raise_signal(signal.SIGINT)
 
-    threading.Thread(target=interrupt).start()
+    interrupted = threading.Event()
+    monkeypatch.setattr(subscription, "_await", wait)
     said = cli("subscription", "run", "events", "fresh", f"{listeners}:listen", "--from", "latest")
     assert (said.code, "Stopping after the call under way" in said.err) == (0, True)
 

@@ -23,14 +23,15 @@ from cqueue.store.operations import (
     ReadMessages,
     ReadShards,
 )
-from tests.faults.stores import Wrapper, open_client
+from tests.faults.stores import open_client
+from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 
 SOON = timedelta(seconds=10)
 HOUR_US = 3_600_000_000
 
 
-class Lying(Wrapper):
+class Lying(FaultyStore):
     """Fails as `error_of` says of an operation: before it is executed, or with `after`, when it is."""
 
     def __init__(self, store):
@@ -39,12 +40,6 @@ class Lying(Wrapper):
         self.before = lambda _: None
         self.after = False
         self.log = []
-
-    def execute(self, operation):
-        (result,) = self.together((operation,))
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     def together(self, operations):
         return [self._one(operation) for operation in operations]

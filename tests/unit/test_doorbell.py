@@ -37,6 +37,7 @@ from cqueue.store.control import Listen, ListenerRow, ReadDigests
 from cqueue.store.decode import listeners as decode_rows
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import WideRow
+from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 
 KEY = bytes(range(16))
@@ -444,33 +445,20 @@ def test_an_address_from_which_datagrams_are_led_here_is_told_to_others(heard):
 # ── Two processes, played by two clients of one store ──
 
 
-class Watched:
+class Watched(FaultyStore):
     """A store that signals each read and write of listeners, and fails on demand."""
 
     def __init__(self):
-        self.store = MemoryStore()
-        self.quarantine = self.store.quarantine
-        self.trouble = lambda _: None
+        super().__init__()
         self.seen = Heard()
 
-    def execute(self, operation):
-        error = self.trouble(operation)
-        try:
-            if error is not None:
-                raise error
-            return self.store.execute(operation)
-        finally:
-            if isinstance(operation, Listen | ReadDigests):
-                self.seen(operation)
-
     def together(self, operations):
-        return [self.execute(operation) for operation in operations]
-
-    def sample_time_us(self):
-        return self.store.sample_time_us()
-
-    def close(self):
-        pass
+        try:
+            return super().together(operations)
+        finally:
+            for operation in operations:
+                if isinstance(operation, Listen | ReadDigests):
+                    self.seen(operation)
 
 
 @pytest.fixture

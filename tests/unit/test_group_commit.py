@@ -106,13 +106,11 @@ def test_what_comes_while_one_is_sent_goes_together(queue, sending):
 
 def test_the_first_one_waits_for_others(sending, monkeypatch):
     monkeypatch.setattr(group_commit, "BATCH_MESSAGES", 3)
-    group = GroupCommit(sending, 10.0, timedelta(seconds=9))
-    began = time.monotonic()
+    group = GroupCommit(sending, 10.0, timedelta(minutes=10))
     senders = [Sender(group, Message(b"x")) for _ in range(3)]
     sending.go.release()
     joined(*senders)
     assert sending.batches == [[b"x"] * 3]
-    assert time.monotonic() - began < 8
 
 
 def test_a_message_that_passes_a_limit_fails_alone(sending):

@@ -76,7 +76,7 @@ def test_a_log_is_created_altered_listed_and_deleted(client, log, store):
     with pytest.raises(LogNotFound):
         client.log("events")
     assert client.logs() == []
-    assert not any(shard.live for shard in store._handlers[AppendRecords].__self__._shards.values())
+    assert not any(shard.live for shard in store.store._handlers[AppendRecords].__self__._shards.values())
 
 
 @pytest.mark.parametrize(

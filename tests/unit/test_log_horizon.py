@@ -199,6 +199,7 @@ def test_no_acknowledged_append_is_missed(seed):
     assert missed(seed) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_reader_that_reads_early_misses_nothing_and_repeats_nothing(seed):
     """Any hints and failures change nothing, and positions stay at the horizon."""

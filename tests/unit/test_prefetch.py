@@ -15,25 +15,39 @@ from cqueue.config import QueueConfig
 from cqueue.errors import BadInput, Closed, QueueNotFound, Unavailable
 from cqueue.message import Message
 from cqueue.prefetch import Prefetch
-from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Mutate
+from tests.faulty_store import FaultyStore
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 SOON = timedelta(seconds=5)
 
 
-class Watched(MemoryStore):
-    """A store that counts conditional mutations, and fails where `trouble` says how."""
+class Watched(FaultyStore):
+    """A store that counts the conditional mutations that it executes."""
 
-    trouble = staticmethod(lambda _: None)
-    mutations = 0
+    def __init__(self):
+        super().__init__(around=self._count)
+        self.mutations = 0
 
-    def execute(self, operation):
-        error = self.trouble(operation)
-        if error is not None:
-            raise error
+    def _count(self, operation, do):
         self.mutations += isinstance(operation, Mutate)
-        return super().execute(operation)
+        return do()
+
+
+class AheadClock:
+    """The clock of a client, which a test puts forward."""
+
+    def __init__(self, clock):
+        self._clock, self._ahead_us = clock, 0
+
+    def now_us(self, **how):
+        return self._clock.now_us(**how) + self._ahead_us
+
+    def __getattr__(self, name):
+        return getattr(self._clock, name)
+
+    def advance(self, seconds):
+        self._ahead_us += round(seconds * 1e6)
 
 
 @pytest.fixture
@@ -104,13 +118,14 @@ def test_what_is_claimed_ahead_is_given_back_at_close_with_no_attempt_used(queue
 
 
 def test_what_waits_too_long_is_given_back_with_no_attempt_used(queue):
+    """In less than the visibility timeout: what had timed out would come with its second attempt."""
+    queue.alter(visibility=timedelta(minutes=1))
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=20) as idle, queue.consumer() as other:
+        by_default_s, idle._ahead._hold_s = idle._ahead._hold_s, lambda: 0.1
         held = idle.receive(20)
-        until(lambda: queue.stats(exact=True).claimed == 40)
-        start = time.monotonic()
+        assert 1 < by_default_s() < 45
         found = other.receive(40, wait=SOON)
-        assert time.monotonic() - start < 1.5  # of 2 s
         assert [message.attempt for message in found] == [1] * 20
         assert {message.id for message in found}.isdisjoint({message.id for message in held})
 
@@ -141,11 +156,12 @@ def test_a_paused_queue_gives_nothing_that_was_claimed_ahead(queue):
 
 def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
     """It comes alone, and only to a receive that starts it at once."""
+    queue._driver.clock = AheadClock(queue._driver.clock)
     send(queue, *[b"x"] * 3)
     with queue.consumer() as consumer:
         consumer.receive(3)
         consumer.close(give_back=False)
-    time.sleep(2.6)
+    queue._driver.clock.advance(2.6)
     send(queue, *[b"y"] * 40)
     with queue.consumer(prefetch=20) as consumer:
         ahead, fetch = [], consumer._prefetch._fetch
@@ -176,13 +192,14 @@ def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
 def test_what_may_have_killed_its_holder_does_not_wait_for_the_end_of_a_backlog(store, shards):
     """Others are claimed ahead all the time; it still comes, alone, and so does the next one."""
     with Client(store) as client:
+        client._driver.clock = AheadClock(client._driver.clock)
         queue = client.create_queue("q", QueueConfig(shards=shards, visibility=timedelta(seconds=2)))
         send(queue, *[b"x"] * 3)
         with queue.consumer() as consumer:
             held = [consumer.receive(1, wait=SOON) for _ in range(3)]
             consumer.close(give_back=False)
         assert all(held)
-        time.sleep(2.6)
+        client._driver.clock.advance(2.6)
         suspects = []
         with queue.consumer(prefetch=40) as consumer:
             end = time.monotonic() + 20
@@ -204,7 +221,7 @@ def test_few_in_one_wide_row_are_followed_by_those_of_another(store):
         for _ in range(16):  # each sender stays with a wide row for a while
             with Client(store) as sender:
                 sender.queue("q").send(b"x")
-        assert len({row.shard for row in store._partitions}) > 1
+        assert len({row.shard for row in store.store._partitions}) > 1
         with queue.consumer(prefetch=100) as consumer:
             first = consumer.receive(100, wait=SOON)
             assert 2 * len(first) < 100

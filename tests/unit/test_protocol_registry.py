@@ -22,6 +22,7 @@ from cqueue.store.operations import (
     UnregisterShard,
     WideRow,
 )
+from tests.faulty_store import FaultyStore
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
 HOUR_US = 3600 * SECOND_US
@@ -217,17 +218,17 @@ def test_stale_producer_cannot_bring_back_a_retired_row():
     assert table.store.execute(ReadShards("q@1", epoch, 0)) == []
 
 
-class _HalfAPack(MemoryStore):
+class _HalfAPack(FaultyStore):
     """A store whose reads of ids show a pack that has no bodies, until it is deleted."""
 
     def __init__(self, now, pack):
-        super().__init__(now)
+        super().__init__(MemoryStore(now), around=self._show)
         self.pack = pack
 
-    def execute(self, operation):
+    def _show(self, operation, do):
         if type(operation) is DeleteMessages and set(operation.ids) == set(self.pack):
             self.pack = ()
-        found = super().execute(operation)
+        found = do()
         if type(operation) is ReadIds and operation.priority == 0:
             more = [id_ for id_ in self.pack if operation.after < id_ <= operation.upto]
             return found._replace(ids=sorted([*found.ids, *more])[: operation.limit])

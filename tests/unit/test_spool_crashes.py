@@ -6,7 +6,10 @@ import re
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_twenty_kills_lose_and_invent_nothing():
     """A process that is killed while it appends, consumes, expires or recovers keeps what it acknowledged."""
     done = subprocess.run(

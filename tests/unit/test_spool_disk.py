@@ -82,6 +82,7 @@ def calls(tmp_path, fsync):
     return disk.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2, FOR_EVER], ids=["once", "twice", "from-then-on"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
 @pytest.mark.parametrize("fsync", ["always", "os"])

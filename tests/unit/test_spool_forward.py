@@ -20,14 +20,14 @@ from cqueue.store.late import LateStore
 from cqueue.store.log_operations import AppendRecords
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import InsertMessages
-from tests.faults.stores import Wrapper
+from tests.faulty_store import FaultyStore
 
 SOON = timedelta(seconds=10)
 NOT_YET = timedelta(milliseconds=50)
 MAIL = topic_of("mail")
 
 
-class Away(Wrapper):
+class Away(FaultyStore):
     """A store that is away whenever a test says so, or does what `fate` does with an operation."""
 
     def __init__(self, store, cluster):
@@ -35,12 +35,6 @@ class Away(Wrapper):
         self.cluster = cluster
         self.away = False
         self.fate = lambda _: None
-
-    def execute(self, operation):
-        (result,) = self.together((operation,))
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     def together(self, operations):
         if self.away:

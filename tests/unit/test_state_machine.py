@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule
@@ -221,7 +222,7 @@ class Facade(RuleBasedStateMachine):
             assert known.buried or known.attempts >= CONFIG.max_attempts, "buried with attempts left"
 
 
-TestFacade = Facade.TestCase
+TestFacade = pytest.mark.slow(Facade.TestCase)
 TestFacade.settings = settings(
     max_examples=150,
     stateful_step_count=40,

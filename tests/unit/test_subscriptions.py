@@ -27,7 +27,6 @@ from cqueue.log.held import OwnedPartitions
 from cqueue.log.pace import MemberOptions
 from cqueue.log.protocol import progress
 from cqueue.log.protocol.definition import Origin
-from cqueue.store.memory import MemoryStore
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import (
     BeatMember,
@@ -402,7 +401,7 @@ def test_a_deletion_without_an_answer_is_made_again(client, log, store, applied)
         if type(operation) is RemoveSubscription and not lost:
             lost.append(operation)
             if applied:
-                MemoryStore.execute(store, operation)
+                store.store.execute(operation)
             raise OutcomeUnknown("no answer")
 
     store.trouble = trouble

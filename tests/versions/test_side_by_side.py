@@ -16,7 +16,7 @@ from cqueue.store.operations import ChangeQueue, ReadQueue
 from tests.acceptance.daemons import wait_for
 from tests.versions.older import OLDER, ROOT, Client, unpack
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 ATTEMPTS = 3
 WANTED = {"shards": 5, "max_attempts": 9, "live": 0}

@@ -1,0 +1,17 @@
+"""`make test-all` runs all of these tests; `make test` runs one a feature, those marked as `feature`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the others, before `-m` looks at the markers."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("feature") is None:
+            item.add_marker(pytest.mark.acceptance)

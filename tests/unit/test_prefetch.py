@@ -122,7 +122,7 @@ def test_what_waits_too_long_is_given_back_with_no_attempt_used(queue):
     queue.alter(visibility=timedelta(minutes=1))
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=20) as idle, queue.consumer() as other:
-        by_default_s, idle._ahead._hold_s = idle._ahead._hold_s, lambda: 0.1
+        by_default_s, idle._prefetch._hold_s = idle._prefetch._hold_s, lambda: 0.1
         held = idle.receive(20)
         assert 1 < by_default_s() < 45
         found = other.receive(40, wait=SOON)

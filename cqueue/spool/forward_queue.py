@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent import futures
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cqueue.conditions import Future
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId, check_duration
 from cqueue.producer import SendResult
@@ -158,7 +159,7 @@ def _then(future: Future[Any], make: Callable[[BaseException | None], R]) -> Fut
     made: Future[R] = Future()
     made.set_running_or_notify_cancel()
 
-    def tell(ended: Future[Any]) -> None:
+    def tell(ended: futures.Future[Any]) -> None:
         try:
             made.set_result(make(ended.exception()))
         except BaseException as exc:  # noqa: BLE001 - who waits has to hear of it

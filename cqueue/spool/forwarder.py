@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from threading import Condition, Event, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import tenacity
 
 from cqueue import logs
+from cqueue.conditions import Condition
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Forwarder:
         self._store = store
         self._stop = Event()
         self._moved = Condition()
+        self._counts = spool.forwarding[topic]
         self._at = spool.progress(topic)
         self._thread: Thread | None = None
         self._retry = tenacity.Retrying(
@@ -139,10 +141,12 @@ class Forwarder:
         with self._moved:
             self._at = at
             self.forwarded += done
+            self._counts.forwarded += done
             self._moved.notify_all()
 
     def _note(self, error: CqueueError | None) -> None:
-        """Log when it begins to fail, and when it goes on."""
+        """Count a failure; log when forwarding begins to fail, and when it goes on."""
+        self._counts.failures += error is not None
         if error is not None and self.error is None:
             _log.warning("spool_waits", topic=self.topic, error=str(error))
         elif error is None and self.error is not None:

@@ -32,6 +32,7 @@ class QueueWriter:
         self.queue = queue
         self._options = options
         self._disk = disk
+        self._ahead = segments.ZEROS_AHEAD if options.fsync == "always" else 0
         self._active: Segment | None = None
         self._next = queue.end
         self._waiting: list[Entry] = []  # written, and done once they are synced
@@ -76,7 +77,7 @@ class QueueWriter:
         payloads = list(chain.from_iterable(entry.payloads for entry in entries))
         first = self._next
         try:
-            segment.append(self._disk, payloads, time.time_ns() // 1_000_000)
+            segment.append(self._disk, payloads, time.time_ns() // 1_000_000, ahead=self._ahead)
         except OSError as exc:
             self._cut(entries, len(payloads), exc)
             return

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 from urllib.parse import quote, unquote
 
+from cqueue.conditions import Future
 from cqueue.errors import BadInput, Closed
 from cqueue.spool.damage import Finding
 from cqueue.spool.disk import Disk
@@ -23,6 +26,15 @@ from cqueue.spool.stored_queue import QueueStatus, StoredQueue
 from cqueue.spool.writer import Writer
 
 _PAGE: Final = 1000
+"""Records that an iterator reads at once."""
+
+
+@dataclass(slots=True)
+class Forwarding:
+    """What forwarders did with a topic since the spool was opened."""
+
+    forwarded: int = 0  # records
+    failures: int = 0  # batches
 
 
 class Spool:
@@ -61,11 +73,13 @@ class Spool:
         self._intake = Intake(self.options)
         self._writer = Writer(self.options, self._disk, self._intake)
         self._queues: dict[tuple[str, int], StoredQueue] = {}
+        self.forwarding: defaultdict[str, Forwarding] = defaultdict(Forwarding)
         try:
             for key in _keys(root):
                 self._queue(key)
             if not readonly:
                 self._writer.start(list(self._queues.values()))
+                _OPENED.add(self)
         except BaseException:
             self._release()
             raise
@@ -142,6 +156,8 @@ class Spool:
 
     def wait(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         """Return whether a record of that offset or a later one is there, after at most `timeout_s`."""
+        if self._lock is not None:
+            self._check_writable()  # else a child of fork could wait for a lock that no thread of it holds
         return self._queue((topic, queue_id)).wait(offset, timeout_s)
 
     def progress(self, topic: str, queue_id: int = 0) -> int:
@@ -211,6 +227,14 @@ class Spool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_OPENED: weakref.WeakSet[Spool] = weakref.WeakSet()
+
+
+def open_spools() -> list[Spool]:
+    """Return the spools to which this process may append."""
+    return [spool for spool in list(_OPENED) if spool.is_open]
 
 
 def _directory(root: Path, key: tuple[str, int]) -> Path:

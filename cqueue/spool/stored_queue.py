@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cqueue import logs
+from cqueue.conditions import Condition
 from cqueue.errors import BadInput, SpoolFailed
 from cqueue.spool import progress, recovery
 from cqueue.spool import segment as segments
@@ -52,7 +53,7 @@ class StoredQueue:
     def __init__(self, directory: Path, key: tuple[str, int], disk: Disk, *, readonly: bool) -> None:
         self.directory = directory
         self.topic, self.queue_id = key
-        self.changed = threading.Condition()
+        self.changed = Condition()
         self.lost = LostRanges(directory / _LOST, disk, readonly=readonly)
         self.index = Index(directory / "index", readonly=readonly)
         self.progress = Progress(directory / "progress", disk)

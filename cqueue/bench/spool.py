@@ -1,7 +1,8 @@
 """The spool beside persist-queue and SQLite, at each durability, and beside the disk itself.
 
-All of them append the same messages to the same disk, in turn, round after round. The floor is one file with
-nothing but the bytes: `write`, and `fdatasync` where the others sync.
+All of them append the same messages to the same disk, in turn, round after round. The floor is one file that
+gets nothing but the bytes, into reserved space: `write`, and `fdatasync` where the others sync. The spool may
+pass it where it writes over zeros.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ from cqueue.spool import Spool
 
 TOPIC: Final = "bench"
 TOGETHER: Final = 64
-"""Messages of one sync where they are stored together."""
+"""Messages of one sync in the modes that store several together."""
 AHEAD: Final = 64
-"""Appends under way where they do not wait for the disk."""
+"""Appends under way in the modes that do not wait for the disk."""
 ONES: Final = 300
-"""Messages that are synced one by one, of a round: each waits for the disk."""
+"""Messages of a round where each is synced alone: fewer, since each waits for the disk."""
 LOOK_S: Final = 0.0005
-"""How often the thread that is watched for stalls wants to run."""
+"""Seconds that the thread that looks for stalls sleeps: much less than a stall that anybody notices."""
 STALL_S: Final = 2.0
+"""Seconds of looking for stalls: twenty syncs."""
 BUSY: Final = 1000
-"""Messages every 10 ms while it is watched."""
+"""Messages appended every 10 ms meanwhile: 100,000 a second."""
 ROUNDS: Final = 5
 
 Run = Callable[[Path, list[bytes]], None]
@@ -49,9 +51,12 @@ Run = Callable[[Path, list[bytes]], None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to measure.
+    """The size of a measurement.
 
-    messages: of one round, where several are synced together. size: bytes of one. directory: on the disk.
+    Attributes:
+        messages: messages of a round where several are synced together.
+        size: bytes of a message.
+        directory: a directory on the disk that is measured.
     """
 
     messages: int = 100_000
@@ -61,7 +66,7 @@ class Asked:
 
 
 def spool(asked: Asked, progress: Progress = silent) -> dict[str, Any]:
-    """Messages a second of each at each durability, recovery, and the longest stall: medians."""
+    """Return medians: messages a second of each at each durability, recovery, and the longest stall."""
     began = host.cpu_time()
     runs = dict(_runs())
     found: dict[str, list[float]] = {name: [] for name in runs}
@@ -97,7 +102,7 @@ def spool(asked: Asked, progress: Progress = silent) -> dict[str, Any]:
 
 
 def _runs() -> Iterator[tuple[str, Run]]:
-    """By durability and name; what is compared stands together, so that both meet the same minute."""
+    """Yield runs by durability and name. Those that are compared follow each other, in the same minute."""
     for name, together in {"each": 1, f"every-{TOGETHER}": TOGETHER}.items():
         yield f"{name} disk", partial(_to_disk, together=together)
         yield f"{name} spool", partial(_to_spool, fsync="always", together=together)
@@ -115,14 +120,14 @@ def _runs() -> Iterator[tuple[str, Run]]:
 
 
 def _count(name: str, asked: Asked) -> int:
-    """Messages of a round: fewer of what is slow."""
+    """Return the number of messages of a round: fewer for slow runs."""
     if name.startswith("each"):
         return ONES
     return max(1, asked.messages // 10) if name.endswith("persist-queue") else asked.messages
 
 
 def _timed(parent: Path, run: Run, bodies: list[bytes]) -> float:
-    """Messages a second."""
+    """Return the messages a second of a run."""
     directory = Path(mkdtemp(dir=parent, prefix="cqueue-bench-"))
     try:
         begin = time.perf_counter()
@@ -136,7 +141,7 @@ def _timed(parent: Path, run: Run, bodies: list[bytes]) -> float:
 
 
 def _to_disk(directory: Path, bodies: list[bytes], together: int | None) -> None:
-    """The floor: bytes into a file that has its space. together: messages of one sync; None: of none."""
+    """Write into a file that has its space. together: messages of one sync; None: never sync."""
     step = together or TOGETHER
     file = os.open(directory / "file", os.O_CREAT | os.O_WRONLY)
     try:
@@ -151,7 +156,7 @@ def _to_disk(directory: Path, bodies: list[bytes], together: int | None) -> None
 
 
 def _to_spool(directory: Path, bodies: list[bytes], fsync: str, together: int, ahead: int = 0) -> None:
-    """Appends of so many, each waited for when `ahead` others have been brought."""
+    """Append `together` messages at a time, and wait for each call when `ahead` later ones were made."""
     with Spool(directory / "spool", fsync=fsync) as target:
         if together == 1:
             for body in bodies:
@@ -167,7 +172,7 @@ def _to_spool(directory: Path, bodies: list[bytes], fsync: str, together: int, a
 
 
 def _to_sqlite(directory: Path, bodies: list[bytes], synchronous: str, together: int) -> None:
-    """A table, with the write-ahead log; FULL syncs it at each commit, NORMAL at checkpoints, OFF never."""
+    """Insert into a table, with WAL; FULL syncs at each commit, NORMAL at checkpoints, OFF never."""
     with closing(sqlite3.connect(directory / "db", isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={synchronous}")
@@ -181,7 +186,7 @@ def _to_sqlite(directory: Path, bodies: list[bytes], synchronous: str, together:
 
 
 def _to_peer(directory: Path, bodies: list[bytes], together: int) -> None:
-    """persist-queue on SQLite, which is how it syncs; a commit every so many."""
+    """Put into persist-queue on SQLite, its mode that syncs; commit every `together` messages."""
     from persistqueue import FIFOSQLiteQueue  # noqa: PLC0415 - a peer; only if it is installed
 
     queue = FIFOSQLiteQueue(str(directory / "peer"), auto_commit=together == 1)
@@ -197,7 +202,7 @@ def _to_peer(directory: Path, bodies: list[bytes], together: int) -> None:
 
 
 def _to_peer_files(directory: Path, bodies: list[bytes]) -> None:
-    """persist-queue on files: flushed at each put, and not synced."""
+    """Put into persist-queue on files, which flushes at each put and does not sync."""
     from persistqueue import Queue  # noqa: PLC0415 - as above
 
     queue = Queue(str(directory / "peer"))
@@ -213,7 +218,7 @@ def _has_peer() -> bool:
 
 
 def _recovery(parent: Path, bodies: list[bytes]) -> float:
-    """Records a second of an open that has to read all of them, as after a crash without its index."""
+    """Return the records a second of an open that reads all of them, as after a crash without an index."""
     directory = Path(mkdtemp(dir=parent, prefix="cqueue-bench-"))
     try:
         _to_spool(directory, bodies, "os", TOGETHER)
@@ -229,9 +234,9 @@ def _recovery(parent: Path, bodies: list[bytes]) -> float:
 
 
 def _stall_ms(parent: Path, bodies: list[bytes] | None) -> float:
-    """The longest time by which a thread that wants to run is late, while another one appends and syncs.
+    """Return by how much a thread that wants to run is late at most, while another one appends and syncs.
 
-    bodies: appended every 10 ms; None: nothing is, which shows what the machine does to it.
+    bodies: messages appended every 10 ms; None: none, which shows the stalls of the machine itself.
     """
     directory = Path(mkdtemp(dir=parent, prefix="cqueue-bench-"))
     ended = Event()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look into a spool, check it, forward what its producer left.", no_args_is_help=True)
 
 LOOK_S = 0.2
+"""Seconds between two looks at what is left: a progress line that a reader can follow."""
 MEGABYTE = 1 << 20
 
 SpoolPath = Annotated[
@@ -118,7 +119,7 @@ def dump(
     everything: Annotated[
         bool, typer.Option("--all", help="Also what is forwarded already and still on the disk.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many of each.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N records of each.")] = None,
     _json: Json = False,
 ) -> None:
     """Print what waits in a spool, one a line, also while its producer runs. Changes nothing."""
@@ -171,7 +172,7 @@ def forward(
         typer.Option(
             metavar="DURATION",
             parser=parse_duration,
-            help="Give up after so long; by default try until all is forwarded.",
+            help="Give up after this time; by default try until all is forwarded.",
             show_default=False,
         ),
     ] = None,
@@ -179,8 +180,8 @@ def forward(
 ) -> None:
     """Forward what the producer of a spool has left. No other process may have the spool open.
 
-    Queues and logs of the spool are sent to those of the same name. Repeat it after Ctrl-C: what is sent
-    already is not sent twice.
+    Queues and logs of the spool are sent to those of the same name. Repeat it after Ctrl-C: messages of
+    queues are not sent twice.
     """
     from cqueue.spool import Spool  # noqa: PLC0415 - not for --help
 
@@ -215,17 +216,17 @@ def _forward(
 
 
 def _look(path: Path) -> Spool:
-    """The spool, read only: its producer may go on."""
+    """Return the spool, opened for reading: its producer may go on."""
     from cqueue.spool import Spool  # noqa: PLC0415 - not for --help
 
     return Spool.open_readonly(path)
 
 
 def _chosen(spool: Spool, topic: str | None) -> Iterator[QueueStatus]:
-    """All topics, or one.
+    """Yield where each topic stands, or the one that was asked for.
 
     Raises:
-        BadInput: there is none of that name.
+        BadInput: the spool has no topic of that name.
     """
     from cqueue.errors import BadInput  # noqa: PLC0415 - as above
 

@@ -1,7 +1,7 @@
 """A segment: a file that one process fills once, and that is sealed before the next one is used.
 
-What a dead process left open is sealed where its last whole record ends and never appended to again, so no
-record of today can be mistaken for the rest of a torn one.
+A segment that a dead process left open is sealed behind its last whole record and never appended to again.
+So no new record can be mistaken for the rest of a torn one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SMALL_BYTES: Final = ZEROS_AHEAD // 8
 
 @dataclass(slots=True)
 class Segment:
-    """One file and what is known about it. `positions` is empty once it is sealed: the index has them."""
+    """A file, and what is known about it. `positions` is empty once it is sealed: the index has them."""
 
     path: Path
     first: int
@@ -164,9 +164,9 @@ def _header(identity: uuid.UUID, first: int, now_ms: int) -> bytes:
 
 
 def load(path: Path) -> tuple[Segment, Scan | None]:
-    """Read what the file says about itself: by its footer, or without one by a scan, which is returned.
+    """Return the segment of a file, by its footer, or without a footer by a scan, which is returned too.
 
-    Name and header say the same; the name is believed, since a rename is never torn.
+    Name and header hold the same. The name counts, since a rename is never torn.
     """
     match = _NAME.fullmatch(path.name)
     if match is None:

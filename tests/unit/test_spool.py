@@ -50,7 +50,7 @@ def test_messages_come_back_in_order_over_segments_and_opens(root, fsync):
 
 
 def test_one_call_is_one_range_in_one_segment(root):
-    """The messages of `append_many` have offsets that follow each other, whoever else appends meanwhile."""
+    """The messages of `append_many` have offsets that follow each other, also while others append."""
     with small(root) as spool:
         calls = [spool.append_many(TOPIC, [b"%d" % number] * 20) for number in range(30)]
         for number, call in enumerate(calls):

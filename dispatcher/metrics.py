@@ -7,6 +7,7 @@ behind. Here children send their samples to the parent, and the counts of a dead
 from __future__ import annotations
 
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -37,6 +38,7 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 LARGEST: Final = frozenset({
     "cqueue_lag_seconds", "cqueue_build_info", "cqueue_quarantined_rows", "process_start_time_seconds",
     "cqueue_queue_depth", "cqueue_queue_oldest_age_seconds", "cqueue_queue_in_flight", "cqueue_queue_dead",
+    "cqueue_spool_oldest_age_seconds", "cqueue_spool_full",
 })  # fmt: skip
 """Metrics that several processes report of the same thing: the largest counts. All others are added up."""
 
@@ -77,6 +79,7 @@ class Metrics:
         """
         self.registry.register(_From(lambda: _counted(stats(), quarantined())))
         self.registry.register(_From(lambda: _held(depths())))
+        self.registry.register(_From(_spooled))
 
     def families(self) -> Families:
         """Return all samples as they are now."""
@@ -127,6 +130,12 @@ def _held(depths: Mapping[str, Depth]) -> Iterator[Metric]:
         values = {(queue,): getattr(depth, field) for queue, depth in depths.items()}
         known = {queue: value for queue, value in values.items() if value is not None}
         yield _gauge(f"queue_{name}", text, known, "queue")
+
+
+def _spooled() -> Iterable[Metric]:
+    """What all spools hold that the application has opened in this process, if there are any."""
+    module = sys.modules.get("cqueue.spool")
+    return _unpacked(added([packed(module.SpoolCollector().collect())])) if module else ()
 
 
 def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:

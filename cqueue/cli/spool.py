@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look into a spool, check it, forward what its producer left.", no_args_is_help=True)
 
 LOOK_S = 0.2
+"""Seconds between two looks at what is left: a progress line that a reader can follow."""
 MEGABYTE = 1 << 20
 
 SpoolPath = Annotated[
@@ -167,8 +168,8 @@ def forward(
 ) -> None:
     """Forward what the producer of a spool has left. No other process may have the spool open.
 
-    Queues and logs of the spool are sent to those of the same name. Repeat it after Ctrl-C: what is sent
-    already is not sent twice.
+    Queues and logs of the spool are sent to those of the same name. Repeat it after Ctrl-C: messages of
+    queues are not sent twice.
     """
     from cqueue.spool import Spool  # noqa: PLC0415 - not for --help
 

@@ -1,7 +1,7 @@
-"""What was lost or found wrong in a queue's files, and the directory that keeps it for an operator.
+"""Damage in a queue's files, and the directory that keeps it for an operator.
 
-A file of `lost/` has the offsets in its name and the damaged bytes as its contents, so listing the directory
-is the report, and deleting a file is how an operator says that it was read.
+A file of `lost/` has the lost offsets in its name and the damaged bytes as its contents. So a listing of the
+directory is the report, and an operator deletes a file once it was read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"(\d{20})-(\d{20})")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with a file; `offsets` are the messages that it costs."""
+    """A fault of a file. `offsets` are those of the messages that it costs."""
 
     path: Path
     text: str
@@ -29,7 +29,7 @@ class Finding:
 
 
 class LostRanges:
-    """The directory `lost` of a queue."""
+    """The directory `lost` of a queue. A spool that is open only for reading adds nothing to it."""
 
     def __init__(self, directory: Path, disk: Disk, *, readonly: bool) -> None:
         self._directory = directory

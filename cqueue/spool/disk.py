@@ -1,4 +1,4 @@
-"""The few calls that change the disk, in one place, so that a test can make each of them fail."""
+"""All calls that change the disk, so that a test can make each of them fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Disk:
-    """The file system as it is."""
+    """The file system of the operating system."""
 
     def write(self, handle: int, data: bytes, position: int) -> None:
         """Write all of the data at that position; a short write is an error of the disk."""
@@ -16,7 +16,7 @@ class Disk:
             done += os.pwrite(handle, data[done:], position + done)
 
     def reserve(self, handle: int, size: int) -> None:
-        """Take the space of the file now, so that a full disk shows here and not at a write."""
+        """Take the space of the file now, so that a full disk is an error here and not of a later write."""
         os.posix_fallocate(handle, 0, size)
 
     def cut(self, handle: int, size: int) -> None:
@@ -24,7 +24,7 @@ class Disk:
         os.ftruncate(handle, size)
 
     def sync(self, handle: int) -> None:
-        """Return when the bytes of the file are on the disk. An error means that nobody knows."""
+        """Return when the bytes of the file are on the disk. After an error that is unknown."""
         os.fdatasync(handle)
 
     def sync_directory(self, path: Path) -> None:

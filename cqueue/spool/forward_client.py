@@ -1,4 +1,4 @@
-"""What one client forwards from spools: each topic once, however often its queue is opened."""
+"""The spooled queues and logs of a client: one forwarder a topic, however often its queue is opened."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Spools:
         self._open: dict[tuple[int, str], SpooledQueue | SpooledLog] = {}
 
     def queue(self, spool: Spool, name: str, make: Callable[..., Any]) -> SpooledQueue:
-        """The queue of this name; `make` makes one of a class."""
+        """Return the queue of this name; `make` makes one of a class."""
 
         def opened() -> SpooledQueue:
             target = self._queue_target(spool, name)
@@ -60,16 +60,16 @@ class Spools:
         return self._once((id(spool), f"queue.{name}"), opened)
 
     def log(self, spool: Spool, name: str) -> SpooledLog:
-        """The log of this name."""
+        """Return the log of this name."""
         return self._once(
             (id(spool), f"log.{name}"), lambda: SpooledLog(spool, self._log_target(spool, name))
         )
 
     def forwarder(self, spool: Spool, topic: str, *, again: bool = False) -> Forwarder:
-        """A forwarder alone, not started, for a spool that nobody appends to.
+        """Return a forwarder that is not started, for a spool without a producer.
 
         Raises:
-            BadInput: the topic is none of a queue or log.
+            BadInput: the topic is not that of a queue or a log.
         """
         kind, _, name = topic.partition(".")
         if kind not in {"queue", "log"}:
@@ -97,7 +97,7 @@ class Spools:
             return found  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Forward what can be, and end."""
+        """Forward for up to 5 s a topic, and end the forwarders. The rest stays in the spools."""
         with self._mutex:
             for each in self._open.values():
                 each.close()

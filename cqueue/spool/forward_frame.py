@@ -1,7 +1,7 @@
-"""What a record of the spool holds: all that makes up a message or a record of a log, fixed at append.
+"""The payload of a spooled record: a message or a record of a log, fixed at the append.
 
-Two times and a source stand in front, because the id of a message follows from them. Whoever forwards the
-record again, with this version or another one, has to find the same.
+Two times and a source stand in front, because the id of a message follows from them. Each try to forward the
+record, by this version or another one, has to find the same ones.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from cqueue.errors import DamagedRow
 
 VERSION: Final = 1
 SOURCE_BYTES: Final = 16
-"""Of a random source: no two sends of all producers meet."""
+"""Bytes of a random source: as many as a UUID has, so that no two sends of all producers share one."""
 _HEAD: Final = struct.Struct(">BBqqHI")  # version, priority, at, due, lengths of source and of the rest
 
 
 class Frame(NamedTuple):
-    """One spooled entry.
+    """A spooled message, or a spooled record of a log.
 
-    at_us: when it was spooled. due_us: when it is due; of a log's record, as `at_us`. source: what its id
-    is derived from. more: what else there is, by name; JSON.
+    Attributes:
+        at_us: time of the append.
+        due_us: when the message is due; for a record of a log the same as `at_us`.
+        source: bytes from which the id is derived.
+        more: optional fields by name, as JSON has them.
     """
 
     at_us: int
@@ -34,7 +37,7 @@ class Frame(NamedTuple):
     body: bytes
 
     def pack(self) -> bytes:
-        """As bytes."""
+        """Return the frame as bytes."""
         more = json.dumps(self.more, separators=(",", ":")).encode() if self.more else b""
         lengths = (len(self.source), len(more))
         head = _HEAD.pack(VERSION, self.priority, self.at_us, self.due_us, *lengths)
@@ -42,10 +45,10 @@ class Frame(NamedTuple):
 
     @classmethod
     def unpack(cls, payload: bytes) -> Frame:
-        """What was packed.
+        """Return the frame that was packed.
 
         Raises:
-            DamagedRow: another version, or another program, has written it.
+            DamagedRow: another version or another program has written the payload.
         """
         try:
             version, priority, at_us, due_us, source_length, more_length = _HEAD.unpack_from(payload)
@@ -62,5 +65,5 @@ class Frame(NamedTuple):
 
 
 def new_source() -> bytes:
-    """A source that nobody else has; also after a fork."""
+    """Return a random source. A forked child gets others than its parent."""
     return os.urandom(SOURCE_BYTES)

@@ -1,7 +1,7 @@
-"""What was found out about a queue or a log while Cassandra answered, for starts at which it does not.
+"""The definition of a queue or a log as Cassandra last gave it, for starts while Cassandra is away.
 
-It is one small file beside the topic's directory, and never newer than the truth: whoever reaches Cassandra
-writes it again if it has changed.
+The definition is kept in a small file beside the topic's directory. Each look-up in Cassandra writes the file
+again if the definition has changed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Any, Final, TypeVar
 
 from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown, Unavailable
+from cqueue.spool.disk import Disk
 
 T = TypeVar("T")
 
 SUFFIX: Final = ".json"
 OPEN_S: Final = 3.0
-"""How long Cassandra is waited for where what is asked is known from an earlier time."""
+"""Seconds to wait for Cassandra where a definition is known: a producer starts soon while it is away."""
 
 
 def look_up(what: str, known: T | None, look: Callable[[], T], driver: BlockingDriver) -> T:
-    """What `look` finds, or what is known where Cassandra does not answer.
+    """Return the definition that `look` finds, or the known one if Cassandra does not answer.
 
     Raises:
-        Unavailable: it does not answer, and nothing is known.
+        Unavailable: Cassandra does not answer, and no definition is known.
     """
     try:
         with driver.limited(driver.deadline_s if known is None else OPEN_S):
@@ -43,25 +44,14 @@ def look_up(what: str, known: T | None, look: Callable[[], T], driver: BlockingD
 
 
 def remember(root: Path, topic: str, known: dict[str, Any]) -> None:
-    """Write it durably, if it is not there already."""
+    """Write the definition durably, unless the file has it already."""
     if recall(root, topic) == known:
         return
-    path = root / f"{topic}{SUFFIX}"
-    fresh = path.with_suffix(".new")
-    with fresh.open("w") as file:
-        json.dump(known, file)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
-    directory = os.open(root, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    os.close(Disk().create(root / f"{topic}{SUFFIX}", json.dumps(known).encode()))
 
 
 def recall(root: Path, topic: str) -> dict[str, Any] | None:
-    """What was written; None if there is nothing, or it cannot be read."""
+    """Return the definition that was written; None if there is no file, or it cannot be read."""
     try:
         found = json.loads((root / f"{topic}{SUFFIX}").read_text())
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
 """A log whose records are appended to a spool first: `client.log(name, spool=…)`.
 
-Readers of a log pass an id for good within seconds, so no record can be appended under an id of before. A
-record is forwarded at least once; its copies have the same header.
+A log gets each spooled record at least once, and not exactly once. Its readers pass an id for good within
+seconds, so a second try cannot append a record under the id of the first one. Both copies have the same
+header `cqueue-spool`.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ if TYPE_CHECKING:
     from cqueue.spool import Spool, SpoolRecord
 
 HEADER: Final = "cqueue-spool"
-"""Names one append: copies of a record have the same."""
+"""Header with the random source of a record, by which a reader can tell copies."""
 
 
 def topic_of(log: str) -> str:
-    """The topic of a log in a spool."""
+    """Return the topic of a log in a spool."""
     return f"log.{log}"
 
 
 class LogTarget:
-    """A log that is fed from a spool. One thread stores, others prepare records."""
+    """A log that is fed from a spool: one thread calls `store`, any thread calls `spooled`."""
 
     def __init__(self, log: Log, catalog: LogCatalog, driver: BlockingDriver, *, root: Path) -> None:
         """Look the log up.
 
         Raises:
-            LogNotFound: there is none of that name.
+            LogNotFound: there is no log of that name.
             Unavailable: Cassandra does not answer, and the log was never opened with this spool before.
         """
         self.name = log.name
@@ -61,7 +62,7 @@ class LogTarget:
         return partitions
 
     def spooled(self, record: Record) -> bytes:
-        """What to append to the spool for a record, all limits checked.
+        """Return the payload to append to the spool for a record, all limits checked.
 
         Raises:
             BadInput: as `Log.append`.
@@ -76,7 +77,7 @@ class LogTarget:
         return Frame(at_us, at_us, 0, source, more, one.body).pack()
 
     def store(self, records: Sequence[SpoolRecord]) -> Stored:
-        """Append records, but for those that were appended behind one that failed."""
+        """Append records, without those that an earlier try has appended behind one that failed."""
         self.partitions = self._looked_up()
         left = [place for place, record in enumerate(records) if record.offset not in self._stored]
         result = self._log.append_many([_record(records[place].payload) for place in left])
@@ -96,7 +97,7 @@ def _record(payload: bytes) -> Record:
 class SpooledLog:
     """Appends records to a log by way of a spool. Thread-safe.
 
-    They are in the log some time later, each at least once: `log` reads it.
+    A forwarder appends each record to the log later, at least once.
     """
 
     def __init__(self, spool: Spool, target: LogTarget) -> None:
@@ -118,7 +119,7 @@ class SpooledLog:
         partition: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Spool one record (see `Record` for ranges); done once it is on the disk.
+        """Spool one record (see `Record` for ranges); return once it is on the disk.
 
         Raises:
             BadInput: a limit is passed, or the log is gone; nothing was spooled.
@@ -145,12 +146,12 @@ class SpooledLog:
 
     @property
     def waiting(self) -> int:
-        """Records in the spool that are not yet in the log."""
+        """The number of records in the spool that are not yet in the log."""
         return self._forwarder.waiting
 
     @property
     def trouble(self) -> CqueueError | None:
-        """Why nothing is forwarded at the moment; None while it is."""
+        """The error that keeps records from being forwarded; None if there is none."""
         return self._forwarder.error
 
     def flush(self, wait: timedelta) -> bool:
@@ -161,5 +162,5 @@ class SpooledLog:
         return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
 
     def close(self) -> None:
-        """Used inside, by the client: forward what can be, and end. What is left stays in the spool."""
+        """Used inside, by the client: forward for up to 5 s, and end. The rest stays in the spool."""
         self._forwarder.close()

@@ -1,4 +1,4 @@
-"""Messages on their way through the spool: checked and written down at the send, stored by the forwarder."""
+"""Messages through a spool: checked and framed at the send, stored in Cassandra by the forwarder."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _PREFIX: Final = b"b"  # as `outgoing` marks a source of bytes
 
 
 class Spooled(NamedTuple):
-    """A message that can be appended: its record, and the id that it will have."""
+    """A message ready for the spool: its payload, and the id that it will have in Cassandra."""
 
     payload: bytes
     id: MessageId
 
 
 def topic_of(queue: str) -> str:
-    """The topic of a queue in a spool."""
+    """Return the topic of a queue in a spool."""
     return f"queue.{queue}"
 
 
@@ -47,9 +47,9 @@ class QueueTarget:
     """A queue that is fed from a spool. Thread-safe.
 
     Args:
-        name: of the queue.
-        root: of the spool, where what is known of the queue is kept.
-        again: send what is older than gc_grace as well, under a new time.
+        name: the queue's name.
+        root: the spool's directory, which keeps the queue's definition.
+        again: send messages older than gc_grace as well, under a new time.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class QueueTarget:
         """Look the queue up.
 
         Raises:
-            QueueNotFound: there is none of that name.
+            QueueNotFound: there is no queue of that name.
             Unavailable: Cassandra does not answer, and the queue was never opened with this spool before.
         """
         self.name = name
@@ -79,7 +79,7 @@ class QueueTarget:
         self.spec = look_up(f"queue {name!r}", _recalled(root, name), self._looked_up, driver)
 
     def _looked_up(self) -> QueueSpec:
-        """The queue as it is now, ready for derived ids."""
+        """Return the queue's definition in Cassandra, altered to take derived ids."""
         entry = self._catalog.entry(self.name)
         if not entry.spec.has_open_rows:
             entry = self._catalog.alter(self.name, {"derived_sends": True})
@@ -89,7 +89,7 @@ class QueueTarget:
     # ── at the send ──
 
     def spooled(self, message: Message) -> Spooled:
-        """What to append for a message, all limits checked.
+        """Return the payload and the id of a message, all limits checked.
 
         Raises:
             BadInput: as `Queue.send`.
@@ -107,7 +107,7 @@ class QueueTarget:
         return Spooled(frame.pack(), MessageId.of(row, one.priority, ids.derived(due_us, derived)))
 
     def _next_us(self) -> int:
-        """The time of a message: later than that of the one before, so that they stay in order."""
+        """Return the time of a message: later than that of the message before, so that they stay in order."""
         now_us = self._driver.clock.guess_us()
         with self._mutex:
             self._last_us = max(now_us, self._last_us + 1)
@@ -119,7 +119,7 @@ class QueueTarget:
         """Store records; those that are stored already stay as they are.
 
         Raises:
-            NotDone, OutcomeUnknown, BadInput: of all of them.
+            NotDone, OutcomeUnknown, BadInput: the error of all records.
         """
         self.spec = spec = self._looked_up()
         now_us = self._driver.clock.now_us()
@@ -145,7 +145,7 @@ class QueueTarget:
 
 
 def message_of(frame: Frame, now_us: int) -> Message | None:
-    """The message of a record, to be sent at `now_us`; None if its time to live is over."""
+    """Return the message of a record, to be sent at `now_us`; None if its time to live is over."""
     more = dict(frame.more)
     ttl, ttl_ms = None, more.pop("ttl_ms", None)
     if ttl_ms is not None:
@@ -161,7 +161,7 @@ def message_of(frame: Frame, now_us: int) -> Message | None:
 
 
 def _more(one: Outgoing) -> dict[str, Any]:
-    """All of a message that it need not have."""
+    """Return the optional fields that a message has."""
     found: dict[str, Any] = {name: text for name in _TEXTS if (text := getattr(one, name)) is not None}
     if one.headers:
         found["headers"] = one.headers
@@ -178,7 +178,7 @@ def _own_source(message: Message) -> bytes:
 
 
 def _recalled(root: Path, name: str) -> QueueSpec | None:
-    """The queue as an earlier process has found it."""
+    """Return the queue's definition as an earlier process has found it; None if there is none."""
     known = recall(root, topic_of(name))
     if known is None:
         return None
@@ -187,7 +187,7 @@ def _recalled(root: Path, name: str) -> QueueSpec | None:
 
 
 def _check_due(spec: QueueSpec, due_us: int, at_us: int) -> None:
-    """A due time that a repeat could not rely on any more is refused at once."""
+    """Raise for a due time so old that Cassandra may have forgotten an earlier send of the message."""
     if at_us > due_us + spec.gc_grace_us - 2 * spec.settle_us:
         raise DelayOutOfRange(
             "due is longer past than the deployment's gc_grace; such an id may be forgotten"
@@ -195,12 +195,12 @@ def _check_due(spec: QueueSpec, due_us: int, at_us: int) -> None:
 
 
 def _is_too_old(spec: QueueSpec, frame: Frame, now_us: int) -> bool:
-    """Whether an earlier try may be forgotten: acked, and its tombstone gone."""
+    """Return whether Cassandra may have forgotten an earlier try: acked, and its tombstone gone."""
     return now_us > min(frame.at_us, frame.due_us) + spec.gc_grace_us - 2 * spec.settle_us
 
 
 def _renewed(spec: QueueSpec, frame: Frame, now_us: int) -> Frame:
-    """The record under a new due time, the same for each try within half of gc_grace."""
+    """Return the record under a new due time, the same for each try within half of gc_grace."""
     return frame._replace(due_us=moved_on(frame.due_us, now_us, spec.gc_grace_us // 2))
 
 

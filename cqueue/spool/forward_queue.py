@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent import futures
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cqueue.conditions import Future
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId, check_duration
 from cqueue.producer import SendResult
@@ -22,12 +23,12 @@ R = TypeVar("R")
 
 
 class SpooledResult(SendResult):
-    """What became of the entries of one `send_many` to a queue with a spool.
+    """The outcome of one `send_many` to a queue with a spool.
 
     Attributes:
-        ids: that the messages have, and will have in Cassandra, in the order of the entries.
+        ids: the ids that the messages will have in Cassandra, in the order of the entries.
         failed: (index, error) of each entry that is not in the spool (`NotDone`, `BadInput`), or may not be
-            (`SendUnknown`). All others are, durably, and are not yet in Cassandra.
+            (`SendUnknown`). All other entries are durable in the spool, and not yet in Cassandra.
     """
 
     def __init__(self, ids: list[MessageId | None], failed: Failed) -> None:
@@ -41,7 +42,7 @@ class SpooledResult(SendResult):
 class SpooledQueue(Queue):
     """A queue whose sends are durable once they are on this machine's disk; a thread forwards them.
 
-    Everything but sending is as with any other queue, and needs Cassandra. Thread-safe.
+    Everything but sending works as with any other queue, and needs Cassandra. Thread-safe.
     """
 
     def __init__(self, *parts: Any, spool: Spool, target: QueueTarget, **more: Any) -> None:
@@ -66,14 +67,14 @@ class SpooledQueue(Queue):
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
     ) -> MessageId:
-        """Spool one message; its id once it is on the disk.
+        """Spool one message, and return its id once the message is on the disk.
 
-        The id is the one that it will have in Cassandra. Its time to live and its delay run from now.
+        The message will have that id in Cassandra. Its time to live and its delay run from now.
 
         Raises:
             BadInput: a limit is passed, or the queue is gone; nothing was spooled.
             SpoolFull: the spool takes no more; nothing was spooled.
-            SpoolTooOld: what stands before it cannot be forwarded any more; nothing was spooled.
+            SpoolTooOld: an earlier message cannot be forwarded any more; nothing was spooled.
             SendUnknown: the disk has failed, and the message may be in the spool.
         """
         return self.send_async(
@@ -90,7 +91,7 @@ class SpooledQueue(Queue):
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
     ) -> Future[MessageId]:
-        """As `send`; the future gives the id when the message is on the disk, or raises the error.
+        """Spool one message; the future gives its id when the message is on the disk, or the error of `send`.
 
         Raises:
             BadInput, SpoolFull, SpoolTooOld: as `send`, at once.
@@ -106,7 +107,7 @@ class SpooledQueue(Queue):
         return spooled
 
     def send_many_async(self, messages: Iterable[Message]) -> Future[SendResult]:
-        """As `send_many`; the future gives its result when all are on the disk."""
+        """Spool messages; the future gives the result of `send_many` when all are on the disk."""
         return self._append(messages)
 
     def _append(self, messages: Iterable[Message]) -> Future[Any]:
@@ -124,7 +125,7 @@ class SpooledQueue(Queue):
         return _then(done, lambda error: _result(len(entries), places, good, failed, error))
 
     def _check(self) -> None:
-        """Spool nothing that could not be forwarded."""
+        """Raise if the client is closed, or if messages could not be forwarded."""
         self._producer.check_open()
         if self._forwarder.refusal is not None:
             raise self._forwarder.refusal
@@ -133,12 +134,12 @@ class SpooledQueue(Queue):
 
     @property
     def waiting(self) -> int:
-        """Messages in the spool that are not yet in Cassandra."""
+        """The number of messages in the spool that are not yet in Cassandra."""
         return self._forwarder.waiting
 
     @property
     def trouble(self) -> CqueueError | None:
-        """Why nothing is forwarded at the moment; None while it is."""
+        """The error that keeps messages from being forwarded; None if there is none."""
         return self._forwarder.error
 
     def flush(self, wait: timedelta) -> bool:
@@ -149,19 +150,19 @@ class SpooledQueue(Queue):
         return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
 
     def close(self) -> None:
-        """Used inside, by the client: forward what can be, and end. What is left stays in the spool."""
+        """Used inside, by the client: forward for up to 5 s, and end. The rest stays in the spool."""
         self._forwarder.close()
 
 
 def _then(future: Future[Any], make: Callable[[BaseException | None], R]) -> Future[R]:
-    """A future of what `make` makes when another one has ended, given its error."""
+    """Return a future of what `make` returns when another future has ended, given its error."""
     made: Future[R] = Future()
     made.set_running_or_notify_cancel()
 
-    def tell(ended: Future[Any]) -> None:
+    def tell(ended: futures.Future[Any]) -> None:
         try:
             made.set_result(make(ended.exception()))
-        except BaseException as exc:  # noqa: BLE001 - who waits has to hear of it
+        except BaseException as exc:  # noqa: BLE001 - its caller waits for it
             made.set_exception(exc)
 
     future.add_done_callback(tell)
@@ -175,7 +176,7 @@ def _told(id_: MessageId, error: BaseException | None) -> MessageId:
 
 
 def _of(error: BaseException, id_: MessageId) -> BaseException:
-    """The error of one message: an unknown outcome with its id."""
+    """Return the error of one message: an unknown outcome with its id."""
     if not isinstance(error, OutcomeUnknown):
         return error
     told = SendUnknown(f"it is not known whether the message is in the spool: {error}", [id_])
@@ -186,7 +187,7 @@ def _of(error: BaseException, id_: MessageId) -> BaseException:
 def _result(
     size: int, places: list[int], good: list[Spooled], failed: Failed, error: BaseException | None
 ) -> SpooledResult:
-    """What became of all entries, those that were refused at once among them."""
+    """Return the result of all entries, with those that were refused before anything was spooled."""
     ids: list[MessageId | None] = [None] * size
     for place, one in zip(places, good, strict=True):
         if error is None:

@@ -1,36 +1,37 @@
-"""The thread that carries a topic of a spool to Cassandra: pull, store, commit, and again."""
+"""The thread that forwards a topic of a spool to Cassandra: pull, store, commit, and again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from threading import Condition, Event, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import tenacity
 
 from cqueue import logs
+from cqueue.conditions import Condition
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool, SpoolRecord
 
 BATCH: Final = 1000
-"""Records stored side by side; as many may be stored again after a crash."""
+"""Records of one batch: enough to fill several wide rows. As many may be stored again after a crash."""
 WAIT_S: Final = 0.2
-"""How long it sleeps where nothing comes: so long a close may have to wait."""
+"""Seconds that the thread sleeps while nothing comes, and so the longest that a close waits for it."""
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-"""After a batch that could not be stored: so much later than Cassandra the forwarder is back."""
+"""Seconds of pause after a failed batch, doubled each time: forwarding starts at most 2 s after Cassandra."""
 CLOSE_S: Final = 5.0
-"""What a close waits for records that are still to be forwarded."""
+"""Seconds that a close goes on forwarding: a deployment waits for them, and the spool keeps the rest."""
 MAX_WAIT: Final = timedelta(days=1)
 
 _log = logs.logger("cqueue.spool")
 
 
 class Stored(NamedTuple):
-    """What became of some records: so many of the first are done, and why the next one is not."""
+    """The outcome of some records: the number of the first ones that are done, and the error of the next."""
 
     done: int
     error: CqueueError | None = None
@@ -43,13 +44,13 @@ class Forwarder:
     """Forwards one topic, in order, from its progress on. Thread-safe.
 
     Args:
-        spool: where records are.
-        topic: of the spool.
+        spool: holds the records.
+        topic: the topic of the spool.
         store: stores records; storing them again must change nothing.
 
     Attributes:
-        forwarded: records since it was made.
-        error: why it cannot go on at the moment; None while it can.
+        forwarded: records that this forwarder has forwarded.
+        error: the error of the last batch; None if it was stored.
     """
 
     def __init__(self, spool: Spool, topic: str, store: Store) -> None:
@@ -60,6 +61,7 @@ class Forwarder:
         self._store = store
         self._stop = Event()
         self._moved = Condition()
+        self._counts = spool.forwarding[topic]
         self._at = spool.progress(topic)
         self._thread: Thread | None = None
         self._retry = tenacity.Retrying(
@@ -73,28 +75,28 @@ class Forwarder:
 
     @property
     def refusal(self) -> CqueueError | None:
-        """Why nothing more should be spooled: it would not be forwarded until an operator does something."""
+        """The error that lasts until an operator acts, so that nothing more should be spooled; else None."""
         return self.error if isinstance(self.error, Refused | BadInput) else None
 
     @property
     def waiting(self) -> int:
-        """Records that are not yet in Cassandra."""
+        """The number of records that are not yet in Cassandra."""
         return max(0, self._end() - self._at)
 
     def start(self) -> None:
-        """Begin, on a thread that ends with `close`."""
+        """Start a thread that forwards until `close`."""
         self._thread = Thread(target=self._run, name=f"cqueue-spool-{self.topic}", daemon=True)
         self._thread.start()
 
     def drain(self, limit_s: float) -> bool:
-        """Wait until all that is there now is in Cassandra; False if that takes longer."""
+        """Wait until all records of now are in Cassandra; return False after `limit_s`."""
         end = self._end()
         with self._moved:
             self._moved.wait_for(lambda: self._at >= end or self._stop.is_set(), limit_s)
             return self._at >= end
 
     def close(self, limit_s: float | None = None) -> None:
-        """Forward what can be in so long (None: `CLOSE_S`), and end. The rest stays in the spool."""
+        """Forward for up to `limit_s` (None: `CLOSE_S`), and end. The rest stays in the spool."""
         drained = self.drain(CLOSE_S if limit_s is None else limit_s)
         self._stop.set()
         with self._moved:
@@ -103,7 +105,7 @@ class Forwarder:
             self._thread.join()
 
     def _end(self) -> int:
-        """The offset behind all that is there; nothing is left to do once the spool is closed."""
+        """Return the offset behind the last record; a closed spool has nothing left to forward."""
         if not self._spool.is_open:
             return self._at
         return next((each.end for each in self._spool.status() if each.topic == self.topic), 0)
@@ -117,7 +119,7 @@ class Forwarder:
             self._stop.set()
 
     def _forward(self) -> bool:
-        """Forward one batch; whether all of it is done."""
+        """Forward one batch, and return whether all of it is done."""
         try:
             end = self._end()
             records = self._spool.pull(self.topic, 0, self._at, BATCH)
@@ -139,10 +141,12 @@ class Forwarder:
         with self._moved:
             self._at = at
             self.forwarded += done
+            self._counts.forwarded += done
             self._moved.notify_all()
 
     def _note(self, error: CqueueError | None) -> None:
-        """Log when it begins to fail, and when it goes on."""
+        """Count a failure; log when forwarding begins to fail, and when it goes on."""
+        self._counts.failures += error is not None
         if error is not None and self.error is None:
             _log.warning("spool_waits", topic=self.topic, error=str(error))
         elif error is None and self.error is not None:

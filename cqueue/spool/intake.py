@@ -1,8 +1,12 @@
-"""Where callers hand their messages to the writer, and wait while there is no room.
+"""The entries between callers and the writer, and the limits at which a caller waits for room.
 
 There are two limits. Between callers and writer are 16 MiB at most. And the backlog, what is appended and not
-consumed, has a high and a low water mark: once it is full it stays full until a good part is consumed, so
+consumed, has a high and a low water mark: a full spool stays full until a good part of it is consumed, so
 that callers do not stop and go with every message.
+
+A Ctrl-C may end a caller anywhere in here, and the writer and other callers go on: conditions come from
+`cqueue.conditions`, the writer is notified before there is the entry to take, and the count of what waits
+begins anew whenever the writer takes it.
 """
 
 from __future__ import annotations
@@ -11,24 +15,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cqueue.conditions import Condition, Future
 from cqueue.errors import BadInput, Closed, CqueueError, SpoolFull
 from cqueue.spool.level import Level
 from cqueue.spool.options import SpoolOptions
 from cqueue.spool.stored_queue import StoredQueue
 
 _HIGH: Final = 0.8
+"""Share of `max_bytes` or `max_records` at which a spool is full: the rest is for what is under way."""
 _LOW: Final = 0.5
+"""Share below which a full spool takes messages again: callers get a good part of it at once."""
 _UNDER_WAY_BYTES: Final = 16 * 1024 * 1024
-"""Messages that callers have brought and the writer has not written: a tenth of a second of work."""
+"""Bytes that callers have brought and the writer has not settled, at most: 0.1 s of its work."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """The messages of one call; they are stored together. `offsets` is there once they are written."""
+    """The messages of one call, which are stored together. `offsets` is set once they are written."""
 
     queue: StoredQueue
     payloads: list[bytes]
@@ -42,22 +48,23 @@ class Entry:
         self.future.set_result(self.offsets.start if self.is_single else self.offsets)
 
     def fail(self, error: CqueueError) -> None:
-        """Tell the caller why they are not there, or that this is unknown."""
+        """Tell the caller why the messages are not stored, or that this is unknown."""
         self.future.set_exception(error)
 
 
 class Intake:
-    """The entries that wait for the writer, and the level of the backlog."""
+    """The entries that wait for the writer, and the level of the backlog. Thread-safe."""
 
     def __init__(self, options: SpoolOptions) -> None:
         self._limit = Level(options.max_bytes, options.max_records)
         self._raises = options.on_full == "raise"
         self._block_s = options.block_timeout.total_seconds()
-        self._lock = threading.Lock()
-        self._filled = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
+        self._lock = threading.RLock()
+        self._filled = Condition(self._lock)
+        self._room = Condition(self._lock)
         self._entries: deque[Entry] = deque()
-        self._under_way = Level()
+        self._waiting = Level()  # of the entries
+        self._taken = Level()  # by the writer, and not settled
         self._backlogs: dict[StoredQueue, Level] = {}
         self._backlog = Level()
         self._closed = False
@@ -74,20 +81,21 @@ class Intake:
             while not self._has_room(level):
                 deadline = deadline or time.monotonic() + self._block_s
                 self._wait_for_room(deadline)
+            self._filled.notify_all()  # `notify` could wake a place that a Ctrl-C in it left behind
             self._entries.append(entry)
-            self._under_way += level
-            if len(self._entries) == 1:
-                self._filled.notify()
+            self._waiting += level
 
     def _has_room(self, level: Level) -> bool:
         if self._closed:
             raise Closed("the spool is closed")
         used = self.used()
-        if self.is_full and used.share(self._limit) < _LOW:
+        share = used.share(self._limit)
+        if self.is_full and share < _LOW:
             self.is_full = False
-        if used.share(self._limit) >= _HIGH or (used + level).share(self._limit) > 1:
+        if share >= _HIGH or (used + level).share(self._limit) > 1:
             self.is_full = True
-        crowded = self._under_way.size and self._under_way.size + level.size > _UNDER_WAY_BYTES
+        under_way = self._waiting.size + self._taken.size
+        crowded = under_way and under_way + level.size > _UNDER_WAY_BYTES
         return not self.is_full and not crowded
 
     def _wait_for_room(self, deadline: float) -> None:
@@ -103,25 +111,26 @@ class Intake:
 
     def used(self) -> Level:
         """Return the backlog, with what is under way."""
-        return self._backlog + self._under_way
+        return self._backlog + self._waiting + self._taken
 
     def take(self, timeout_s: float | None) -> list[Entry]:
-        """Return all entries that wait, after at most `timeout_s`; none if nothing came."""
+        """Return all entries that wait, at once or when the first one comes; none after `timeout_s`."""
         with self._lock:
             if not self._entries and not self._closed:
                 self._filled.wait(timeout_s)
             taken = list(self._entries)
             self._entries.clear()
+            self._waiting, self._taken = Level(), _level(taken)
             return taken
 
     def settle(self, queue: StoredQueue, done: Sequence[Entry] = ()) -> None:
         """Measure the backlog of a queue anew; the entries that are done are no longer under way."""
-        level = Level(sum(one.size for one in done), sum(len(one.payloads) for one in done))
+        level = _level(done)
         with self._lock:
             # Measured under the lock, so that no older measure overwrites a newer one.
             self._backlogs[queue] = queue.backlog()
             self._backlog = sum(self._backlogs.values(), Level())
-            self._under_way -= level
+            self._taken -= level
             self._room.notify_all()
 
     def is_drained(self) -> bool:
@@ -135,3 +144,7 @@ class Intake:
             self._closed = True
             self._filled.notify()
             self._room.notify_all()
+
+
+def _level(entries: Sequence[Entry]) -> Level:
+    return Level(sum(one.size for one in entries), sum(len(one.payloads) for one in entries))

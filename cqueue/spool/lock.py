@@ -11,7 +11,7 @@ from cqueue.errors import SpoolLocked
 
 
 class DirectoryLock:
-    """A `flock` on a file of the directory. The kernel gives it up when the process ends, however it ends."""
+    """A `flock` on a file of the directory. The kernel releases it when the process ends, however it ends."""
 
     def __init__(self, root: Path) -> None:
         path = root / ".lock"

@@ -1,44 +1,78 @@
-"""What a spool holds, for Prometheus."""
+"""What a spool holds and what was forwarded from it, for Prometheus."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cqueue.spool.spool import Spool
+from cqueue.spool.spool import Spool, open_spools
+
+_GAUGES: Final = {
+    "waiting": "Messages not forwarded.",
+    "oldest_age_seconds": "Seconds since the oldest message not forwarded was appended; 0 if there is none.",
+    "bytes": "Bytes of files.",
+    "lost": "Messages of damaged ranges.",
+}
+_COUNTERS: Final = {
+    "forwarded": "Messages forwarded since the spool was opened.",
+    "failures": "Batches that could not be forwarded, and were tried again.",
+}
+_LABELS: Final = ("topic", "queue_id")
 
 
 class SpoolCollector(Collector):
-    """Shows what a spool holds whenever somebody wants to know: `REGISTRY.register(SpoolCollector(spool))`.
+    """Asks a spool at each scrape: `REGISTRY.register(SpoolCollector(spool))`.
 
-    The gauges, by `topic` and `queue_id` but for the last: `cqueue_spool_waiting` (messages that are not
-    forwarded), `cqueue_spool_oldest_age_seconds`, `cqueue_spool_bytes` (of its files), `cqueue_spool_lost`
-    (messages of damaged ranges) and `cqueue_spool_full` (0 or 1).
+    Gauges by `topic` and `queue_id`: `cqueue_spool_waiting` (messages that are not forwarded),
+    `cqueue_spool_oldest_age_seconds`, `cqueue_spool_bytes` (of its files), `cqueue_spool_lost` (messages of
+    damaged ranges). Counters by the same labels: `cqueue_spool_forwarded_total` (messages),
+    `cqueue_spool_failures_total` (batches). Without labels: `cqueue_spool_full` (0 or 1).
+
+    Args:
+        spool: what to ask; by default all spools that this process has open for appending.
     """
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool | None = None) -> None:
         self._spool = spool
 
     def collect(self) -> Iterator[Metric]:
-        """Return the gauges as they are now."""
-        waiting, age = (
-            _gauge("waiting", "Messages not forwarded."),
-            _gauge("oldest_age_seconds", "Their age."),
+        """Return the metrics as they are now."""
+        gauges = {
+            name: GaugeMetricFamily(f"cqueue_spool_{name}", text, labels=_LABELS)
+            for name, text in _GAUGES.items()
+        }
+        counters = {
+            name: CounterMetricFamily(f"cqueue_spool_{name}", text, labels=_LABELS)
+            for name, text in _COUNTERS.items()
+        }
+        full = GaugeMetricFamily("cqueue_spool_full", "1 while appends wait.", labels=())
+        for spool in open_spools() if self._spool is None else [self._spool]:
+            for topic, queue_id, values in _levels(spool):
+                for name, value in values.items():
+                    gauges[name].add_metric([topic, str(queue_id)], value)
+            for topic, counts in list(spool.forwarding.items()):
+                for name, counter in counters.items():
+                    counter.add_metric([topic, "0"], getattr(counts, name))
+            full.add_metric([], spool.is_full())
+        return iter([*gauges.values(), *counters.values(), full])
+
+
+def _levels(spool: Spool) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """Yield the values of the gauges of each queue."""
+    now_ms = time.time_ns() // 1_000_000
+    for queue in spool.status():
+        age_ms = 0 if queue.oldest_ms is None else max(0, now_ms - queue.oldest_ms)
+        yield (
+            queue.topic,
+            queue.queue_id,
+            {
+                "waiting": queue.end - queue.progress,
+                "oldest_age_seconds": age_ms / 1000,
+                "bytes": queue.bytes,
+                "lost": sum(map(len, queue.lost)),
+            },
         )
-        size, lost = _gauge("bytes", "Bytes of files."), _gauge("lost", "Messages of damaged ranges.")
-        now_ms = time.time_ns() // 1_000_000
-        for queue in self._spool.status():
-            place = [queue.topic, str(queue.queue_id)]
-            waiting.add_metric(place, queue.end - queue.progress)
-            age.add_metric(place, 0 if queue.oldest_ms is None else max(0, now_ms - queue.oldest_ms) / 1000)
-            size.add_metric(place, queue.bytes)
-            lost.add_metric(place, sum(map(len, queue.lost)))
-        full = GaugeMetricFamily("cqueue_spool_full", "1 while appends wait.", self._spool.is_full())
-        return iter([waiting, age, size, lost, full])
-
-
-def _gauge(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"cqueue_spool_{name}", text, labels=["topic", "queue_id"])

@@ -1,4 +1,4 @@
-"""What a spool can be told, checked as a whole when it is made."""
+"""The options of a spool, checked as a whole when they are made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnFull = Literal["block", "raise"]
 
 
 class OptionValues(TypedDict, total=False):
-    """The options as keyword arguments; what they mean stands at `SpoolOptions`."""
+    """The options as keyword arguments. `SpoolOptions` says what each means."""
 
     fsync: str
     segment_bytes: int
@@ -30,21 +30,21 @@ class OptionValues(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolOptions:
-    """The options of a spool; sizes in bytes."""
+    """The options of a spool. Sizes are in bytes."""
 
     # When an append is done: "always" after fdatasync, "interval:<n>ms" and "os" when the kernel has it.
     fsync: str = "always"
     segment_bytes: int = 64 * _MIB
-    # The backlog: what is appended and not consumed. Appends wait or are refused from 80 % of either on.
+    # Limits of the backlog: messages not consumed. At 80 % of either, appends wait or are refused.
     max_bytes: int = 1024 * _MIB
     max_records: int = 10_000_000
     on_full: OnFull = "block"
     block_timeout: timedelta = timedelta(seconds=30)
     # No segment is created that would leave less than this free on the disk.
     disk_reserve: int = 256 * _MIB
-    # How long consumed messages stay; None: until the next round, 10 s at most.
+    # How long consumed messages stay on the disk; None: until the next round of expiry, 10 s at most.
     retention: timedelta | None = None
-    # Delete messages that nobody consumed, too, once they are older than `retention`.
+    # Whether messages that were not consumed are deleted as well, once they are older than `retention`.
     expire_unconsumed: bool = False
 
     def __post_init__(self) -> None:
@@ -63,6 +63,6 @@ class SpoolOptions:
 
     @property
     def interval_s(self) -> float | None:
-        """Seconds between two fdatasync calls of "interval"; None in the other modes."""
+        """The seconds between two fdatasync calls of "interval"; None in the other modes."""
         match = _MODE.fullmatch(self.fsync)
         return int(match[1]) / 1000 if match and match[1] else None

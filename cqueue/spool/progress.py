@@ -1,6 +1,6 @@
-"""How far a queue is consumed, kept in two slots that are written in turn.
+"""The progress of a queue: the first offset not consumed, kept in two slots that are written in turn.
 
-A write that is torn damages the slot that it writes; the other one still says what was true before.
+A torn write damages one slot; the other one still holds the progress of before.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cqueue.spool.disk import Disk
 _SLOT: Final = struct.Struct("<QQI12x")
 _CHECKED: Final = 16
 _DISTANCE: Final = 4096
-"""Slots lie in different pages, so that no sector holds both."""
+"""Bytes between the slots: a page, so that no sector of a disk holds both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """What the file says: the newest valid slot, and the numbers of damaged ones."""
+    """The contents of the file: the newest valid slot, and the numbers of damaged ones."""
 
     generation: int
     offset: int

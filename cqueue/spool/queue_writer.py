@@ -1,6 +1,6 @@
-"""The writing side of a queue: what the writer thread does to its active segment.
+"""The writing side of a queue: the calls by which the writer thread fills its active segment.
 
-Every entry gets exactly one of three answers here: it is stored, it is not, or nobody knows.
+Every entry gets exactly one of three answers: it is stored, it is not stored, or that is unknown.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from cqueue.spool.stored_queue import StoredQueue
 
 _log = logs.logger(__name__)
 _WRITE_BYTES: Final = 1024 * 1024
-"""The most that is encoded and written at once, so that other threads get their turn."""
+"""Bytes encoded and written at once, at most: a millisecond, after which other threads get the GIL."""
 
 
 class QueueWriter:
-    """Fills one segment after the other; only the writer thread calls it."""
+    """The segments that a queue fills one after the other. Only the writer thread calls it."""
 
     def __init__(self, queue: StoredQueue, options: SpoolOptions, disk: Disk) -> None:
         self.queue = queue
         self._options = options
         self._disk = disk
+        self._ahead = segments.ZEROS_AHEAD if options.fsync == "always" else 0
         self._active: Segment | None = None
         self._next = queue.end
         self._waiting: list[Entry] = []  # written, and done once they are synced
@@ -76,7 +77,7 @@ class QueueWriter:
         payloads = list(chain.from_iterable(entry.payloads for entry in entries))
         first = self._next
         try:
-            segment.append(self._disk, payloads, time.time_ns() // 1_000_000)
+            segment.append(self._disk, payloads, time.time_ns() // 1_000_000, ahead=self._ahead)
         except OSError as exc:
             self._cut(entries, len(payloads), exc)
             return
@@ -92,7 +93,7 @@ class QueueWriter:
                 entry.done()
 
     def _cut(self, entries: list[Entry], count: int, cause: OSError) -> None:
-        """A write failed: seal the segment before it. If that works, nothing of it can come back."""
+        """Seal the segment before a write that failed. If that works, nothing of the write can come back."""
         in_doubt = range(self._next, self._next + count)
         if self.seal():
             error: SpoolFull | SpoolFailed = SpoolFull(f"the disk took nothing of it: {cause}")
@@ -103,7 +104,7 @@ class QueueWriter:
             entry.fail(error)
 
     def sync(self) -> bool:
-        """Make durable what was written; return False if that failed."""
+        """Make all that was written durable; return False if that failed."""
         segment = self._active
         if segment is None or self._synced_end == segment.end:
             return True
@@ -138,7 +139,10 @@ class QueueWriter:
         return True
 
     def _give_up(self, segment: Segment, waiting: list[Entry], cause: OSError) -> None:
-        """An fsync failed. The kernel may have dropped the pages, so a second one would prove nothing."""
+        """Give up a segment whose fsync failed.
+
+        The kernel may have dropped the pages, so a second fsync would prove nothing.
+        """
         in_doubt = range(self._synced_end, segment.end)
         _log.error(
             "spool_sync_failed",

@@ -1,7 +1,7 @@
 """Records of a segment as bytes: written in bulk, and found again among damaged ones.
 
-The layout is drawn in docs/explanation/spool.md. A scan believes nothing but the checksum and the offset of
-a record; it never trusts a length to lead it to the next one once a record was found damaged.
+docs/explanation/spool.md shows the layout. A scan believes only the checksum and the offset of a record.
+Behind a damaged record it looks at every place, and does not trust a length to lead it to the next record.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Damage:
 
 @dataclass(slots=True)
 class Scan:
-    """What a segment holds: the position of each offset from the first on, 0 for a lost one."""
+    """The contents of a segment: the position of each offset from the first on, 0 for a lost one."""
 
     first: int
     end_position: int
@@ -81,7 +81,7 @@ def encode(payloads: Iterable[bytes], *, first: int, now_ms: int, salt: int) -> 
 def decode(data: bytes, *, first: int, salt: int, count: int) -> tuple[list[SpoolRecord], int]:
     """Return up to `count` records from the beginning of the data, and how many bytes they take.
 
-    It ends at the first that is not whole.
+    The records end at the first that is not whole.
     """
     found: list[SpoolRecord] = []
     position = 0
@@ -106,7 +106,7 @@ def appended_ms(data: bytes, position: int) -> int:
 def scan(data: bytes, *, first: int, salt: int, start: int) -> Scan:
     """Find all records from position `start` on, over damaged ones as well.
 
-    What stands behind the last record is not looked at: whether it is a torn tail, the caller knows.
+    A caller decides whether the bytes behind the last record are a torn tail.
     """
     result = Scan(first, start)
     used = len(data.rstrip(b"\0"))

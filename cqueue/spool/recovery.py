@@ -1,6 +1,6 @@
-"""What the files of a queue say: its segments, and which offsets are damaged, missing or torn.
+"""A queue's files after a crash: its segments, and which offsets are damaged, missing or torn.
 
-Nothing here changes a file; that is `StoredQueue`, which may be cut off at any point and begin again.
+Nothing here changes a file. `StoredQueue` does, and may be cut off at any point and begin again.
 """
 
 from __future__ import annotations

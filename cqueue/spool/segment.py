@@ -1,12 +1,11 @@
 """A segment: a file that one process fills once, and that is sealed before the next one is used.
 
-What a dead process left open is sealed where its last whole record ends and never appended to again, so no
-record of today can be mistaken for the rest of a torn one.
+A segment that a dead process left open is sealed behind its last whole record and never appended to again.
+So no new record can be mistaken for the rest of a torn one.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import struct
@@ -14,7 +13,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,12 +31,20 @@ FIRST_POSITION: Final = _HEADER.size
 OVERHEAD: Final = _HEADER.size + _FOOTER.size
 _NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.seg")
 _READ_BYTES: Final = 256 * 1024
-"""How much is taken out of the mapped file at once: enough for 2,000 small records."""
+"""Bytes of one read: enough for 2,000 small records."""
+ZEROS_AHEAD: Final = 256 * 1024
+"""Bytes of zeros written behind the records, so that most syncs change no metadata of the file system.
+
+The first write into reserved space makes ext4 and XFS commit their journal at the next fdatasync. A write
+over zeros does not: a sync of 8 KiB takes a fifth less. Of writes of that size one in 30 carries the zeros.
+"""
+_SMALL_BYTES: Final = ZEROS_AHEAD // 8
+"""Bytes of the largest write that carries zeros. For larger ones bandwidth counts, and not the journal."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """One file and what is known about it. `positions` is empty once it is sealed: the index has them."""
+    """A file, and what is known about it. `positions` is empty once it is sealed: the index has them."""
 
     path: Path
     first: int
@@ -49,7 +56,7 @@ class Segment:
     handle: int = -1
     capacity: int = 0
     scanned: bool = False
-    view: mmap.mmap | None = field(default=None, repr=False)
+    zeroed: int = 0  # position up to which zeros were written over the reserved space
 
     def offsets(self) -> range:
         """Return the offsets from the first to the last record."""
@@ -59,12 +66,20 @@ class Segment:
         """Whether records of that many bytes fit."""
         return self.end_position + size + _FOOTER.size <= self.capacity
 
-    def append(self, disk: Disk, payloads: Sequence[bytes], now_ms: int) -> None:
-        """Write the payloads behind the last record. On an error the segment is as it was."""
+    def append(self, disk: Disk, payloads: Sequence[bytes], now_ms: int, *, ahead: int = 0) -> None:
+        """Write the payloads behind the last record, now and then with zeros behind them.
+
+        On an error the segment is as it was.
+        """
         data = record.encode(payloads, first=self.end, now_ms=now_ms, salt=self.salt)
-        disk.write(self.handle, data, self.end_position)
+        stop = self.end_position + len(data)
+        zeros = b""
+        if stop > self.zeroed and len(data) <= _SMALL_BYTES:
+            self.zeroed = min(stop + ahead, self.capacity)
+            zeros = bytes(self.zeroed - stop)
+        disk.write(self.handle, data + zeros, self.end_position)
         self.positions.extend(record.positions(payloads, self.end_position))
-        self.end_position += len(data)
+        self.end_position = stop
         self.end, self.newest_ms = self.end + len(payloads), now_ms
 
     def seal(self, disk: Disk) -> None:
@@ -104,14 +119,13 @@ class Segment:
         return found
 
     def _bytes(self, start: int, stop: int) -> bytes:
-        view = self.view
-        if view is None:
-            with self.path.open("rb") as file:
-                view = self.view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return view[start:stop]
+        # Read, not memory-mapped: a sector that the disk cannot read is an error here, and SIGBUS there.
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(max(stop - start, 0))  # the index may point behind the end
 
     def scan(self) -> Scan:
-        """Read the whole file, not through the map, and find what it holds.
+        """Read the whole file, and find its records.
 
         Records that the footer or the writer promises and that are not found at the end are damage, too.
         """
@@ -150,9 +164,9 @@ def _header(identity: uuid.UUID, first: int, now_ms: int) -> bytes:
 
 
 def load(path: Path) -> tuple[Segment, Scan | None]:
-    """Read what the file says about itself: by its footer, or without one by a scan, which is returned.
+    """Return the segment of a file, by its footer, or without a footer by a scan, which is returned too.
 
-    Name and header say the same; the name is believed, since a rename is never torn.
+    Name and header hold the same. The name counts, since a rename is never torn.
     """
     match = _NAME.fullmatch(path.name)
     if match is None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 from urllib.parse import quote, unquote
 
+from cqueue.conditions import Future
 from cqueue.errors import BadInput, Closed
 from cqueue.spool.damage import Finding
 from cqueue.spool.disk import Disk
@@ -23,6 +26,15 @@ from cqueue.spool.stored_queue import QueueStatus, StoredQueue
 from cqueue.spool.writer import Writer
 
 _PAGE: Final = 1000
+"""Records that an iterator reads at once."""
+
+
+@dataclass(slots=True)
+class Forwarding:
+    """What forwarders did with a topic since the spool was opened."""
+
+    forwarded: int = 0  # records
+    failures: int = 0  # batches
 
 
 class Spool:
@@ -61,11 +73,13 @@ class Spool:
         self._intake = Intake(self.options)
         self._writer = Writer(self.options, self._disk, self._intake)
         self._queues: dict[tuple[str, int], StoredQueue] = {}
+        self.forwarding: defaultdict[str, Forwarding] = defaultdict(Forwarding)
         try:
             for key in _keys(root):
                 self._queue(key)
             if not readonly:
                 self._writer.start(list(self._queues.values()))
+                _OPENED.add(self)
         except BaseException:
             self._release()
             raise
@@ -83,8 +97,8 @@ class Spool:
 
         Raises:
             SpoolFull: nothing was stored: there is no room, and there was none for `block_timeout`.
-            Closed: the spool was closed, or belongs to another process.
-            BadInput: the message is larger than a segment, or no bytes.
+            Closed: the spool was closed, or this process is a fork of the one that opened it.
+            BadInput: the message is larger than a segment, or is not `bytes`.
 
         The future raises `SpoolFull`, or `SpoolFailed` if it is unknown whether the message is stored.
         """
@@ -107,7 +121,7 @@ class Spool:
         return entry.future
 
     def _check_writable(self) -> None:
-        if self._lock is None or not self._lock.is_held:
+        if not self.is_open:
             raise Closed(
                 f"the spool {self.path} is closed, only open for reading, or was opened by the process "
                 "that this one was forked off"
@@ -129,19 +143,29 @@ class Spool:
         return StoredQueue(_directory(self.path, key), key, self._disk, readonly=self._lock is None)
 
     def pull(self, topic: str, queue_id: int, offset: int, max_count: int) -> list[SpoolRecord]:
-        """Return up to `max_count` records from the offset on, in order; lost offsets are left out."""
+        """Return up to `max_count` records from the offset on, in order; lost offsets are left out.
+
+        Raises:
+            OSError: the disk cannot read a file. Nothing is skipped; a later call may succeed.
+        """
         queue = self._queues.get((topic, queue_id))
         return queue.pull(offset, max_count) if queue else []
 
     def records(self, topic: str, queue_id: int = 0, offset: int | None = None) -> Iterator[SpoolRecord]:
-        """Go through the records that are there, from the offset or from what is not consumed."""
+        """Yield the records in order, from the offset or from the first that is not consumed."""
         at = self.progress(topic, queue_id) if offset is None else offset
         while page := self.pull(topic, queue_id, at, _PAGE):
             yield from page
             at = page[-1].offset + 1
 
     def wait(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
-        """Return whether a record of that offset or a later one is there, after at most `timeout_s`."""
+        """Return whether a record of that offset or a later one is there, after at most `timeout_s`.
+
+        Raises:
+            Closed: as `append`.
+        """
+        if self._lock is not None:
+            self._check_writable()  # else a child of fork could wait for a lock that no thread of it holds
         return self._queue((topic, queue_id)).wait(offset, timeout_s)
 
     def progress(self, topic: str, queue_id: int = 0) -> int:
@@ -190,7 +214,7 @@ class Spool:
         Raises:
             SpoolFailed: with `fsync="interval:…"` or `"os"`, messages that were acknowledged may be lost.
         """
-        if self._lock is None or not self._lock.is_held:
+        if not self.is_open:
             return
         self._intake.close()
         try:
@@ -211,6 +235,14 @@ class Spool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_OPENED: weakref.WeakSet[Spool] = weakref.WeakSet()
+
+
+def open_spools() -> list[Spool]:
+    """Return the spools to which this process may append."""
+    return [spool for spool in list(_OPENED) if spool.is_open]
 
 
 def _directory(root: Path, key: tuple[str, int]) -> Path:

@@ -1,4 +1,4 @@
-"""One queue of the spool as its readers see it: segments, end, and how far it is consumed.
+"""A queue of the spool as its readers see it: segments, end and progress.
 
 The writer thread puts segments and end in place; any thread reads and commits. A reader takes the end first
 and the segments after it, so it always sees the segments that reach up to that end.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cqueue import logs
+from cqueue.conditions import Condition
 from cqueue.errors import BadInput, SpoolFailed
 from cqueue.spool import progress, recovery
 from cqueue.spool import segment as segments
@@ -52,7 +53,7 @@ class StoredQueue:
     def __init__(self, directory: Path, key: tuple[str, int], disk: Disk, *, readonly: bool) -> None:
         self.directory = directory
         self.topic, self.queue_id = key
-        self.changed = threading.Condition()
+        self.changed = Condition()
         self.lost = LostRanges(directory / _LOST, disk, readonly=readonly)
         self.index = Index(directory / "index", readonly=readonly)
         self.progress = Progress(directory / "progress", disk)
@@ -81,7 +82,7 @@ class StoredQueue:
     def _repair(self, found: recovery.Found, disk: Disk) -> bool:
         """Seal an unsealed segment behind its last record; delete one without any, and return False.
 
-        A disk that refuses it hinders nobody: the segment is read as it is, and the next open tries again.
+        If the disk refuses, the segment is read as it is, and the next open tries again.
         """
         segment, scan = found.segment, found.scan
         if scan is not None:
@@ -100,7 +101,7 @@ class StoredQueue:
         return segment.end > segment.first
 
     def _report(self, segment: Segment, scan: Scan) -> None:
-        """Keep what is damaged, unless it was consumed."""
+        """Keep the damaged ranges that were not consumed."""
         for finding, data in recovery.damage(segment, scan):
             if finding.offsets.stop > self.progress.offset:
                 self.lost.add(finding, data)
@@ -142,7 +143,7 @@ class StoredQueue:
         return positions[offset - segment.first] if positions else self.index.get(offset)
 
     def _rescan(self, segment: Segment) -> None:
-        """The index is wrong, or the segment is damaged: find out which, once."""
+        """Find out, once a segment, whether the index is wrong or the segment is damaged."""
         scan = segment.scan()
         segment.scanned = True
         if segment.handle < 0:

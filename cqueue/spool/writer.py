@@ -1,4 +1,4 @@
-"""The one thread that writes: it takes all that callers have brought, and syncs it with one call a queue."""
+"""The one thread that writes: it takes all entries of the callers, and syncs them with one call a queue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cqueue.spool.stored_queue import StoredQueue
 
 _log = logs.logger(__name__)
 EXPIRY_S: Final = 10.0
-"""How often consumed segments are looked for. A round without any costs microseconds."""
+"""Seconds between two looks for consumed segments: space comes back soon, and a look costs microseconds."""
 
 
 class Writer:
-    """Runs until the intake is closed; then everything that was admitted is stored and sealed."""
+    """The writer thread: runs until the intake is closed, and then stores and seals all that was admitted."""
 
     def __init__(self, options: SpoolOptions, disk: Disk, intake: Intake) -> None:
         self._options = options
@@ -32,7 +32,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="cqueue-spool", daemon=True)
 
     def start(self, queues: list[StoredQueue]) -> None:
-        """Begin, with the queues that are there already, whose old segments may go."""
+        """Start the thread, and delete old segments of the queues that exist already."""
         for queue in queues:
             self._writer_of(queue)
         self._expire(time.monotonic())
@@ -57,7 +57,7 @@ class Writer:
                 self._round(entries)
             for queue in self._queues.values():
                 queue.seal()
-        except BaseException as exc:  # noqa: BLE001  # whatever it was: nobody may wait for ever
+        except BaseException as exc:  # noqa: BLE001  # whatever it was, no caller may wait for ever
             _log.exception("spool_writer_died")
             self._intake.close()
             for entry in [*entries, *self._intake.take(0)]:
@@ -65,7 +65,7 @@ class Writer:
                     entry.fail(SpoolFailed(f"the writer of the spool died: {exc!r}", entry.offsets))
 
     def _patience_s(self) -> float:
-        """How long to wait for entries: until the next sync or expiry."""
+        """Return the seconds to wait for entries: until the next sync or expiry."""
         due = min(self._next_expiry, self._next_sync) if self._written else self._next_expiry
         return max(due - time.monotonic(), 0)
 

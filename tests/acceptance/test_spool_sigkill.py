@@ -87,7 +87,7 @@ def test_what_was_cancelled_buried_or_acked_stays_so(client, tmp_path):
 
 
 def receive(consumer, count):
-    """So many messages, or those that came."""
+    """Receive `count` messages; raise if fewer come."""
     found = []
     while len(found) < count:
         more = consumer.receive(min(1000, count - len(found)), wait=SOON)

@@ -10,6 +10,7 @@ import cqueue
 from cqueue.dispatcher.dispatcher import Dispatcher
 from cqueue.dispatcher.metrics import ChildMetrics, Meter, Metrics, added, exposition
 from cqueue.dispatcher.tally import Depth, Depths, QueueCounts, Stats
+from cqueue.spool import Spool
 from tests.fix_dispatcher import until
 
 
@@ -64,6 +65,24 @@ def test_every_outcome_is_there_from_the_beginning(outcome):
     """A rate over a counter that appears with its first event misses that event."""
     found = samples(metrics_of().families())
     assert found["cqueue_messages_total", ("outcome", outcome), ("queue", "mail")] == 0
+
+
+def test_spools_that_the_application_has_open_are_shown_together(tmp_path):
+    """One topic of two spools: what waits, was forwarded or failed is added up; the largest age counts."""
+    place = (("queue_id", "0"), ("topic", "queue.mail"))
+    with Spool(tmp_path / "one", disk_reserve=0) as one, Spool(tmp_path / "two", disk_reserve=0) as two:
+        for spool in (one, two):
+            spool.append_many("queue.mail", [b"x"] * 3).result(10)
+            spool.commit("queue.mail", 1)
+            spool.forwarding["queue.mail"].forwarded += 1
+            spool.forwarding["queue.mail"].failures += 2
+        found = samples(metrics_of().families())
+        assert found["cqueue_spool_waiting", *place] == 4
+        assert found["cqueue_spool_forwarded_total", *place] == 2
+        assert found["cqueue_spool_failures_total", *place] == 4
+        assert found["cqueue_spool_oldest_age_seconds", *place] < 60
+        assert found["cqueue_spool_full",] == 0
+    assert ("cqueue_spool_waiting", *place) not in samples(metrics_of().families())
 
 
 def test_there_is_a_build_info():

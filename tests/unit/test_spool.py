@@ -50,7 +50,7 @@ def test_messages_come_back_in_order_over_segments_and_opens(root, fsync):
 
 
 def test_one_call_is_one_range_in_one_segment(root):
-    """The messages of `append_many` have offsets that follow each other, whoever else appends meanwhile."""
+    """The messages of `append_many` have offsets that follow each other, also while others append."""
     with small(root) as spool:
         calls = [spool.append_many(TOPIC, [b"%d" % number] * 20) for number in range(30)]
         for number, call in enumerate(calls):
@@ -215,9 +215,12 @@ def test_a_fork_cannot_use_the_spool_and_does_not_hold_it(root):
         "ready, alive = os.pipe(), os.pipe()\n"
         "if not (child := os.fork()):\n"
         "    try: spool.append('mail', b'child')\n"
-        "    except errors.Closed: os.write(ready[1], b'refused')\n"
+        "    except errors.Closed: os.write(ready[1], b'refused ')\n"
+        "    try: spool.wait('mail', 0, 1, 60)\n"
+        "    except errors.Closed: os.write(ready[1], b'twice')\n"
         "    os.close(alive[1]); os.read(alive[0], 1); os._exit(0)\n"
-        "print(os.read(ready[0], 9).decode())\n"
+        "os.close(ready[1])\n"
+        "with open(ready[0]) as said: print(said.read(13))\n"
         "spool.close()\n"
         "with Spool(sys.argv[1]) as again: print([one.payload for one in again.records('mail')])\n"
         "os.close(alive[1]); os.waitpid(child, 0)\n"
@@ -229,7 +232,7 @@ def test_a_fork_cannot_use_the_spool_and_does_not_hold_it(root):
         check=True,
         timeout=60,
     )
-    assert done.stdout.split("\n")[:2] == ["refused", "[b'parent']"]
+    assert done.stdout.split("\n")[:2] == ["refused twice", "[b'parent']"]
 
 
 def test_a_closed_spool_says_so(root):
@@ -330,3 +333,7 @@ def test_what_it_holds_is_shown_to_prometheus(tmp_path):
         assert shown("full") == 1
         spool.commit("mail", 4, queue_id=7)
         assert (shown("waiting", **mail), shown("oldest_age_seconds", **mail)) == (0, 0)
+        spool.forwarding["mail"].forwarded += 4
+        spool.forwarding["mail"].failures += 1
+        mail["queue_id"] = "0"
+        assert (shown("forwarded_total", **mail), shown("failures_total", **mail)) == (4, 1)

@@ -285,3 +285,24 @@ def test_a_disk_that_is_really_full(little_disk):
         spool.commit(TOPIC, len(stored))
     with Spool(root, segment_bytes=65536, disk_reserve=0) as spool:
         assert spool.append(TOPIC, b"room again").result(10) == len(stored)
+
+
+def test_zeros_ahead_of_the_records_are_written_where_each_append_is_synced(tmp_path):
+    """With `always` one write in many carries zeros, without a sync none; readers see no difference."""
+    for fsync, most in (("always", 2), ("os", 0)):
+        sizes = []
+
+        class Measuring(FaultyDisk):
+            def write(self, handle, data, position, sizes=sizes):
+                sizes.append(len(data))
+                super().write(handle, data, position)
+
+        root = tmp_path / fsync
+        with Spool(root, disk=Measuring(), disk_reserve=0, fsync=fsync, segment_bytes=1 << 20) as spool:
+            for number in range(400):
+                spool.append_many(TOPIC, [b"%d" % number * 100] * 3).result(10)
+            image = shutil.copytree(root, tmp_path / f"{fsync}-image")
+        assert sum(size > 100_000 for size in sizes) in {most, most // 2}
+        with Spool(image, disk_reserve=0) as spool:
+            assert len(list(spool.records(TOPIC))) == 1200
+            assert spool.status()[0].lost == []

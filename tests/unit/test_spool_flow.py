@@ -10,6 +10,8 @@ import pytest
 
 from cqueue import errors
 from cqueue.spool import Spool
+from tests.spool.images import UnsyncedDisk
+from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 TOPIC = "mail"
 
@@ -135,3 +137,21 @@ def test_the_disk_reserve_is_kept(make):
     with pytest.raises(errors.SpoolFull, match="disk_reserve keeps"):
         spool.append(TOPIC, b"x").result(10)
     assert spool.used().records == 0
+
+
+def test_a_ctrl_c_at_any_moment_leaves_the_spool_to_others(make):
+    """Whenever it ends a caller that appends, waits or commits: other threads are served, and limits hold."""
+    spool = make(disk=UnsyncedDisk(), segment_bytes=1 << 20)
+
+    at = spool.append(TOPIC, b"first").result(5)
+
+    def go_on():
+        nonlocal at
+        at = on_a_thread(lambda: spool.append(TOPIC, b"y").result(5))
+        assert spool.wait(TOPIC, 0, at, 5)
+
+    assert at_each_moment(lambda: spool.append(TOPIC, b"x").result(5), go_on) > 50
+    assert at_each_moment(lambda: spool.wait(TOPIC, 0, at + 1000, 0.001), go_on) > 10
+    assert at_each_moment(lambda: spool.commit(TOPIC, at), go_on) > 10
+    spool.commit(TOPIC, at)
+    assert spool.used().records == spool.status()[0].end - at

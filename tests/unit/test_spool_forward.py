@@ -302,6 +302,9 @@ def test_sends_go_on_while_cassandra_is_away(client, spool):
     client.store.away = False
     assert queue.flush(SOON)
     assert queue.trouble is None
+    counts = spool.forwarding[MAIL]
+    assert counts.forwarded == 100
+    assert counts.failures >= 1
     assert [message.body for message in drain(queue)] == bodies
 
 

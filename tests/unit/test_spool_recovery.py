@@ -284,6 +284,23 @@ def test_recovery_may_be_cut_off_and_begin_again(image):
         check(read_back(image), written, synced=5)
 
 
+def test_a_sector_that_the_disk_cannot_read_is_an_error_and_nothing_is_skipped(image, monkeypatch):
+    """A reader is told, and finds every record once the disk answers again: none is taken for lost."""
+    target = sealed(image)
+
+    def unreadable(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with Spool(target, disk_reserve=0) as spool:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(target), "open", unreadable)
+            patch.setattr(type(target), "read_bytes", unreadable)
+            with pytest.raises(OSError, match="Input/output error"):
+                spool.pull(TOPIC, 0, 0, 10)
+        assert [one.payload for one in spool.records(TOPIC)] == payloads(5)
+        assert spool.status()[0].lost == []
+
+
 def test_a_file_that_the_disk_cannot_read_is_a_finding(image, monkeypatch):
     """With the offsets that it has, and the other files are looked at all the same."""
 

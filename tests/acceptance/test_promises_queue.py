@@ -207,7 +207,7 @@ class Load:
             self._errors.append(exc)
 
     def seen(self, shards):
-        """How many flushes were sent with so many shards."""
+        """Return how many flushes were sent while the queue had this number of shards."""
         assert not self._errors
         with self._mutex:
             return self._flushes[shards]

@@ -11,7 +11,7 @@ from tests.simulation.points import replaced, right
 
 
 def row_deleted_for_a_part() -> Any:
-    """Whoever deletes messages deletes their rows."""
+    """Deletes of messages delete their whole rows."""
     rows_of = right("rows of messages")
     return replaced("deletion", lambda self, wide_row, priority, some: Deletion(rows_of(some), {}))
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Event, Lock
 from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from cassandra import ConsistencyLevel
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Session
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, Session
 from cassandra.policies import FallthroughRetryPolicy, NoSpeculativeExecutionPolicy
 from cassandra.query import (
     BatchStatement,
@@ -36,6 +37,9 @@ EVERYWHERE_S = 1.0
 """Seconds that a read from all replicas may take. Callers can go on without it, so a replica that hangs must
 not hold them up."""
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
+_LATEST: WeakKeyDictionary[Cluster, dict[bytes, PreparedStatement]] = WeakKeyDictionary()
+"""The statement that was prepared last for each query id. The driver refers to it weakly, and needs it to
+prepare a batch's statements again after a node has forgotten them; it may have been another store's."""
 
 
 class Answer(NamedTuple):
@@ -259,7 +263,7 @@ class Requests:
         return Request(self, future, kind, decode, timeout_s=timeout_s)
 
     def prepared(self, statement: Statement) -> PreparedStatement:
-        """Return the prepared statement. It is kept here, as the driver keeps only a weak reference."""
+        """Return the prepared statement; prepare it on first use."""
         found = self._prepared.get(statement)
         return found if found is not None else self._prepare(statement)
 
@@ -278,6 +282,7 @@ class Requests:
             finally:
                 _DRIVER_LOG.removeFilter(_is_news)
             self._configure(prepared, statement)
+            _LATEST.setdefault(self._session.cluster, {})[prepared.query_id] = prepared
             self._prepared[statement] = prepared
             return prepared
 

@@ -12,7 +12,7 @@ import pytest
 
 import cqueue
 from cqueue.doorbell.datagram import short_name
-from cqueue.doorbell.directory import lists
+from cqueue.doorbell.directory import names_contain
 from cqueue.schema import apply, load_migrations
 from cqueue.store.control import ReadDigests, ReadListeners
 from tests.fix_dispatcher import until
@@ -35,7 +35,7 @@ def listening(client, name):
     """The rows of processes that wait for messages of a queue."""
     short = short_name(client._catalog.entry(name).spec.partition)
     ask = client._driver.ask
-    return [row for row in ask(ReadListeners(tuple(ask(ReadDigests())))) if lists(row.names, short)]
+    return [row for row in ask(ReadListeners(tuple(ask(ReadDigests())))) if names_contain(row.names, short)]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 # ruff: noqa: S608 - the text is this module's own
 
+import gc
 import logging
 import os
 import random
@@ -89,6 +90,20 @@ def test_ids_stay_integers_when_the_server_has_forgotten_its_statements(cassandr
         assert look() == before
         write()
         assert look() == before
+
+
+def test_a_store_prepares_again_what_another_one_of_its_session_prepared_last(
+    cassandra_store, session, wide_row
+):
+    """The driver knows the other store's statement, and refers to it weakly."""
+    one, other = (InsertMessages(wide_row, tuple(message(id_) for id_ in new_ids(3))) for _ in range(2))
+    cassandra_store.execute(one)
+    CassandraStore(session).execute(one)
+    gc.collect()
+    for change in ("ADD IF NOT EXISTS forgotten text", "DROP IF EXISTS forgotten"):
+        session.execute(f"ALTER TABLE messages {change}")
+    cassandra_store.execute(other)
+    assert len(cassandra_store.execute(ReadIds(wide_row, 0, ids.START, END, 10)).ids) == 6
 
 
 def test_cassandra_compares_as_integers_do(cassandra_store, session, wide_row):

@@ -204,7 +204,7 @@ def test_two_consumers_that_ack_halves_of_a_row_lose_and_repeat_nothing(start_ru
     """Each of them marks its own half, and knows nothing of the other's; the row goes with both."""
     run = start_run(shards=1, time_shard=timedelta(hours=1))
     run.start("produce", count=full(20_000, 2000)).join(120)
-    consumers = run.start_all(2, "consume", batch=50)
+    consumers = run.start_all(2, "consume", batch=30, handle_s=0.1)  # slow enough for both to start
     run.await_empty()
     for child in consumers:
         child.end()

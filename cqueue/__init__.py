@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer
     from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
-    from cqueue.dispatcher.app import App
-    from cqueue.dispatcher.context import Binding, Context, Firing, current_context, current_message
-    from cqueue.dispatcher.dispatcher import Dispatcher
-    from cqueue.dispatcher.middleware import Middleware
-    from cqueue.dispatcher.schedules import Schedule, Schedules
-    from cqueue.dispatcher.tasks import Task
-    from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
-    from cqueue.dispatcher.verdicts import Cancel, Dead, Retry, Snooze
+    from cqueue.dispatcher.application.app import App
+    from cqueue.dispatcher.application.tasks import Task
+    from cqueue.dispatcher.execution.actions import Cancel, Dead, Retry, Snooze
+    from cqueue.dispatcher.execution.context import Binding, Context, Firing, current_context, current_message
+    from cqueue.dispatcher.execution.dispatcher import Dispatcher
+    from cqueue.dispatcher.execution.middleware import Middleware
+    from cqueue.dispatcher.schedules.schedules import Schedule, Schedules
+    from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
     from cqueue.doorbell.counts import HintCounts
     from cqueue.errors import (
         AckUnknown,
@@ -68,11 +68,11 @@ if TYPE_CHECKING:
         WrongDataCentre,
     )
     from cqueue.log.config import LogConfig
-    from cqueue.log.delivery import batched
     from cqueue.log.fanout import feed
     from cqueue.log.follower import Follower
+    from cqueue.log.http_push import HttpPush
+    from cqueue.log.listeners import batched
     from cqueue.log.log import AppendResult, Log
-    from cqueue.log.push import HttpPush
     from cqueue.log.records import LogId, LogRecord, Record
     from cqueue.log.scanner import Scanner
     from cqueue.log.stats import LogStats
@@ -180,20 +180,20 @@ _HOMES = {
     "config": ("QueueConfig",),
     "consumer": ("Consumer",),
     "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
-    "dispatcher.app": ("App",),
-    "dispatcher.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
-    "dispatcher.dispatcher": ("Dispatcher",),
-    "dispatcher.middleware": ("Middleware",),
-    "dispatcher.schedules": ("Schedule", "Schedules"),
-    "dispatcher.tasks": ("Task",),
-    "dispatcher.triggers": ("Cron", "Repeating", "RunOnce"),
-    "dispatcher.verdicts": ("Cancel", "Dead", "Retry", "Snooze"),
+    "dispatcher.application.app": ("App",),
+    "dispatcher.execution.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
+    "dispatcher.execution.dispatcher": ("Dispatcher",),
+    "dispatcher.execution.middleware": ("Middleware",),
+    "dispatcher.schedules.schedules": ("Schedule", "Schedules"),
+    "dispatcher.application.tasks": ("Task",),
+    "dispatcher.schedules.triggers": ("Cron", "Repeating", "RunOnce"),
+    "dispatcher.execution.actions": ("Cancel", "Dead", "Retry", "Snooze"),
     "doorbell.counts": ("HintCounts",),
     "log.config": ("LogConfig",),
-    "log.delivery": ("batched",),
+    "log.listeners": ("batched",),
     "log.fanout": ("feed",),
     "log.log": ("AppendResult", "Log"),
-    "log.push": ("HttpPush",),
+    "log.http_push": ("HttpPush",),
     "log.records": ("LogId", "LogRecord", "Record"),
     "log.follower": ("Follower",),
     "log.scanner": ("Scanner",),

@@ -9,28 +9,28 @@ from threading import Lock, RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from cqueue.batcher import calls
-from cqueue.bell import Bell
-from cqueue.catalog import Catalog
-from cqueue.clock import ClusterClock
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.doorbell import Address, Doorbell
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
-from cqueue.group_commit import MAX_LINGER
 from cqueue.log import Log, LogConfig
-from cqueue.log.bells import LogBells
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.delivery import Listener, policy_of
-from cqueue.log.pace import pace_of
+from cqueue.log.listeners import Listener, policy_of
+from cqueue.log.member_options import member_options_of
+from cqueue.log.notifier import AppendNotifier
 from cqueue.log.positions import Start
-from cqueue.log.protocol.definition import remove
+from cqueue.log.protocol.subscription_definition import remove
 from cqueue.log.subscription import OnEvent, Subscription
 from cqueue.message import check_duration
 from cqueue.producer import Producer
 from cqueue.protocol.lease import SuspectGate
 from cqueue.queue import Queue
+from cqueue.runtime.batcher import calls
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.clock import ClusterClock
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.wakeups import Wakeups
+from cqueue.sending.group_commit import MAX_LINGER
 from cqueue.settings import Settings, load
 from cqueue.store.late import LateStore
 from cqueue.store.memory import MemoryStore
@@ -177,11 +177,11 @@ class Client:
         self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)
         self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
         self._mutex = Lock()
-        self._bells: dict[str, Bell] = {}
+        self._wakeups: dict[str, Wakeups] = {}
         self._doorbell = (
             None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.now_us)
         )
-        self._log_bells = LogBells(self._doorbell)
+        self._append_notifier = AppendNotifier(self._doorbell)
         self._gates: dict[str, SuspectGate] = {}
 
     def __repr__(self) -> str:
@@ -273,7 +273,7 @@ class Client:
         if spool is not None:
             return self._spools.log(spool, name)
         self._logs.entry(name)
-        return Log(name, self._logs, self._driver, self._log_bells)
+        return Log(name, self._logs, self._driver, self._append_notifier)
 
     def create_log(self, name: str, config: LogConfig | None = None, *, exist_ok: bool = False) -> Log:
         """Create a log, and open it.
@@ -284,7 +284,7 @@ class Client:
             OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
         """
         self._logs.create(name, config or LogConfig(), exist_ok=exist_ok)
-        return Log(name, self._logs, self._driver, self._log_bells)
+        return Log(name, self._logs, self._driver, self._append_notifier)
 
     def delete_log(self, name: str) -> None:
         """Delete a log with all its records.
@@ -363,12 +363,12 @@ class Client:
             start=start,
             on_expired=on_expired,
             policy=policy_of(max_attempts, wait),
-            options=pace_of(
+            options=member_options_of(
                 poll_interval, max_poll_interval, checkpoint_interval, checkpoint_records, buffer
             ),
             on_event=on_event,
             low_latency=low_latency,
-            bells=self._log_bells,
+            notifier=self._append_notifier,
         )
 
     def subscriptions(self, log: str) -> list[str]:
@@ -394,12 +394,12 @@ class Client:
         """Used inside: the spools that this client forwards."""
         from cqueue.spool.forward_client import Spools  # noqa: PLC0415 - only where there is one
 
-        return Spools(self._catalog, self._logs, self._driver, self._log_bells, self._producer)
+        return Spools(self._catalog, self._logs, self._driver, self._append_notifier, self._producer)
 
     def _producer(self, name: str) -> Producer:
         with self._mutex:
-            bell = self._bell(name)
-        return Producer(name, self._catalog, self._driver, bell)
+            wakeups = self._wakeups_of(name)
+        return Producer(name, self._catalog, self._driver, wakeups)
 
     def _open(self, name: str, linger: timedelta | None = None, make: Callable[..., Queue] = Queue) -> Queue:
         if linger is not None:
@@ -414,12 +414,12 @@ class Client:
             linger=linger,
         )
 
-    def _bell(self, name: str) -> Bell:
-        """Return the bell of a queue. The caller holds the mutex."""
-        bell = self._bells.get(name)
-        if bell is None:
-            bell = self._bells[name] = Bell(self._doorbell)
-        return bell
+    def _wakeups_of(self, name: str) -> Wakeups:
+        """Return the wake-ups of a queue. The caller holds the mutex."""
+        wakeups = self._wakeups.get(name)
+        if wakeups is None:
+            wakeups = self._wakeups[name] = Wakeups(self._doorbell)
+        return wakeups
 
     def _ask_briefly(self, operation: Operation[Any]) -> Any:
         """Run an operation for the doorbell, within `DOORBELL_S`."""
@@ -430,13 +430,13 @@ class Client:
         self, name: str, intervals: PollIntervals, prefetch: int, wake: Callable[[], None] | None = None
     ) -> Consumer:
         with self._mutex:
-            bell = self._bell(name)
+            wakeups = self._wakeups_of(name)
             gate = self._gates.setdefault(name, SuspectGate(RLock()))
         return Consumer(
             name,
             self._catalog,
             self._driver,
-            bell,
+            wakeups,
             gate=gate,
             executor=self._acks,
             intervals=intervals,

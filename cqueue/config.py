@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from cqueue.durations import given
 from cqueue.errors import ConfigError, DamagedRow
+from cqueue.runtime.durations import given
 
 HOUR_MS = 3_600_000
 MAX_EPOCH_ROWS = 10_000

@@ -12,19 +12,19 @@ from threading import RLock
 from types import TracebackType
 from typing import Self
 
-from cqueue.batcher import Calls
-from cqueue.bell import Bell
-from cqueue.catalog import Catalog
-from cqueue.consuming import Found
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import LASTING, BatchTooLarge, Closed, CqueueError, NotDone, OutcomeUnknown
 from cqueue.message import MAX_RECEIVE, check_duration
-from cqueue.prefetch import Prefetch
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import Share
 from cqueue.received import Messages, ReceivedMessage
-from cqueue.receiver import Receiver
-from cqueue.settler import Settler
+from cqueue.receiving.interface import Found
+from cqueue.receiving.prefetch import Prefetch
+from cqueue.receiving.receiver import Receiver
+from cqueue.receiving.settler import Settler
+from cqueue.runtime.batcher import Calls
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.wakeups import Wakeups
 from cqueue.store.operations import WideRow
 
 __all__ = ["Consumer", "PollIntervals", "ReceivedMessage"]
@@ -66,7 +66,7 @@ class Consumer:
         name: str,
         catalog: Catalog,
         driver: BlockingDriver,
-        bell: Bell,
+        wakeups: Wakeups,
         *,
         gate: SuspectGate,
         executor: Calls,
@@ -77,7 +77,7 @@ class Consumer:
         self.name = name
         self._driver = driver
         self._settler = Settler(name, catalog, driver, executor=executor)
-        self._receiver = Receiver(catalog, driver, bell, settler=self._settler, gate=gate, wake=wake)
+        self._receiver = Receiver(catalog, driver, wakeups, settler=self._settler, gate=gate, wake=wake)
         self._intervals = intervals
         self._pause_s = intervals.shortest
         self._returned_at_s: float | None = None

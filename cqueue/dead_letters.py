@@ -8,9 +8,7 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 
-from cqueue import ids, letters, listing
-from cqueue.catalog import Catalog, QueueEntry
-from cqueue.drive.blocking import BlockingDriver
+from cqueue import ids
 from cqueue.errors import BadInput, Closed, CqueueError, LetterNotFound, NotDone, OutcomeUnknown, Unavailable
 from cqueue.message import MessageId, to_datetime
 from cqueue.producer import Producer
@@ -21,10 +19,14 @@ from cqueue.protocol.dead import (
     HEADER_REASON,
     HEADER_TRACEBACK,
 )
+from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.protocol.survey import Found
+from cqueue.runtime import listing
+from cqueue.runtime.catalog import Catalog, QueueEntry
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.sending import redriving
 
-Step = Callable[[Sequence[Found]], Sequence[letters.LetterOutcome]]
+Step = Callable[[Sequence[Found]], Sequence[redriving.LetterOutcome]]
 CASSANDRA_FAILED = (Unavailable, Closed, OutcomeUnknown)
 """Errors that Cassandra's state causes, not a letter: with these a redrive or drop gives up on the rest."""
 MAX_LIST = 10_000
@@ -230,8 +232,8 @@ class DeadLetters:
         own = [text for text in wanted if text not in originals]
         by_id: dict[str, Found] = {
             _id(found): found
-            for start in range(0, len(own), letters.AT_ONCE)
-            for found in letters.look(self._driver, own[start : start + letters.AT_ONCE])
+            for start in range(0, len(own), redriving.AT_ONCE)
+            for found in redriving.look(self._driver, own[start : start + redriving.AT_ONCE])
         }
         if originals:
             for found in listing.messages(self._driver, self._dead.spec):
@@ -261,13 +263,13 @@ class DeadLetters:
         If Cassandra fails for all letters of a chunk, the later chunks are not tried.
         """
         held: list[MessageId] = []
-        outcomes: list[letters.LetterOutcome] = []
-        for start in range(0, len(chosen), letters.AT_ONCE):
-            chunk = chosen[start : start + letters.AT_ONCE]
+        outcomes: list[redriving.LetterOutcome] = []
+        for start in range(0, len(chosen), redriving.AT_ONCE):
+            chunk = chosen[start : start + redriving.AT_ONCE]
             try:
                 kept, now = self._step(chunk, step)
             except CqueueError as exc:
-                kept, now = [], [letters.LetterOutcome(id_, None, exc) for id_ in chunk]
+                kept, now = [], [redriving.LetterOutcome(id_, None, exc) for id_ in chunk]
             held += kept
             outcomes += now
             if now and all(isinstance(one.error, CASSANDRA_FAILED) for one in now):
@@ -284,15 +286,15 @@ class DeadLetters:
 
     def _step(
         self, chunk: Sequence[MessageId], step: Step
-    ) -> tuple[Sequence[MessageId], Sequence[letters.LetterOutcome]]:
+    ) -> tuple[Sequence[MessageId], Sequence[redriving.LetterOutcome]]:
         """Apply `step` to one chunk. Return the letters that are held, and the outcomes of the others."""
-        found = letters.look(self._driver, chunk)
+        found = redriving.look(self._driver, chunk)
         held = {_id(one) for one in found if self._is_held(one)}
         free = [one for one in found if _id(one) not in held]
         return sorted(held), step(free)
 
     def _is_held(self, found: Found) -> bool:
-        return letters.is_held(found, self._driver.clock.now_us(), self._dead.spec.skew_us)
+        return redriving.is_held(found, self._driver.clock.now_us(), self._dead.spec.skew_us)
 
     def _sending(self) -> Step:
         """Alter the queue to have `derived_sends`, and return the step that sends letters back."""
@@ -300,22 +302,22 @@ class DeadLetters:
         if not entry.config.derived_sends:
             self._catalog.alter(self.queue, {"derived_sends": True})
         return partial(
-            letters.send_back,
+            redriving.send_back,
             self._driver,
             self._producer,
             now_us=self._driver.clock.now_us(),
             period_us=entry.spec.gc_grace_us // 2,
         )
 
-    def _would_send(self, some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
-        read = letters.with_bodies(self._driver, some)
+    def _would_send(self, some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
+        read = redriving.with_bodies(self._driver, some)
         return [
-            letters.LetterOutcome(one.id, None, NotDone(one.defect) if one.defect else None) for one in read
+            redriving.LetterOutcome(one.id, None, NotDone(one.defect) if one.defect else None) for one in read
         ]
 
-    def _drop(self, some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
-        failed = letters.delete(self._driver, some)
-        return [letters.LetterOutcome(_id(one), None, failed.get(_id(one))) for one in some]
+    def _drop(self, some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
+        failed = redriving.delete(self._driver, some)
+        return [redriving.LetterOutcome(_id(one), None, failed.get(_id(one))) for one in some]
 
     # ── as values ──
 
@@ -329,7 +331,7 @@ class DeadLetters:
             key=row.key,
             codec=row.codec,
             priority=row.priority,
-            headers=letters.own_headers(row),
+            headers=redriving.own_headers(row),
             reason=headers.get(HEADER_REASON, ""),
             attempts=int(attempts) if attempts is not None and attempts.isdecimal() else None,
             died_at=to_datetime(ids.time_us(row.id) // 1000),
@@ -342,7 +344,7 @@ class DeadLetters:
 
 
 def _body(driver: BlockingDriver, found: Found) -> bytes:
-    (letter,) = letters.with_bodies(driver, [found])
+    (letter,) = redriving.with_bodies(driver, [found])
     if letter.body is None:
         raise NotDone("the letter's body cannot be read, or the letter is gone")
     return letter.body
@@ -352,10 +354,10 @@ def _id(found: Found) -> MessageId:
     return MessageId.of(found.wide_row, found.row.priority, found.row.id)
 
 
-def _would_drop(some: Sequence[Found]) -> Sequence[letters.LetterOutcome]:
-    return [letters.LetterOutcome(_id(one), None, None) for one in some]
+def _would_drop(some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
+    return [redriving.LetterOutcome(_id(one), None, None) for one in some]
 
 
-def _untried(rest: Sequence[MessageId], error: CqueueError | None) -> list[letters.LetterOutcome]:
+def _untried(rest: Sequence[MessageId], error: CqueueError | None) -> list[redriving.LetterOutcome]:
     untried = NotDone(f"not tried, as those before failed: {error}")
-    return [letters.LetterOutcome(id_, None, untried) for id_ in rest]
+    return [redriving.LetterOutcome(id_, None, untried) for id_ in rest]

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from cqueue import ids
-from cqueue.durations import given, show_duration
 from cqueue.errors import (
     BadInput,
     BodyTooLarge,
@@ -23,6 +22,7 @@ from cqueue.errors import (
     PriorityOutOfRange,
 )
 from cqueue.protocol.flush import Outgoing
+from cqueue.runtime.durations import given, show_duration
 from cqueue.store.operations import WideRow
 
 MAX_BODY = 1 << 20

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 from cqueue import ids
-from cqueue.bell import Bell
-from cqueue.catalog import Catalog
 from cqueue.doorbell import HintCounts
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, DelayOutOfRange, NotDone, SendUnknown
 from cqueue.message import Message, MessageId, outgoing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
-from cqueue.storing import Failed, Result, States, checked, failures, listed
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.wakeups import Wakeups
+from cqueue.sending.results import Failed, Result, States, checked, failures, listed
 
 
 class SendResult(Result[Flush, MessageId]):
@@ -41,11 +41,11 @@ class SendResult(Result[Flush, MessageId]):
 class Producer:
     """Sends to one queue. Thread-safe."""
 
-    def __init__(self, name: str, catalog: Catalog, driver: BlockingDriver, bell: Bell) -> None:
+    def __init__(self, name: str, catalog: Catalog, driver: BlockingDriver, wakeups: Wakeups) -> None:
         self.name = name
         self._catalog = catalog
         self._driver = driver
-        self._bell = bell
+        self._wakeups = wakeups
         self._states = States(ProducerState)
 
     def send(self, message: Message) -> MessageId:
@@ -85,20 +85,20 @@ class Producer:
     @property
     def has_doorbell(self) -> bool:
         """Whether hints are exchanged with consumers of other processes."""
-        return self._bell.has_doorbell
+        return self._wakeups.has_doorbell
 
     @property
     def hints(self) -> HintCounts:
         """Counts of the datagrams that the client has sent and received."""
-        return self._bell.counts
+        return self._wakeups.counts
 
     def pass_hints_on(self) -> None:
         """Pass hints that consumers of this process have no time for to other processes."""
-        self._bell.pass_on()
+        self._wakeups.pass_on()
 
     def purged(self) -> None:
         """Make consumers of this process check messages that they have read ahead: some may be deleted."""
-        self._bell.deleted()
+        self._wakeups.deleted()
 
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Bound the sends inside the block by `limit_s` seconds, if they have no earlier deadline."""
@@ -130,7 +130,7 @@ class Producer:
         """Send a hint about the messages that are due already; polls find the others when they are due."""
         last = ids.highest_at(self._driver.clock.now_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
-            self._bell.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
+            self._wakeups.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
 
 
 def _ids_of(flush: Flush) -> list[MessageId]:

@@ -30,7 +30,7 @@ def cqueue_app(request: pytest.FixtureRequest) -> App:
     A project may define its own fixture of this name instead.
     """
     from cqueue import App  # noqa: PLC0415 - see above
-    from cqueue.dispatcher.target import TargetError, load  # noqa: PLC0415
+    from cqueue.dispatcher.application.import_string import TargetError, load  # noqa: PLC0415
 
     target = request.config.getini(OPTION)
     if not target:

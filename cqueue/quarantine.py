@@ -17,14 +17,14 @@ from typing import Any, Final
 
 from cqueue import ids
 from cqueue.client import Client
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, DamagedRow
 from cqueue.log.positions import Point, Start
-from cqueue.log.protocol.definition import definition_of, origin_of
-from cqueue.protocol import survey
+from cqueue.log.protocol.subscription_definition import definition_of, origin_of
+from cqueue.protocol import inspection
 from cqueue.protocol.lock import mutate_once
-from cqueue.protocol.sanity import next_fence
+from cqueue.protocol.plausibility import next_fence
 from cqueue.protocol.spec import Proto
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
 from cqueue.store.control import ReadSchedule, ReadWorkers, RemoveSchedule, RemoveWorker
 from cqueue.store.log_operations import DeleteRecords, LogShard, UnregisterLogShard
@@ -66,7 +66,7 @@ def look(client: Client) -> list[Damage]:
     """
     driver = client._driver  # noqa: SLF001 - the library's own
     for entry in client._catalog.all():  # noqa: SLF001 - as above
-        driver.run(survey.wide_rows(entry.spec))
+        driver.run(inspection.wide_rows(entry.spec))
         client.queue(entry.row.name).schedules.list()
     client.logs()
     driver.ask(ReadWorkers())
@@ -93,7 +93,7 @@ def look_at_queue(client: Client, name: str) -> list[Damage]:
         NotDone: something could not be read.
     """
     spec = client._catalog.entry(name).spec  # noqa: SLF001 - the library's own
-    client._driver.run(survey.examine(spec))  # noqa: SLF001 - as above
+    client._driver.run(inspection.examine(spec))  # noqa: SLF001 - as above
     found = client._quarantine.of(MESSAGES, "shards")  # noqa: SLF001 - as above
     return [each for each in found if each.owner == spec.partition]
 

@@ -10,26 +10,27 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cqueue import ids, listing
-from cqueue.batcher import Calls
-from cqueue.catalog import ACTIVE, PAUSED, Catalog
+from cqueue import ids
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.dead_letters import DeadLetters
 from cqueue.doorbell import HintCounts
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
-from cqueue.group_commit import GroupCommit
 from cqueue.message import MAX_PREFETCH, Location, Message, MessageId, check_duration, to_datetime
 from cqueue.producer import Producer, SendResult
-from cqueue.protocol import survey
+from cqueue.protocol import inspection
 from cqueue.protocol.estimate import estimate
+from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.protocol.survey import Found
+from cqueue.runtime import listing
+from cqueue.runtime.batcher import Calls
+from cqueue.runtime.catalog import ACTIVE, PAUSED, Catalog
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.sending.group_commit import GroupCommit
 from cqueue.store.operations import MessageRow, ReadBodies
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.schedules import Schedules
+    from cqueue.dispatcher.schedules.schedules import Schedules
 
 MAX_PEEK = 10_000
 """Messages that one `peek` returns, at most; all of them are held in memory."""
@@ -275,7 +276,7 @@ class Queue:
     @property
     def schedules(self) -> Schedules:
         """The queue's schedules: create, list and change them."""
-        from cqueue.dispatcher.schedules import Schedules  # noqa: PLC0415 - only where there are some
+        from cqueue.dispatcher.schedules.schedules import Schedules  # noqa: PLC0415 - only where there are some
 
         return Schedules(self.name, self._catalog, self._driver, self._producer)
 
@@ -290,7 +291,7 @@ class Queue:
             DamagedRow: the message cannot be read.
         """
         wide_row, priority, id_ = self._locate(message_id)
-        found = self._driver.run(survey.look(wide_row, priority, (id_,)))
+        found = self._driver.run(inspection.look(wide_row, priority, (id_,)))
         if not found:
             self._driver.store.quarantine.check_message(wide_row, priority, id_)
         return self._stored(found[0]) if found and not self._is_expired(found[0].row) else None
@@ -304,7 +305,7 @@ class Queue:
         """
         if not isinstance(limit, int) or not 1 <= limit <= MAX_PEEK:
             raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PEEK:,}")
-        found = self._driver.run(survey.peek(self._catalog.entry(self.name).spec, limit))
+        found = self._driver.run(inspection.peek(self._catalog.entry(self.name).spec, limit))
         return [self._stored(one) for one in found]
 
     def ids(self) -> Iterator[MessageId]:
@@ -344,7 +345,7 @@ class Queue:
         """Count the queue's messages. exact: read every id; otherwise estimate with a bounded number of
         reads.
         """
-        look = survey.count if exact else estimate
+        look = inspection.count if exact else estimate
         counts = self._driver.run(look(self._catalog.entry(self.name).spec))
         at_least, dead = counts.at_least, None
         if not self.name.endswith(DEAD_SUFFIX):
@@ -401,12 +402,12 @@ class Queue:
             OutcomeUnknown: the message may be deleted; the call can be repeated.
         """
         wide_row, priority, id_ = self._locate(message_id)
-        found = self._driver.run(survey.look(wide_row, priority, (id_,)))
+        found = self._driver.run(inspection.look(wide_row, priority, (id_,)))
         if not found:
             self._driver.store.quarantine.check_message(wide_row, priority, id_)
             return False
         try:
-            self._driver.run(survey.discard(wide_row, priority, [found[0].row]))
+            self._driver.run(inspection.discard(wide_row, priority, [found[0].row]))
         finally:
             self._producer.purged()
         return not self._is_expired(found[0].row)
@@ -416,6 +417,6 @@ class Queue:
         stay.
         """
         try:
-            return self._driver.run(survey.purge(self._catalog.entry(self.name).spec))
+            return self._driver.run(inspection.purge(self._catalog.entry(self.name).spec))
         finally:
             self._producer.purged()

@@ -12,8 +12,8 @@ from cqueue.message import MessageId, to_datetime
 from cqueue.protocol.lease import Lease, Taken
 
 if TYPE_CHECKING:
-    from cqueue.consuming import Settles
-    from cqueue.settler import Settler
+    from cqueue.receiving.interface import Settles
+    from cqueue.receiving.settler import Settler
 
 
 class ReceivedMessage:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from cqueue.errors import ConfigError
-from cqueue.urls import ParsedUrl, parse_url, suggest
+from cqueue.runtime.urls import ParsedUrl, parse_url, suggest
 
 DEFAULT_URL: Final = "cassandra://127.0.0.1:9042/cqueue?local_dc=datacenter1"
 DEFAULT_KEYSPACE: Final = "cqueue"

@@ -22,7 +22,7 @@ from typing import Any, Final
 from cassandra import ConsistencyLevel
 
 from cqueue.errors import ConfigError, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch, Unavailable
-from cqueue.home import check_home
+from cqueue.runtime.home import check_home
 from cqueue.schema.deployment import OPENS_AFTER_S, Deployment, deployment_of, now_ms
 from cqueue.schema.execute import run
 from cqueue.schema.statements import RESUME_RETIRING, SELECT_DEPLOYMENT, SELECT_KEYSPACE, SWITCH_HOME

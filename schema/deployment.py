@@ -12,7 +12,7 @@ from cassandra.cluster import Session
 from cassandra.query import SimpleStatement
 
 from cqueue.errors import SchemaMismatch
-from cqueue.home import check_home
+from cqueue.runtime.home import check_home
 from cqueue.schema.migrations import load_migrations
 from cqueue.schema.statements import SELECT_DEPLOYMENT, SELECT_MIGRATIONS, SELECT_TIME_MS
 from cqueue.settings import SerialConsistency, Settings

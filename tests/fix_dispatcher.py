@@ -10,7 +10,7 @@ import pytest
 
 from cqueue.client import Client
 from cqueue.config import QueueConfig
-from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from tests.faulty_store import FaultyStore
 
 SOON = timedelta(seconds=20)

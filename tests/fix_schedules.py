@@ -12,9 +12,9 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.dispatcher.firing import AGAIN, StartedFiring, begin, commit
-from cqueue.dispatcher.verdicts import Snooze
-from cqueue.dispatcher.watcher import restart_stalled
+from cqueue.dispatcher.execution.actions import Snooze
+from cqueue.dispatcher.execution.firing import AGAIN, StartedFiring, begin, commit
+from cqueue.dispatcher.schedules.monitor import restart_stalled
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.memory import MemoryStore
 from tests.faulty_store import FaultyStore

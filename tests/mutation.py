@@ -26,7 +26,7 @@ MODULES = ("cqueue/protocol/*.py", "cqueue/store/packs.py", "cqueue/store/ranges
 """What is changed."""
 UNIT = ("tests/unit/test_protocol_*.py", "tests/unit/test_packs.py", "tests/unit/test_derived_sends.py")
 MORE = (
-    "tests/unit/test_survey.py",
+    "tests/unit/test_inspection.py",
     "tests/unit/test_disposition.py",
     "tests/unit/test_shards.py",
     "tests/unit/test_estimate.py",

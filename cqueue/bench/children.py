@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from cqueue import garbage
 from cqueue.bench.setup import Bench, open_bench
 from cqueue.errors import NotDone
+from cqueue.runtime import garbage_collection
 from cqueue.settings import Settings
 
 START_S: Final = 120
@@ -109,5 +109,5 @@ def _started(
 
 def _child(settings: Settings, work: Work[T], signals: Signals) -> T:
     with open_bench(settings) as bench:
-        garbage.settle()  # as the daemon does
+        garbage_collection.settle()  # as the daemon does
         return work(bench, signals)

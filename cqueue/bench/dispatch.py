@@ -15,9 +15,9 @@ from typing import Any, Final
 from cqueue.bench.setup import Bench, Figures, Options, Progress, in_turn, medians_of, ratios_of, silent
 from cqueue.bench.throughput import burndown, send_all
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.middleware import Middleware
+from cqueue.dispatcher.execution.context import Context
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.errors import NotDone
 from cqueue.queue import Queue
 

@@ -20,8 +20,8 @@ from cqueue.bench.setup import Bench, Options, Progress, silent
 from cqueue.client import Client, address_of
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, ReceivedMessage
-from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.context import Context
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.errors import CqueueError, NotDone, QueueNotFound
 from cqueue.queue import Queue
 

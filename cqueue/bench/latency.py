@@ -21,8 +21,8 @@ from cqueue.bench.bare import Call, Floor, Pace
 from cqueue.bench.children import Signals, Work, children, threads
 from cqueue.bench.setup import Bench, Options, Progress, percentile, silent, times_ms
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.context import Context
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.errors import NotDone
 from cqueue.store.connection import open_session
 

@@ -11,7 +11,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from cqueue import cores
 from cqueue._version import __version__
 from cqueue.bench import host
 from cqueue.client import Client, address_of, open_cassandra
@@ -20,6 +19,7 @@ from cqueue.errors import ConfigError
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.queue import Queue
+from cqueue.runtime import cores
 from cqueue.settings import Settings
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import Connection

@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any, Final
 
-from cqueue import cores
 from cqueue._version import __version__
 from cqueue.bench import host
 from cqueue.bench.setup import Progress, silent
+from cqueue.runtime import cores
 from cqueue.spool import Spool
 
 TOPIC: Final = "bench"

@@ -18,8 +18,8 @@ from typing import Any, Final
 from cqueue.bench.setup import Bench, Options, Progress, silent
 from cqueue.bench.throughput import burndown, floor
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.context import Context
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.errors import NotDone
 
 THREADS: Final = 2

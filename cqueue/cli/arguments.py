@@ -14,7 +14,7 @@ def encoded(args: str | None, kwargs: str | None = None) -> tuple[bytes, str]:
     Raises:
         BadInput: one of them is no such JSON.
     """
-    from cqueue.dispatcher.payload import Arguments, codec, encode  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.application.payload import Arguments, codec, encode  # noqa: PLC0415 - not for --help
 
     positional: Any = [] if args is None else _json("--args", args)
     named: Any = {} if kwargs is None else _json("--kwargs", kwargs)

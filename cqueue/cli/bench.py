@@ -85,7 +85,7 @@ def bench(
 ) -> None:
     """Measure throughput, latency and idle cost."""
     if one_core:
-        from cqueue import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
+        from cqueue.runtime import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
 
         cores.keep_to_one(-1)
 
@@ -344,10 +344,10 @@ def idle(
 
 def _run(cli: CliContext, measure: Callable[..., dict[str, Any]], **options: int) -> dict[str, Any]:
     """Measure on the cluster of the command, and print the result."""
-    from cqueue import garbage  # noqa: PLC0415 - as above
     from cqueue.bench.setup import Options, open_bench  # noqa: PLC0415 - as above
+    from cqueue.runtime import garbage_collection  # noqa: PLC0415 - as above
 
-    garbage.settle()  # as the daemon does
+    garbage_collection.settle()  # as the daemon does
     checked = Options(**options)
     with open_bench(cli.settings()) as bench, cli.bar("measuring") as progress:
         result = measure(bench, checked, progress=progress)

@@ -16,7 +16,7 @@ from cqueue.cli.options import AppDir, LogFormat, duration, log_format
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.daemon import DaemonSettings
+    from cqueue.dispatcher.service.daemon import DaemonSettings
 
 app = typer.Typer()
 
@@ -99,8 +99,8 @@ def dispatch(
     """
     if cli.url is not None:
         os.environ["CQUEUE_URL"] = cli.url  # for applications, and children, that name no URL themselves
-    from cqueue import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
-    from cqueue.dispatcher.daemon import DaemonSettings  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.service.daemon import DaemonSettings  # noqa: PLC0415 - as above
+    from cqueue.runtime import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
 
     options = {"threads": threads, "consumers": consumers, "batch_size": batch_size}
     settings = DaemonSettings(
@@ -131,8 +131,8 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _run(
     settings: DaemonSettings, processes: int | None, watch: Path | None, address: tuple[str, int] | None
 ) -> int:
-    from cqueue.dispatcher import daemon, fleet, logs  # noqa: PLC0415 - as above
-    from cqueue.dispatcher.notify import Notifier  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.service import daemon, logs, parent  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.service.systemd import Notifier  # noqa: PLC0415 - as above
 
     logs.configure(logs.Format(settings.log), verbose=settings.verbose)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -140,12 +140,12 @@ def _run(
     with daemon.signals_to(inbox):
         if processes is None:
             return daemon.Daemon(settings, inbox, **told).run()
-        return fleet.ParentProcess(settings, processes, inbox, watch=watch, **told).run()
+        return parent.ParentProcess(settings, processes, inbox, watch=watch, **told).run()
 
 
 def _exit(code: int) -> None:
     """A handler that cannot be ended must not keep the process, so those codes end it without asking."""
     if code:
-        from cqueue.dispatcher.daemon import leave  # noqa: PLC0415 - as above
+        from cqueue.dispatcher.service.daemon import leave  # noqa: PLC0415 - as above
 
         leave(code)

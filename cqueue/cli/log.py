@@ -18,9 +18,9 @@ from cqueue.cli.options import ExistOk, LogName, Yes, duration, given
 from cqueue.cli.render import print_fields, print_rows
 from cqueue.cli.values import parse_duration
 from cqueue.config import to_ms
-from cqueue.durations import show_duration
 from cqueue.errors import BadInput, DamagedRow, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
+from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.client import Client

@@ -16,9 +16,9 @@ from cqueue.cli.options import ExistOk, QueueName, Yes, duration, given
 from cqueue.cli.render import print_fields, print_rows
 from cqueue.cli.values import counted
 from cqueue.config import FIXED, QueueConfig, to_ms
-from cqueue.durations import show_duration
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.client import Client

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from cqueue.cli.context import CliContext
 from cqueue.cli.table import print_sheet, print_table
 from cqueue.cli.values import NONE, body_text, safe_for_terminal, show_moment
-from cqueue.durations import show_duration
+from cqueue.runtime.durations import show_duration
 
 _WORDS = {("ttl_ms", None): "for ever", ("max_attempts", 0): "no limit"}
 """Values that people would misread as figures."""

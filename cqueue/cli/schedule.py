@@ -19,14 +19,14 @@ from cqueue.cli.render import print_fields
 from cqueue.cli.table import print_table
 from cqueue.cli.values import NONE, body_text, parse_headers, show_moment
 from cqueue.config import to_ms
-from cqueue.durations import show_duration
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.client import Client
-    from cqueue.dispatcher.schedules import Schedule, Schedules
-    from cqueue.dispatcher.triggers import Trigger
+    from cqueue.dispatcher.schedules.schedules import Schedule, Schedules
+    from cqueue.dispatcher.schedules.triggers import Trigger
 
 app = typer.Typer(help="Make, look at, change and remove schedules.", no_args_is_help=True)
 
@@ -55,7 +55,7 @@ def list_schedules(
     One is an orphan if none of the processes that run handlers of the queue knows its task: it fires nothing
     until one does.
     """
-    from cqueue.dispatcher.members import is_orphan, listed  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.service.membership import is_orphan, listed  # noqa: PLC0415 - not for --help
 
     with open_client(cli) as client, cli.status("Looking…"):
         found = _all(client) if queue is None else find_queue(client, queue).schedules.list()
@@ -163,7 +163,7 @@ def _trigger(
     timezone: str | None,
     options: dict[str, Any],
 ) -> Trigger:
-    from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce  # noqa: PLC0415 - not for --help
 
     if cron is not None:
         return Cron(cron, timezone or "UTC", **options)
@@ -250,7 +250,7 @@ def schedule_fields(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:
 
 def _when(schedule: Schedule) -> str:
     """Describe the trigger in a few words."""
-    from cqueue.dispatcher.triggers import Cron, Repeating  # noqa: PLC0415 - not needed for --help
+    from cqueue.dispatcher.schedules.triggers import Cron, Repeating  # noqa: PLC0415 - not needed for --help
 
     match schedule.trigger:
         case Cron(expression=expression, timezone=timezone):
@@ -261,7 +261,7 @@ def _when(schedule: Schedule) -> str:
 
 
 def _trigger_fields(schedule: Schedule) -> dict[str, Any]:
-    from cqueue.dispatcher.triggers import given as given_values  # noqa: PLC0415 - not needed for --help
+    from cqueue.dispatcher.schedules.triggers import given as given_values  # noqa: PLC0415 - not needed for --help
 
     values: dict[str, Any] = {"kind": type(schedule.trigger).__name__}
     for name, value in given_values(schedule.trigger).items():

@@ -102,10 +102,10 @@ def _send_task(cli: CliContext, name: str, message: Message) -> None:
 
 def _remark_unknown(cli: CliContext, client: Client, queue: str, task: str) -> None:
     """Say that none of the workers of the queue knows the task, if all say what they know."""
-    from cqueue.dispatcher import members  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.service import membership  # noqa: PLC0415 - not for --help
 
-    workers, _ = members.listed(client)
-    if not members.is_orphan(task, queue, workers):
+    workers, _ = membership.listed(client)
+    if not membership.is_orphan(task, queue, workers):
         return
     known = {one for each in workers if each.polls(queue) for one in each.tasks or () if one is not None}
     near = _nearest(task, known)

@@ -12,9 +12,9 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.table import print_table
-from cqueue.durations import show_duration
 from cqueue.errors import QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.client import Client

@@ -21,8 +21,8 @@ from cqueue.cli.opening import find_log, open_client, say_left_out
 from cqueue.cli.options import AppDir, LogFormat, LogName, Yes, log_format
 from cqueue.cli.table import print_table
 from cqueue.cli.values import NONE, counted
-from cqueue.durations import show_duration
 from cqueue.errors import BadInput, Closed
+from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -153,8 +153,8 @@ def run(
     Either ends it after the call under way: positions are written down, and other members go on at once.
     A second one ends the process; what was done since the last checkpoint is then done again.
     """
-    from cqueue.dispatcher import logs  # noqa: PLC0415 - not for --help
-    from cqueue.dispatcher.target import load  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.application.import_string import load  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.service import logs  # noqa: PLC0415 - not for --help
 
     logs.configure(logs.Format(log_format(cli, log_lines).value), verbose=cli.verbose)
     listeners = [_listener(target, load(target, app_dir)) for target in targets]

@@ -15,7 +15,7 @@ from cqueue.cli.table import print_table
 from cqueue.cli.values import show_moment
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.members import Worker
+    from cqueue.dispatcher.service.membership import Worker
 
 app = typer.Typer()
 
@@ -30,7 +30,7 @@ def workers(cli: CliContext) -> None:
 
     A process that was killed is shown until its last heartbeat is 15 seconds old.
     """
-    from cqueue.dispatcher.members import listed  # noqa: PLC0415 - keeps `cqueue --help` quick
+    from cqueue.dispatcher.service.membership import listed  # noqa: PLC0415 - keeps `cqueue --help` quick
 
     with open_client(cli) as client:
         found, now_s = listed(client)

@@ -14,11 +14,11 @@ from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.demo.accounting import Ledger, Report, Snapshot
 from cqueue.demo.input import Input
-from cqueue.dispatcher.context import Binding, Context
-from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.triggers import Cron
-from cqueue.dispatcher.verdicts import Retry
+from cqueue.dispatcher.execution.actions import Retry
+from cqueue.dispatcher.execution.context import Binding, Context
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.middleware import Middleware
+from cqueue.dispatcher.schedules.triggers import Cron
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, OwnershipLost
 from cqueue.message import Message
 from cqueue.queue import Queue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cqueue.doorbell.datagram import short_name
-from cqueue.rendezvous import Names, thing
+from cqueue.runtime.rendezvous import Names, thing
 from cqueue.store.control import ListenerRow, ReadDigests, ReadListeners
 from cqueue.store.operations import Operation
 

@@ -11,16 +11,16 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any, Final
 
+from cqueue.doorbell.coalescer import RingCoalescer
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, short_name
 from cqueue.doorbell.directory import Directory, Target
+from cqueue.doorbell.failure_log import FailureLog
 from cqueue.doorbell.listener import Address
 from cqueue.doorbell.presence import NEVER, OnRing, Presence
-from cqueue.doorbell.ringer import RingCoalescer
 from cqueue.doorbell.sender import Sender
-from cqueue.doorbell.trouble import FailureLog
 from cqueue.errors import CqueueError, Refused
-from cqueue.rendezvous import own_name
+from cqueue.runtime.rendezvous import own_name
 
 REFRESH_S: Final = 3.0
 """Age in s from which a ring has the directory read again, while it still uses the old one."""

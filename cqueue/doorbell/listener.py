@@ -16,7 +16,7 @@ from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, Ring, decode
 from cqueue.doorbell.limiter import Limiter
 from cqueue.errors import NotDone
-from cqueue.logs import logger
+from cqueue.runtime.logs import logger
 from cqueue.store.decode import KEY_BYTES
 
 MAX_WAIT_S: Final = 0.1

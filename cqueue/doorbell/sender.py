@@ -8,7 +8,7 @@ from threading import Lock
 
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import Ring, encode
-from cqueue.doorbell.trouble import FailureLog
+from cqueue.doorbell.failure_log import FailureLog
 from cqueue.store.control import ListenerRow
 
 

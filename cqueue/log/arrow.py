@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cqueue import arrays
 from cqueue.log.protocol.source import Stretch
+from cqueue.store import arrow_columns
 from cqueue.store.record_page import ID_AT, NULLS, TOPIC_AT
 
 SCHEMA: Final = pa.schema(
     [
         pa.field("partition", pa.int16(), nullable=False),
         pa.field("id", pa.binary(16), nullable=False),
-        pa.field("time", arrays.TIMESTAMP, nullable=False),
+        pa.field("time", arrow_columns.TIMESTAMP, nullable=False),
         pa.field("topic", pa.string(), nullable=False),
         pa.field("key", pa.string()),
-        pa.field("headers", arrays.TEXT_MAP),
+        pa.field("headers", arrow_columns.TEXT_MAP),
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
@@ -43,7 +43,7 @@ class Columns:
         found = np.concatenate([part.ids for part in parts])
         self._order: Any = np.arange(len(found))
         if len({stretch.partition for stretch in stretches}) > 1:
-            self._order = arrays.in_order(found, reverse=reverse)
+            self._order = arrow_columns.in_order(found, reverse=reverse)
         self.ids: Any = found[self._order]
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Columns:
 
     def times(self) -> pa.Array:
         """Return when each record was appended."""
-        return arrays.times(arrays.ticks(self.ids))
+        return arrow_columns.times(arrow_columns.ticks(self.ids))
 
     def topics(self) -> pa.Array:
         """Return the topics as texts."""
@@ -71,11 +71,17 @@ class Columns:
 
     def keys(self) -> pa.Array:
         """Return the keys as texts; null for a record without one."""
-        return arrays.texts([key for key, _ in self._texts]) if self._texts else self._nulls(pa.string())
+        return (
+            arrow_columns.texts([key for key, _ in self._texts]) if self._texts else self._nulls(pa.string())
+        )
 
     def headers(self) -> pa.Array:
         """Return the headers as maps of texts; null for a record without any."""
-        return arrays.maps([each for _, each in self._texts]) if self._texts else self._nulls(arrays.TEXT_MAP)
+        return (
+            arrow_columns.maps([each for _, each in self._texts])
+            if self._texts
+            else self._nulls(arrow_columns.TEXT_MAP)
+        )
 
     def _nulls(self, type_: pa.DataType) -> pa.Array:
         return pa.nulls(len(self), type_)
@@ -100,18 +106,18 @@ class _Part:
         _, page, start, stop = stretch
         bounds: Any = np.empty((stop - start) * _PARTS + 1, np.int64)
         starts: Any = np.array(page.starts[start : stop + 1], np.int64)
-        heads = arrays.fields(page.data, starts[:-1], TOPIC_AT)
+        heads = arrow_columns.fields(page.data, starts[:-1], TOPIC_AT)
         rows = bounds[:-1].reshape(-1, _PARTS)
         rows[:, 0] = starts[:-1]
         rows[:, _TOPIC] = starts[:-1] + TOPIC_AT
-        rows[:, 2] = rows[:, _TOPIC] + arrays.big_endian(heads[:, TOPIC_AT - 4 :], ">i4")
+        rows[:, 2] = rows[:, _TOPIC] + arrow_columns.big_endian(heads[:, TOPIC_AT - 4 :], ">i4")
         rows[:, _BODY] = rows[:, 2] + NULLS
         for place, body in page.bodies.items():
             if start <= place < stop:
                 rows[place - start, _BODY] = body
         bounds[-1] = starts[-1]
         self.ids = heads[:, ID_AT : ID_AT + 16]
-        self.pieces = arrays.pieces(page.data, bounds)
+        self.pieces = arrow_columns.pieces(page.data, bounds)
 
 
 def batch_of(stretches: Sequence[Stretch], *, reverse: bool = False) -> pa.RecordBatch:

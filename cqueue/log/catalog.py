@@ -8,15 +8,15 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
-from cqueue.catalog import ACTIVE, DELETING
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
-from cqueue.log.protocol.definition import remove
 from cqueue.log.protocol.shards import SHARDS_AT_ONCE
 from cqueue.log.protocol.spec import LogSpec
+from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name
 from cqueue.protocol.spec import Proto
+from cqueue.runtime.catalog import ACTIVE, DELETING
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
 from cqueue.store.log_operations import (
     ChangeLog,

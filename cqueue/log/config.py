@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from cqueue.config import HOUR_MS, readable, stored_values, to_ms
-from cqueue.durations import given
 from cqueue.errors import ConfigError
+from cqueue.runtime.durations import given
 
 MAX_PARTITIONS = 32_767
 """Partitions of a log at most: a partition's number is stored in 16 bits."""

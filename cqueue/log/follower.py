@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from threading import Event
 
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import Closed
-from cqueue.log.bells import AppendHints, LogBells
 from cqueue.log.catalog import LogCatalog
+from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.log.positions import EARLIEST, Start, starts
 from cqueue.log.protocol.following import Following, ReadResult
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogId, LogRecord
 from cqueue.message import check_duration
+from cqueue.runtime.driver import BlockingDriver
 
 
 class Follower(Reader):
@@ -28,7 +28,7 @@ class Follower(Reader):
         driver: BlockingDriver,
         name: str,
         *,
-        bells: LogBells,
+        notifier: AppendNotifier,
         start: Start,
         partitions: Sequence[int] | None,
         topics: Iterable[str] | None,
@@ -41,14 +41,14 @@ class Follower(Reader):
         self._interval_s = check_duration("poll_interval", poll_interval, low, high)
         spec, now_us = self._spec, driver.clock.now_us()
         positions = starts(spec, start, self._partitions, now_us, on_expired)
-        self._bells = bells
+        self._notifier = notifier
         self._log = spec.partition
         self._awake = Event()  # set by a notification, or by `close`
         self._hints = AppendHints(self._awake.set)
         self._following = Following(spec, positions, beyond_horizon=low_latency)
         self._next_s = 0.0  # when to read all partitions again
         if low_latency:
-            bells.listen(self._log, self._hints)
+            notifier.listen(self._log, self._hints)
 
     def __repr__(self) -> str:
         return f"<follower of log {self._name}>"
@@ -93,7 +93,7 @@ class Follower(Reader):
     def close(self) -> None:
         """Stop reading. Never raises; any thread may call it."""
         super().close()
-        self._bells.forget(self._log, self._hints)
+        self._notifier.forget(self._log, self._hints)
         self._awake.set()
 
     def positions(self) -> dict[int, LogId]:

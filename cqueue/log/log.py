@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import AppendUnknown
-from cqueue.log.bells import LogBells
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
 from cqueue.log.follower import Follower
+from cqueue.log.notifier import AppendNotifier
 from cqueue.log.positions import EARLIEST, Point, Start
 from cqueue.log.protocol.append import Write, append
 from cqueue.log.protocol.shards import existing
@@ -20,7 +19,8 @@ from cqueue.log.scanner import Scanner
 from cqueue.log.stats import RECENT, SAMPLE, LogStats, rate
 from cqueue.message import to_datetime
 from cqueue.protocol.writing import WriterState
-from cqueue.storing import Failed, Result, States, checked, failures, listed
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.sending.results import Failed, Result, States, checked, failures, listed
 
 
 class AppendResult(Result[Write, LogId]):
@@ -45,12 +45,12 @@ class Log:
     """One log, as `Client.log` returns it. Cheap to make; thread-safe."""
 
     def __init__(
-        self, name: str, catalog: LogCatalog, driver: BlockingDriver, bells: LogBells | None = None
+        self, name: str, catalog: LogCatalog, driver: BlockingDriver, notifier: AppendNotifier | None = None
     ) -> None:
         self.name = name
         self._catalog = catalog
         self._driver = driver
-        self._bells = bells or LogBells()
+        self._notifier = notifier or AppendNotifier()
         self._states = States(WriterState)
 
     def __repr__(self) -> str:
@@ -143,7 +143,9 @@ class Log:
             write.indexes = [places[index] for index in write.indexes]
             if write.error is not None:
                 failed += failures(write, _ids_of(spec.partition, write), AppendUnknown, "record")
-        self._bells.ring(spec.partition, {write.shard.partition for write in writes if write.error is None})
+        self._notifier.ring(
+            spec.partition, {write.shard.partition for write in writes if write.error is None}
+        )
         return AppendResult(spec.partition, len(found), writes, failed)
 
     # ── read ──
@@ -202,7 +204,7 @@ class Log:
             self._catalog,
             self._driver,
             self.name,
-            bells=self._bells,
+            notifier=self._notifier,
             start=start,
             partitions=partitions,
             topics=topics,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import NamedTuple
 
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.log.protocol.members import (
     EXPIRY_US,
     HEARTBEAT_US,
@@ -20,6 +19,7 @@ from cqueue.log.protocol.members import (
     member_info,
 )
 from cqueue.log.protocol.spec import LogSpec
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.subscriptions import (
     BeatMember,
     MemberRow,

@@ -7,12 +7,12 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import Closed
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.protocol.source import Record
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogRecord, check_partitions, check_topics
+from cqueue.runtime.driver import BlockingDriver
 
 
 class Reader:

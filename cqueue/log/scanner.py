@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.positions import Point, Start, id_at, starts
@@ -15,6 +14,7 @@ from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import Stretch, in_order, passed_upto
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogRecord
+from cqueue.runtime.driver import BlockingDriver
 
 if TYPE_CHECKING:
     import pyarrow as pa

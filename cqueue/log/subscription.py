@@ -15,17 +15,22 @@ from types import TracebackType
 from typing import Final, Self
 
 from cqueue import ids
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
-from cqueue.log.bells import AppendHints, LogBells
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.delivery import DEAD_SUFFIX, DeadLetters, Listener, ListenerCalls, RetryPolicy
-from cqueue.log.held import OwnedPartitions
+from cqueue.log.listeners import DEAD_SUFFIX, DeadLetters, Listener, ListenerCalls, RetryPolicy
 from cqueue.log.log import Log
 from cqueue.log.member import Member
-from cqueue.log.pace import MemberOptions
+from cqueue.log.member_loop import MemberLoop
+from cqueue.log.member_options import MemberOptions
+from cqueue.log.member_threads import MemberThreads
+from cqueue.log.notifier import AppendHints, AppendNotifier
+from cqueue.log.owned_partitions import OwnedPartitions
 from cqueue.log.positions import EARLIEST, ON_EXPIRED, Start, starts
-from cqueue.log.protocol.definition import (
+from cqueue.log.protocol.lag import behind
+from cqueue.log.protocol.progress import move
+from cqueue.log.protocol.shards import ShardMap
+from cqueue.log.protocol.spec import LogSpec
+from cqueue.log.protocol.subscription_definition import (
     ACTIVE,
     PAUSED,
     Origin,
@@ -35,15 +40,10 @@ from cqueue.log.protocol.definition import (
     origin_of,
     set_state,
 )
-from cqueue.log.protocol.lag import behind
-from cqueue.log.protocol.progress import move
-from cqueue.log.protocol.shards import ShardMap
-from cqueue.log.protocol.spec import LogSpec
-from cqueue.log.reading import MemberLoop
+from cqueue.log.rebalancer import Rebalancer
 from cqueue.log.records import LogId, check_partitions, check_topics
-from cqueue.log.running import MemberThreads
-from cqueue.log.sharing import Rebalancer
 from cqueue.message import check_queue_name
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
 
@@ -85,7 +85,7 @@ class Subscription:
         options: MemberOptions,
         on_event: OnEvent | None,
         low_latency: bool = False,
-        bells: LogBells | None = None,
+        notifier: AppendNotifier | None = None,
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.log = log
@@ -99,7 +99,7 @@ class Subscription:
         delivery = ListenerCalls(
             listeners,
             policy,
-            DeadLetters(catalog, Log(log + DEAD_SUFFIX, catalog, driver, bells), log, name).bury,
+            DeadLetters(catalog, Log(log + DEAD_SUFFIX, catalog, driver, notifier), log, name).bury,
             about={"log": log, "subscription": name},
         )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
@@ -116,7 +116,7 @@ class Subscription:
             hints=hints,
             time_s=time_s,
         )
-        listening = bells.listening(self._key.log, hints) if bells and low_latency else nullcontext()
+        listening = notifier.listening(self._key.log, hints) if notifier and low_latency else nullcontext()
         self._threads = MemberThreads(name, self._member, self._loop, wake, listening=listening)
 
     def __repr__(self) -> str:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import policy, sanity
-from cqueue.protocol.draft import MAX_NEW_SLOTS, freed
+from cqueue.protocol import plausibility, policy
+from cqueue.protocol.claim_draft import MAX_NEW_SLOTS, freed
 from cqueue.protocol.lease import Change, Lease, Taken
 from cqueue.protocol.lock import mutate_once, new_owner, tally_share
 from cqueue.protocol.spec import Proto
@@ -273,6 +273,6 @@ def _add(change: SlotChange, number: int) -> SlotChange:
 
 def _stamped(changes: Iterable[SlotChange], owner: bytes, now_us: int) -> tuple[SlotChange, ...]:
     return tuple(
-        SlotChange(expect, row._replace(rev=sanity.next_fence(expect, now_us), owner=owner))
+        SlotChange(expect, row._replace(rev=plausibility.next_fence(expect, now_us), owner=owner))
         for expect, row in changes
     )

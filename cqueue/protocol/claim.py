@@ -17,15 +17,15 @@ stands, all ids listed now were listed in each head read with that fence. That a
 
 from __future__ import annotations
 
-from cqueue.protocol import fresh, lock, retire
-from cqueue.protocol.draft import Claim, Draft, HeadDraft
-from cqueue.protocol.fresh import beside_head, next_slice
+from cqueue.protocol import lock, retire, unclaimed
+from cqueue.protocol.claim_draft import Claim, Draft, HeadDraft
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import mutate_once, mutate_once_beside, new_owner, prepare_fence
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.ripe import is_slot_due, take_due_slots
+from cqueue.protocol.row_memory import ReadAhead, RowMemory
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import ReadAhead, RowMemory
+from cqueue.protocol.timeouts import is_slot_due, take_due_slots
+from cqueue.protocol.unclaimed import beside_head, next_slice
 from cqueue.store.operations import Mutate, Now
 
 TRIES = 3
@@ -66,7 +66,7 @@ def _claim_on(
     ):
         return None
     draft = Draft(spec=spec, memory=memory, now_us=now_us, head=head_draft, want=want, stay=stay)
-    yield from fresh.take_fresh(draft)
+    yield from unclaimed.take_unclaimed(draft)
     if not draft.grants and (memory.remembered.locked or now_us >= memory.retire_at_us(spec)):
         return None  # only a claim that reads the head releases a lock, or retires a wide row
     return (yield from _commit(draft, gate)) if draft.grants else _nothing(draft)
@@ -94,7 +94,9 @@ def _claim(
         read.skip_listed(before)
     try:
         yield from take_due_slots(draft, gate)
-        yield from fresh.take_fresh(draft, beside.answered(found) if beside and found is not None else None)
+        yield from unclaimed.take_unclaimed(
+            draft, beside.answered(found) if beside and found is not None else None
+        )
         if retire.may_retire(draft) and not memory.remembered.locked:
             yield from lock.acquire(memory, spec)  # one consumer passes over a wide row at a time
             return None

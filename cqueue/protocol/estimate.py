@@ -14,10 +14,10 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import shards
+from cqueue.protocol.inspection import END, Counts, count_one, count_slots, first_wide_rows, states_of
 from cqueue.protocol.parallel import together
-from cqueue.protocol.sanity import is_lost
+from cqueue.protocol.plausibility import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.survey import END, Counts, count_one, count_slots, first_wide_rows, states_of
 from cqueue.store.operations import Head, IdSlice, Now, ReadHead, ReadIds, SlotState, Together, WideRow
 
 PAGE = 1000

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol import policy, sanity
-from cqueue.protocol.sanity import is_held, is_retired
+from cqueue.protocol import plausibility, policy
+from cqueue.protocol.plausibility import is_held, is_retired
+from cqueue.protocol.row_memory import RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowMemory, fence_of
 from cqueue.store.operations import (
     Head,
     LockRow,
@@ -90,7 +90,7 @@ def _write(memory: RowMemory, lock: LockRow, now_us: int) -> Proto[bool]:
     """Write `lock` with the next fence; return whether it was applied."""
     head = memory.remembered.head or Head()
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
-    lock = lock._replace(fence=sanity.next_fence(stored, now_us), tally=tally)
+    lock = lock._replace(fence=plausibility.next_fence(stored, now_us), tally=tally)
     memory.remembered.forget()
     if not (yield from mutate_once(Mutate(memory.wide_row, lock=lock, expect_fence=stored))):
         return False
@@ -151,20 +151,20 @@ def mutate_once(mutation: Mutate) -> Proto[bool]:
     try:
         return (yield from mutation)
     except OutcomeUnknown as exc:
-        return (yield from find_out(mutation, exc))
+        return (yield from read_outcome(mutation, exc))
 
 
 def mutate_once_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:
     """As `mutate_once`, with a read beside it; return also the read's answer, or None if the read failed."""
     applied, found = yield from Together((mutation, read), retried=False)
     if isinstance(applied, OutcomeUnknown):
-        applied = yield from find_out(mutation, applied)
+        applied = yield from read_outcome(mutation, applied)
     elif isinstance(applied, Exception):
         raise applied
     return applied, None if isinstance(found, Exception) else found
 
 
-def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
+def read_outcome(mutation: Mutate, unknown: OutcomeUnknown) -> Proto[bool]:
     """Read whether a mutation without an answer was applied; never send the mutation again."""
     for pause_s in OUTCOME_PAUSES_S:
         try:

@@ -12,14 +12,14 @@ from random import Random
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import ack, policy
 from cqueue.protocol.claim import claim
-from cqueue.protocol.draft import Claim
+from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Lease, SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.probe import has_suspect, probe
 from cqueue.protocol.registry import Registry, refresh
+from cqueue.protocol.row_memory import RowMemory
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowMemory
 from cqueue.protocol.work import Reason, Work, WorkList
 from cqueue.store.operations import Now, Pause, QueueRow, RandomBits, WideRow
 
@@ -74,7 +74,7 @@ class Poll:
         same = (incarnation, has_open) == (row.incarnation, spec.has_open_rows)
         return same and policy.epochs_stay_known(spec, was_retiring=was_retiring)
 
-    def distrust(self) -> None:
+    def forget_read_ahead(self) -> None:
         """Forget messages that were read ahead, as they may have been deleted since."""
         for memory in self.registry.rows.values():
             memory.remembered.read_ahead = None
@@ -202,7 +202,7 @@ class Poll:
         return self.gate is not self._own_gate
 
     @property
-    def knows_suspects(self) -> bool:
+    def has_left_suspects(self) -> bool:
         """Return whether rounds that claim ahead have left a suspect in a wide row."""
         return self.work.has_suspects
 

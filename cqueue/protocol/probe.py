@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 from cqueue import ids
 from cqueue.protocol import policy
+from cqueue.protocol.claim_draft import listed_above
 from cqueue.protocol.disposition import Disposition, of_slot
-from cqueue.protocol.draft import listed_above
-from cqueue.protocol.fresh import look_back
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.parallel import some_of
+from cqueue.protocol.plausibility import is_held, is_lost, is_retired
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.ripe import is_slot_due, slot_due_at_us
-from cqueue.protocol.sanity import is_held, is_lost, is_retired
+from cqueue.protocol.row_memory import RowMemory
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowMemory
+from cqueue.protocol.timeouts import is_slot_due, slot_due_at_us
+from cqueue.protocol.unclaimed import look_back
 from cqueue.store.operations import (
     CursorRow,
     Head,

@@ -12,8 +12,8 @@ from typing import Any
 
 from cqueue.protocol import policy, shards
 from cqueue.protocol.parallel import together
+from cqueue.protocol.row_memory import MessageSizes, RowMemory, remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import MessageSizes, RowMemory, remember_row
 from cqueue.store.operations import (
     AdvanceEpoch,
     Now,

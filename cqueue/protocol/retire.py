@@ -9,11 +9,11 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
-from cqueue.protocol.draft import Draft
+from cqueue.protocol.claim_draft import Draft
 from cqueue.protocol.parallel import together
+from cqueue.protocol.row_memory import RowMemory
 from cqueue.protocol.shards import epoch_of
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.view import RowMemory
 from cqueue.store.operations import (
     DeleteMessages,
     DropBodies,

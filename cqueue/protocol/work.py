@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from cqueue.protocol.view import RowMemory
+from cqueue.protocol.row_memory import RowMemory
 from cqueue.store.operations import WideRow
 
 TURNS = 4

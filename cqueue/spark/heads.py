@@ -12,8 +12,8 @@ from pyspark.sql.datasource import InputPartition
 from cqueue import ids
 from cqueue.message import MessageId
 from cqueue.protocol import shards
+from cqueue.protocol.inspection import PAGE, Walk, wide_rows
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.survey import PAGE, Walk, wide_rows
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
 from cqueue.spark.views import INFLIGHT, arrow_schema

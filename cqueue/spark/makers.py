@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from cqueue.arrays import TIMESTAMP
+from cqueue.store.arrow_columns import TIMESTAMP
 from cqueue.store.operations import WideRow
 
 _ID_SIZE: Final = 16

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from cqueue import arrays, ids
+from cqueue import ids
 from cqueue.protocol import shards
 from cqueue.protocol.dead import (
     HEADER_ATTEMPTS,
@@ -21,13 +21,14 @@ from cqueue.protocol.dead import (
     HEADER_REASON,
     HEADER_TRACEBACK,
 )
+from cqueue.protocol.inspection import END, Walk, wide_rows
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.survey import END, Walk, wide_rows
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
 from cqueue.spark.split import Piece, Probe, ahead, grouped, split
 from cqueue.spark.views import DEAD, arrow_schema
+from cqueue.store import arrow_columns
 from cqueue.store.operations import MessageRow, ReadBodies, ReadIds, ReadSlice, WideRow
 
 FIRST_ROWS: Final = 500
@@ -152,8 +153,8 @@ class _Messages:
 
     @cached_property
     def ticks(self) -> Any:
-        """Return when each is due, as `arrays.ticks`."""
-        return arrays.ticks(self.ids)
+        """Return when each is due, as `arrow_columns.ticks`."""
+        return arrow_columns.ticks(self.ids)
 
     def texts(self, name: str) -> pa.Array:
         """Return a column of texts, most of them null."""
@@ -162,7 +163,9 @@ class _Messages:
     def headers(self) -> pa.Array:
         """Return the headers, as maps."""
         stored = self._columns["headers"]
-        return pa.array([None if each is None else list(each.items()) for each in stored], arrays.TEXT_MAP)
+        return pa.array(
+            [None if each is None else list(each.items()) for each in stored], arrow_columns.TEXT_MAP
+        )
 
 
 class _Batches:
@@ -179,7 +182,7 @@ class _Batches:
             "id": lambda found: makers.message_ids(*found.place, found.ids),
             "queue": self._queue,
             "priority": lambda found: makers.constant(found.place.priority, len(found), pa.int32()),
-            "due": lambda found: arrays.times(found.ticks),
+            "due": lambda found: arrow_columns.times(found.ticks),
             "body": _Messages.bodies,
             "headers": _Messages.headers,
             "codec": lambda found: found.texts("codec"),

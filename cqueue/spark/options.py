@@ -14,9 +14,9 @@ from typing import Final
 
 from cqueue.errors import ConfigError
 from cqueue.message import MAX_PRIORITY, check_queue_name
+from cqueue.runtime.urls import suggest
 from cqueue.settings import Settings, load
 from cqueue.spark.views import LOG, MESSAGES, QUEUE_VIEWS
-from cqueue.urls import suggest
 
 PARTITION_ROWS: Final = 100_000
 MAX_ROWS: Final = 1 << 62

@@ -11,15 +11,15 @@ import os
 from dataclasses import dataclass
 from threading import Lock
 
-from cqueue.bell import Bell
-from cqueue.catalog import Catalog
 from cqueue.client import open_cassandra
-from cqueue.clock import ClusterClock
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import ConfigError
 from cqueue.log import Log
 from cqueue.log.catalog import LogCatalog
 from cqueue.producer import Producer
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.clock import ClusterClock
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.wakeups import Wakeups
 from cqueue.settings import Settings
 from cqueue.store.connection import Connection
 
@@ -35,7 +35,7 @@ class SparkSide:
 
     def producer(self, queue: str) -> Producer:
         """Make a producer of a queue; no consumer in this process waits for its messages."""
-        return Producer(queue, self.queues, self.driver, Bell())
+        return Producer(queue, self.queues, self.driver, Wakeups())
 
     def log(self, name: str) -> Log:
         """Return a log to append to."""

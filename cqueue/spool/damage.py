@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cqueue import logs
+from cqueue.runtime import logs
 from cqueue.spool.disk import Disk
 
 _log = logs.logger(__name__)

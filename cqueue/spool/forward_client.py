@@ -7,13 +7,13 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cqueue.catalog import Catalog
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput
-from cqueue.log.bells import LogBells
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.log import Log
+from cqueue.log.notifier import AppendNotifier
 from cqueue.producer import Producer
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool.forward_log import LogTarget, SpooledLog
 from cqueue.spool.forward_message import QueueTarget
 from cqueue.spool.forward_queue import SpooledQueue
@@ -29,7 +29,7 @@ class Spools:
     """Queues and logs that are fed from spools. Thread-safe.
 
     Args:
-        catalog, logs, driver, bells: of the client.
+        catalog, logs, driver, notifier: of the client.
         producer: makes one for the queue of a name.
     """
 
@@ -38,13 +38,13 @@ class Spools:
         catalog: Catalog,
         logs: LogCatalog,
         driver: BlockingDriver,
-        bells: LogBells,
+        notifier: AppendNotifier,
         producer: Callable[[str], Producer],
     ) -> None:
         self._catalog = catalog
         self._logs = logs
         self._driver = driver
-        self._bells = bells
+        self._notifier = notifier
         self._producer = producer
         self._mutex = Lock()
         self._open: dict[tuple[int, str], SpooledQueue | SpooledLog] = {}
@@ -86,7 +86,7 @@ class Spools:
         return QueueTarget(name, self._catalog, self._driver, producer, root=spool.path, again=again)
 
     def _log_target(self, spool: Spool, name: str) -> LogTarget:
-        log = Log(name, self._logs, self._driver, self._bells)
+        log = Log(name, self._logs, self._driver, self._notifier)
         return LogTarget(log, self._logs, self._driver, root=spool.path)
 
     def _once(self, key: tuple[int, str], make: Callable[[], T]) -> T:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown, Unavailable
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool.disk import Disk
 
 T = TypeVar("T")

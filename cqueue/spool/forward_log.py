@@ -12,16 +12,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import AppendUnknown, CqueueError, OutcomeUnknown
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.log import Log
 from cqueue.log.records import Record, entry_of
 from cqueue.message import check_duration, check_headers
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.sending.results import listed
 from cqueue.spool.forward_frame import Frame, new_source
 from cqueue.spool.forward_known import look_up, recall, remember
 from cqueue.spool.forwarder import MAX_WAIT, Forwarder, Stored
-from cqueue.storing import listed
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool, SpoolRecord

@@ -10,15 +10,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue import ids
-from cqueue.catalog import Catalog
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import DelayOutOfRange, SpoolTooOld
-from cqueue.letters import due_us as moved_on
 from cqueue.message import Message, MessageId, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol import shards
 from cqueue.protocol.flush import Outgoing
 from cqueue.protocol.spec import QueueSpec
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.sending.redriving import due_us as moved_on
 from cqueue.spool.forward_frame import Frame, new_source
 from cqueue.spool.forward_known import look_up, recall, remember
 from cqueue.spool.forwarder import Stored

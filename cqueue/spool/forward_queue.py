@@ -7,14 +7,14 @@ from concurrent import futures
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cqueue.conditions import Future
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId, check_duration
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
+from cqueue.runtime.conditions import Future
+from cqueue.sending.results import Failed, checked, listed
 from cqueue.spool.forward_message import QueueTarget, Spooled, topic_of
 from cqueue.spool.forwarder import MAX_WAIT, Forwarder
-from cqueue.storing import Failed, checked, listed
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import tenacity
 
-from cqueue import logs
-from cqueue.conditions import Condition
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused
+from cqueue.runtime import logs
+from cqueue.runtime.conditions import Condition
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool, SpoolRecord

@@ -5,8 +5,8 @@ consumed, has a high and a low water mark: a full spool stays full until a good 
 that callers do not stop and go with every message.
 
 A Ctrl-C may end a caller anywhere in here, and the writer and other callers go on: conditions come from
-`cqueue.conditions`, the writer is notified before there is the entry to take, and the count of what waits
-begins anew whenever the writer takes it.
+`cqueue.runtime.conditions`, the writer is notified before there is the entry to take, and the count of what
+waits begins anew whenever the writer takes it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cqueue.conditions import Condition, Future
 from cqueue.errors import BadInput, Closed, CqueueError, SpoolFull
+from cqueue.runtime.conditions import Condition, Future
 from cqueue.spool.level import Level
 from cqueue.spool.options import SpoolOptions
 from cqueue.spool.stored_queue import StoredQueue

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
-from cqueue import logs
 from cqueue.errors import SpoolFailed, SpoolFull
+from cqueue.runtime import logs
 from cqueue.spool import segment as segments
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 from urllib.parse import quote, unquote
 
-from cqueue.conditions import Future
 from cqueue.errors import BadInput, Closed
+from cqueue.runtime.conditions import Future
 from cqueue.spool.damage import Finding
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake

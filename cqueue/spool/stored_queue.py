@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cqueue import logs
-from cqueue.conditions import Condition
 from cqueue.errors import BadInput, SpoolFailed
+from cqueue.runtime import logs
+from cqueue.runtime.conditions import Condition
 from cqueue.spool import progress, recovery
 from cqueue.spool import segment as segments
 from cqueue.spool.damage import Finding, LostRanges

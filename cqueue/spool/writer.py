@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Final
 
-from cqueue import logs
 from cqueue.errors import SpoolFailed
+from cqueue.runtime import logs
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake
 from cqueue.spool.options import SpoolOptions

@@ -115,7 +115,7 @@ def head(rows: Iterable[tuple[Any, ...]], report: Report) -> Head:
     """Decode the head of a wide row from its rows with kind < 3.
 
     A damaged lock becomes one that nobody holds. A damaged cursor becomes one past every message, which
-    cqueue.protocol.sanity replaces. The next claim overwrites both. A damaged slot is put into quarantine.
+    cqueue.protocol.plausibility replaces. The next claim overwrites both. A damaged slot is quarantined.
     """
     lock: LockRow | None = None
     cursors: dict[int, CursorRow] = {}

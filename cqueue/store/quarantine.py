@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from cqueue import ids, logs
+from cqueue import ids
 from cqueue.errors import BadInput, DamagedRow
+from cqueue.runtime import logs
 from cqueue.store.statements import KEY_COLUMNS
 
 MESSAGES: Final = "messages"

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Final
 
-from cqueue.clock import ClusterClock, wall_us
 from cqueue.errors import BadInput
+from cqueue.runtime.clock import ClusterClock, wall_us
 
 STEP_MS: Final = 100
 """Ms of one step of the clock; due times of retries are rounded up to the same steps."""

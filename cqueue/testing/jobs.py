@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from cqueue.dispatcher.tasks import Task
+from cqueue.dispatcher.application.tasks import Task
 from cqueue.message import MessageId
 
 SHOWN = 60

@@ -22,8 +22,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cqueue.consumer import Consumer
-from cqueue.consuming import Found
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
@@ -31,6 +29,8 @@ from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.poll import Share
 from cqueue.queue import MAX_PEEK, Queue, StoredMessage
 from cqueue.received import Messages, ReceivedMessage
+from cqueue.receiving.interface import Found
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.operations import WideRow
 from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, HistoryLine
 

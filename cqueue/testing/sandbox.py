@@ -15,14 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cqueue import ids
-from cqueue.catalog import Catalog
 from cqueue.client import Client
 from cqueue.config import QueueConfig
-from cqueue.dispatcher.definition import FiringId
-from cqueue.dispatcher.inline import Inline, Ran
-from cqueue.dispatcher.payload import decode
-from cqueue.dispatcher.tasks import Task
-from cqueue.drive.blocking import BlockingDriver
+from cqueue.dispatcher.application.payload import decode
+from cqueue.dispatcher.application.tasks import Task
+from cqueue.dispatcher.schedules.definition import FiringId
 from cqueue.errors import BadArguments, BadInput, Closed, CqueueError, PayloadMismatch
 from cqueue.message import MAX_DELAY, MessageId, check_duration, to_datetime
 from cqueue.protocol.dead import (
@@ -34,12 +31,15 @@ from cqueue.protocol.dead import (
 )
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.queue import Queue
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.testing.clock import ManualClock
+from cqueue.testing.inline import Inline, Ran
 from cqueue.testing.jobs import DeadJob, Job, Run, Runs
 from cqueue.testing.store import ManualStore, QueuedMessage, growing_bits
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.app import App
+    from cqueue.dispatcher.application.app import App
 
 MAX_RUNS: Final = 10_000
 """Runs of one call before `Endless`: far more than a test means to run, and done within seconds."""

@@ -7,11 +7,11 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from cqueue import ids
-from cqueue.dispatcher.inline import Place
 from cqueue.message import MessageId
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import InsertMessages, MessageRow, Operation, SlotRow, SlotState
 from cqueue.testing.clock import ManualClock
+from cqueue.testing.inline import Place
 
 NEAR_US: Final = 1000
 """µs by which the ids of 10,000 messages sent at one moment reach into the future."""

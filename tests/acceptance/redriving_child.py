@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from cqueue import letters
+from cqueue.sending import redriving
 from cqueue.store.operations import DeleteMessages, InsertMessages
 from tests.faults.stores import open_client
 from tests.faulty_store import FaultyStore
@@ -33,7 +33,7 @@ class Dying(FaultyStore):
 
 
 def main(url, name, point, nth):
-    letters.AT_ONCE = AT_ONCE
+    redriving.AT_ONCE = AT_ONCE
     with open_client(url, lambda store: Dying(store, KINDS[point], int(nth))) as client:
         client.queue(name).dead_letters.redrive(everything=True)
 

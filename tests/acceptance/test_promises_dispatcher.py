@@ -10,7 +10,7 @@ import pytest
 
 import cqueue
 from cqueue import Cron, Repeating
-from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.errors import NotDone
 from cqueue.testing.clock import ManualClock
 from tests.fix_dispatcher import SOON, SOON_S, Gate, until

@@ -217,7 +217,7 @@ def test_a_keyspace_of_an_older_version_gets_a_home(connection, new_keyspace):
 
 def test_an_upgrade_packs_messages_only_when_no_old_process_is_left(connection, new_keyspace, monkeypatch):
     """From format 1 to 2 under a client that runs: `pre` migrations are not enough."""
-    monkeypatch.setattr("cqueue.catalog.MAX_AGE_S", 0.0)  # it looks at every call
+    monkeypatch.setattr("cqueue.runtime.catalog.MAX_AGE_S", 0.0)  # it looks at every call
     made = new_keyspace()
     forget(connection, made, 6, 7)
     execute(connection, f"UPDATE {made.name}.deployment SET format = 1 WHERE name = 'cqueue' IF EXISTS")  # noqa: S608

@@ -12,9 +12,9 @@ import pytest
 
 import cqueue
 from cqueue import ids, quarantine
-from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.triggers import Repeating
-from cqueue.dispatcher.watcher import restart_stalled
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.schedules.monitor import restart_stalled
+from cqueue.dispatcher.schedules.triggers import Repeating
 from cqueue.errors import DamagedRow, LogNotFound, QueueNotFound, ScheduleNotFound, SchemaMismatch
 from cqueue.log import LogConfig
 from cqueue.protocol import shards

@@ -8,7 +8,7 @@ import tenacity
 
 import cqueue
 from cqueue import client as clients
-from cqueue.dispatcher.app import provision
+from cqueue.dispatcher.application.app import provision
 
 MINUTE = timedelta(minutes=1)
 NOW = cqueue.Retry(timedelta())

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cqueue.dispatcher.cron import check_expression, check_zone, first_instant, is_wildcard, next_instant
+from cqueue.dispatcher.schedules.cron import (
+    check_expression,
+    check_zone,
+    first_instant,
+    is_wildcard,
+    next_instant,
+)
 from cqueue.errors import ConfigError
 
 BERLIN, NEW_YORK, LORD_HOWE, SAO_PAULO, SYDNEY, KOLKATA, APIA = (

@@ -16,15 +16,15 @@ import structlog
 
 import cqueue
 from cqueue import client as clients
-from cqueue import garbage
-from cqueue.dispatcher import daemon, members
-from cqueue.dispatcher.daemon import Daemon, DaemonSettings, Ordered, signals_to
-from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.fleet import ParentProcess
-from cqueue.dispatcher.notify import Notifier
-from cqueue.dispatcher.processes import Child, Signalled
-from cqueue.dispatcher.target import TargetError
+from cqueue.dispatcher.application.import_string import TargetError
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.service import daemon, membership
+from cqueue.dispatcher.service.daemon import Daemon, DaemonSettings, Ordered, signals_to
+from cqueue.dispatcher.service.parent import ParentProcess
+from cqueue.dispatcher.service.supervisor import Child, Signalled
+from cqueue.dispatcher.service.systemd import Notifier
 from cqueue.errors import ConfigError, QueueNotFound, Unavailable
+from cqueue.runtime import garbage_collection
 from tests.fix_dispatcher import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -155,9 +155,9 @@ def run(shop):
 
 
 def test_the_garbage_collector_is_set_before_the_first_message(run):
-    """The daemon sets it as `garbage.settle` does; see its own tests."""
+    """The daemon sets it as `garbage_collection.settle` does; see its own tests."""
     run().until(ready=True)
-    assert gc.get_threshold()[0] == garbage.YOUNG
+    assert gc.get_threshold()[0] == garbage_collection.YOUNG
     assert gc.get_freeze_count() > 0
 
 
@@ -363,14 +363,14 @@ def test_its_row_tells_who_runs_what_and_is_gone_at_the_end(shop, run):
     running = run(queues=("mail",), options={"threads": 3})
     running.until(ready=True)
     with clients.connect(shop.URL) as client:
-        while not (found := members.listed(client)[0]):
+        while not (found := membership.listed(client)[0]):
             running.until(ready=True)
         (worker,) = found
         assert (worker.app, worker.queues, worker.threads) == ("daemon_shop:app", ("mail",), 3)
         assert (worker.pid, worker.state) == (os.getpid(), "running")
         running.signal()
         assert running.code == 0
-        assert members.listed(client)[0] == []
+        assert membership.listed(client)[0] == []
 
 
 def test_probes_are_answered_from_the_start_to_the_end(shop, run):

@@ -13,12 +13,12 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.dispatcher import engine, loop, workers
-from cqueue.dispatcher.delivery import SUCCEEDED
-from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.handlers import bind
-from cqueue.dispatcher.middleware import Middleware
-from cqueue.dispatcher.retry import DEFAULT_POLICY
+from cqueue.dispatcher.execution import engine, event_loop, worker_threads
+from cqueue.dispatcher.execution.delivery import SUCCEEDED
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.handlers import bind
+from cqueue.dispatcher.execution.middleware import Middleware
+from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.store.operations import DeleteMessages, ReadMessages
 from tests.fix_dispatcher import SOON, SOON_S, Gate, until
@@ -490,7 +490,7 @@ def test_a_handler_past_its_time_limit_is_ended_and_has_failed(work, is_async):
 
 def test_a_thread_that_cannot_be_ended_is_replaced(work, dispatch, monkeypatch):
     """The thread's message is left to its timeout, and other messages are handled meanwhile."""
-    monkeypatch.setattr(workers, "STUCK_S", 0.2)
+    monkeypatch.setattr(worker_threads, "STUCK_S", 0.2)
     stuck = threading.Event()
     events = []
 
@@ -943,7 +943,7 @@ def test_on_cassandra_every_message_is_handled_and_settled(keyspace):
 
 def test_a_coroutine_that_blocks_the_loop_is_told_of(work, dispatch, monkeypatch):
     """A blocked loop cannot be freed from outside; the log says why all coroutines stand still."""
-    monkeypatch.setattr(loop, "BLOCKED_S", 0.1)
+    monkeypatch.setattr(event_loop, "BLOCKED_S", 0.1)
     events, over = [], threading.Event()
 
     async def block(_message, _context):
@@ -966,4 +966,4 @@ def test_a_dispatcher_that_cannot_start_leaves_nothing_behind(shop, work):
     with pytest.raises(cqueue.QueueNotFound):
         dispatcher.start()
     assert threading.active_count() == before
-    assert shop._bells["work"]._inboxes == []
+    assert shop._wakeups["work"]._inboxes == []

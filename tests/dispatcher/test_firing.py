@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from cqueue import Message
-from cqueue.dispatcher.context import Context
-from cqueue.dispatcher.delivery import SUCCEEDED, Verb
-from cqueue.dispatcher.firing import FiringHooks, begin, commit
-from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
-from cqueue.dispatcher.verdicts import Cancel
+from cqueue.dispatcher.execution.actions import Cancel
+from cqueue.dispatcher.execution.context import Context
+from cqueue.dispatcher.execution.delivery import SUCCEEDED, Verb
+from cqueue.dispatcher.execution.firing import FiringHooks, begin, commit
+from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
 from tests.fix_schedules import NOON, Died, World
 

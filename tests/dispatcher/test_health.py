@@ -6,8 +6,8 @@ import urllib.request
 
 import pytest
 
-from cqueue.dispatcher.events import LASTING_TOLD, Event, Events, Trouble
-from cqueue.dispatcher.health import Health, judge, serving, together
+from cqueue.dispatcher.execution.events import LASTING_TOLD, Event, Events, Trouble
+from cqueue.dispatcher.service.health import Health, judge, serving, together
 from cqueue.errors import ConfigError, Refused, Unavailable
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cqueue.dispatcher.interrupt import Interrupted, Interruptible
+from cqueue.dispatcher.execution.interrupt import Interrupted, Interruptible
 
 
 def test_a_handler_is_interrupted_where_it_is():
@@ -108,7 +108,7 @@ def test_no_interrupt_ever_leaves_the_call():
 
 RACES = """
 import sys, threading
-from cqueue.dispatcher.interrupt import Interrupted, Interruptible
+from cqueue.dispatcher.execution.interrupt import Interrupted, Interruptible
 
 for _ in range(3000):
     run = Interruptible()

@@ -10,9 +10,9 @@ import pytest
 import structlog
 
 import cqueue
-from cqueue.dispatcher import logs
-from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.logs import TRACEBACKS
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.service import logs
+from cqueue.runtime.logs import TRACEBACKS
 from tests.fix_dispatcher import SOON
 
 

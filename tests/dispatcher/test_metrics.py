@@ -7,9 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import cqueue
-from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.metrics import ChildMetrics, Meter, Metrics, added, exposition
-from cqueue.dispatcher.tally import Depth, Depths, QueueCounts, Stats
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.telemetry import Depth, Depths, QueueCounts, Stats
+from cqueue.dispatcher.service.metrics import ChildMetrics, Meter, Metrics, added, exposition
 from cqueue.spool import Spool
 from tests.fix_dispatcher import until
 

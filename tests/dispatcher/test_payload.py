@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cqueue.dispatcher.payload import CODECS, Arguments, codec, decode, encode
+from cqueue.dispatcher.application.payload import CODECS, Arguments, codec, decode, encode
 from cqueue.errors import BadArguments, ConfigError, PayloadMismatch
 
 pytest.importorskip("msgpack", reason="the extra `msgpack` is not installed")

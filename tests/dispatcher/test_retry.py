@@ -8,7 +8,8 @@ import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cqueue.dispatcher.retry import (
+from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Cancel, Dead, Retry, Snooze
+from cqueue.dispatcher.execution.retry import (
     DEFAULT_POLICY,
     Failure,
     RetryAsked,
@@ -18,7 +19,6 @@ from cqueue.dispatcher.retry import (
     decide,
     resolved_delay,
 )
-from cqueue.dispatcher.verdicts import LONGEST_DELAY, Cancel, Dead, Retry, Snooze
 from cqueue.protocol.dead import MAX_REASON
 
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from cqueue.dispatcher.definition import FiringId, FiringState, ScheduleDefinition, firing_state
-from cqueue.dispatcher.triggers import Cron, Repeating, RunOnce
+from cqueue.dispatcher.schedules.definition import FiringId, FiringState, ScheduleDefinition, firing_state
+from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import (
     BadInput,
     BodyTooLarge,

@@ -7,7 +7,7 @@ import pytest
 
 import cqueue
 from cqueue import Cron, Repeating, RunOnce
-from cqueue.dispatcher.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
 
 SECOND = timedelta(seconds=1)
 

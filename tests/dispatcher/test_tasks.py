@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import cqueue
-from cqueue.dispatcher.registry import TaskRegistry, task_name
+from cqueue.dispatcher.application.registry import TaskRegistry, task_name
 
 MINUTE = timedelta(minutes=1)
 

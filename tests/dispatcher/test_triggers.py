@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cqueue.dispatcher.definition import ScheduleDefinition
-from cqueue.dispatcher.triggers import (
+from cqueue.dispatcher.schedules.definition import ScheduleDefinition
+from cqueue.dispatcher.schedules.triggers import (
     Choice,
     Cron,
     Repeating,

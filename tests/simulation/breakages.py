@@ -15,7 +15,7 @@ from typing import Any
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import ack, shards
-from cqueue.protocol.draft import Draft
+from cqueue.protocol.claim_draft import Draft
 from cqueue.protocol.work import Reason, Work, WorkList
 from cqueue.store.operations import (
     DeleteMessages,
@@ -133,18 +133,18 @@ def deliver_before_known() -> Any:
     """A claim whose outcome is unknown is delivered."""
     look = right("unanswered")
 
-    def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Any:
+    def read_outcome(mutation: Mutate, unknown: OutcomeUnknown) -> Any:
         if mutation.lock is not None and mutation.slots:
             return True
         return (yield from look(mutation, unknown))
 
-    return replaced("unanswered", find_out)
+    return replaced("unanswered", read_outcome)
 
 
 def blind_retry() -> Any:
     """A conditional mutation without an answer is sent again."""
 
-    def find_out(mutation: Mutate, unknown: OutcomeUnknown) -> Any:
+    def read_outcome(mutation: Mutate, unknown: OutcomeUnknown) -> Any:
         for _ in range(4):
             try:
                 return (yield from mutation)
@@ -152,7 +152,7 @@ def blind_retry() -> Any:
                 continue
         raise NotDone("gave up") from unknown
 
-    return replaced("unanswered", find_out)
+    return replaced("unanswered", read_outcome)
 
 
 def sweep_is_no_work() -> Any:

@@ -11,7 +11,7 @@ from cqueue import ids
 from cqueue.config import HOUR_MS
 from cqueue.errors import NotDone
 from cqueue.protocol import shards
-from cqueue.protocol.draft import Draft
+from cqueue.protocol.claim_draft import Draft
 from cqueue.store.operations import DeleteMessages, Now, Pause, RandomBits
 from tests.simulation.cluster import Cluster
 from tests.simulation.points import replaced, right

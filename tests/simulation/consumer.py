@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
+from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.dead import bury, why_dead
-from cqueue.protocol.draft import Claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Lease, SuspectGate, Taken
 from cqueue.protocol.poll import Poll
@@ -88,7 +88,7 @@ class Consumer:
         ahead = params.claims_ahead and rng.random() < 0.3
         poll.gate = SHUT if ahead else self.gate
         yield from poll.begin(self.spec, self._hints())
-        alone = poll.knows_suspects and self.sim.rng.random() < 0.5
+        alone = poll.has_left_suspects and self.sim.rng.random() < 0.5
         while True:
             began = self.sim.world.step
             self.sim.oracle.claims.pop(self.client, None)

@@ -10,14 +10,14 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
 from cqueue.protocol.claim import claim
-from cqueue.protocol.draft import Claim
+from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.probe import probe
+from cqueue.protocol.row_memory import RowMemory, remember_row
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.view import RowMemory, remember_row
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     CreateQueue,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cqueue import ids
-from cqueue.protocol import draft
+from cqueue.protocol import claim_draft
 from cqueue.protocol.bodies import HEADER_LOST
+from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.dead import HEADER_ID
-from cqueue.protocol.draft import Claim
 from cqueue.protocol.flush import Flush
 from cqueue.protocol.lease import Lease, Taken
 from cqueue.store.operations import (
@@ -292,7 +292,7 @@ class Oracle:
         self.applied.add((op.wide_row, row.priority, row.number, row.rev))
         if op.lock is None or row.state is not SlotState.CLAIMED:
             return
-        if len(row.ids) > draft.MAX_LISTED:
+        if len(row.ids) > claim_draft.MAX_LISTED:
             self.fail(f"slot {row.number} of {op.wide_row} lists {len(row.ids)} messages")
         for id_ in row.ids:
             key = (op.wide_row, row.priority, id_)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
+from cqueue.protocol.inspection import purge as purge_all
 from cqueue.protocol.send import send
-from cqueue.protocol.survey import purge as purge_all
 from cqueue.store.operations import DeleteMessages, Now, Pause
 from tests.simulation.world import Client, Script
 

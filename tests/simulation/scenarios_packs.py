@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from cqueue import ids
 from cqueue.protocol import ack
-from cqueue.protocol.draft import Claim
-from cqueue.protocol.view import RowMemory
+from cqueue.protocol.claim_draft import Claim
+from cqueue.protocol.row_memory import RowMemory
 from cqueue.store import ranges
 from cqueue.store.operations import (
     DeleteMessages,

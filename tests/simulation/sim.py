@@ -12,8 +12,8 @@ from random import Random
 from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import draft, fresh, shards, view
-from cqueue.protocol.draft import Claim
+from cqueue.protocol import claim_draft, row_memory, shards, unclaimed
+from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Taken
@@ -247,12 +247,12 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Trouble, then quiet; raises Violation."""
-        for_so_long = self.params.rivals_us or view.RIVAL_WINDOW_US
+        for_so_long = self.params.rivals_us or row_memory.RIVAL_WINDOW_US
         with (
-            patch.object(view, "RIVAL_WINDOW_US", for_so_long),
-            patch.object(draft, "MAX_LISTED", self.params.most_listed),
-            patch.object(fresh, "MAX_LISTED", self.params.most_listed),
-            patch.object(fresh, "READ_BYTES", self.params.read_bytes),
+            patch.object(row_memory, "RIVAL_WINDOW_US", for_so_long),
+            patch.object(claim_draft, "MAX_LISTED", self.params.most_listed),
+            patch.object(unclaimed, "MAX_LISTED", self.params.most_listed),
+            patch.object(unclaimed, "READ_BYTES", self.params.read_bytes),
             self._short_requests(),
         ):
             return self._run()

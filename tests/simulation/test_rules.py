@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cqueue.protocol import fresh, policy
+from cqueue.protocol import policy, unclaimed
 from tests.simulation import breakages, breakages_packs, breakages_time, points, scenarios, scenarios_packs
 from tests.simulation.oracle import Violation
 from tests.simulation.rules import RULES, SEARCHED, TOLD, Rule
@@ -84,8 +84,8 @@ def test_a_point_that_is_gone_fails_loudly(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_point_under_another_name_fails_loudly(monkeypatch: pytest.MonkeyPatch):
     """A module that calls a rule's function by a name of its own would go on to keep the rule."""
-    monkeypatch.setattr(fresh, "_horizon", policy.horizon, raising=False)
-    with pytest.raises(points.PointLostError, match=r"another name in cqueue\.protocol\.fresh"):
+    monkeypatch.setattr(unclaimed, "_horizon", policy.horizon, raising=False)
+    with pytest.raises(points.PointLostError, match=r"another name in cqueue\.protocol\.unclaimed"):
         points.check_homes()
 
 

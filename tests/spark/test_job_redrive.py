@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 import cqueue
-from cqueue import letters
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.sending import redriving
 from cqueue.settings import load
 from cqueue.spark import session
 from cqueue.spark.jobs import redrive
@@ -79,7 +79,7 @@ def test_a_run_that_breaks_between_sending_and_deleting(spark, client, queue, ur
     take_derived(queue)
     half = [one.id for one in dead.peek(9)]
     task = Redriver(settings, queue.name, side.driver.clock.now_us(), 12 * HOUR_US)
-    monkeypatch.setattr(letters, "delete", lambda _driver, _found: {})  # it dies before
+    monkeypatch.setattr(redriving, "delete", lambda _driver, _found: {})  # it dies before
     assert [one.error for one in task.redrive(side, half)] == [None] * 9
     monkeypatch.undo()
     assert len(dead.peek(100)) == 20

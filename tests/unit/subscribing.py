@@ -8,8 +8,8 @@ from random import Random
 
 from cqueue.client import Client
 from cqueue.log import LogConfig
-from cqueue.log.delivery import RetryPolicy
-from cqueue.log.pace import MemberOptions
+from cqueue.log.listeners import RetryPolicy
+from cqueue.log.member_options import MemberOptions
 from cqueue.log.subscription import Subscription
 from cqueue.store.memory import MemoryStore
 from tests.faulty_store import FaultyStore

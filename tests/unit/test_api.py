@@ -1133,7 +1133,7 @@ def test_a_closed_client_sends_nothing_more(name):
 
 def test_a_client_that_is_older_than_the_format_stops(name, monkeypatch):
     """It would misread what others store; what it holds can still be acked."""
-    monkeypatch.setattr("cqueue.catalog.MAX_AGE_S", 0.0)
+    monkeypatch.setattr("cqueue.runtime.catalog.MAX_AGE_S", 0.0)
     store = MemoryStore()
     with Client(store) as client:
         queue = client.create_queue(name)

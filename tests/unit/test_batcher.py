@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from cqueue.batcher import FIRST_PAUSE_S, LONGEST_PAUSE_S, Batcher, Bounds, calls
 from cqueue.errors import Closed, NotDone, Unavailable
+from cqueue.runtime.batcher import FIRST_PAUSE_S, LONGEST_PAUSE_S, Batcher, Bounds, calls
 from tests.fix_dispatcher import SOON_S, until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 

@@ -135,7 +135,7 @@ def test_a_client_that_can_start_no_thread_reads_when_it_must(client, store, mon
         raise RuntimeError("can't start new thread")
 
     queue = client.queue("q")
-    monkeypatch.setattr("cqueue.catalog.Thread.start", refuse)
+    monkeypatch.setattr("cqueue.runtime.catalog.Thread.start", refuse)
     looks = store.looks
     for seconds in (1.0, 1.0, 10.0):
         age(client, seconds)

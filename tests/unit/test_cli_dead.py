@@ -10,9 +10,9 @@ from cqueue import connect
 from cqueue.cli import dead
 from cqueue.cli.short_ids import short
 from cqueue.dead_letters import DeadLetters, LettersResult
-from cqueue.dispatcher import members
-from cqueue.dispatcher.members import TTL_S, Worker
-from cqueue.dispatcher.payload import decode
+from cqueue.dispatcher.application.payload import decode
+from cqueue.dispatcher.service import membership
+from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.errors import BadInput, NotDone, SendUnknown
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
@@ -495,7 +495,7 @@ def test_a_call_is_sent_also_where_nobody_can_be_asked_about_workers(cli, queue,
     def fail(_client):
         raise NotDone("no answer")
 
-    monkeypatch.setattr(members, "listed", fail)
+    monkeypatch.setattr(membership, "listed", fail)
     said = cli("send", "q", "--task", "send_hook")
     assert (said.code, said.err) == (0, "")
     assert queue.find(said.out.strip()).task == "send_hook"

@@ -13,7 +13,7 @@ import pytest
 import cqueue
 from cqueue.cli import dispatch
 from cqueue.client import connect
-from cqueue.dispatcher.members import TTL_S, Worker
+from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.errors import BadInput
 from cqueue.store.control import Heartbeat
 from tests.unit import markdown_pages as markdown
@@ -102,7 +102,7 @@ def test_names_of_queues_are_taken_apart():
 def test_codes_that_stand_for_running_handlers_end_the_process_at_once(monkeypatch):
     """Whatever non-daemon threads the application has."""
     left = []
-    monkeypatch.setattr("cqueue.dispatcher.daemon.leave", left.append)
+    monkeypatch.setattr("cqueue.dispatcher.service.daemon.leave", left.append)
     dispatch._exit(0)
     assert left == []
     dispatch._exit(143)

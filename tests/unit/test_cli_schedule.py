@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cqueue import Cron, Repeating, RunOnce, connect
-from cqueue.dispatcher.members import TTL_S, Worker
-from cqueue.dispatcher.payload import decode
+from cqueue.dispatcher.application.payload import decode
+from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.store.control import Heartbeat
 
 SOON = timedelta(seconds=5)

@@ -13,7 +13,7 @@ from rich.console import Console
 import cqueue
 from cqueue.cli.context import CliContext
 from cqueue.cli.table import print_sheet, print_table
-from cqueue.dispatcher.members import Worker
+from cqueue.dispatcher.service.membership import Worker
 
 HEADER = ("id", "task", "body")
 ROWS = [("abcdefgh", "a.very.long.task:name", "x" * 100), ("b", "täsk 任务", "short")]
@@ -123,7 +123,7 @@ def narrow(cli, monkeypatch):
 
 def test_workers_keep_worker_queues_and_state(narrow, cli, monkeypatch):
     """These say which process is meant and what it is for; a wide terminal and a pipe have the rest."""
-    monkeypatch.setattr("cqueue.dispatcher.members.listed", lambda _client: ([WORKER], 1.0))
+    monkeypatch.setattr("cqueue.dispatcher.service.membership.listed", lambda _client: ([WORKER], 1.0))
     _, line = narrow("workers").splitlines()
     assert line.split("  ")[0] == WORKER.name
     assert "orders, mail, invoices  running" in line

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue.cli import values
-from cqueue.durations import show_duration
+from cqueue.runtime.durations import show_duration
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cqueue.clock import JUMP_US, RETRY_US, STALE_US, ClusterClock
 from cqueue.errors import NotDone
+from cqueue.runtime.clock import JUMP_US, RETRY_US, STALE_US, ClusterClock
 
 BOOT_US, WALL_US, SERVER_US = 5_000_000, 1_700_000_000_000_000, 1_800_000_000_000_000
 

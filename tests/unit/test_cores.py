@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from cqueue import cores
 from cqueue.cli import bench
-from cqueue.dispatcher import fleet
-from cqueue.dispatcher.daemon import Daemon, DaemonSettings
+from cqueue.dispatcher.service import parent
+from cqueue.dispatcher.service.daemon import Daemon, DaemonSettings
 from cqueue.errors import ConfigError
+from cqueue.runtime import cores
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
 
@@ -71,11 +71,13 @@ def test_a_process_that_may_not_says_so(monkeypatch):
 
 def test_each_child_of_a_daemon_gets_another_core(monkeypatch):
     given = []
-    monkeypatch.setattr(fleet, "ChildProcess", lambda _module, options, _inbox: given.append(options["core"]))
+    monkeypatch.setattr(
+        parent, "ChildProcess", lambda _module, options, _inbox: given.append(options["core"])
+    )
     for core in (40, None):
-        parent = fleet.ParentProcess(DaemonSettings(target="shop:app", core=core), 3, queue.SimpleQueue())
+        fleet = parent.ParentProcess(DaemonSettings(target="shop:app", core=core), 3, queue.SimpleQueue())
         for index in range(3):
-            parent._child(index)
+            fleet._child(index)
     assert given == [40, 41, 42, None, None, None]
 
 

@@ -9,11 +9,12 @@ from threading import Barrier
 import pytest
 
 import cqueue
-from cqueue import ids, letters
+from cqueue import ids
 from cqueue.client import Client
 from cqueue.errors import Closed, LetterNotFound, NotDone, OutcomeUnknown, SendUnknown, Unavailable
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.sending import redriving
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     ChangeQueue,
@@ -213,12 +214,12 @@ def test_many_ids_are_looked_up_some_at_a_time(queue, monkeypatch):
     own = [letter.id for letter in queue.dead_letters]
     looked = []
 
-    def look(driver, wanted, look=letters.look):
+    def look(driver, wanted, look=redriving.look):
         looked.append(len(wanted))
         return look(driver, wanted)
 
-    monkeypatch.setattr(letters, "AT_ONCE", 2)
-    monkeypatch.setattr(letters, "look", look)
+    monkeypatch.setattr(redriving, "AT_ONCE", 2)
+    monkeypatch.setattr(redriving, "look", look)
     assert len(queue.dead_letters.drop(own).done) == 5
     assert looked == [2, 2, 1, 2, 2, 1]
 
@@ -400,7 +401,7 @@ def test_a_letter_that_cannot_be_deleted_is_told_and_repeated_without_a_copy(que
 def test_when_cassandra_is_away_nothing_more_is_tried(queue, store, monkeypatch):
     """What was not tried is not done, and is told as well."""
     bury(queue, *map(task, range(5)))
-    monkeypatch.setattr(letters, "AT_ONCE", 2)
+    monkeypatch.setattr(redriving, "AT_ONCE", 2)
     with store.failing(ReadMessages, Unavailable("no node")):
         result = queue.dead_letters.redrive(everything=True)
     assert [type(error) for _, error in result.failed] == [Unavailable] * 2 + [NotDone] * 3
@@ -467,17 +468,19 @@ def test_the_due_time_stays_within_a_period(age_h):
     """A repeat derives the same id until the period ends, and the time is never too old to be told apart."""
     died_us, period_us = 1_700_000_000_000_000, 12 * HOUR_US
     now_us = died_us + age_h * HOUR_US
-    first = letters.due_us(died_us, now_us, period_us)
+    first = redriving.due_us(died_us, now_us, period_us)
     assert now_us - period_us < first <= now_us
-    later = letters.due_us(died_us, now_us + HOUR_US - 1, period_us)
+    later = redriving.due_us(died_us, now_us + HOUR_US - 1, period_us)
     assert (later == first) == (now_us + HOUR_US - 1 < first + period_us)
 
 
 def test_a_message_is_derived_from_its_letter(client, queue):
     """Of one letter always the same, of two never."""
     bury(queue, *map(task, range(5)))
-    found = letters.look(client._driver, [letter.id for letter in queue.dead_letters])
-    made = [letters.as_message(letter, 17) for letter in letters.with_bodies(client._driver, found)]
+    found = redriving.look(client._driver, [letter.id for letter in queue.dead_letters])
+    made = [redriving.as_message(letter, 17) for letter in redriving.with_bodies(client._driver, found)]
     assert len({message.source for message in made}) == 5
-    assert made == [letters.as_message(letter, 17) for letter in letters.with_bodies(client._driver, found)]
+    assert made == [
+        redriving.as_message(letter, 17) for letter in redriving.with_bodies(client._driver, found)
+    ]
     assert ids.time_us(found[0].row.id) > 0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cqueue import ids
 from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.log.config import LogConfig
-from cqueue.log.protocol.definition import Origin
 from cqueue.log.protocol.members import assigned
+from cqueue.log.protocol.subscription_definition import Origin
 from cqueue.store import cells, decode
 from cqueue.store.operations import ReadShards
 from cqueue.store.quarantine import Damage, Quarantine
@@ -75,7 +75,7 @@ def test_any_row_of_logs(rows):
 @given(columns(KEY, KEY, BIGINT, TEXT, BIGINT, TEXT, BIGINT, BIGINT, BIGINT))
 def test_any_row_of_schedules(rows):
     """And a definition that is JSON and no schedule's is a DamagedRow."""
-    from cqueue.dispatcher.definition import ScheduleDefinition
+    from cqueue.dispatcher.schedules.definition import ScheduleDefinition
 
     found = decode.schedules(rows)
     judged(rows, found)
@@ -86,7 +86,7 @@ def test_any_row_of_schedules(rows):
 @given(columns(KEY, TEXT, BIGINT))
 def test_any_row_of_workers(rows):
     """What a worker says of itself may be anything, too."""
-    from cqueue.dispatcher.members import parse as worker_of
+    from cqueue.dispatcher.service.membership import parse as worker_of
 
     found = decode.workers(rows)
     judged(rows, found)

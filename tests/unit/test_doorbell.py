@@ -15,23 +15,23 @@ from types import SimpleNamespace
 import pytest
 
 import cqueue
-from cqueue import rendezvous
-from cqueue.bell import Bell, hint_of, target_of
 from cqueue.client import Client, address_of
-from cqueue.dispatcher.dispatcher import Dispatcher
-from cqueue.dispatcher.members import share_of
+from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.service.membership import share_of
 from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
+from cqueue.doorbell.coalescer import GAP_S, LONGEST_GAP_S, RingCoalescer
 from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
 from cqueue.doorbell.directory import Directory, encode_names, names_contain
+from cqueue.doorbell.failure_log import FailureLog
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
 from cqueue.doorbell.listener import Listener, _bound
-from cqueue.doorbell.ringer import GAP_S, LONGEST_GAP_S, RingCoalescer
 from cqueue.doorbell.sender import Sender
-from cqueue.doorbell.trouble import FailureLog
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
+from cqueue.runtime import rendezvous
+from cqueue.runtime.wakeups import Wakeups, hint_of, target_of
 from cqueue.settings import load
 from cqueue.store.control import Listen, ListenerRow, ReadDigests
 from cqueue.store.decode import listeners as decode_rows
@@ -917,21 +917,21 @@ def test_a_listener_whose_thread_cannot_be_started_leaves_no_socket(monkeypatch)
 
 
 def test_of_several_consumers_the_one_that_looks_there_first_is_told():
-    bell, woken = Bell(), []
+    wakeups, woken = Wakeups(), []
     for number in range(3):
-        sleeper = bell.join(partial(woken.append, number))
+        sleeper = wakeups.join(partial(woken.append, number))
         sleeper.share = lambda wide_row, number=number: wide_row.shard % 3 == number
 
     for shard in (1, 2, 4, 0):
-        bell.ring(Hint(WideRow("q", 1, shard), frozenset({5})))
+        wakeups.ring(Hint(WideRow("q", 1, shard), frozenset({5})))
 
     assert woken == [1, 2, 1, 0]
 
 
 def test_a_wide_row_that_no_consumer_looks_at_first_is_told_to_one_of_them():
-    bell, woken = Bell(), []
-    bell.join(partial(woken.append, "told")).share = lambda _wide_row: False
+    wakeups, woken = Wakeups(), []
+    wakeups.join(partial(woken.append, "told")).share = lambda _wide_row: False
 
-    bell.ring(Hint(WideRow("q", 1, 1), frozenset({5})))
+    wakeups.ring(Hint(WideRow("q", 1, 1), frozenset({5})))
 
     assert woken == ["told"]

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue import BadInput, Closed, Message, NotDone, group_commit
-from cqueue.group_commit import BATCHES_AT_ONCE, DIRECT_SENDERS, GroupCommit
+from cqueue import BadInput, Closed, Message, NotDone
+from cqueue.sending import group_commit
+from cqueue.sending.group_commit import BATCHES_AT_ONCE, DIRECT_SENDERS, GroupCommit
 from tests.fix_dispatcher import until
 
 AT_A_TIME = DIRECT_SENDERS + BATCHES_AT_ONCE

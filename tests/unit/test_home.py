@@ -6,14 +6,14 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.home import check_home
+from cqueue.runtime.home import check_home
 from cqueue.store.memory import MemoryStore
 
 
 @pytest.fixture
 def store(monkeypatch):
     """Of a keyspace whose home is dc1; its clients look at each call."""
-    monkeypatch.setattr("cqueue.catalog.MAX_AGE_S", 0.0)
+    monkeypatch.setattr("cqueue.runtime.catalog.MAX_AGE_S", 0.0)
     made = MemoryStore()
     made._deployment = made._deployment._replace(home_dc="dc1")
     return made
@@ -115,6 +115,6 @@ def test_a_client_that_cannot_read_where_the_home_is_goes_on(store, monkeypatch)
             return execute(operation)
 
         monkeypatch.setattr(store, "execute", refuse)
-        monkeypatch.setattr("cqueue.drive.blocking.TRIES", 1)
-        monkeypatch.setattr("cqueue.drive.blocking.FIRST_WAIT_S", 0.0)
+        monkeypatch.setattr("cqueue.runtime.driver.TRIES", 1)
+        monkeypatch.setattr("cqueue.runtime.driver.FIRST_WAIT_S", 0.0)
         assert queue.send(b"x")

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from cqueue.clock import ClusterClock
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import Unavailable
+from cqueue.runtime.clock import ClusterClock
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import limits
 from cqueue.store.operations import ReadHead, WideRow
 

@@ -12,9 +12,9 @@ import cqueue
 from cqueue.doorbell import Target
 from cqueue.errors import NotDone
 from cqueue.log import LogConfig
-from cqueue.log.bells import AppendHints, LogBells
-from cqueue.log.delivery import RetryPolicy
-from cqueue.log.pace import MemberOptions
+from cqueue.log.listeners import RetryPolicy
+from cqueue.log.member_options import MemberOptions
+from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.store.log_operations import AppendRecords
 from tests.unit.subscribing import Clocked, Member, client_on, live_together, made_log
 
@@ -39,8 +39,8 @@ def log(client):
 
 
 def early(client, listener=None, **options):
-    member = Member(client, listener, low_latency=True, bells=client._log_bells, **options)
-    client._log_bells.listen(member.subscription._key.log, member.subscription._loop._hints)
+    member = Member(client, listener, low_latency=True, notifier=client._append_notifier, **options)
+    client._append_notifier.listen(member.subscription._key.log, member.subscription._loop._hints)
     member.pulse()
     member.work()
     return member
@@ -158,7 +158,7 @@ def test_members_that_come_and_go_miss_nothing(client, log, store, seed):
             try_(partial(member.work, rng.randrange(1, 30)))
         if rng.random() < 0.05:
             gone = members.pop(0)
-            client._log_bells.forget(gone.subscription._key.log, gone.subscription._loop._hints)
+            client._append_notifier.forget(gone.subscription._key.log, gone.subscription._loop._hints)
             store.trouble, trouble = lambda _: None, store.trouble
             members.append(early(client))
             store.trouble = trouble
@@ -201,11 +201,11 @@ class Rung:
 def test_all_readers_of_a_log_are_told():
     """Readers of this and, once each, of other processes are notified; readers of other logs are not."""
     doorbell = Rung()
-    bells, woken = LogBells(doorbell), []
+    notifier, woken = AppendNotifier(doorbell), []
     readers = [AppendHints(lambda number=number: woken.append(number)) for number in range(3)]
     for log, told in zip(("a@1", "a@1", "b@1"), readers, strict=True):
-        bells.listen(log, told)
-    bells.ring("a@1", {3})
+        notifier.listen(log, told)
+    notifier.ring("a@1", {3})
     assert woken == [0, 1]
     assert [told.take() for told in readers] == [{3}, {3}, set()]
     assert doorbell.rung == [Target("a@1", b"3", to_all=True)]
@@ -213,23 +213,23 @@ def test_all_readers_of_a_log_are_told():
 
 def test_a_reader_is_told_of_what_others_ring_until_it_is_gone():
     doorbell = Rung()
-    bells, one, other = LogBells(doorbell), AppendHints(lambda: None), AppendHints(lambda: None)
-    bells.listen("a@1", one)
-    bells.listen("a@1", other)
-    bells.forget("a@1", one)
+    notifier, one, other = AppendNotifier(doorbell), AppendHints(lambda: None), AppendHints(lambda: None)
+    notifier.listen("a@1", one)
+    notifier.listen("a@1", other)
+    notifier.forget("a@1", one)
     ((name, heard),) = doorbell.heard
     for place in (b"7", b"no number", b""):
         heard(place, 0)
     assert name == "a@1"
     assert (one.take(), other.take()) == (set(), {7})
-    bells.forget("a@1", other)
-    bells.forget("a@1", other)  # the doorbell is not asked to forget what it was not asked to tell
+    notifier.forget("a@1", other)
+    notifier.forget("a@1", other)  # the doorbell is not asked to forget what it was not asked to tell
     assert doorbell.heard == []
 
 
 def test_only_what_was_acknowledged_rings(client, log, store):
     told = AppendHints(lambda: None)
-    client._log_bells.listen(log._catalog.entry("events").spec.partition, told)
+    client._append_notifier.listen(log._catalog.entry("events").spec.partition, told)
 
     def fail_append(operation):
         if type(operation) is AppendRecords:
@@ -294,4 +294,4 @@ def test_a_subscription_that_waits_is_woken(live):
             time.sleep(0.01)
         log.append("t", b"x")
         assert found.wait(SOON_S)
-    assert client._log_bells._readers == {}
+    assert client._append_notifier._readers == {}

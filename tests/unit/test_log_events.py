@@ -27,7 +27,7 @@ def sources():
     """Return every module once: two of the folders are links."""
     return sorted(
         {path.resolve() for path in PACKAGE.rglob("*.py")}
-        | {path.resolve() for path in (PACKAGE / "dispatcher").glob("*.py")}
+        | {path.resolve() for path in (PACKAGE / "dispatcher").rglob("*.py")}
     )
 
 

@@ -14,7 +14,7 @@ from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import BadInput, Closed, QueueNotFound, Unavailable
 from cqueue.message import Message
-from cqueue.prefetch import Prefetch
+from cqueue.receiving.prefetch import Prefetch
 from cqueue.store.operations import Mutate
 from tests.faulty_store import FaultyStore
 from tests.unit.ctrl_c import at_each_moment, on_a_thread

@@ -12,8 +12,8 @@ from cqueue.protocol.budget import (
     TARGET_TOMBSTONES,
     TombstoneBudget,
 )
-from cqueue.protocol.fresh import look_back
-from cqueue.protocol.view import ReadMemory, RowMemory
+from cqueue.protocol.row_memory import ReadMemory, RowMemory
+from cqueue.protocol.unclaimed import look_back
 from cqueue.store.operations import CursorRow, WideRow
 
 

@@ -13,13 +13,12 @@ from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.budget import MAX_COUNTED_TOMBSTONES
 from cqueue.protocol.claim import claim
-from cqueue.protocol.draft import FREED_AT_ONCE, MAX_LISTED
-from cqueue.protocol.fresh import READ_AHEAD_AGE_US, READ_BYTES
+from cqueue.protocol.claim_draft import FREED_AT_ONCE, MAX_LISTED
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import READS_AT_ONCE
-from cqueue.protocol.view import (
+from cqueue.protocol.row_memory import (
     BOUNDARY_CURRENT_US,
     HEAD_REMEMBERED_US,
     MAX_UNSEEN_US,
@@ -27,6 +26,7 @@ from cqueue.protocol.view import (
     UNKNOWN_SIZE,
     MessageSizes,
 )
+from cqueue.protocol.unclaimed import READ_AHEAD_AGE_US, READ_BYTES
 from cqueue.store.operations import (
     Head,
     InsertMessages,
@@ -796,14 +796,14 @@ def test_a_search_for_what_is_claimed_ahead_only_notes_where_a_suspect_is():
     before = mutations(table)
     poll.gate = SuspectGate(shut=True)
     assert table.receive(poll) == []
-    assert (poll.knows_suspects, mutations(table)) == (True, before)
+    assert (poll.has_left_suspects, mutations(table)) == (True, before)
     suspect = table.run(poll.claim_suspect(table.spec, 10))
     assert len(suspect.taken) == 1
-    assert not poll.knows_suspects
+    assert not poll.has_left_suspects
     table.pass_time(SECOND_US)
     poll.gate = SuspectGate(shut=True)
     assert table.receive(poll) == []
-    assert poll.knows_suspects, "the other one"
+    assert poll.has_left_suspects, "the other one"
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == [], "while the first is held"
 
 

@@ -5,7 +5,7 @@ import pytest
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.ripe import FREED_AT_ONCE
+from cqueue.protocol.timeouts import FREED_AT_ONCE
 from cqueue.store.operations import Mutate, ReadHead, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from cqueue.catalog import ACTIVE
 from cqueue.errors import NotDone
 from cqueue.protocol import ack, shards
 from cqueue.protocol.hint import Hint
@@ -18,6 +17,7 @@ from cqueue.protocol.poll import (
 )
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import TURNS, Reason
+from cqueue.runtime.catalog import ACTIVE
 from cqueue.store.operations import (
     CreateQueue,
     DeleteMessages,

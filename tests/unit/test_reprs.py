@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.durations import show_duration
+from cqueue.runtime.durations import show_duration
 
 MADE_BY_USERS = {"Middleware"}
 """Base classes whose instances are an application's own."""

@@ -9,9 +9,9 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.clock import ClusterClock
-from cqueue.drive.blocking import BlockingDriver
 from cqueue.errors import BadInput, HeadersTooLarge, SpoolTooOld, Unavailable
+from cqueue.runtime.clock import ClusterClock
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool import Spool
 from cqueue.spool.forward_frame import Frame
 from cqueue.spool.forward_message import topic_of

@@ -20,13 +20,13 @@ from cqueue.errors import (
     RecordRejected,
     Refused,
 )
-from cqueue.log import LogConfig, running
+from cqueue.log import LogConfig, member_threads
 from cqueue.log import member as members
-from cqueue.log.delivery import RetryPolicy, batched
-from cqueue.log.held import OwnedPartitions
-from cqueue.log.pace import MemberOptions
+from cqueue.log.listeners import RetryPolicy, batched
+from cqueue.log.member_options import MemberOptions
+from cqueue.log.owned_partitions import OwnedPartitions
 from cqueue.log.protocol import progress
-from cqueue.log.protocol.definition import Origin
+from cqueue.log.protocol.subscription_definition import Origin
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import (
     BeatMember,
@@ -952,7 +952,7 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
         return step()
 
     monkeypatch.setattr(subscription._loop, "step", refused_at_first)
-    monkeypatch.setattr(running, "LASTING_S", 0.01)
+    monkeypatch.setattr(member_threads, "LASTING_S", 0.01)
     with subscription:
         wait_until(lambda: found)
     told = [record for record in caplog.records if record.message == "subscription_trouble"]

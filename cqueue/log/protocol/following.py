@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from cqueue.errors import NotDone
+from cqueue.log.protocol.early_records import EarlyRecords
 from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import Record, in_order
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.log.protocol.tail import EarlyRecords
 from cqueue.protocol.spec import Proto
 from cqueue.store.operations import Now
 

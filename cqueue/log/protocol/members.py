@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.rendezvous import Names
+from cqueue.runtime.rendezvous import Names
 from cqueue.store.subscriptions import MemberRow, SubscriptionKey
 
 HEARTBEAT_US = 1_500_000

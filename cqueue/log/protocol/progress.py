@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.lock import OUTCOME_PAUSES_S
-from cqueue.protocol.sanity import next_fence
+from cqueue.protocol.plausibility import next_fence
 from cqueue.protocol.spec import Proto
 from cqueue.store import decode
 from cqueue.store.operations import Now, Pause

@@ -1,4 +1,4 @@
-"""Redriving dead letters, where Spark's tasks run: each is sent, and only then deleted (cqueue.letters).
+"""Redriving dead letters, where Spark's tasks run: each is sent, and only then deleted.
 
 A letter is sent under an id derived from its own, so a task that is run again sends nothing twice.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cqueue import letters
+from cqueue.sending import redriving
 from cqueue.spark import session
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SCHEMA = pa.schema(
 class Redriver:
     """Redrives letters by their ids, in a task. Goes to other processes, so it holds values only.
 
-    now_us: when the job began, µs since 1970. period_us: half of gc_grace; see `letters.due_us`.
+    now_us: when the job began, µs since 1970. period_us: half of gc_grace; see `redriving.due_us`.
     """
 
     settings: Settings
@@ -44,8 +44,8 @@ class Redriver:
         errors: Counter[str] = Counter()
         for batch in batches:
             wanted = batch.column(0).to_pylist()
-            for start in range(0, len(wanted), letters.AT_ONCE):
-                chunk = wanted[start : start + letters.AT_ONCE]
+            for start in range(0, len(wanted), redriving.AT_ONCE):
+                chunk = wanted[start : start + redriving.AT_ONCE]
                 outcomes = self.redrive(side, chunk)
                 gone += len(chunk) - len(outcomes)
                 failed = [one.error for one in outcomes if one.error is not None]
@@ -55,9 +55,9 @@ class Redriver:
         rows += [{"sent": 0, "gone": 0, "failed": count, "error": text} for text, count in errors.items()]
         yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
-    def redrive(self, side: SparkSide, wanted: Sequence[str]) -> list[letters.LetterOutcome]:
+    def redrive(self, side: SparkSide, wanted: Sequence[str]) -> list[redriving.LetterOutcome]:
         """Redrive those letters that are still there; return their outcomes."""
-        found = letters.look(side.driver, wanted)
-        return letters.send_back(
+        found = redriving.look(side.driver, wanted)
+        return redriving.send_back(
             side.driver, side.producer(self.queue), found, now_us=self.now_us, period_us=self.period_us
         )

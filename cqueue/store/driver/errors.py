@@ -18,18 +18,18 @@ def _error(module: str, name: str) -> Any:
     return find_or(_names[-1], NeverRaised)
 
 
-ConnectionBusy = _error("connection", "ConnectionBusy")
-ConnectionException = _error("connection", "ConnectionException")
-NoConnectionsAvailable = _error("pool", "NoConnectionsAvailable")
-BadCredentials = _error("protocol", "BadCredentials")
-ConfigurationException = _error("protocol", "ConfigurationException")
-ErrorMessage = _error("protocol", "ErrorMessage")
-InvalidRequestException = _error("protocol", "InvalidRequestException")
-IsBootstrappingErrorMessage = _error("protocol", "IsBootstrappingErrorMessage")
-OverloadedErrorMessage = _error("protocol", "OverloadedErrorMessage")
-PreparedQueryNotFound = _error("protocol", "PreparedQueryNotFound")
-RequestValidationException = _error("protocol", "RequestValidationException")
-SyntaxException = _error("protocol", "SyntaxException")
+ConnectionBusy: Any = _error("connection", "ConnectionBusy")
+ConnectionException: Any = _error("connection", "ConnectionException")
+NoConnectionsAvailable: Any = _error("pool", "NoConnectionsAvailable")
+BadCredentials: Any = _error("protocol", "BadCredentials")
+ConfigurationException: Any = _error("protocol", "ConfigurationException")
+ErrorMessage: Any = _error("protocol", "ErrorMessage")
+InvalidRequestException: Any = _error("protocol", "InvalidRequestException")
+IsBootstrappingErrorMessage: Any = _error("protocol", "IsBootstrappingErrorMessage")
+OverloadedErrorMessage: Any = _error("protocol", "OverloadedErrorMessage")
+PreparedQueryNotFound: Any = _error("protocol", "PreparedQueryNotFound")
+RequestValidationException: Any = _error("protocol", "RequestValidationException")
+SyntaxException: Any = _error("protocol", "SyntaxException")
 
 ERRORS: Final = Part(
     "errors",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import cassandra
 
-from cqueue import logs
+from cqueue.runtime import logs
 
 LOGGER: Final = "cqueue.store"
 

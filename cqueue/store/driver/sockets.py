@@ -37,7 +37,7 @@ _Base: Any = object  # the driver's connection
 _report = cache(report)  # one log line, however many connections there are
 
 
-class LoginRefused(ConnectionException):  # type: ignore[misc, valid-type]
+class LoginRefused(ConnectionException):  # type: ignore[misc]
     """The node does not let the role log in."""
 
 

@@ -1,0 +1,142 @@
+"""Run a subscription member's two threads: one works, the other sends heartbeats."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager
+from threading import Event, Lock, Thread, current_thread
+from typing import Final
+
+from cqueue.errors import LASTING, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.log.member import Member
+from cqueue.log.member_loop import MemberLoop
+
+TROUBLE_S: Final = 0.3
+"""Seconds to wait after a failure that may be over soon: short, as a heartbeat is due every 1.5 s."""
+LASTING_S: Final = 5.0
+"""Seconds to wait after a failure that lasts until an operator mends something."""
+SHORTEST_WAIT_S: Final = 0.02
+"""Seconds between two reads of the subscription at least, so that a wrong time cannot make a thread spin."""
+
+_log = logging.getLogger("cqueue.log")
+
+
+class MemberThreads:
+    """Runs a member once.
+
+    wake: ends a pause between two steps. listening: a context that is entered while the member runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        member: Member,
+        loop: MemberLoop,
+        wake: Event,
+        *,
+        listening: AbstractContextManager[None],
+    ) -> None:
+        self.thread: Thread | None = None
+        self._name = name
+        self._member = member
+        self._loop = loop
+        self._wake = wake
+        self._listening = listening
+        self._stop = Event()
+        self._mutex = Lock()
+        self._began = False
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Run on this thread until `stop`; raise the error that ended the member earlier."""
+        self._begin()
+        self._run()
+        if self._failure is not None:
+            raise self._failure
+
+    def start(self) -> None:
+        """Run on a thread of its own."""
+        self._begin()
+        self.thread = Thread(target=self._run, name=f"cqueue-{self._name}", daemon=True)
+        self.thread.start()
+
+    def stop(self, timeout_s: float | None) -> bool:
+        """Ask the member to end; return whether it ended within `timeout_s`.
+
+        Raises:
+            BaseException: the error that ended the member's thread.
+        """
+        self._stop.set()
+        self._wake.set()
+        if self.thread is None or self.thread is current_thread():
+            return self.thread is None
+        self.thread.join(timeout_s)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return not self.thread.is_alive()
+
+    def _begin(self) -> None:
+        with self._mutex:
+            if self._began or self._stop.is_set():
+                raise Closed(f"subscription {self._name!r} has been run already; subscribe again")
+            self._began = True
+
+    def _run(self) -> None:
+        living = Thread(target=self._send_heartbeats, name=f"cqueue-{self._name}-member", daemon=True)
+        living.start()
+        try:
+            with self._listening:
+                self._run_loop()
+        except BaseException as exc:  # noqa: BLE001 - raised again by run, or by stop
+            self._failure = exc
+        finally:
+            self._stop.set()
+            living.join()
+            self.leave()
+
+    def _run_loop(self) -> None:
+        logged = ""
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                wait_s, trouble = self._loop.step(), ""
+            except (Closed, SchemaMismatch):
+                raise
+            except (NotDone, OutcomeUnknown) as exc:
+                wait_s, trouble = _pause_s(exc), str(exc)
+                if trouble != logged:
+                    level = logging.ERROR if isinstance(exc, LASTING) else logging.INFO
+                    _log.log(
+                        level, "subscription_trouble", extra={"subscription": self._name, "error": trouble}
+                    )
+            logged = trouble
+            if wait_s > 0 and not self._stop.is_set():
+                self._wake.wait(wait_s)
+
+    def _send_heartbeats(self) -> None:
+        """Send heartbeats and read the subscription until the member stops."""
+        while not self._stop.is_set():
+            try:
+                wait_s = self._member.beat_and_read()
+            except (NotDone, OutcomeUnknown) as exc:
+                wait_s = _pause_s(exc)
+            except Exception as exc:  # noqa: BLE001 - a member must not work on without heartbeats
+                self._failure = exc
+                self._stop.set()
+                return
+            finally:
+                self._wake.set()
+            self._stop.wait(max(SHORTEST_WAIT_S, wait_s))
+
+    def leave(self) -> None:
+        """Release all partitions, and remove the member."""
+        try:
+            self._loop.release_all()
+            self._member.leave()
+        except CqueueError as exc:
+            _log.info("subscription_left_late", extra={"subscription": self._name, "error": str(exc)})
+
+
+def _pause_s(error: CqueueError) -> float:
+    return LASTING_S if isinstance(error, LASTING) else TROUBLE_S

@@ -1,0 +1,332 @@
+"""Build the one mutation of a claim from what was read: pure bookkeeping, no operations.
+
+Three rules are kept here, and each has a test that fails without it. A claim takes no id that a slot lists.
+It overwrites each slot on the condition of the slot's revision. An id leaves a slot only if its row is dead,
+or if the same mutation lists the id elsewhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from cqueue import ids
+from cqueue.protocol import plausibility, policy
+from cqueue.protocol.disposition import Disposition, disposition
+from cqueue.protocol.lease import Lease, SuspectGate, Taken
+from cqueue.protocol.lock import tally_share
+from cqueue.protocol.plausibility import is_lost, restarted
+from cqueue.protocol.row_memory import ReadAhead, RowMemory
+from cqueue.protocol.spec import QueueSpec
+from cqueue.protocol.work import Reason
+from cqueue.store.operations import (
+    CursorRow,
+    Head,
+    LockRow,
+    LockState,
+    MessageRow,
+    Mutate,
+    SlotChange,
+    SlotRow,
+    SlotState,
+    tallies,
+    wrapped,
+)
+
+STAY_MS = 250
+"""ms for which a lock is kept between two claims. A consumer that comes back usually does so within 100 ms;
+one that died keeps the others waiting no longer than this."""
+FREED_AT_ONCE = 3
+"""Finished slots that a claim with messages frees, besides those it uses again: each row slows the claim."""
+MAX_CLAIM_BYTES = 16 << 20
+"""Bytes of bodies that one claim takes, so that they fit into memory; a single larger message still fits."""
+MAX_LISTED = 1000
+"""Messages that one slot lists at most: taking over an expired slot reads all their rows by id."""
+
+MAX_NEW_SLOTS = 4
+"""New slots that a claim usually makes at most. Holders number theirs above these, to avoid clashes."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """The result of a claim: messages to deliver (`taken`), to bury (`dead`), and those past their ttl."""
+
+    taken: list[Taken] = field(default_factory=list)
+    dead: list[Taken] = field(default_factory=list)
+    expired: list[Taken] = field(default_factory=list)
+    more: bool = False  # the wide row has more to take
+    contended: bool = False  # another consumer holds the wide row at the moment
+    reason: Reason | None = None  # why the wide row was on the work list
+
+
+@dataclass(slots=True)
+class Grant:
+    """Messages that one slot will list for this consumer, once the mutation is known to be applied."""
+
+    slot: SlotRow
+    rows: Sequence[MessageRow]
+    suspect: bool
+
+
+class HeadDraft:
+    """A wide row's head as it was read, and the changes that the mutation makes."""
+
+    def __init__(self, head: Head, memory: RowMemory, owner: bytes, now_us: int) -> None:
+        self.owner = owner
+        self.now_us = now_us
+        self.cursors = dict(head.cursors)
+        self.moved: dict[int, CursorRow] = {}
+        self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
+        self.changes: dict[tuple[int, int], SlotChange] = {}
+        self.finished = self._finished(memory.finished)
+        self.listed: dict[int, set[int]] = {}
+        self.skip_listed(head)
+        for at in () if memory.open else head.cursors.values():
+            if is_lost(at, now_us):
+                self._place(restarted(at, now_us))
+
+    def _finished(self, leases: Iterable[Lease]) -> dict[tuple[int, int], Lease]:
+        """Return this consumer's slots with only acked messages, unless another client has changed them."""
+        return {
+            key: lease
+            for lease in leases
+            if lease.is_slot(self.slots.get(key := (lease.slot.priority, lease.slot.number)))
+        }
+
+    def left_with(self, lock: LockRow) -> Head:
+        """Return the head as the mutation leaves it, with a lock's tally that makes the sum 0.
+
+        Holders that change slots meanwhile do not change the sum of the slots' tallies.
+        """
+        cursors, slots = {**self.cursors, **self.moved}, policy.slots_after(self.slots, self.changes)
+        tally = wrapped(-tallies(cursors.values(), slots.values()))
+        return Head(lock._replace(tally=tally), cursors, tuple(slots.values()))
+
+    # ── what slots list ──
+
+    def skip_listed(self, head: Head) -> None:
+        """Exclude from this claim all ids that a slot lists, expired or not."""
+        for slot in head.slots:
+            if policy.is_skipped(slot, self.now_us // 1000):
+                self.listed.setdefault(slot.priority, set()).update(slot.ids)
+
+    def unlisted(self, priority: int, ids_: Iterable[int]) -> list[int]:
+        """Return the ids that no slot lists."""
+        listed = self.listed.get(priority, ())
+        return [id_ for id_ in ids_ if id_ not in listed]
+
+    def without_listed(self, ahead: ReadAhead) -> ReadAhead:
+        """Return the messages read ahead without those that a slot lists."""
+        listed = self.listed.get(ahead.priority, set())
+        return ahead._replace(rows=policy.unlisted(ahead.rows, listed)) if listed else ahead
+
+    def in_use(self) -> list[SlotRow]:
+        """Return the slots that list messages, without this consumer's finished ones."""
+        return [slot for key, slot in self.slots.items() if slot.in_use and key not in self.finished]
+
+    # ── slots ──
+
+    def list_in(self, slot: SlotRow) -> SlotRow:
+        """Add the write of a slot that lists messages; return the slot as it will be stored."""
+        self.listed.setdefault(slot.priority, set()).update(slot.ids)
+        return self._overwrite(slot)
+
+    def keep(self, slot: SlotRow, ids_: Sequence[int]) -> None:
+        """Reduce a slot to `ids_`; free the slot if none are left."""
+        rest = policy.still_listed(ids_)
+        self._overwrite(slot._replace(ids=rest) if rest else freed(slot))
+
+    def free_finished(self, most: int | None) -> None:
+        """Free up to `most` of this consumer's finished slots; None frees all."""
+        for key in list(self.finished)[:most]:
+            self._overwrite(freed(self.slots[key]))
+
+    def _overwrite(self, row: SlotRow) -> SlotRow:
+        key = (row.priority, row.number)
+        stored = self.slots.get(key)
+        expect = stored.rev if stored else None
+        tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
+        row = row._replace(rev=plausibility.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
+        self.changes[key] = SlotChange(expect, row)
+        self.finished.pop(key, None)
+        return row
+
+    def free_number(self, priority: int) -> int:
+        """Return the number of a slot to overwrite: a finished one of this consumer, a free or a new one."""
+        numbers = {key[1] for key in (*self.slots, *self.changes) if key[0] == priority}
+        for number in sorted(numbers):
+            key = (priority, number)
+            slot = self.slots.get(key)
+            idle = key in self.finished or (slot is not None and slot.state is SlotState.FREE)
+            if idle and key not in self.changes:
+                return number
+        return next(number for number in range(len(numbers) + 1) if number not in numbers)
+
+    # ── cursors ──
+
+    def cursor(self, priority: int) -> CursorRow:
+        """Return the cursor row of a priority, as the mutation leaves it."""
+        return self.moved.get(priority) or self.cursors.get(priority) or CursorRow(priority, 0, 0)
+
+    def move(self, priority: int, cursor: int, boundary: int) -> None:
+        """Move cursor and boundary forward, never back."""
+        old = self.cursor(priority)
+        cursor = policy.cursor_at(cursor, boundary)
+        new = old._replace(cursor=max(cursor, old.cursor), boundary=max(boundary, old.boundary))
+        if new != old:
+            self._place(new)
+
+    def _place(self, at: CursorRow) -> None:
+        stored = self.cursors.get(at.priority)
+        tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
+        self.moved[at.priority] = at._replace(tally=tally)
+
+
+@dataclass(slots=True)
+class Learned:
+    """What a claim's reads have shown, to be remembered for later claims."""
+
+    next: ReadAhead | None = None  # where the next claim's slice begins, with messages already read of it
+    floors: dict[int, int] = field(default_factory=dict)  # of an open wide row, by priority
+    took: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    """(priority, old boundary, ids passed above that boundary) of each slice."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A claim on one wide row while it is put together: what it may take, and what it has taken."""
+
+    spec: QueueSpec
+    memory: RowMemory
+    now_us: int
+    head: HeadDraft
+    want: int
+    stay: bool
+    grants: list[Grant] = field(default_factory=list)
+    learned: Learned = field(default_factory=Learned)
+    more: bool = False
+    reserved: bool = False  # the gate lets this claim take a suspect
+    retire: bool = False  # the mutation drops the wide row
+
+    @property
+    def left(self) -> int:
+        """Return how many more messages the claim takes: none beside a suspect, which comes alone."""
+        if any(grant.suspect for grant in self.grants):
+            return 0
+        return self.want - sum([len(grant.rows) for grant in self.grants])
+
+    @property
+    def listable(self) -> int:
+        """Return how many more messages the claim takes over from slots, `MAX_LISTED` in all."""
+        return min(self.left, MAX_LISTED - (self.want - self.left))
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to write: no message taken, no slot changed, no cursor moved."""
+        head = self.head
+        return not (self.grants or head.changes or head.finished or head.moved or self.retire)
+
+    def grant(
+        self,
+        priority: int,
+        rows: Sequence[MessageRow],
+        attempt: int,
+        *,
+        within: SlotRow | None = None,
+        died_at_ms: int | None = None,
+        suspect: bool = False,
+    ) -> None:
+        """List messages in place of the slot `count_within`, else in one or more free slots."""
+        for some in [rows] if within else _portions(rows):
+            slot = SlotRow(
+                priority=priority,
+                number=within.number if within else self.head.free_number(priority),
+                state=SlotState.CLAIMED,
+                ids=tuple([row.id for row in some]),
+                due_ms=self.now_us // 1000 + self.spec.visibility_ms,
+                attempt=attempt,
+                owner=self.head.owner,
+                rev=0,  # `HeadDraft` sets it
+                died_at_ms=died_at_ms,
+            )
+            self.grants.append(Grant(self.head.list_in(slot), some, suspect))
+
+    @property
+    def renews(self) -> bool:
+        """Return whether the lock is kept, because there is more to take."""
+        return self.stay and self.more and bool(self.grants) and not self.retire
+
+    def mutation(self) -> Mutate:
+        """Return the claim's mutation: one conditional batch of slots, cursors and the lock."""
+        head, remembered = self.head, self.memory.remembered
+        head.free_finished(FREED_AT_ONCE if self.grants else None)
+        until_ms = self.now_us // 1000 + min(self.spec.lease_ms, STAY_MS) if self.renews else 0
+        state = LockState.RETIRED if self.retire else LockState.LOCKED if until_ms else LockState.FREE
+        lock = LockRow(state, head.owner, until_ms, plausibility.next_fence(remembered.fence, self.now_us))
+        if self.retire:  # nothing else is left
+            return Mutate(self.memory.wide_row, lock=lock, expect_fence=remembered.fence, retire=True)
+        return Mutate(
+            self.memory.wide_row,
+            lock=head.left_with(lock).lock,
+            expect_fence=remembered.fence,
+            cursors=tuple(head.moved.values()),
+            slots=tuple(head.changes.values()),
+        )
+
+    def claim(self, gate: SuspectGate, fence: int) -> Claim:
+        """Return the claim's result, after the mutation was applied."""
+        claim = Claim(more=self.more and bool(self.grants))
+        lists = {
+            Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
+        }  # fmt: skip
+        for grant in self.grants:
+            lease = Lease(self.memory.wide_row, grant.slot, fence, gate if grant.suspect else None)
+            if grant.suspect:
+                gate.hold(lease)
+            dying = grant.slot.died_at_ms is not None
+            if not dying and {row.expires for row in grant.rows} <= {None}:
+                claim.taken += [Taken(row, lease) for row in grant.rows]
+                continue
+            for row in grant.rows:
+                expired = row.expires is not None and row.expires <= self.now_us // 1000
+                goes = disposition(self.spec, expired=expired, dying=dying)
+                lists[goes].append(Taken(row, lease))
+        return claim
+
+
+def _portions(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
+    """Split messages into parts that one slot may list; messages of one pack stay together."""
+    start = 0
+    while (end := start + MAX_LISTED) < len(rows):
+        while end > start + 1 and ids.share_row(rows[end - 1].id, rows[end].id):
+            end -= 1
+        yield rows[start:end]
+        start = end
+    yield rows[start:]
+
+
+def freed(slot: SlotRow) -> SlotRow:
+    """Return the slot as free: with an empty list and a state, never null, which would be a tombstone."""
+    return slot._replace(state=SlotState.FREE, ids=(), due_ms=0, attempt=0, died_at_ms=None)
+
+
+def listed_above(slots: Iterable[SlotRow], at: CursorRow) -> set[int]:
+    """Return the ids above a priority's boundary that slots list: strays that a pass has found."""
+    return {
+        id_
+        for slot in slots
+        if slot.priority == at.priority and slot.state is not SlotState.FREE
+        if slot.ids and max(slot.ids) > at.boundary
+        for id_ in slot.ids
+        if id_ > at.boundary
+    }
+
+
+def within_bytes(rows: Sequence[MessageRow], budget: int = MAX_CLAIM_BYTES) -> int:
+    """Return how many of `rows`, at least one, have bodies of `budget` bytes in all."""
+    sizes = [row.size if row.size is not None else len(row.body or b"") for row in rows]
+    if sum(sizes) <= budget:
+        return len(rows)
+    return max(1, bisect_right(list(accumulate(sizes)), budget))

@@ -1,0 +1,96 @@
+"""Turn the result of one claim into messages to deliver: load large bodies, bury or drop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.protocol import bodies
+from cqueue.protocol.claim_draft import Claim
+from cqueue.protocol.disposition import BODY_LOST, Disposition, disposition, spent
+from cqueue.protocol.lease import Taken
+from cqueue.protocol.spec import QueueSpec
+from cqueue.received import ReceivedMessage
+from cqueue.receiving.settler import Settler
+from cqueue.runtime.driver import BlockingDriver
+
+
+class ClaimedBatch:
+    """The messages of one claim, on their way to the consumer."""
+
+    def __init__(self, claimed: Claim, spec: QueueSpec, driver: BlockingDriver, settler: Settler) -> None:
+        self._claimed = claimed
+        self._spec = spec
+        self._driver = driver
+        self._settler = settler
+
+    def accept(self) -> list[ReceivedMessage]:
+        """Return the messages to deliver, with their bodies. Delete expired ones, and bury spent ones."""
+        claimed, settler = self._claimed, self._settler
+        settler.hold([*claimed.taken, *claimed.dead, *claimed.expired])
+        settler.drop(claimed.expired)
+        self._bury_spent(claimed.dead)
+        if None not in [taken.row.body for taken in claimed.taken]:
+            return [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in claimed.taken]
+        try:
+            return self._with_bodies(claimed.taken)
+        except (NotDone, OutcomeUnknown):
+            settler.release({taken.lease for taken in claimed.taken})
+            raise
+
+    def _bury_spent(self, dead: Sequence[Taken]) -> None:
+        """Bury messages that have no attempt left.
+
+        After one failure, messages of the same kind (small, or with a separate body) are not tried: they
+        would fail as well, for lack of a replica say, and the messages claimed beside them would wait each
+        time.
+        """
+        failed: set[bool] = set()
+        for taken in dead:
+            is_large = taken.row.size is not None
+            if is_large in failed:
+                continue
+            if not self._settler.bury(taken, self._spec, spent(taken.lease.attempt)):
+                failed.add(is_large)
+
+    def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
+        """Return messages with their bodies, without those that were acked meanwhile."""
+        found: dict[int, bytes] = {}
+        # All messages of a claim stand in one wide row.
+        for read in bodies.reads((one.lease.wide_row, one.row) for one in taken):
+            found = self._driver.ask(read)
+        messages: list[ReceivedMessage] = []
+        missing: list[Taken] = []
+        for one in taken:
+            body = found.get(one.row.id) if one.row.body is None else one.row.body
+            if body is None:
+                missing.append(one)
+            else:
+                messages.append(ReceivedMessage(self._settler, one, body))
+        return messages + (self._found(missing) if missing else [])
+
+    def _found(self, missing: Sequence[Taken]) -> list[ReceivedMessage]:
+        """Ask all replicas for bodies that a quorum does not have. Bury messages whose body is lost.
+
+        A dead letter cannot be buried again, so it is received without its body. While a replica does not
+        answer, the messages are snoozed: no consumer has seen them, so no attempt is used.
+        """
+        spec, settler = self._spec, self._settler
+        try:
+            everywhere = self._driver.run(bodies.look_everywhere(missing))
+        except (NotDone, OutcomeUnknown):
+            settler.snooze_unread(missing, spec.visibility_ms)
+            return []
+        found: list[ReceivedMessage] = []
+        for one in missing:
+            if one.row.id not in everywhere:
+                continue  # acked meanwhile
+            body = everywhere[one.row.id]
+            bare = Taken(bodies.without_body(one.row), one.lease)
+            if body is not None:
+                found.append(ReceivedMessage(settler, one, body))
+            elif disposition(spec, body_lost=True) is Disposition.BURY:
+                settler.bury(bare, spec, BODY_LOST)
+            else:
+                found.append(ReceivedMessage(settler, bare, b""))
+        return found

@@ -1,0 +1,223 @@
+"""The leases that one consumer holds, and the calls that settle them: ack, nack, snooze, extend, dead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from threading import Lock
+from typing import TypeVar
+
+from cqueue.config import to_ms
+from cqueue.errors import AckUnknown, BadInput, CqueueError, LeaseLost, NotDone, OutcomeUnknown
+from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_duration, delay_us
+from cqueue.protocol import ack as acks
+from cqueue.protocol.dead import bury, why_dead
+from cqueue.protocol.disposition import Disposition, disposition
+from cqueue.protocol.lease import Lease, Taken
+from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
+from cqueue.received import Messages, listed
+from cqueue.runtime.batcher import Calls
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.driver import BlockingDriver
+
+T = TypeVar("T")
+
+LOCKS = 16
+"""Locks that changes of leases are spread over: enough for a few dozen threads that settle at once."""
+MAX_LEASES = 10_000
+"""Leases at which finished and lost ones are forgotten, so that memory stays bounded."""
+
+
+class Settler:
+    """Settles the messages of one consumer, and keeps its leases. Thread-safe.
+
+    finished: leases whose messages are all acked, so that the next claim can free their slots.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        catalog: Catalog,
+        driver: BlockingDriver,
+        *,
+        executor: Calls,
+    ) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._driver = driver
+        self._executor = executor
+        self._locks = [Lock() for _ in range(LOCKS)]
+        self._leases: set[Lease] = set()
+        self.finished: deque[Lease] = deque()
+        self._shared = acks.Shared()
+
+    # ── leases ──
+
+    def hold(self, taken: Iterable[Taken]) -> None:
+        """Remember the leases of the messages of a claim."""
+        if len(self._leases) > MAX_LEASES:
+            self._leases = {lease for lease in list(self._leases) if lease.is_held}
+        self._leases.update({one.lease for one in taken})
+
+    def give_back_all(self, now_ms: int) -> None:
+        """Nack all unsettled messages. If that fails, their timeout gives them back."""
+        for lease in list(self._leases):
+            if lease.is_held and lease.due_ms > now_ms:
+                with suppress(CqueueError), self._lock_of(lease):
+                    self._driver.run(acks.nack(lease, lease.outstanding, 0, self._shared))
+
+    def _settled(self, lease: Lease) -> None:
+        """Mark a lease whose messages are all settled, so that its slot can be freed."""
+        self._leases.discard(lease)
+        self.finished.append(lease)
+
+    def _lock_of(self, lease: Lease) -> Lock:
+        """Return the lock of a lease. Changes of a lease must not overlap: each needs the revision of the
+        last.
+        """
+        return self._locks[hash(lease) % LOCKS]
+
+    # ── messages that are not delivered ──
+
+    def drop(self, expired: Sequence[Taken]) -> None:
+        """Delete messages whose ttl is over. If that fails, the next claim of them does it."""
+        if not expired:
+            return
+        with suppress(NotDone, OutcomeUnknown):
+            for lease in self._driver.run(acks.ack(expired)):
+                self._settled(lease)
+
+    def release(self, leases: Iterable[Lease]) -> None:
+        """Give back messages that were not delivered, without using an attempt. Else their timeout does
+        so.
+        """
+        for lease in leases:
+            with suppress(NotDone, OutcomeUnknown, LeaseLost), self._lock_of(lease):
+                self._driver.run(acks.release(lease))
+
+    def snooze_unread(self, unseen: Sequence[Taken], delay_ms: int) -> None:
+        """Snooze messages that cannot be read now, without using an attempt. Else their timeout does so."""
+        with suppress(NotDone, OutcomeUnknown, LeaseLost):
+            self._give_back(unseen, delay_ms, count=False)
+
+    def bury(self, taken: Taken, spec: QueueSpec, reason: str) -> bool:
+        """Bury a message that cannot be delivered. Return False if Cassandra failed; the next claim then
+        buries it.
+
+        An error must not keep the messages claimed beside it from being delivered, so none is raised.
+        """
+        try:
+            self._bury(taken, spec, reason)
+        except CqueueError as exc:
+            return not isinstance(exc, NotDone | OutcomeUnknown)
+        return True
+
+    def _bury(
+        self, taken: Taken, spec: QueueSpec, reason: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
+        id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
+        why = why_dead(reason, spec.name, taken.lease.attempt, id_)
+        if headers:
+            why |= fitting({**(taken.row.headers or {}), **why}, headers)
+        for lease in self._driver.run(bury(spec, dead, taken, why)):
+            self._settled(lease)
+
+    # ── calls of the holder ──
+
+    def ack(self, messages: Messages) -> None:
+        """See `Consumer.ack`."""
+        some = listed(messages)
+        if not some:
+            return
+        try:
+            emptied = self._driver.run(acks.ack([message._taken for message in some]))  # noqa: SLF001
+        except OutcomeUnknown as exc:
+            raise AckUnknown(f"it is not known whether {len(some)} ack(s) are stored: {exc}") from exc
+        if emptied:
+            owners = {message._taken.lease: message._settler for message in some}  # noqa: SLF001
+            for lease in emptied:
+                owners[lease]._settled(lease)  # noqa: SLF001 - the same class
+
+    def ack_async(self, messages: Messages) -> Future[None]:
+        """See `Consumer.ack_async`."""
+        return self._executor.submit(partial(self.ack, list(listed(messages))))
+
+    def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
+        """See `Consumer.nack`."""
+        self._give_back(_taken(messages), -(-delay_us(delay) // 1000), count=True)
+
+    def snooze(self, messages: Messages, delay: timedelta) -> None:
+        """See `Consumer.snooze`."""
+        self._give_back(_taken(messages), -(-delay_us(delay) // 1000), count=False)
+
+    def _give_back(self, taken: Sequence[Taken], delay_ms: int, *, count: bool) -> None:
+        by_lease: dict[Lease, list[int]] = {}
+        for one in taken:
+            by_lease.setdefault(one.lease, []).append(one.row.id)
+
+        def give_back(lease: Lease) -> None:
+            with self._lock_of(lease):
+                self._driver.run(acks.nack(lease, by_lease[lease], delay_ms, self._shared, count=count))
+                if not lease.is_held:
+                    self._leases.discard(lease)
+
+        _call_for_each(by_lease, give_back)
+
+    def extend(self, messages: Messages, duration: timedelta) -> None:
+        """See `Consumer.extend`."""
+        check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
+
+        def extend(lease: Lease) -> None:
+            with self._lock_of(lease):
+                self._driver.run(acks.extend(lease, to_ms(duration)))
+
+        _call_for_each({one.lease for one in _taken(messages)}, extend)
+
+    def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        """See `Consumer.dead`."""
+        spec = self._catalog.entry(self.name).spec
+        if disposition(spec, refused=True) is not Disposition.BURY:
+            raise BadInput(f"{self.name!r} is a dead-letter queue itself; ack the message instead")
+        if not isinstance(reason, str):
+            raise BadInput(f"reason is {reason!r}; it takes text")
+
+        def bury_one(taken: Taken) -> None:
+            with self._lock_of(taken.lease):
+                self._bury(taken, spec, reason, headers)
+
+        _call_for_each(_taken(messages), bury_one)
+
+
+def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Return as much of `more` as fits beside `own` into the limits of headers. Long texts keep their end."""
+    left = MAX_HEADERS_BYTES - sum(len(name.encode()) + len(text.encode()) for name, text in own.items())
+    fits: dict[str, str] = {}
+    for name, text in list(more.items())[: max(0, MAX_HEADERS - len(own))]:
+        left -= len(name.encode())
+        if left <= 0:
+            break
+        encoded = text.encode(errors="replace")[-left:]
+        fits[name] = encoded.decode(errors="ignore")
+        left -= len(encoded)
+    return fits
+
+
+def _taken(messages: Messages) -> list[Taken]:
+    return [message._taken for message in listed(messages)]  # noqa: SLF001
+
+
+def _call_for_each(items: Iterable[T], call: Callable[[T], None]) -> None:
+    """Call for each item, even after an error. Then raise the first error, if any."""
+    failure: CqueueError | None = None
+    for item in items:
+        try:
+            call(item)
+        except CqueueError as exc:
+            failure = failure or exc
+    if failure is not None:
+        raise failure

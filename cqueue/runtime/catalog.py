@@ -1,0 +1,426 @@
+"""Cache which queues exist and how they are configured, with one small read a second.
+
+Every change of a configuration raises the deployment's change counter. While the counter stands still, no
+configuration is read again. A call starts the read of the counter and does not wait for it, so an idle client
+costs nothing. A client that has been idle reads the counter first. Changes are conditional mutations: of two
+that collide, one fails and is made again on top of the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from threading import Lock, RLock, Thread
+from typing import Any, NamedTuple
+
+from cqueue.config import QueueConfig
+from cqueue.errors import (
+    BadInput,
+    ConfigError,
+    DamagedRow,
+    NotDone,
+    OutcomeUnknown,
+    QueueExists,
+    QueueNotFound,
+    SchemaMismatch,
+    WrongDataCentre,
+)
+from cqueue.message import check_queue_name
+from cqueue.protocol import inspection, shards
+from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.home import check_same_home
+from cqueue.store import decode
+from cqueue.store.control import ListSchedules, RemoveSchedule
+from cqueue.store.operations import (
+    FORMAT,
+    BumpDeployment,
+    ChangeQueue,
+    CreateQueue,
+    DeploymentRow,
+    ListQueues,
+    Now,
+    QueueRow,
+    RandomBits,
+    ReadDeployment,
+    ReadQueue,
+    RemoveQueue,
+)
+from cqueue.store.quarantine import Damage
+
+ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
+REFRESH_AFTER_S = 0.9
+"""Seconds after which a call starts another read of the deployment row in the background. A bit less than
+1 s, so that a client that makes one call a second refreshes at each of them."""
+REFRESH_DELAY_S = 0.1
+"""Seconds that a background read waits first, so that it does not slow down the call that started it."""
+MAX_AGE_S = 2.0
+"""Seconds after which a call reads the deployment row before anything else. The promised bound: all clients
+follow a change of a queue, and a move of the home, within this time."""
+FAILURE_PAUSE_S = 3.0
+"""Seconds added to the pause after a read that failed; without it, every call would wait for another one."""
+POLL_LIMIT_S = 1.0
+"""Seconds that a read of the deployment row may take; a call that knows a configuration then goes on with
+it."""
+TRIES = 20
+"""How often a conditional change is made anew after it collided with another one, before `NotDone`."""
+
+DEAD_CONFIG = QueueConfig(shards=1, time_shard=QueueConfig().time_shard * 120, max_attempts=0, max_shards=16)
+"""Configuration of dead-letter queues. Their time shards are 120 times as wide as usual (an hour), because
+few messages come; `max_attempts=0`, because a dead letter must not be buried again."""
+
+
+class QueueEntry(NamedTuple):
+    """A queue's row, its parsed configuration, and its spec for the protocol."""
+
+    row: QueueRow
+    config: QueueConfig
+    spec: QueueSpec
+
+
+class Catalog:
+    """All queues of a keyspace. Thread-safe.
+
+    local_dc: the data centre that the client works in. If the keyspace's home is another one, or was moved
+        since the catalog was made, the driver refuses every operation.
+    """
+
+    def __init__(self, driver: BlockingDriver, local_dc: str | None = None) -> None:
+        self._driver = driver
+        self._local_dc = local_dc
+        self._first: DeploymentRow | None = None  # the deployment row as first read: shows a moved home
+        self._refusal: str | None = None
+        self._mutex = Lock()
+        self._entries: dict[str, QueueEntry] = {}
+        self._deployment: DeploymentRow | None = None
+        self._polled_s = float("-inf")  # when the last successful poll began
+        self._polling = RLock()  # held by the thread that polls; others wait for it
+        self._is_polling = False
+        self._background = Lock()  # held while a background thread polls
+        self._generation = 0  # counts changes: a read that began before a change must not enter `_entries`
+        driver.watch(self._watch)
+
+    def entry(self, name: str) -> QueueEntry:
+        """Return the queue's configuration, at most two seconds old.
+
+        Raises:
+            QueueNotFound: there is none of that name.
+            DamagedRow: its row cannot be read.
+            NotDone: it is not known yet, and cannot be read.
+            WrongDataCentre: the home was moved.
+        """
+        self.refresh()
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._read(name)
+        return entry
+
+    def deployment(self) -> DeploymentRow:
+        """Return the deployment row: what all clients of the keyspace agree on.
+
+        Raises:
+            SchemaMismatch: the schema has not been applied.
+        """
+        if self._deployment is None:
+            self._deployment = self._driver.ask(ReadDeployment())
+        if self._deployment is None:
+            raise SchemaMismatch("the deployment row is missing; run `cqueue schema apply`")
+        if self._deployment.format > FORMAT:
+            raise SchemaMismatch(
+                f"the deployment has format {self._deployment.format}, this code knows {FORMAT}: "
+                "upgrade cqueue"
+            )
+        return self._deployment
+
+    def refresh(self) -> None:
+        """Refresh the deployment row if that is due. The driver calls this before each run.
+
+        Raises:
+            WrongDataCentre: the home was moved.
+        """
+        if self._refusal is None:
+            age_s = time.monotonic() - self._polled_s
+            if age_s >= MAX_AGE_S:
+                self._poll_if_older(MAX_AGE_S)
+            elif age_s >= REFRESH_AFTER_S and self._background.acquire(blocking=False):
+                self._start_background_poll()
+        if self._refusal is not None:
+            raise WrongDataCentre(self._refusal)
+
+    def _start_background_poll(self) -> None:
+        try:
+            Thread(target=self._poll_in_background, name="cqueue-catalog", daemon=True).start()
+        except RuntimeError:  # too many threads, or Python is about to exit: a later call polls
+            self._background.release()
+
+    def _poll_in_background(self) -> None:
+        """Poll in the background. Errors are dropped: a call that has to poll itself meets them again."""
+        try:
+            with suppress(Exception):
+                time.sleep(REFRESH_DELAY_S)
+                self._poll_if_older(REFRESH_AFTER_S)
+        finally:
+            self._background.release()
+
+    def _poll_if_older(self, age_s: float) -> None:
+        """Poll, unless another thread just has. The poll is itself a run, and needs no other one."""
+        with self._polling:
+            if not self._is_polling and time.monotonic() - self._polled_s >= age_s:
+                self._is_polling = True
+                try:
+                    self._poll()
+                finally:
+                    self._is_polling = False
+
+    def _watch(self) -> None:
+        """Before a run. A deployment row that is damaged keeps nobody from acking."""
+        with suppress(SchemaMismatch):
+            self.refresh()
+
+    def _poll(self) -> None:
+        """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
+        began_s = time.monotonic()
+        try:
+            with self._driver.limited(POLL_LIMIT_S):
+                stored = self._driver.ask(ReadDeployment())
+        except SchemaMismatch:
+            self._polled_s = float("-inf")  # the next caller reads the row again, and gets this error too
+            raise
+        except NotDone:
+            self._polled_s = time.monotonic() + FAILURE_PAUSE_S
+            return
+        with self._mutex:
+            if stored is not None:
+                self._check_home(stored)
+            if stored != self._deployment:
+                self._deployment = stored
+                self._forget()
+        self._polled_s = began_s
+
+    def _check_home(self, stored: DeploymentRow) -> None:
+        self._first = self._first or stored
+        try:
+            check_same_home(self._first, stored, self._local_dc)
+        except WrongDataCentre as exc:
+            self._refusal = str(exc)
+
+    def _forget(self) -> None:
+        self._entries.clear()
+        self._generation += 1
+
+    def _read(self, name: str) -> QueueEntry:
+        is_dead = isinstance(name, str) and name.endswith(DEAD_SUFFIX)
+        check_queue_name(name.removesuffix(DEAD_SUFFIX) if is_dead else name)
+        generation = self._generation
+        row = self._driver.ask(ReadQueue(name))
+        if row is None or row.state == DELETING:
+            raise QueueNotFound(
+                f"there is no queue {name!r}; create it with create_queue or `cqueue queue create`"
+            )
+        entry = self._entry_of(row)
+        with self._mutex:
+            if generation == self._generation:
+                self._entries[name] = entry
+        return entry
+
+    def _entry_of(self, row: QueueRow) -> QueueEntry:
+        config = self._config_of(row)
+        for name in ("oldest_epoch", "oldest_open_epoch"):
+            at_us = shards.epoch_start_ms(getattr(row, name)) * 1000
+            place = _place(row, name)
+            decode.not_ahead(place, at_us, self._driver.clock.now_us(), self._driver.report)
+        return QueueEntry(row, config, spec_of(row, config, self.deployment()))
+
+    def _config_of(self, row: QueueRow) -> QueueConfig:
+        report = self._driver.report
+        return decode.parsed(_place(row, "config"), lambda: QueueConfig.from_json(row.config), report)
+
+    def all(self) -> list[QueueEntry]:
+        """Return all queues in order of name, without those that are being deleted or cannot be read."""
+        rows = self._driver.ask(ListQueues())
+        return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
+
+    def _readable(self, rows: Iterable[QueueRow]) -> Iterator[QueueEntry]:
+        for row in rows:
+            with suppress(DamagedRow):
+                yield self._entry_of(row)
+
+    # ── changes ──
+
+    def create(self, name: str, config: QueueConfig, *, exist_ok: bool) -> QueueEntry:
+        """Create a queue, and its dead-letter queue first.
+
+        Raises:
+            QueueExists: the queue exists; with `exist_ok`, only if its configuration differs.
+            OutcomeUnknown: it may exist now.
+        """
+        if check_queue_name(name).endswith(DEAD_SUFFIX):
+            raise QueueExists(f"{name!r}: names ending in {DEAD_SUFFIX} belong to dead-letter queues")
+        self._check_fit(config)
+        if not self._insert(name + DEAD_SUFFIX, DEAD_CONFIG):
+            self._check_not_deleting(name + DEAD_SUFFIX)
+        if not self._insert(name, config):
+            row = self._check_not_deleting(name)
+            if row is not None and not (exist_ok and _matches(self._config_of(row), config)):
+                how = "with another configuration" if exist_ok else "already"
+                raise QueueExists(f"queue {name!r} exists {how}")
+        return self.entry(name)
+
+    def _check_not_deleting(self, name: str) -> QueueRow | None:
+        row: QueueRow | None = self._driver.ask(ReadQueue(name))
+        if row is not None and row.state == DELETING:
+            queue = name.removesuffix(DEAD_SUFFIX)
+            raise QueueExists(f"queue {queue!r} is being deleted; delete it again to finish that")
+        return row
+
+    def _check_fit(self, config: QueueConfig) -> None:
+        """Refuse a visibility below 4 ε: two clocks may disagree by ε (skew) while a lease runs."""
+        if not isinstance(config, QueueConfig):
+            raise ConfigError(f"config is {config!r}; it takes a QueueConfig")
+        least_ms = 4 * self.deployment().skew_ms
+        if config.visibility_ms < least_ms:
+            raise ConfigError(
+                f"visibility is {config.visibility}; this deployment's clocks may disagree by "
+                f"{least_ms // 4} ms, so it takes {least_ms} ms or more"
+            )
+
+    def _insert(self, name: str, config: QueueConfig) -> bool:
+        row = self._driver.run(_new_row(name, config, self.deployment()))
+        try:
+            created: bool = self._driver.ask(CreateQueue(row))
+        except OutcomeUnknown:
+            stored = self._driver.ask(ReadQueue(name))
+            return stored is not None and stored.incarnation == row.incarnation
+        return created
+
+    def alter(self, name: str, changes: Mapping[str, Any]) -> QueueEntry:
+        """Change settings, on top of concurrent changes by others.
+
+        Raises:
+            ConfigError: a value is out of range, or fixed.
+            QueueNotFound: there is no such queue.
+        """
+
+        def altered(row: QueueRow) -> QueueRow:
+            config = self._config_of(row).altered(changes)
+            self._check_fit(config)
+            if name.endswith(DEAD_SUFFIX) and config.max_attempts:
+                raise ConfigError(
+                    "max_attempts of a dead-letter queue is 0: a dead letter does not die again"
+                )
+            return row._replace(config=config.to_json(row.config))
+
+        self._change(name, altered)
+        return self.entry(name)
+
+    def set_state(self, name: str, state: str) -> None:
+        """Pause or resume a queue; all consumers obey within two seconds."""
+        self._change(name, lambda row: row._replace(state=state))
+
+    def _change(self, name: str, change: Callable[[QueueRow], QueueRow], *, as_stored: bool = False) -> None:
+        for _ in range(TRIES):
+            row = self._driver.ask(ReadQueue(name, as_stored))
+            if row is None or row.state == DELETING:
+                raise QueueNotFound(f"there is no queue {name!r}")
+            wanted = change(row)
+            if self._apply(ChangeQueue(wanted, row.version), wanted):
+                self._bump()
+                return
+        raise NotDone(f"queue {name!r} is being changed by too many at once; try again")
+
+    def _apply(self, operation: ChangeQueue, wanted: QueueRow) -> bool:
+        try:
+            applied: bool = self._driver.ask(operation)
+        except OutcomeUnknown:
+            stored = self._driver.ask(ReadQueue(wanted.name, as_stored=True))
+            return stored is not None and (stored.config, stored.state) == (wanted.config, wanted.state)
+        return applied
+
+    def delete(self, name: str) -> int:
+        """Delete a queue, its dead-letter queue, and all their messages. Return the number of messages.
+
+        The queue cannot be opened any more as soon as the deletion has begun. A deletion that broke off goes
+        on when it is called again. A queue whose row is damaged is deleted as well.
+        """
+        total = 0
+        if name.endswith(DEAD_SUFFIX):
+            raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
+        if self._driver.ask(ReadQueue(name, as_stored=True)) is None:
+            raise QueueNotFound(f"there is no queue {name!r}")
+        both = (name, name + DEAD_SUFFIX)
+        for each in both:  # before anything is deleted: a queue must not do without its dead-letter queue
+            row = self._driver.ask(ReadQueue(each, as_stored=True))
+            if row is not None and row.state != DELETING:
+                self._change(each, lambda row: row._replace(state=DELETING), as_stored=True)
+        for each in reversed(both):
+            total += self._delete_one(each)
+        return total
+
+    def _delete_one(self, name: str) -> int:
+        row = self._driver.ask(ReadQueue(name, as_stored=True))
+        if row is None:
+            return 0
+        spec = self._spec_as_stored(row)
+        total = self._driver.run(inspection.purge(spec))
+        self._driver.run(inspection.forget(spec))
+        for schedule in self._driver.ask(ListSchedules(spec.partition, as_stored=True)):
+            self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
+        self._driver.ask(RemoveQueue(name, row.incarnation))
+        return total
+
+    def _spec_as_stored(self, row: QueueRow) -> QueueSpec:
+        """Return the spec that finds a queue's messages, with defaults where its row is damaged."""
+        try:
+            config = self._config_of(row)
+        except DamagedRow:
+            config = QueueConfig()
+        return spec_of(row, config, self.deployment())
+
+    def _bump(self) -> None:
+        """Raise the deployment's change counter, so that all clients read configurations again."""
+        for _ in range(TRIES):
+            stored = self._driver.ask(ReadDeployment())
+            if stored is None:
+                raise SchemaMismatch("the deployment row is missing; run `cqueue schema apply`")
+            with self._mutex:
+                self._forget()
+            try:
+                if self._driver.ask(BumpDeployment(stored.changes)):
+                    return
+            except OutcomeUnknown:
+                continue
+
+
+def _place(row: QueueRow, column: str) -> Damage:
+    return Damage("queues", row.name, (row.name,), column)
+
+
+def _matches(stored: QueueConfig, wanted: QueueConfig) -> bool:
+    """Compare two configurations. A stored `derived_sends` is ignored: schedules and redrives turn it on."""
+    return stored == replace(wanted, derived_sends=wanted.derived_sends or stored.derived_sends)
+
+
+def _new_row(name: str, config: QueueConfig, deployment: DeploymentRow) -> Proto[QueueRow]:
+    now_us = yield from Now()
+    random_bits = yield from RandomBits(32)
+    row = QueueRow(
+        name=name,
+        incarnation=f"{now_us // 1000:x}{random_bits:08x}",
+        version=1,
+        state=ACTIVE,
+        config=config.to_json(),
+        epoch_ms=config.epoch_ms(),
+        oldest_epoch=0,
+        oldest_open_epoch=0,
+    )
+    spec = spec_of(row, config, deployment)
+    slack_ms = (spec.settle_us + spec.skew_us) // 1000
+    grace_ms = spec.gc_grace_us // 1000
+    return row._replace(
+        oldest_epoch=shards.epoch_at(spec, now_us // 1000 - slack_ms),
+        oldest_open_epoch=shards.epoch_at(
+            spec, now_us // 1000 - slack_ms - grace_ms - shards.DAY_MS, open_=True
+        ),
+    )

@@ -1,0 +1,196 @@
+"""Run protocol generators on the calling thread."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import tenacity
+
+from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, Unavailable
+from cqueue.protocol.spec import Proto
+from cqueue.runtime.clock import ClusterClock
+from cqueue.store import limits
+from cqueue.store.operations import Now, Operation, Pause, RandomBits, Repeatable, Store, Together
+from cqueue.store.quarantine import Damage
+
+T = TypeVar("T")
+
+FIRST_WAIT_S = 0.02
+"""Seconds before the first repeat of a failed operation; each further wait is twice as long."""
+LONGEST_WAIT_S = 0.5
+"""Seconds between repeats at most."""
+TRIES = 5
+"""Repeats of a failed operation at most: they span about 0.3 s, beside the time that the requests take."""
+GRACE_S = 1.0
+"""Seconds after its deadline in which a call may still perform operations, e.g. read a mutation's outcome."""
+
+
+class _TimeIsOver(tenacity.stop.stop_base):
+    """Stops repetitions when the call has no time left."""
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        return limits.is_over()
+
+
+class BlockingDriver:
+    """Performs the operations that a protocol function yields, and sends back their results."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: ClusterClock,
+        *,
+        random_bits: Callable[[int], int] = secrets.randbits,
+        pause: Callable[[float], None] = time.sleep,
+        deadline_s: float = 10.0,
+    ) -> None:
+        """Make a driver. deadline_s: seconds that a run may take after its last success, repeats included."""
+        self.store = store
+        self.clock = clock
+        self._random_bits = random_bits
+        self._pause = pause
+        # A run must not end before a single request's own timeout.
+        self.deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
+        self._watch: Callable[[], None] = lambda: None
+        self._closed = False
+        self._pid = os.getpid()  # connections and their threads do not survive a fork
+
+    def report(self, damage: Damage) -> None:
+        """Report an unreadable row to the quarantine."""
+        self.store.quarantine.report(damage)
+
+    def close(self) -> None:
+        """Refuse all further runs."""
+        self._closed = True
+
+    def watch(self, check: Callable[[], None]) -> None:
+        """Call `check` before each run; an error that it raises is raised instead of the run."""
+        self._watch = check
+
+    def run(self, proto: Proto[T]) -> T:
+        """Run a protocol function to its end; return its result, or raise its error.
+
+        Raises:
+            Closed: the client has been closed, or was made before this process was forked.
+            WrongDataCentre: the keyspace's home was moved to another data centre.
+        """
+        self.check_open()
+        self._watch()
+        with self.limited():
+            return self._run(proto)
+
+    def check_open(self) -> None:
+        """Raise `Closed` if the driver was closed, or made before a fork."""
+        if self._closed:
+            raise Closed("the client has been closed")
+        if os.getpid() != self._pid:
+            raise Closed("the client was made before this process was forked; connect again after the fork")
+
+    def limited(self, limit_s: float | None = None) -> AbstractContextManager[None]:
+        """Return a context whose runs share one deadline, of `limit_s` or the driver's own."""
+        return limits.within(self.deadline_s if limit_s is None else limit_s)
+
+    def _run(self, proto: Proto[T]) -> T:
+        value: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                operation = proto.send(value) if error is None else proto.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            value = error = None
+            try:
+                match operation:
+                    case Now(checked):
+                        value = self.clock.now_us(checked=checked)
+                    case RandomBits(bits):
+                        value = self._random_bits(bits)
+                    case Pause(seconds):
+                        self._pause(seconds)
+                    case _:
+                        value = self._ask(operation)
+                        self._renew(value)
+            except (NotDone, OutcomeUnknown) as exc:
+                error = exc
+
+    def _renew(self, value: Any) -> None:
+        """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers."""
+        if not isinstance(value, list) or _all_done(value):
+            limits.renew(self.deadline_s)
+
+    def ask(self, operation: Operation[T]) -> T:
+        """Run a single operation."""
+        return self.run(iter(operation))
+
+    def _ask(self, operation: Operation[Any]) -> Any:
+        """Execute an operation on the store; repeat it after a failure if that is harmless."""
+        if limits.is_over(GRACE_S):  # otherwise a search would try one wide row after the other in vain
+            late = Unavailable("the call's time is over, and this was not asked any more")
+            if isinstance(operation, Together):
+                return [late] * len(operation.operations)
+            raise late
+        if isinstance(operation, Together):
+            results = self.store.together(operation.operations)
+            return self._retry_failed(operation.operations, results) if operation.retried else results
+        if not isinstance(operation, Repeatable):
+            return self.store.execute(operation)
+        (result,) = self._retry_failed((operation,), [self._result(operation)])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _result(self, operation: Operation[Any]) -> Any:
+        try:
+            return self.store.execute(operation)
+        except (NotDone, OutcomeUnknown) as exc:
+            return exc
+
+    def _retry_failed(self, operations: tuple[Operation[Any], ...], results: list[Any]) -> list[Any]:
+        """Repeat failed operations that are repeatable, side by side, while there is time left."""
+        if _all_done(results):
+            return results
+
+        def failed() -> list[int]:
+            return [
+                index
+                for index, result in enumerate(results)
+                if isinstance(result, NotDone | OutcomeUnknown)
+                and not isinstance(result, LASTING)
+                and isinstance(operations[index], Repeatable)
+            ]
+
+        def again() -> bool:
+            places = failed()
+            repeated = self.store.together(tuple(operations[place] for place in places))
+            for place, result in zip(places, repeated, strict=True):
+                results[place] = _after(results[place], result)
+            return bool(failed())
+
+        if failed() and not limits.is_over():
+            self._pause(FIRST_WAIT_S)
+            tenacity.Retrying(
+                retry=tenacity.retry_if_result(bool),
+                wait=tenacity.wait_exponential(FIRST_WAIT_S, LONGEST_WAIT_S)
+                + tenacity.wait_random(0, FIRST_WAIT_S),
+                stop=tenacity.stop_after_attempt(TRIES) | _TimeIsOver(),
+                sleep=self._pause,
+                retry_error_callback=lambda _: None,
+            )(again)
+        return results
+
+
+def _all_done(results: list[Any]) -> bool:
+    return not any(isinstance(result, Exception) for result in results)
+
+
+def _after(earlier: Any, result: Any) -> Any:
+    """Combine two tries: a later refusal does not make an unknown outcome known."""
+    if isinstance(result, NotDone) and isinstance(earlier, OutcomeUnknown):
+        return earlier
+    return result

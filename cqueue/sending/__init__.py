@@ -1,0 +1,1 @@
+"""Inside a producer: group commit, results of a send, and the redrive of dead letters."""

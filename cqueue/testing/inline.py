@@ -1,0 +1,168 @@
+"""Runs messages on the calling thread, one after another: for tests, which want no threads and no waiting.
+
+The dispatcher's own parts decide and settle, so that a test sees production behaviour: `Runner` around the
+handler, `SettlementWriter` behind it. What needs threads is left out: task timeouts are not enforced, leases
+are not extended, and acks are not batched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.execution.delivery import Settlement
+from cqueue.dispatcher.execution.fetchers import delivery_of
+from cqueue.dispatcher.execution.firing import FiringHooks
+from cqueue.dispatcher.execution.options import MS, Options
+from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
+from cqueue.dispatcher.execution.runner import Runner
+from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
+from cqueue.dispatcher.execution.telemetry import Telemetry
+from cqueue.message import MAX_RECEIVE, MessageId
+from cqueue.queue import Queue
+from cqueue.store.operations import WideRow
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.application.app import App
+
+
+FAILURES: Final = (Exception, SystemExit, asyncio.CancelledError)
+"""Exceptions that fail the task, as on a worker. Any other, such as KeyboardInterrupt, ends the test."""
+
+
+class Place(NamedTuple):
+    """A wide row with messages, and their priorities."""
+
+    wide_row: WideRow
+    priorities: frozenset[int]
+
+
+class Ran(NamedTuple):
+    """One message that was run, its settlement, and what its handler returned or raised."""
+
+    queue: str
+    message: ReceivedMessage
+    settlement: Settlement
+    result: Any
+    error: BaseException | None
+
+
+class Coroutines:
+    """Runs coroutines one after another on its own event loop, also for a caller inside another loop."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # not the thread's own loop
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run the coroutine to its end, and return its result."""
+        return _outside(partial(self._runner.run, coroutine, context=copy_context()))
+
+    def close(self) -> None:
+        """Close the loop, with everything that tasks have left running on it."""
+        _outside(self._runner.close)
+
+
+def _outside(call: Callable[[], Any]) -> Any:
+    """Call on a thread without a running event loop: a loop cannot run inside another one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(call).result()
+
+
+class Inline:
+    """Runs the messages of an application's queues on the calling thread."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._coroutines = Coroutines()
+        self._queues: dict[str, Queue] = {}
+        self._poll_schedule = PollSchedule(lambda _poller, _coming: 1, 0.0, 0.0)
+        self._telemetry = Telemetry()
+        self._options = Options(poll_interval=MS)
+        # Delays count from the settlement, so the writer's clock may stand still
+        self._settlement_writer = SettlementWriter(
+            self._options, app.middleware, self._telemetry, clock=lambda: 0.0
+        )
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Create missing queues and schedules, as a dispatcher does when it starts."""
+        queues = {queue.name: queue for queue in self._app.setup()}
+        if queues.keys() != self._queues.keys():
+            schedules = FiringHooks(queue.schedules.store for queue in queues.values())
+            self._runner = Runner(
+                self._telemetry,
+                self._app.middleware,
+                schedules,
+                self._settlement_writer.settle_now,
+                unknown_task_wait=self._app.unknown_task_wait,
+            )
+        self._queues = queues
+
+    def close(self) -> None:
+        """Store what was decided, and end the event loop; the application stays open."""
+        self._settlement_writer.flush(1.0)
+        self._settlement_writer.close()
+        self._coroutines.close()
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """The queues of all tasks, also of tasks defined meanwhile, by name."""
+        if any(task.queue not in self._queues for task in self._app.tasks.values()):
+            self.set_up()
+        return self._queues
+
+    def runs(self, queue: str, place: Place) -> Iterator[Ran]:
+        """Run what is due in one wide row, the most urgent first, until nothing is due."""
+        while (ran := self._next(queue, place)) is not None:
+            yield ran
+
+    def _next(self, queue: str, place: Place) -> Ran | None:
+        """Run one message with a new consumer: a consumer never remembers a state older than the message."""
+        poller = self._poller(queue)
+        try:
+            messages = poller.consumer.receive_from(*place)
+            return self._run(poller, messages[0]) if messages else None
+        finally:
+            poller.consumer.close()
+
+    def run_only(self, queue: str, id_: MessageId) -> Ran | None:
+        """Run this message, and no other that is due in its row; None if it cannot be received."""
+        wide_row, priority, _ = id_.locate()
+        poller = self._poller(queue)
+        others: list[ReceivedMessage] = []
+        try:
+            while messages := poller.consumer.receive_from(wide_row, frozenset({priority}), MAX_RECEIVE):
+                mine = [message for message in messages if message.id == id_]
+                others += [message for message in messages if message.id != id_]
+                if mine:
+                    return self._run(poller, mine[0])
+            return None
+        finally:
+            poller.consumer.snooze(others, MS * 0)  # given back, as if they had not been received
+            poller.consumer.close()
+
+    def _poller(self, queue: str) -> Poller:
+        poller = Poller(self.queues[queue], self._poll_schedule, self._options)
+        poller.learn()
+        return poller
+
+    def _run(self, poller: Poller, message: ReceivedMessage) -> Ran:
+        """Run the message as a worker does, without time limits."""
+        delivery = delivery_of(self._app, poller, message)
+        call = self._runner.begin(delivery)
+        if call is not None:
+            try:
+                delivery.answer = self._coroutines.run(call()) if delivery.is_async else call()
+            except FAILURES as exc:
+                delivery.error = exc
+        self._runner.end(delivery)
+        return Ran(poller.name, message, delivery.settlement, delivery.answer, delivery.error)

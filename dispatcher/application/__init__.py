@@ -1,0 +1,1 @@
+"""The application: tasks, their payloads and options, periodic tasks, and the outbox."""

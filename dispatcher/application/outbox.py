@@ -1,0 +1,58 @@
+"""Sending for an application: by the name of a queue, through the application's middleware."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from cqueue.dispatcher.execution.middleware import Middleware, hooks
+
+if TYPE_CHECKING:
+    from cqueue.message import Message, MessageId
+    from cqueue.producer import SendResult
+    from cqueue.queue import Queue
+
+_log = logging.getLogger("cqueue.dispatcher")
+
+
+class Outbox:
+    """Sends messages to queues by name. Thread-safe.
+
+    Args:
+        queue: return the queue of a name; always the same object, because a queue keeps what later sends can
+            reuse.
+        middleware: hooks around every send.
+    """
+
+    def __init__(self, queue: Callable[[str], Queue], middleware: Sequence[Middleware]) -> None:
+        self._queue = queue
+        self._before, self._after = hooks(middleware, "before_send"), hooks(middleware, "after_send")
+
+    def send(self, queue: str, message: Message) -> MessageId:
+        """Store one message; as `Queue.send`."""
+        result = self.send_many(queue, [message])
+        for _, error in result.failed:
+            raise error
+        id_ = result.ids[0]
+        if id_ is None:
+            raise AssertionError("a send without error has an id")
+        return id_
+
+    def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
+        """Store many messages; as `Queue.send_many`. If a `before_send` hook raises, nothing is sent."""
+        prepared = [self._prepared(queue, message) for message in messages]
+        result = self._queue(queue).send_many(prepared)
+        for hook in self._after:
+            for message, id_ in zip(prepared, result.ids, strict=True):
+                try:
+                    if id_ is not None:
+                        hook(queue, message, id_)
+                except Exception:  # noqa: BLE001 - the message is stored, and its sender must be told so
+                    _log.exception("after_send_failed")
+        return result
+
+    def _prepared(self, queue: str, message: Message) -> Message:
+        for hook in self._before:
+            message = hook(queue, message)
+        return message

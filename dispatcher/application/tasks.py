@@ -1,0 +1,273 @@
+"""A task: a function that can also be called later, elsewhere, through a message.
+
+The function stays as it was, so that calling and testing it need no queue. A call is checked against the
+signature before anything is sent, by the type checker through `ParamSpec` and by `Signature.bind`: a message
+with wrong arguments would fail where nobody could correct them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cached_property, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.application.payload import DEFAULT_CODEC, Arguments, decode, encode
+from cqueue.dispatcher.application.payload import codec as codec_of
+from cqueue.dispatcher.application.registry import check_task_name
+from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Action, Retry
+from cqueue.dispatcher.execution.context import Binding, Context, run_context
+from cqueue.dispatcher.execution.handlers import check_runs, is_async
+from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
+from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
+from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
+from cqueue.producer import SendResult
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.application.outbox import Outbox
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SHORTEST_TIMEOUT = timedelta(milliseconds=1)
+"""Shortest timeout of a task: a handler that takes less needs none."""
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class SendOptions(TypedDict, total=False):
+    """How a task's messages are sent; see `Message`. None leaves an option unchanged."""
+
+    delay: timedelta | None
+    due: datetime | None
+    priority: int | None
+    headers: Mapping[str, str] | None
+    ttl: timedelta | None
+    key: str | None
+    source: str | bytes | None
+
+
+class CronOptions(TypedDict, total=False):
+    """Options that may accompany a cron expression; see `App.periodic`."""
+
+    timezone: str | None
+    misfire: str | None
+    grace: timedelta | None
+    jitter: timedelta | None
+    auto_commit: bool | None
+
+
+class TaskOptions(TypedDict, total=False):
+    """Options of a task's decorator; see `App.task`. None takes the application's value."""
+
+    queue: str | None
+    name: str | None
+    retry: Retry | None
+    timeout: timedelta | None
+    codec: str | None
+
+
+class PeriodicOptions(CronOptions, TaskOptions, total=False):
+    """Options of a periodic task's decorator; see `App.periodic`."""
+
+    key: str | None
+
+
+class Task(Generic[P, R]):
+    """A function with a name and a queue; made by `App.task`. Immutable and thread-safe.
+
+    Args:
+        function: a function, or a coroutine function.
+        outbox: sends the messages.
+        name: 1 to 1,000 characters.
+        queue: name of the queue.
+        retry: policy after a failure.
+        timeout: longest run, 1 ms to 10 years, or None.
+        codec: `json` or `msgpack`.
+
+    Attributes:
+        function: the decorated function; calling the task calls it.
+        name: name in messages, logs and metrics.
+        queue: name of the queue.
+        retry: policy after a failure.
+        timeout: longest run, or None.
+        is_async: whether the function is a coroutine function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        outbox: Outbox,
+        *,
+        name: str,
+        queue: str,
+        retry: Retry,
+        timeout: timedelta | None = None,
+        codec: str = DEFAULT_CODEC,
+    ) -> None:
+        """Check all values where they are written, not where they are first used."""
+        if not callable(function):
+            raise ConfigError(f"a task is a function, not {function!r}")
+        check_runs(function, getattr(function, "__qualname__", type(function).__qualname__))
+        if not isinstance(retry, Retry):
+            raise ConfigError(f"retry is {retry!r}; it takes a Retry(...)")
+        if timeout is not None:
+            check_duration("timeout", timeout, SHORTEST_TIMEOUT, LONGEST_DELAY)
+        check_queue_name(queue)
+        self.function = function
+        self.name = check_task_name(name)
+        self.queue = queue
+        self.retry = retry
+        self.timeout = timeout
+        self.is_async = is_async(function)
+        self._outbox = outbox
+        self._options: dict[str, Any] = {}
+        self._codec = codec_of(codec)
+        self._signature = inspect.signature(function)
+        parameters = self._signature.parameters.values()
+        self._positional = tuple(each.name for each in parameters if each.kind in _POSITIONAL)
+        update_wrapper(self, function, updated=())
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now; nothing is enqueued."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} queue={self.queue}>"
+
+    # ── Enqueueing ──
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+        """Have a dispatcher call the function with these arguments; return the stored message's id.
+
+        Raises:
+            BadArguments: the function does not take them, or one cannot be encoded; nothing was sent.
+            BadInput: another limit is exceeded, or the queue does not exist; nothing was sent.
+            NotDone: the message was not stored; enqueueing again is safe.
+            SendUnknown: the message may be stored; enqueueing again may make a second copy.
+        """
+        return self._outbox.send(self.queue, self.message(*args, **kwargs))
+
+    def message(self, /, *args: P.args, **kwargs: P.kwargs) -> Message:
+        """Return the message that `enqueue` would send, for `enqueue_many`.
+
+        Raises:
+            BadArguments: as `enqueue`.
+        """
+        try:
+            self._bind(args, kwargs)
+            body = encode(Arguments(args, dict(kwargs)), self._codec, self._positional)
+        except (TypeError, BadArguments) as exc:
+            raise BadArguments(f"task {self.name!r}: {exc}") from exc
+        return Message(body, task=self.name, codec=self._codec.name, **self._options)
+
+    def enqueue_many(self, messages: Iterable[Message]) -> SendResult:
+        """Enqueue up to 10,000 calls at once: `send.enqueue_many(send.message(to) for to in users)`.
+
+        Returns:
+            The result of each entry: entries fail one by one.
+
+        Raises:
+            BadInput: an entry is no message of this task; nothing was sent.
+            BatchTooLarge: more than 10,000 entries.
+        """
+        calls = list(messages)
+        for index, call in enumerate(calls):
+            if not isinstance(call, Message) or call.task != self.name:
+                raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")
+        return self._outbox.send_many(self.queue, calls)
+
+    def options(self, **options: Unpack[SendOptions]) -> Task[P, R]:
+        """Return this task with other options for its messages; see `Message`. The task itself stays.
+
+        Options that are not given stay as an earlier `options` has set them; delay and due replace each
+        other.
+
+        Args:
+            options: delay, due, priority, headers, ttl, key, source.
+
+        Raises:
+            BadInput: a value exceeds a limit, or both delay and due are given. Limits that depend on the time
+                of sending are checked there: a due time more than 10 years ahead, a source without a due
+                time.
+        """
+        changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        check_options(Message(b"", **changes))
+        whens = {"delay", "due"}
+        replaced = whens if whens & changes.keys() else set()
+        kept = {name: value for name, value in self._options.items() if name not in replaced}
+        other = copy(self)
+        other._options = kept | changes  # noqa: SLF001 - the same class
+        return other
+
+    # ── Running ──
+
+    @cached_property
+    def binding(self) -> Binding:
+        """The call for a dispatcher; it decodes the arguments, so that a decoding error fails the run."""
+        # Arguments of another version of the code are no failure of the task, so they are retried
+        rules: dict[type[BaseException], Action] = {PayloadMismatch: DEFAULT_POLICY, **self.retry.rules}
+        return Binding(
+            name=self.name,
+            call=self._run_async if self.is_async else self._run,
+            retry=replace(self.retry, rules=rules),
+            is_async=self.is_async,
+            timeout=self.timeout,
+        )
+
+    def _run(self, message: ReceivedMessage, context: Context) -> Any:
+        bound = self._read(message, context)
+        with run_context(message, context):
+            return self.function(*bound.args, **bound.kwargs)
+
+    async def _run_async(self, message: ReceivedMessage, context: Context) -> Any:
+        bound = self._read(message, context)
+        with run_context(message, context):
+            return await self.function(*bound.args, **bound.kwargs)  # type: ignore[misc]
+
+    def _arguments(self, message: ReceivedMessage, context: Context) -> Arguments:
+        """Return the arguments in the message."""
+        return decode(message.body, message.codec)
+
+    def _read(self, message: ReceivedMessage, context: Context) -> inspect.BoundArguments:
+        """Return the message's arguments, if this version of the function takes them."""
+        args, kwargs = self._arguments(message, context)
+        try:
+            return self._bind(args, kwargs)
+        except TypeError as exc:
+            raise PayloadMismatch(
+                f"task {self.name!r}: was it enqueued for another version of the function? {exc}"
+            ) from exc
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Bind the arguments to the function's signature.
+
+        Raises:
+            TypeError: the function does not take them. The text names a misspelt argument rather than a
+                missing one.
+        """
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as exc:
+            if why := _unexpected(self._signature.parameters.values(), kwargs):
+                raise TypeError(why) from exc
+            raise
+
+
+def _unexpected(parameters: Iterable[inspect.Parameter], kwargs: Iterable[str]) -> str | None:
+    """Return what is wrong with the first argument of an unknown name; None if no name is unknown."""
+    kinds = {each.name: each.kind for each in parameters}
+    if inspect.Parameter.VAR_KEYWORD in kinds.values():
+        return None
+    names = [name for name, kind in kinds.items() if kind in _BY_NAME]
+    for name in kwargs:
+        if name not in kinds:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f". Did you mean {near[0]!r}?" if near else ""
+            return f"got an unexpected keyword argument {name!r}{hint}"
+    return None

@@ -1,0 +1,162 @@
+"""A message on its way through the dispatcher, and the lease that it shares with others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from cqueue.dispatcher.execution.interrupt import Interruptible
+
+if TYPE_CHECKING:
+    from cqueue.consumer import ReceivedMessage
+    from cqueue.dispatcher.execution.actions import Action
+    from cqueue.dispatcher.execution.context import Binding, Context
+    from cqueue.dispatcher.execution.pollers import Poller
+    from cqueue.protocol.lease import Lease
+
+
+class Verb(StrEnum):
+    """The call that settles a message."""
+
+    ACK = "ack"
+    NACK = "nack"
+    SNOOZE = "snooze"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The decision about a message.
+
+    Attributes:
+        verb: the call that settles the message.
+        outcome: counter and event: succeeded, cancelled, left, retried, snoozed, dead, released or
+            interrupted.
+        delay: time until the next delivery, for NACK and SNOOZE.
+        reason: text for logs, and for the dead letter.
+        traceback: text for the dead letter.
+    """
+
+    verb: Verb
+    outcome: str
+    delay: timedelta = timedelta()
+    reason: str = ""
+    traceback: str = ""
+
+
+TIME_LIMIT = "time limit"
+"""Reason to interrupt a handler: it ran longer than its timeout."""
+STOP = "stop"
+"""Reason to interrupt a handler: the dispatcher stops, and the grace is over."""
+
+UNDECIDED = Settlement(Verb.NACK, "undecided")
+"""State of a delivery that waits to be started, or runs."""
+SUCCEEDED = Settlement(Verb.ACK, "succeeded")
+"""The handler did its work. One shared object, because nearly every message gets it."""
+RELEASED = Settlement(Verb.SNOOZE, "released")
+"""The handler was not started: the message is due again at once, and no attempt is used."""
+INTERRUPTED = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stopped")
+"""A stop ended the handler: the message is due again at once, and the attempt counts."""
+
+
+class Delivery(Interruptible):
+    """One delivery of one message, and the one run of its handler.
+
+    Only the thread that has the delivery at the moment writes its fields. There is one object for every
+    message, so values that nearly all deliveries share are class attributes.
+    """
+
+    batch: LeasedBatch | None = None
+    binding: Binding | None = None
+    is_async = False
+    suspect = False
+
+    settlement = UNDECIDED
+    is_left = False  # the message is left to its timeout; the lease is not extended for it
+    due_s = 0.0  # when a nacked or snoozed message is due again, by the settlement writer's clock
+
+    # The run:
+    context: Context | None = None
+    is_firing = False  # the message may be a firing of a schedule
+    override: Action | None = None  # the schedule's action, in place of the handler's
+    begun_s = math.inf  # when the handler was called, monotonic
+    answer: Any = None  # what the handler returned
+    error: BaseException | None = None  # what the handler raised, or why no handler is called
+    is_lost = False  # another consumer may have the message
+    told_s: float | None = None  # when the handler was interrupted
+    told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
+    is_abandoned = False  # the handler cannot be ended, and nobody waits for it any more
+
+    def __init__(self, message: ReceivedMessage, poller: Poller) -> None:
+        self.message = message
+        self.poller = poller
+
+    @property
+    def name(self) -> str:
+        """Name of the task or handler."""
+        return self.binding.name if self.binding is not None else self.message.task or "unknown"
+
+    @property
+    def limit_s(self) -> float | None:
+        """Longest run of the handler, in seconds; None: no limit."""
+        limit = self.binding.timeout if self.binding is not None else None
+        return None if limit is None else limit.total_seconds()
+
+    def is_over(self, now_s: float) -> bool:
+        """Return whether the handler's time limit has passed, and nobody has interrupted it yet."""
+        return self.told_s is None and self.limit_s is not None and now_s - self.begun_s >= self.limit_s
+
+    def end(self, why: str, now_s: float) -> bool:
+        """Interrupt the handler; return False if it does not run, or was interrupted before."""
+        self.told = self.told or why  # written first: the worker may read it at once
+        if not self.interrupt():
+            return False
+        self.told_s = now_s
+        return True
+
+    def lose(self) -> None:
+        """Mark the message as lost to another consumer, and tell the handler if one is running."""
+        self.is_lost = True  # written first: `Runner.begin` makes the context, then reads this
+        if (context := self.context) is not None:  # its worker may clear the field at any moment
+            context.lost.set()
+
+    def let_go(self) -> None:
+        """Drop the finished run's objects; an error's traceback would keep the message alive."""
+        self.context = self.answer = self.error = None
+
+
+class LeasedBatch:
+    """The deliveries of one claim, which share one lease."""
+
+    __slots__ = ("again_ms", "busy", "deliveries", "lease", "poller")
+
+    def __init__(self, poller: Poller, lease: Lease, deliveries: list[Delivery]) -> None:
+        self.poller = poller
+        self.lease = lease
+        self.deliveries = deliveries
+        for delivery in deliveries:
+            delivery.batch = self
+        self.busy = False  # a thread is extending the lease
+        self.again_ms = 0  # no further extension before this cluster time
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this process holds nothing of the lease any more."""
+        return not self.lease.is_held
+
+    def forget(self) -> None:
+        """Drop settled deliveries: one that runs for hours would keep the bodies of the whole batch."""
+        if len(self.deliveries) > 1:
+            self.deliveries = [one for one in self.deliveries if one.message.is_held]
+
+    def end(self) -> None:
+        """Drop all deliveries."""
+        self.deliveries = []
+
+    @property
+    def undecided(self) -> list[Delivery]:
+        """Deliveries that wait to be started, or run."""
+        return [one for one in self.deliveries if one.settlement is UNDECIDED]

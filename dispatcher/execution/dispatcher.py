@@ -1,0 +1,221 @@
+"""The dispatcher as programs use it: checks its arguments, and starts and stops its engine.
+
+A thread of its own does the stopping. So `stop` may be called from anywhere, also from a signal handler, and
+more than once: a second call with less grace shortens the first one's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cqueue.dispatcher.execution.engine import LOOK_S, Engine
+from cqueue.dispatcher.execution.events import Event, OnEvent
+from cqueue.dispatcher.execution.handlers import known_tasks
+from cqueue.dispatcher.execution.middleware import Middleware
+from cqueue.dispatcher.execution.options import Options
+from cqueue.dispatcher.execution.pollers import Poller, Source, queue_of
+from cqueue.dispatcher.execution.telemetry import Stats, Telemetry
+from cqueue.errors import Closed, ConfigError
+from cqueue.message import check_duration
+
+LONGEST_WAIT: Final = timedelta(days=365)
+"""Longest grace and timeout, 365 days: far beyond use, and well within what the platform's waits accept."""
+DEFAULT_GRACE: Final = timedelta(seconds=30)
+"""Time that running handlers get at a stop, 30 s: the default patience of Kubernetes before it kills."""
+
+
+class Dispatcher:
+    """Receives from queues, runs a handler for each message, and settles the message by the handler's answer.
+
+    Args:
+        queues: one queue or several, each once.
+        handler: a function or coroutine function `(message, context)`; a class whose instances have `handle`
+            or `__call__`, made anew for each message; a mapping of task names to these (None: for messages
+            that name no task); or an object with `resolve(message) -> Binding`.
+        middleware: hooks around running and acking.
+        on_event: called with each log event's name and fields, on any thread; it must return at once.
+        options: the fields of `Options`: batch_size, consumers, threads, coroutines, poll_interval,
+            max_poll_interval, ack_interval, ack_batch, backlog, unknown_task_wait.
+
+    Raises:
+        ConfigError: an argument is out of range or of the wrong kind; nothing has been started.
+
+    Example:
+        with Dispatcher(queue, lambda message, context: print(message.body)) as dispatcher:
+            dispatcher.drain()
+    """
+
+    def __init__(
+        self,
+        queues: Source | Iterable[Source],
+        handler: Any,
+        *,
+        middleware: Sequence[Middleware] = (),
+        on_event: OnEvent | None = None,
+        **options: Any,
+    ) -> None:
+        self._sources = _checked(queues)
+        self.options = _options(options)
+        telemetry = Telemetry(on_event)
+        self.engine = Engine(
+            self._sources, handler, middleware=middleware, options=self.options, telemetry=telemetry
+        )
+        self.tasks = known_tasks(self.engine.resolver)
+        self._state = "new"
+        self._mutex = threading.Lock()
+        self._stopped = threading.Event()
+        self._graces: SimpleQueue[float] = SimpleQueue()  # seconds of grace; `put` is safe in signal handlers
+        self._deadline_s = 0.0  # the end of the grace
+        self._stopper = threading.Thread(target=self._run_stop, name="cqueue-stopper", daemon=True)
+
+    def __repr__(self) -> str:
+        names = ", ".join(queue_of(source).name for source in self._sources)
+        return f"<dispatcher of {names}: {self.state}>"
+
+    # ── starting and stopping ──
+
+    def start(self) -> None:
+        """Start receiving.
+
+        Raises:
+            QueueNotFound: one of the queues does not exist (any more).
+            NotDone: Cassandra did not answer.
+            Closed: the dispatcher has been started before; make a new one.
+        """
+        with self._mutex:
+            if self._state != "new":
+                raise Closed(f"the dispatcher is {self._state}; make a new one")
+            pollers = self.engine.make_pollers(self._sources)
+            self._state = "running"
+        self.engine.start(pollers)
+        self._stopper.start()
+
+    def stop(self, grace: timedelta = DEFAULT_GRACE, *, wait: bool = True) -> None:
+        """Stop receiving, let running handlers finish for up to `grace` (0 to 365 days), settle, and release.
+
+        Messages that were not started are given back, without using an attempt. Handlers that still run when
+        the grace is over are interrupted, and their messages given back; that attempt counts. If `stop` is
+        called again, the shorter grace counts.
+
+        Args:
+            grace: how long running handlers may go on.
+            wait: return when the dispatcher has stopped; False returns at once, and is safe in signal
+                handlers and handlers.
+
+        Raises:
+            BadInput: `grace` is out of range.
+        """
+        grace_s = check_duration("grace", grace, timedelta(), LONGEST_WAIT)
+        if self._state == "new":
+            self._state = "stopped"
+            self._stopped.set()
+        self._graces.put(grace_s)
+        if wait:
+            self._stopped.wait()
+
+    def join(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the dispatcher has stopped; return False if `timeout` (0 to 365 days) passes first."""
+        seconds = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_WAIT)
+        return self._stopped.wait(seconds)
+
+    def drain(self, timeout: timedelta | None = None) -> bool:
+        """Wait until no queue has anything due, and all is settled; return False if `timeout` passes first.
+
+        The dispatcher goes on receiving; call `stop` afterwards. `drain` does not wait for messages that are
+        due later, or that other processes hold.
+        """
+        seconds = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_WAIT)
+        deadline_s = None if seconds is None else time.monotonic() + seconds
+        self.engine.mark_busy()  # what was sent before this call counts
+        while not self.engine.is_drained():
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                return False
+            if self._stopped.wait(LOOK_S):
+                return self.engine.is_drained()
+        return True
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ── looking ──
+
+    @property
+    def state(self) -> str:
+        """new, running, stopping, or stopped."""
+        return self._state
+
+    def stats(self) -> Stats:
+        """Return counters since the start, and the current load."""
+        return self.engine.stats(self._state)
+
+    def dead_threads(self) -> tuple[str, ...]:
+        """Return the names of threads that have ended, though they live as long as the dispatcher runs."""
+        vital = (self._stopper, *self.engine.threads)
+        return tuple(thread.name for thread in vital if not thread.is_alive())
+
+    @property
+    def pollers(self) -> tuple[Poller, ...]:
+        """Used inside the library: the pollers, to tell each consumer which wide rows are its share."""
+        return self.engine.poll_schedule.pollers
+
+    # ── the stopping thread ──
+
+    def _run_stop(self) -> None:
+        grace_s = self._graces.get()  # blocks, so the clock is read afterwards
+        self._deadline_s = time.monotonic() + grace_s
+        self._state = "stopping"
+        try:
+            self.engine.wind_down(self._left_s)
+        except Exception as exc:  # noqa: BLE001 - callers of `stop` must not wait for ever
+            self.engine.runner.telemetry.say(Event.BROKEN, error=exc)
+        self._state = "stopped"
+        self._stopped.set()
+
+    def _left_s(self) -> float:
+        """Return the seconds of grace that are left, by the shortest grace asked for."""
+        with suppress(Empty):
+            while True:
+                deadline_s = time.monotonic() + self._graces.get_nowait()
+                self._deadline_s = min(self._deadline_s, deadline_s)
+        return self._deadline_s - time.monotonic()
+
+
+def _checked(queues: Source | Iterable[Source]) -> list[Source]:
+    """Return the queues as a list.
+
+    Raises:
+        ConfigError: an entry is no queue, a queue is given twice, or there is none.
+    """
+    sources = list(queues) if isinstance(queues, Iterable) else [queues]
+    for source in sources:
+        if not isinstance(source, Source):
+            raise ConfigError(f"{source!r} is not a queue; open it with client.queue(…)")
+    names = [queue_of(source).name for source in sources]
+    if not names:
+        raise ConfigError("a dispatcher needs at least one queue")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"queues are given twice: {', '.join(sorted(twice))}")
+    return sources
+
+
+def _options(given: dict[str, Any]) -> Options:
+    known = {field.name for field in fields(Options)}
+    if unknown := given.keys() - known:
+        raise ConfigError(
+            f"unknown options: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}"
+        )
+    return Options(**given)

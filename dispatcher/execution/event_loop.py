@@ -1,0 +1,145 @@
+"""The event loop that runs coroutine handlers: one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from cqueue.dispatcher.execution.backlog import Backlog
+from cqueue.dispatcher.execution.delivery import STOP, TIME_LIMIT, Delivery
+from cqueue.dispatcher.execution.events import Event, Trouble
+from cqueue.dispatcher.execution.interrupt import Interrupted
+from cqueue.dispatcher.execution.runner import Runner
+
+T = TypeVar("T")
+
+BLOCKED_S: Final = 5.0
+"""Seconds without a turn of the loop after which it counts as blocked: no proper coroutine takes as long."""
+
+
+class EventLoop:
+    """Runs coroutine handlers, as many at the same time as their run queue allows."""
+
+    def __init__(self, backlog: Backlog, runner: Runner) -> None:
+        self._backlog = backlog
+        self._runner = runner
+        self._mutex = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
+        self._tasks: dict[asyncio.Task[None], Delivery] = {}
+        self._asked_s: float | None = None  # when the loop was asked to answer; None once it has
+        self._trouble = Trouble(runner.telemetry, Event.LOOP_BLOCKED, Event.LOOP_RESUMED)
+        self._closed = False
+
+    # ── called from other threads ──
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+
+    def _call_soon(self, call: Callable[[], object]) -> None:
+        """Have `call` called on the loop's thread, unless the loop is closed."""
+        with self._mutex:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(call)
+
+    def wake(self) -> None:
+        """Start handlers that wait. Called from any thread."""
+        self._call_soon(self._start_waiting)
+
+    def watch(self, now_s: float) -> None:
+        """Log if a coroutine blocks the loop: no other handler advances then."""
+        if self._asked_s is None:
+            if self._tasks:
+                self._asked_s = now_s
+                self._call_soon(self._answer)
+        elif now_s - self._asked_s >= BLOCKED_S:
+            error = RuntimeError(f"the event loop has not come round for {now_s - self._asked_s:.0f} s")
+            self._trouble.failed("loop", error, running=len(self._tasks))
+
+    def _answer(self) -> None:
+        self._asked_s = None
+        self._trouble.succeeded("loop")
+
+    def interrupt_all(self) -> None:
+        """Cancel all coroutines, because the dispatcher stops."""
+        self._call_soon(self._cancel_all)
+
+    def close(self, seconds: float) -> None:
+        """End the thread. Coroutines that still run are not waited for."""
+        with self._mutex:
+            self._closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(seconds)
+
+    # ── on the loop's thread ──
+
+    def _run(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started
+                self._runner.telemetry.say(Event.BROKEN, error=exc)
+            if self._closed:
+                break
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        if not asyncio.all_tasks(loop):
+            loop.close()
+
+    def _start_waiting(self, done: int = 0) -> None:
+        """Start waiting handlers, as many as may run. `done`: the `id` of a delivery that has ended."""
+        while (delivery := self._backlog.take_now(self._backlog.coroutines, done)) is not None:
+            done = 0
+            task = self._loop.create_task(self._handle(delivery))
+            self._tasks[task] = delivery
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        delivery = self._tasks.pop(task)
+        delivery.let_go()
+        self._start_waiting(id(delivery))
+
+    def _cancel_all(self) -> None:
+        for task, delivery in self._tasks.items():
+            delivery.told = STOP
+            task.cancel()
+
+    async def _handle(self, delivery: Delivery) -> None:
+        """Run one delivery, as a worker thread does."""
+        try:
+            try:
+                call = await _off_the_loop_if_firing(self._runner.begin, delivery)
+                if call is not None:
+                    delivery.answer = await self._limited(delivery, call)
+            except BaseException as exc:  # noqa: BLE001 - as in a worker
+                delivery.error = exc
+            await _off_the_loop_if_firing(self._runner.end, delivery)
+        except BaseException as exc:  # noqa: BLE001 - as in a worker
+            self._runner.telemetry.broken(delivery, exc)
+
+    async def _limited(self, delivery: Delivery, call: Callable[[], Any]) -> Any:
+        """Call the handler, and cancel it when its time limit passes."""
+        try:
+            async with asyncio.timeout(delivery.limit_s) as scope:
+                return await call()
+        except TimeoutError as exc:
+            if not scope.expired():
+                raise
+            delivery.told = TIME_LIMIT
+            self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
+            raise Interrupted from exc
+
+
+async def _off_the_loop_if_firing(step: Callable[[Delivery], T], delivery: Delivery) -> T:
+    """Do the step here; for a firing, which needs Cassandra, do it and its hooks on a thread."""
+    if delivery.message.trigger is None:
+        return step(delivery)
+    return await asyncio.to_thread(step, delivery)

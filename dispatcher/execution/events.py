@@ -1,0 +1,217 @@
+"""The log events of a dispatcher: stable names with fields, built in one place, never with a payload.
+
+If structlog is not configured, lines go to the standard library's logger, so that a program that only uses
+the dispatcher prints nothing to standard output.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue.errors import LASTING
+from cqueue.runtime import logs
+from cqueue.runtime.logs import describe
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.delivery import Delivery
+
+REPEAT_S: Final = 30.0
+"""Seconds after which a continuing failure is logged again."""
+REPEAT_LASTING_S: Final = 600.0
+"""The same for a failure that lasts until an operator mends something: the operator has been told."""
+LASTING_TOLD: Final = 10
+"""Most different texts of one failure that are logged at once; each of many damaged rows may bring its own.
+"""
+STUCK_FAILURES: Final = 3
+"""Failures in a row, without a success between, before a queue counts as stuck."""
+STUCK_S: Final = 5.0
+"""Seconds of failures before a queue counts as stuck: a single node that restarts fails for less."""
+
+OnEvent = Callable[[str, Mapping[str, Any]], None]
+"""Called with the name and the fields of an event."""
+
+
+class Event(StrEnum):
+    """Names of events."""
+
+    STARTED = "dispatcher_started"
+    STOPPING = "dispatcher_stopping"
+    STOPPED = "dispatcher_stopped"
+    RETRIED = "message_retried"
+    DEAD = "message_dead"
+    CANCELLED = "message_cancelled"
+    SNOOZED = "message_snoozed"
+    LEFT = "message_left"
+    INTERRUPTED = "message_interrupted"
+    LOST = "message_lost"
+    TIMED_OUT = "handler_timed_out"
+    STUCK = "handler_stuck"
+    ABANDONED = "handler_abandoned"
+    RELEASED = "messages_released"
+    SETTLE_FAILED = "settle_failed"
+    SETTLE_RESUMED = "settle_resumed"
+    RECEIVE_FAILED = "receive_failed"
+    RECEIVE_RESUMED = "receive_resumed"
+    EXTEND_FAILED = "extend_failed"
+    EXTEND_RESUMED = "extend_resumed"
+    LOOP_BLOCKED = "loop_blocked"
+    LOOP_RESUMED = "loop_resumed"
+    UNKNOWN = "task_unknown"
+    MISMATCH = "arguments_unknown"
+    UNFIRED = "schedule_unfired"
+    UNTOLD = "unknown_untold"
+    HOOK_FAILED = "middleware_failed"
+    BROKEN = "dispatcher_error"
+
+
+_DEBUG: Final = {Event.SNOOZED, Event.LEFT}
+_INFO: Final = {
+    Event.STARTED,
+    Event.STOPPING,
+    Event.STOPPED,
+    Event.RELEASED,
+    Event.CANCELLED,
+    Event.SETTLE_RESUMED,
+    Event.EXTEND_RESUMED,
+    Event.LOOP_RESUMED,
+    Event.RECEIVE_RESUMED,
+}
+_FAILED: Final = {Event.RECEIVE_FAILED, Event.SETTLE_FAILED, Event.EXTEND_FAILED}
+_FINAL: Final = {Event.DEAD, Event.BROKEN, Event.HOOK_FAILED}
+_TRACED: Final = {Event.RETRIED, Event.SNOOZED}
+
+
+def _level(event: Event, error: BaseException | None) -> str:
+    if event in _FINAL or (event in _FAILED and isinstance(error, LASTING)):
+        return "error"
+    return "debug" if event in _DEBUG else "info" if event in _INFO else "warning"
+
+
+class Events:
+    """Logs what happens in a dispatcher, and tells the program's `on_event`."""
+
+    def __init__(self, on_event: OnEvent | None = None) -> None:
+        self.log = logs.logger(logs.DISPATCHER)
+        self._on_event = on_event
+
+    def say(self, event: Event, *, error: BaseException | None = None, **fields: Any) -> None:
+        """Log one event; with the traceback of `error` if the event is final, or tracebacks are asked for."""
+        trace: dict[str, Any] = {}
+        if error is not None:
+            fields["error"] = describe(error)
+            if event in _TRACED or event in _FINAL:
+                trace = logs.trace(error, is_final=event in _FINAL)
+        with suppress(Exception):  # a full disk under the log must not lose a message
+            getattr(self.log, _level(event, error))(event.value, **fields, **trace)
+        if self._on_event is not None:
+            with suppress(Exception):
+                self._on_event(event.value, fields)
+
+    def of(self, event: Event, delivery: Delivery, **fields: Any) -> None:
+        """Log one event of a message."""
+        self.say(event, **about(delivery), **fields)
+
+
+def about(delivery: Delivery) -> dict[str, Any]:
+    """Return the fields that identify a message."""
+    message = delivery.message
+    return {
+        "queue": delivery.poller.name,
+        "task": delivery.name,
+        "message_id": str(message.id),
+        "attempt": message.attempt,
+    }
+
+
+class MessageLog:
+    """A logger that carries the message's fields, bound at first use: most handlers log nothing."""
+
+    _bound: Any = None
+
+    def __init__(self, log: Any, delivery: Delivery) -> None:
+        self._log = log
+        self._delivery = delivery
+
+    def __getattr__(self, name: str) -> Any:
+        if self._bound is None:
+            self._bound = self._log.bind(**about(self._delivery))
+        return getattr(self._bound, name)
+
+
+@dataclass(slots=True)
+class Failing:
+    """A failure that continues.
+
+    Attributes:
+        since_s: monotonic time of the first failure.
+        error: the last error.
+        failures: failures since the first.
+        told_s: when a failure was logged last.
+        untold: failures since then.
+        told: errors logged since `told` was last cleared: a lasting error by its text, which says what to
+            mend, any other by its class.
+    """
+
+    since_s: float
+    error: BaseException
+    failures: int = 0
+    told_s: float = float("-inf")
+    untold: int = 0
+    told: set[str] = field(default_factory=set)
+
+
+class Trouble:
+    """Logs a continuing failure once, again after a while, and when it is over."""
+
+    def __init__(
+        self, events: Events, failed: Event, resumed: Event, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._events = events
+        self._failed, self._resumed = failed, resumed
+        self._clock = clock
+        self._failing: dict[str, Failing] = {}  # by subject: a queue, a verb or the event loop
+
+    def failed(
+        self, subject: str, error: BaseException, *, event: Event | None = None, **fields: Any
+    ) -> None:
+        """Note a failure of the subject; another kind of error is logged at once. `event` replaces the usual
+        one.
+        """
+        now_s = self._clock()
+        known = self._failing.setdefault(subject, Failing(now_s, error))
+        known.error = error
+        known.failures += 1
+        known.untold += 1
+        is_lasting = isinstance(error, LASTING)
+        what = describe(error) if is_lasting else type(error).__name__
+        if now_s - known.told_s >= (REPEAT_LASTING_S if is_lasting else REPEAT_S):
+            known.told.clear()
+        if what not in known.told and len(known.told) < LASTING_TOLD:
+            self._events.say(event or self._failed, error=error, failures=known.untold, **fields)
+            known.told.add(what)
+            known.told_s, known.untold = now_s, 0
+
+    def succeeded(self, subject: str, **fields: Any) -> None:
+        """Note a success of the subject, and log the end of a failure."""
+        if self._failing and self._failing.pop(subject, None) is not None:
+            self._events.say(self._resumed, **fields)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Subjects that failed the last time."""
+        return tuple(self._failing.copy())
+
+    @property
+    def stuck(self) -> dict[str, str]:
+        """Subjects that have failed several times over some seconds without a success, with the error."""
+        before_s = self._clock() - STUCK_S
+        return {
+            subject: describe(one.error)
+            for subject, one in self._failing.copy().items()
+            if one.failures >= STUCK_FAILURES and one.since_s <= before_s
+        }

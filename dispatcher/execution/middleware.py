@@ -1,0 +1,51 @@
+"""Hooks around sending, running and acking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cqueue.consumer import ReceivedMessage
+    from cqueue.dispatcher.execution.context import Context
+    from cqueue.message import Message, MessageId
+
+
+class Middleware:
+    """Base class of hooks, which do nothing; override those you need. Called from many threads.
+
+    Hooks of several objects run in the given order, `after_` hooks in the opposite order. An exception in a
+    `before_` hook stops what follows: nothing is sent, or the run fails with the exception. An exception in
+    an `after_` hook is logged, and changes nothing.
+    """
+
+    def before_send(self, queue: str, message: Message) -> Message:
+        """Return the message to send: this one or another."""
+        return message
+
+    def after_send(self, queue: str, message: Message, message_id: MessageId) -> None:
+        """Called when the message is stored."""
+
+    def before_run(self, message: ReceivedMessage, context: Context) -> None:
+        """Called before the handler, on the same thread or event loop."""
+
+    def after_run(
+        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
+    ) -> None:
+        """Called when the handler has returned `answer` (an action or other value), or raised `error`."""
+
+    def before_ack(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Called before these messages are acked together. An exception is logged, and stops nothing."""
+
+    def after_ack(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Called when the acks are stored."""
+
+
+Hook = Callable[..., Any]
+
+
+def hooks(middleware: Sequence[Middleware], name: str) -> list[Hook]:
+    """Return the hooks of that name in the order of their calls, without those not overridden."""
+    base = getattr(Middleware, name)
+    found = [getattr(one, name) for one in middleware if getattr(type(one), name, None) is not base]
+    return found[::-1] if name.startswith("after_") else found

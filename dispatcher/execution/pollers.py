@@ -1,0 +1,319 @@
+"""Which queue is polled next, and by which of its consumers.
+
+A poller is one consumer of one queue. The fetcher threads share all pollers: each thread takes the poller
+that is longest due and has room. The pause after an empty poll doubles each time, so a thousand idle queues
+cost a few polls a second; a send in this process makes its queue due at once. If an idle queue has several
+pollers, one polls, and the others rest until the queue has more work than one can fetch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+from cqueue.protocol.poll import Share
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.queue import Queue
+from cqueue.receiving.interface import Consuming
+from cqueue.store.operations import WideRow
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.options import Options
+
+FAILED_S: Final = 0.2
+"""Seconds before the poll after a failed one; doubled with each further failure up to LONGEST_FAILED_S."""
+LONGEST_FAILED_S: Final = 5.0
+"""Longest pause after failed polls, in seconds: the queue recovers soon after Cassandra does."""
+QUIET_S: Final = 0.3
+"""Seconds of empty polls after which nothing is due: longer than any lock is kept between two claims."""
+HANGS_S: Final = 0.5
+"""Seconds after which a poll under way is no longer counted on to bring messages."""
+RECHECK_S: Final = 0.1
+"""Seconds between two checks for room while a poller has none: handlers may have become quicker."""
+RESTS_S: Final = 30.0
+"""Seconds after which a resting poller polls anyway, in case the one that polls for it hangs."""
+BUSY_S: Final = 0.1
+"""Seconds without room after which a queue with new messages passes its hints on to other processes."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Makes consumers of a queue: a `cqueue.Queue`, or a recorder of one."""
+
+    def consumer(self, *args: Any, **options: Any) -> Consuming:
+        """Return a new consumer."""
+        ...
+
+
+def queue_of(source: Source) -> Queue:
+    """Return the queue itself, without the recorder around it."""
+    queue: Any = source
+    own: Queue = getattr(queue, "queue", queue)
+    return own
+
+
+@dataclass(slots=True)
+class PollState:
+    """When a poller is polled; written by its poll schedule. Times are monotonic seconds.
+
+    Attributes:
+        due_s: when the next poll is due.
+        began_s: start of the poll under way; None if there is none.
+        want: messages that the poll asks for.
+        woken: a message was sent to the queue since the poll began.
+        pause_s: pause before the next poll, while polls find nothing.
+        failures: failed polls since the last success.
+        empty_since_s: start of the first empty poll in a row; None after a poll that found something.
+        empty_until_s: start of the last empty poll.
+        rests: the poller leaves polling to the first poller of its queue.
+    """
+
+    due_s: float = 0.0
+    began_s: float | None = None
+    want: int = 0
+    woken: bool = False
+    pause_s: float = 0.0
+    failures: int = 0
+    empty_since_s: float | None = None
+    empty_until_s: float = 0.0
+    rests: bool = False
+
+    def is_quiet(self, since_s: float) -> bool:
+        """Return whether empty polls since `since_s` have lasted long enough to show that nothing is due."""
+        if self.empty_since_s is None:
+            return False
+        return self.empty_until_s - max(self.empty_since_s, since_s) >= QUIET_S
+
+    def coming(self, now_s: float) -> int:
+        """Return how many messages the poll under way is likely to find."""
+        is_likely = self.began_s is not None and now_s - self.began_s < HANGS_S
+        return self.want if is_likely and self.empty_since_s is None and not self.failures else 0
+
+
+class Poller:
+    """One consumer of one queue, polled by one thread at a time.
+
+    Args:
+        source: the queue.
+        poll_schedule: told when a message is sent to the queue.
+        options: of the dispatcher.
+        number, of: which of the queue's pollers this is, and how many there are. Each polls wide rows of its
+            own first, because two claims on one wide row at the same time cost both. Number 0 polls for those
+            that rest.
+    """
+
+    def __init__(
+        self, source: Source, poll_schedule: PollSchedule, options: Options, *, number: int = 0, of: int = 1
+    ) -> None:
+        self.queue = queue_of(source)
+        self.name = self.queue.name
+        self.consumer: Consuming = source.consumer(
+            poll_interval=options.poll_interval,
+            max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
+            wake=lambda: poll_schedule.wake(self),
+        )
+        self.sender = self.consumer.settles_with  # acks with the same sender go together
+        self.state = PollState()
+        self.kinds: set[bool] = set()  # kinds of its handlers: whether they are coroutine functions
+        self.visibility_s = 30.0
+        self.max_attempts = 0
+        self.number, self.of = number, of
+        self._poll_schedule = poll_schedule
+        self.divide(None)
+
+    def divide(self, share: Share | None) -> None:
+        """Poll first this poller's part of the wide rows in the process's share; None: of all wide rows."""
+        number, of = self.number, self.of
+
+        def part(wide_row: WideRow) -> bool:
+            whose = wide_row.shard % of
+            is_ours = whose == number or (number == 0 and whose in self._resting())
+            return is_ours and (share is None or share(wide_row))
+
+        self.consumer.share = share if of == 1 else part
+
+    def _resting(self) -> set[int]:
+        """Return the numbers of the queue's pollers that rest."""
+        return {poller.number for poller in self._poll_schedule.siblings(self) if poller.state.rests}
+
+    def learn(self) -> None:
+        """Read the queue's configuration, which may have been altered."""
+        config = self.queue.config
+        self.visibility_s = config.visibility_ms / 1000
+        self.max_attempts = 0 if self.is_dead_letter else config.max_attempts
+
+    @property
+    def is_dead_letter(self) -> bool:
+        """Whether the queue holds dead letters, which cannot die again."""
+        return self.name.endswith(DEAD_SUFFIX)
+
+    def now_ms(self) -> int:
+        """Return the cluster's time, in ms since 1970."""
+        return round(self.queue.now.timestamp() * 1000)
+
+
+class PollSchedule:
+    """All pollers, and which of them polls next. Thread-safe.
+
+    Args:
+        room: return how many messages a poller may receive, given how many other polls are likely to bring.
+        shortest_s, longest_s: pause after the first empty poll, and the longest pause.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        room: Callable[[Poller, int], int],
+        shortest_s: float,
+        longest_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._room = room
+        self._shortest_s, self._longest_s = shortest_s, longest_s
+        self.clock = clock
+        self._changed = threading.Condition()
+        self.pollers: tuple[Poller, ...] = ()
+        self.busy_s = 0.0  # when the dispatcher last had work
+        self._closed = False
+
+    def add(self, poller: Poller) -> None:
+        """Add a poller, due at once."""
+        with self._changed:
+            poller.state.due_s = self.clock()
+            self.pollers = (*self.pollers, poller)
+            self._changed.notify()
+
+    def wake(self, poller: Poller) -> None:
+        """Note a send to the poller's queue: a poll is due at once, or right after the one under way."""
+        state = poller.state
+        if state.woken:
+            return
+        with self._changed:
+            state.woken = True
+            is_polled = state.began_s is not None
+            if not is_polled and not state.failures:
+                state.due_s = min(state.due_s, self.clock())
+                self._changed.notify()
+        if is_polled:
+            self._wake_resting(poller)
+
+    def siblings(self, poller: Poller) -> list[Poller]:
+        """Return the other pollers of the same queue."""
+        if poller.of == 1:
+            return []
+        return [other for other in self.pollers if other.name == poller.name and other is not poller]
+
+    def _wake_resting(self, poller: Poller) -> None:
+        """Wake the resting pollers of a queue that has more work than this poller can fetch."""
+        for other in self.siblings(poller):
+            if other.state.rests:
+                other.state.rests = False
+                with self._changed:
+                    other.state.due_s = self.clock()
+                    self._changed.notify()
+
+    def room_freed(self) -> None:
+        """Look again for pollers that found no room."""
+        with self._changed:
+            self._changed.notify()
+
+    def next(self) -> Poller | None:
+        """Wait for the next due poller, and return it with the size of its poll; None once closed."""
+        with self._changed:
+            while not self._closed:
+                if (poller := self._next_due()) is not None:
+                    return poller
+                self._changed.wait(self._wait_s())
+        return None
+
+    def _next_due(self) -> Poller | None:
+        """Return the poller that is longest due, of those with room, and mark its poll as begun."""
+        now_s = self.clock()
+        coming = sum(poller.state.coming(now_s) for poller in self.pollers)
+        due = [
+            poller for poller in self.pollers if poller.state.began_s is None and poller.state.due_s <= now_s
+        ]
+        for poller in sorted(due, key=lambda poller: poller.state.due_s):
+            if want := self._room(poller, coming):
+                poller.state.want, poller.state.began_s, poller.state.woken = want, now_s, False
+                return poller
+            if poller.state.woken and now_s - poller.state.due_s >= BUSY_S:
+                poller.state.woken = False
+                poller.queue._pass_hints_on()  # noqa: SLF001 - the library's own
+        return None
+
+    def _wait_s(self) -> float | None:
+        """Return the seconds until a poller is due, or until the next check for room."""
+        now_s = self.clock()
+        dues_s = [poller.state.due_s for poller in self.pollers if poller.state.began_s is None]
+        return min((due_s - now_s if due_s > now_s else RECHECK_S for due_s in dues_s), default=None)
+
+    def stalled_s(self) -> float:
+        """Return for how many seconds the slowest poll has been under way."""
+        now_s = self.clock()
+        begun_s = [began_s for poller in self.pollers if (began_s := poller.state.began_s) is not None]
+        return now_s - min(begun_s, default=now_s)
+
+    def is_quiet(self) -> bool:
+        """Return whether nothing has been due since the dispatcher was busy; wakes pollers that can tell."""
+        loud = [poller for poller in self.pollers if not poller.state.is_quiet(self.busy_s)]
+        if self.clock() - self.busy_s >= QUIET_S:
+            for poller in loud:
+                self.wake(poller)
+        return not loud
+
+    # ── results of polls ──
+
+    def found(self, poller: Poller, count: int, *, more: bool = False, told: bool = False) -> None:
+        """Note the end of a poll that found `count` messages, and schedule the next.
+
+        Args:
+            poller: the poller.
+            count: messages that the poll found.
+            more: the consumer knows where further messages are.
+            told: a hint said where these messages were; where hints come, polls need not be frequent.
+        """
+        state = poller.state
+        found_before = state.empty_since_s is None
+        state.failures = 0
+        if count:
+            state.empty_since_s = None
+            state.pause_s = max(state.pause_s, self._shortest_s) if told else self._shortest_s
+        else:
+            state.empty_until_s = state.began_s or 0.0
+            if state.empty_since_s is None:
+                state.empty_since_s = state.empty_until_s
+            state.pause_s = min(max(state.pause_s * 2, self._shortest_s), self._longest_s)
+        state.rests = bool(poller.number) and not count and state.pause_s >= self._longest_s
+        is_full = 0 < count >= state.want
+        if more and not is_full and not found_before:
+            self._poll_after(state, self._shortest_s)  # messages that came after a pause are handled first
+        elif more or is_full:
+            self._poll_after(state, 0.0)
+            self._wake_resting(poller)
+        else:
+            self._poll_after(state, max(state.pause_s, RESTS_S) if state.rests else state.pause_s)
+
+    def failed(self, poller: Poller) -> None:
+        """Note a failed poll, and schedule the next."""
+        poller.state.failures += 1
+        poller.state.empty_since_s = None
+        self._poll_after(
+            poller.state, min(LONGEST_FAILED_S, FAILED_S * 2 ** min(poller.state.failures - 1, 10))
+        )
+
+    def _poll_after(self, state: PollState, pause_s: float) -> None:
+        with self._changed:
+            state.began_s = None
+            state.due_s = self.clock() + (0.0 if state.woken and not state.failures else pause_s)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the schedule: `next` returns None from now on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,274 @@
+"""One run of a handler: what happens before and after it, and what its answer means for the message.
+
+Worker threads, the event loop and tests share all of this; only the call itself differs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue.dispatcher.execution import retry
+from cqueue.dispatcher.execution.actions import Action, Cancel, Dead, Retry, Snooze, misuse
+from cqueue.dispatcher.execution.context import Context
+from cqueue.dispatcher.execution.delivery import (
+    INTERRUPTED,
+    RELEASED,
+    STOP,
+    SUCCEEDED,
+    Delivery,
+    Settlement,
+    Verb,
+)
+from cqueue.dispatcher.execution.events import Event, MessageLog
+from cqueue.dispatcher.execution.interrupt import Interrupted
+from cqueue.dispatcher.execution.middleware import Middleware, hooks
+from cqueue.dispatcher.execution.telemetry import Telemetry
+from cqueue.dispatcher.execution.unknown_tasks import UnknownTasks
+from cqueue.runtime.logs import own_frames
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.firing import FiringHooks
+
+NEVER_DIES: Final = timedelta(minutes=10)
+"""When a message that cannot die (a dead letter, or without a dead-letter queue) is due again.
+
+10 min: an operator has to act, and a more frequent delivery would only use up handlers.
+"""
+_TRACE: Final = "\nTraceback (most recent call last)"
+"""Where the traceback begins in the text of an error."""
+_ACTIONS: Final = (Retry, Snooze, Cancel, Dead)
+"""Classes of actions, for a quick check."""
+
+
+class _RunContext(Context):
+    """A context that makes its parts when they are read, on any thread: most handlers read few."""
+
+    def __init__(self, delivery: Delivery, log: Any, stopping: threading.Event) -> None:
+        self._delivery = delivery
+        self._log = log
+        self.stopping = stopping
+
+    @property
+    def now(self) -> datetime:
+        """The cluster's time, in UTC."""
+        return self._delivery.poller.queue.now
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__.setdefault(name, self._part(name))  # another thread may have made it first
+
+    def _part(self, name: str) -> Any:
+        match name:
+            case "queue":
+                return self._delivery.poller.name
+            case "task":
+                return self._delivery.name
+            case "attempt":
+                return self._delivery.message.attempt
+            case "max_attempts":
+                return _attempts(self._delivery)
+            case "log":
+                return MessageLog(self._log, self._delivery)
+            case "lost":
+                return threading.Event()
+        raise AttributeError(f"a context has no {name!r}")
+
+
+def _attempts(delivery: Delivery) -> int:
+    """Return the number of the last attempt: the queue's limit, or the task's lower one."""
+    binding, most = delivery.binding, delivery.poller.max_attempts
+    own = binding.retry.max_attempts if binding is not None else None
+    return most if own is None else retry.attempt_limit(most, own)
+
+
+class Runner:
+    """Makes contexts, calls hooks, moves schedules on, decides, and has the decision stored.
+
+    Args:
+        telemetry: counters and log events.
+        middleware: hooks around runs.
+        schedules: what is done about firings.
+        settle: stores a decision.
+        unknown_task_wait: see `Options`.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        middleware: Sequence[Middleware],
+        schedules: FiringHooks,
+        settle: Callable[[Delivery, Settlement], None],
+        *,
+        unknown_task_wait: timedelta = retry.UNKNOWN_TASK_WAIT,
+    ) -> None:
+        self.telemetry = telemetry
+        self.stopping = threading.Event()  # handlers may read it
+        self._before: Final = hooks(middleware, "before_run")
+        self._after: Final = hooks(middleware, "after_run")
+        self._schedules = schedules
+        self._settle = settle
+        self._unknown_tasks = UnknownTasks(unknown_task_wait, telemetry)
+
+    # ── before ──
+
+    def begin(self, delivery: Delivery) -> Callable[[], Any] | None:
+        """Prepare a run: context, schedule and hooks. Return the handler's call, or None to call nothing."""
+        context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
+        if delivery.is_lost:
+            context.lost.set()
+        self.telemetry.count(delivery.poller.name, "started")
+        binding, message = delivery.binding, delivery.message
+        if message.trigger is not None:
+            delivery.is_firing = True
+        if binding is None or delivery.error is not None:
+            return None
+        if binding.timeout is not None:
+            context.deadline = datetime.now(UTC) + binding.timeout
+        try:
+            if delivery.is_firing:
+                delivery.override = self._schedules.before(message, context)
+                if delivery.override is not None:
+                    return None
+            for before in self._before:
+                before(message, context)
+        except BaseException as exc:  # noqa: BLE001 - the application's code must not end a worker
+            delivery.error = exc
+            return None
+        delivery.begun_s = time.monotonic()
+        return partial(binding.call, message, context)
+
+    # ── after ──
+
+    def end(self, delivery: Delivery) -> None:
+        """Decide after the handler has answered or failed, and hand the decision on."""
+        settlement, context = self._decided(delivery), delivery.context
+        if delivery.is_firing and context and delivery.override is None and settlement is not INTERRUPTED:
+            settlement = self._moved_on(delivery, context, settlement)
+        self.telemetry.settled(delivery, settlement)
+        if settlement.verb is Verb.ACK or not delivery.is_abandoned:  # else `give_up` has settled it
+            self._settle(delivery, settlement)
+
+    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Release deliveries that were not started and will not be."""
+        for delivery in deliveries:
+            self.telemetry.count(delivery.poller.name, RELEASED.outcome)
+            self._settle(delivery, RELEASED)
+        if deliveries:
+            self.telemetry.say(Event.RELEASED, messages=len(deliveries))
+
+    def give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> None:
+        """Stop waiting for a handler that cannot be ended, and settle its message."""
+        delivery.is_abandoned = True
+        delivery.lose()
+        self.telemetry.count(delivery.poller.name, "interrupted")
+        self._settle(delivery, settlement)
+        self.telemetry.of(event, delivery)
+
+    # ── decisions ──
+
+    def _decided(self, delivery: Delivery) -> Settlement:
+        """Return the decision about the message, apart from its schedule."""
+        if delivery.override is not None:
+            return self._of_verdict(delivery, delivery.override)
+        is_stopped = delivery.told == STOP and isinstance(delivery.error, Interrupted | CancelledError)
+        if not is_stopped and (delivery.error is not None or delivery.answer is not None):
+            delivery.error = _error_of(delivery)
+        for after in self._after:
+            try:
+                after(delivery.message, delivery.context, delivery.answer, delivery.error)
+            except BaseException as exc:  # noqa: BLE001 - as above
+                self.telemetry.of(Event.HOOK_FAILED, delivery, error=exc, hook="after_run")
+        if is_stopped:
+            delivery.error = None  # no failure of the handler
+            return INTERRUPTED
+        if delivery.error is not None:
+            return self._after_error(delivery, delivery.error)
+        return self._of_answer(delivery, delivery.answer)
+
+    def _moved_on(self, delivery: Delivery, context: Context, settlement: Settlement) -> Settlement:
+        """Move the schedule on; return the decision about the firing."""
+        try:
+            return self._schedules.after(delivery.message, context, settlement)
+        except BaseException as exc:  # noqa: BLE001 - as above
+            delivery.error = exc
+            return self._after_error(delivery, exc)
+
+    def _of_answer(self, delivery: Delivery, answer: Any) -> Settlement:
+        if answer is False:
+            return left_to_timeout(delivery)
+        if answer is None or not isinstance(answer, _ACTIONS):
+            return SUCCEEDED
+        try:
+            if isinstance(answer, Retry) and delivery.binding is not None:
+                answer = retry.answered(delivery.binding.retry, answer, _failure(delivery))
+            return self._of_verdict(delivery, answer)
+        except Exception as exc:  # noqa: BLE001 - a policy is the application's
+            delivery.error = exc
+            return self._after_error(delivery, exc)
+
+    def _after_error(self, delivery: Delivery, error: BaseException) -> Settlement:
+        """Return what the policy says about an error; if the policy fails, what the default policy says."""
+        if (snooze := self._unknown_tasks.snooze_for(delivery, error)) is not None:
+            return self._of_verdict(delivery, snooze)
+        policy = delivery.binding.retry if delivery.binding is not None else retry.DEFAULT_POLICY
+        try:
+            action = retry.decide(policy, _failure(delivery), error)
+        except Exception as exc:  # noqa: BLE001 - as above
+            self.telemetry.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
+            action = retry.decide(retry.DEFAULT_POLICY, _failure(delivery), error)
+        if isinstance(action, Dead):  # the reason may end in a traceback; the header has all of it
+            action = Dead(action.reason.partition(_TRACE)[0])
+        return self._of_verdict(delivery, action, error)
+
+    def _of_verdict(
+        self, delivery: Delivery, action: Action, error: BaseException | None = None
+    ) -> Settlement:
+        match action:
+            case Snooze(delay):
+                return Settlement(Verb.SNOOZE, "snoozed", delay)
+            case Cancel(reason):
+                return Settlement(Verb.ACK, "cancelled", reason=reason)
+            case Dead(reason) if delivery.poller.is_dead_letter:
+                return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
+            case Dead(reason):
+                trace = trace_of(error) if error is not None else ""
+                return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace)
+        return Settlement(Verb.NACK, "retried", retry.resolved_delay(action, _failure(delivery)))
+
+
+def _error_of(delivery: Delivery) -> BaseException | None:
+    """Return the error of a run, also of an interrupted run, or of an answer that shows that nothing was
+    done.
+    """
+    if isinstance(delivery.error, Interrupted) and delivery.told:
+        limit = delivery.binding.timeout if delivery.binding is not None else None
+        error = TimeoutError(f"{delivery.name!r} ran longer than its timeout of {limit}")
+        error.__cause__ = delivery.error
+        return error
+    if delivery.error is None and (what := misuse(delivery.answer)):
+        return TypeError(f"handler {delivery.name!r} returned {what}")
+    return delivery.error
+
+
+def left_to_timeout(delivery: Delivery) -> Settlement:
+    """Return the decision to deliver the message again when its timeout would have passed."""
+    left_ms = max(0, delivery.message.lease.due_ms - delivery.poller.now_ms())
+    return Settlement(Verb.NACK, "left", timedelta(milliseconds=left_ms))
+
+
+def _failure(delivery: Delivery) -> retry.Failure:
+    """Return the failed attempt; its age counts from when the message was due, or sent again."""
+    message, poller = delivery.message, delivery.poller
+    age = poller.queue.now - max(message.due, message.sent_at)
+    return retry.Failure(message.attempt, poller.max_attempts, max(0.0, age.total_seconds()))
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback as text, from where the dispatcher called the handler."""
+    return "".join(traceback.format_exception(type(error), error, own_frames(error)))

@@ -1,0 +1,222 @@
+"""Stores decisions in the queues: acks together, nacks of equal delay together, dead letters one by one.
+
+Each verb has a batcher of its own, so that a slow dead letter delays no ack. An ack is sent until it is known
+to be stored, because it is right from any process, however late. Any other decision belongs to the next
+consumer once the lease is lost, and is dropped then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.execution.events import Event, Trouble
+from cqueue.dispatcher.execution.middleware import Hook, Middleware, hooks
+from cqueue.dispatcher.execution.options import Options
+from cqueue.dispatcher.execution.runner import NEVER_DIES
+from cqueue.dispatcher.execution.telemetry import Telemetry
+from cqueue.errors import BadInput, Closed, CqueueError, NotDone
+from cqueue.protocol.dead import HEADER_TRACEBACK
+from cqueue.received import ReceivedMessage
+from cqueue.runtime.batcher import Batcher, Bounds
+
+DEAD_LETTER_WRITERS: Final = 2
+"""Dead letters that are written at the same time; each costs several round trips."""
+ROUND_S: Final = 0.1
+"""Seconds that delays are rounded up to, as in the protocol, so that many are equal and share a call."""
+
+Failures = dict[Delivery, Exception]
+
+
+class SettlementWriter:
+    """Stores settlements in the background.
+
+    Args:
+        options: ack_batch and ack_interval bound the batches.
+        middleware: hooks around acks.
+        telemetry: counters and log events.
+        clock: monotonic seconds, for delays.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        middleware: Sequence[Middleware],
+        telemetry: Telemetry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._telemetry = telemetry
+        self._clock = clock
+        self._trouble = Trouble(telemetry, Event.SETTLE_FAILED, Event.SETTLE_RESUMED)
+        self._before, self._after = hooks(middleware, "before_ack"), hooks(middleware, "after_ack")
+        many = Bounds(options.ack_batch, linger_s=options.ack_interval.total_seconds())
+        self._batchers: Final[dict[Verb, Batcher[Delivery, None]]] = {
+            verb: Batcher(
+                self.send,
+                Bounds(at_a_time=DEAD_LETTER_WRITERS) if verb is Verb.DEAD else many,
+                name=f"cqueue-{verb}",
+                daemon=True,
+                repeat=lambda delivery: delivery.message.lease.wide_row,
+            )
+            for verb in Verb
+        }
+
+    def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Store the settlement soon. Called on any thread; returns at once."""
+        self._note(delivery, settlement)
+        try:
+            self._batchers[settlement.verb].put(delivery)
+        except Closed:  # the message comes again when its timeout passes
+            delivery.is_left = True
+
+    def settle_now(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Store the settlement on this thread, without a repeat."""
+        self._note(delivery, settlement)
+        self.send([delivery])
+
+    def _note(self, delivery: Delivery, settlement: Settlement) -> None:
+        delivery.settlement = settlement
+        if settlement is not SUCCEEDED:
+            delivery.due_s = self._clock() + settlement.delay.total_seconds()
+            delivery.is_left = settlement.outcome == "left"
+
+    @property
+    def pending(self) -> int:
+        """Settlements not yet known to be stored."""
+        return sum(batcher.pending for batcher in self._batchers.values())
+
+    def flush(self, seconds: float) -> bool:
+        """Send everything without delay, for `seconds` at most; return False if something is left."""
+        deadline_s = time.monotonic() + seconds
+        batchers = self._batchers.values()
+        for batcher in batchers:
+            batcher.hurry()
+        return all(batcher.flush(max(0.0, deadline_s - time.monotonic())) for batcher in batchers)
+
+    def close(self) -> None:
+        """Send nothing any more."""
+        for batcher in self._batchers.values():
+            batcher.close(drop=True, wait_s=1.0)
+
+    # ── on the threads of the batchers ──
+
+    def send(self, deliveries: Sequence[Delivery]) -> list[Exception | None]:
+        """Settle deliveries, like ones together; return for each the error to repeat it for, or None."""
+        groups: dict[Hashable, list[Delivery]] = {}
+        for delivery in deliveries:
+            groups.setdefault(self._likeness(delivery), []).append(delivery)
+        failed: Failures = {}
+        for alike in groups.values():
+            failed |= self._tell(alike)
+        return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)
+
+    def _likeness(self, delivery: Delivery) -> Hashable:
+        """Return a key that is equal for deliveries that one call can settle."""
+        verb = delivery.settlement.verb
+        if verb is Verb.ACK:
+            return delivery.poller.sender
+        return delivery if verb is Verb.DEAD else (delivery.poller, verb, self._rounds(delivery))
+
+    def _rounds(self, delivery: Delivery) -> int:
+        """Return the remaining delay in steps of ROUND_S: the time since the decision is taken off."""
+        return max(0, math.ceil((delivery.due_s - self._clock()) / ROUND_S))
+
+    def _tell(self, alike: list[Delivery]) -> Failures:
+        """Settle like deliveries with one call; afterwards each message knows whether it is still held."""
+        try:
+            self._call(alike)
+        except Closed:  # the client is closed: the messages come again when their timeouts pass
+            for delivery in alike:
+                delivery.is_left = True
+        except CqueueError as exc:
+            return self._failed(alike, exc)
+        except Exception as exc:  # noqa: BLE001 - nobody else would report it
+            self._telemetry.say(Event.BROKEN, error=exc)
+            return dict.fromkeys(alike, exc)
+        else:
+            self._done(alike)
+        return {}
+
+    def _call(self, alike: list[Delivery]) -> None:
+        first, messages = alike[0], [delivery.message for delivery in alike]
+        settlement, consumer = first.settlement, first.poller.consumer
+        match settlement.verb:
+            case Verb.ACK:
+                self._call_hooks(self._before, messages)
+                consumer.ack(messages)
+            case Verb.DEAD:
+                headers = {HEADER_TRACEBACK: settlement.traceback} if settlement.traceback else None
+                consumer.dead(messages, settlement.reason or "dead", headers)
+            case verb:
+                settle = consumer.snooze if verb is Verb.SNOOZE else consumer.nack
+                settle(messages, self._rounds(first) * timedelta(seconds=ROUND_S))
+
+    def _done(self, alike: list[Delivery]) -> None:
+        verb = alike[0].settlement.verb
+        self._trouble.succeeded(verb, verb=verb)
+        for batch in {delivery.batch for delivery in alike}:
+            if batch is not None and batch.is_over:
+                batch.end()  # frees the bodies now, not at the next check
+        if verb is Verb.ACK:
+            for queue, count in _by_queue(alike).items():
+                self._telemetry.count(queue, "acked", count)
+            self._call_hooks(self._after, [delivery.message for delivery in alike])
+
+    def _call_hooks(self, called: Sequence[Hook], messages: Sequence[ReceivedMessage]) -> None:
+        for hook in called:
+            try:
+                hook(messages)
+            except BaseException as exc:  # noqa: BLE001 - the application's code must not delay an ack
+                self._telemetry.say(Event.HOOK_FAILED, error=exc, hook=hook.__name__)
+
+    # ── failures ──
+
+    def _failed(self, alike: list[Delivery], error: CqueueError) -> Failures:
+        """Return what is to be sent again: every ack, and of everything else what is still held."""
+        verb, again = alike[0].settlement.verb, alike
+        if verb is Verb.ACK:
+            for queue in _by_queue(alike):
+                self._telemetry.count(queue, "ack_failures")
+        elif _is_never_accepted(error):
+            self._telemetry.say(Event.BROKEN, error=error, queue=alike[0].poller.name)
+            self._refused(alike)
+            return {}
+        else:
+            again = [delivery for delivery in alike if self._is_still_held(delivery)]
+        if again:
+            self._trouble.failed(verb, error, verb=verb, messages=len(again))
+        return dict.fromkeys(again, error)
+
+    def _is_still_held(self, delivery: Delivery) -> bool:
+        """Return whether the message is still held; a lost one belongs to another consumer."""
+        if delivery.message.is_held:
+            return True
+        if delivery.message.lease.lost:
+            self._telemetry.lost(delivery, verb=delivery.settlement.verb)
+        return False
+
+    def _refused(self, alike: list[Delivery]) -> None:
+        """Deliver messages whose settlement is never accepted again much later, so that none is lost."""
+        later = Settlement(Verb.NACK, "retried", NEVER_DIES)
+        for delivery in alike:
+            if delivery.settlement.verb is Verb.DEAD:
+                self.settle(delivery, later)
+            else:
+                delivery.is_left = True
+
+
+def _by_queue(deliveries: Sequence[Delivery]) -> Counter[str]:
+    return Counter(delivery.poller.name for delivery in deliveries)
+
+
+def _is_never_accepted(error: CqueueError) -> bool:
+    """Return whether the queue will never take this settlement: it has no dead-letter queue, for example.
+
+    SchemaMismatch is bad input as well as not done, and an operator can mend it.
+    """
+    return isinstance(error, BadInput) and not isinstance(error, NotDone)

@@ -1,0 +1,199 @@
+"""Counters of a dispatcher, without locks: each thread counts for itself, and readers add up.
+
+A counter shared by all threads would cost a lock, or lose an update, for every message. The depths of queues
+are estimated twice a minute by the thread that checks schedules, not at a scrape: a monitor that asks often
+costs nothing, and an outage of Cassandra delays no scrape.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from cqueue.dispatcher.execution.delivery import Verb
+from cqueue.dispatcher.execution.events import Event, Events, OnEvent
+from cqueue.doorbell import HintCounts
+from cqueue.runtime.logs import DISPATCHER, describe, logger
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.delivery import Delivery, Settlement
+    from cqueue.queue import Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Messages by outcome.
+
+    Attributes:
+        succeeded, left, retried, snoozed, cancelled, dead: what handlers and policies decided.
+        released: given back without a start.
+        lost: leases that expired before something else than an ack was stored, or before an extension.
+        interrupted: handlers that were ended by their time limit, or by a stop.
+    """
+
+    succeeded: int = 0
+    retried: int = 0
+    snoozed: int = 0
+    cancelled: int = 0
+    dead: int = 0
+    lost: int = 0
+    left: int = 0
+    released: int = 0
+    interrupted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts(Outcomes):
+    """Counters of one queue since the dispatcher was made, or their sums. They only grow.
+
+    Attributes:
+        received: messages taken from the queue.
+        found_by_hint: received messages that a hint of this or another process has led to, and no poll.
+        started: runs of handlers.
+        acked: acks known to be stored.
+        ack_failures: failed calls of ack, which are repeated.
+        receive_failures: failed receives.
+    """
+
+    received: int = 0
+    found_by_hint: int = 0
+    started: int = 0
+    acked: int = 0
+    ack_failures: int = 0
+    receive_failures: int = 0
+
+
+OUTCOMES = tuple(each.name for each in fields(Outcomes))
+"""Names of the outcomes."""
+COUNTERS = tuple(each.name for each in fields(QueueCounts))
+"""Names of all counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A dispatcher at one moment.
+
+    Attributes:
+        total: counters of all queues together.
+        queues: counters by queue.
+        running: handlers that run now.
+        unstarted: messages that this process holds and has not started.
+        unsettled: messages decided, and not yet known to be stored.
+        state: new, running, stopping, or stopped.
+        failing: queues whose last receive failed.
+        stuck: queues whose receives have all failed for some seconds, with the last error.
+        hints: datagrams by which processes tell each other of messages.
+    """
+
+    total: QueueCounts
+    queues: dict[str, QueueCounts]
+    running: int
+    unstarted: int
+    unsettled: int
+    state: str
+    failing: tuple[str, ...] = ()
+    stuck: dict[str, str] = field(default_factory=dict)
+    hints: HintCounts = field(default_factory=HintCounts)
+
+
+class Telemetry(Events):
+    """Counters by queue, and log events. Any thread may add."""
+
+    def __init__(self, on_event: OnEvent | None = None) -> None:
+        super().__init__(on_event)
+        self._all: list[dict[tuple[str, str], int]] = []  # one for each thread
+        self._own = threading.local()
+
+    def count(self, queue: str, name: str, count: int = 1) -> None:
+        """Add to a counter of the queue."""
+        try:
+            counts: dict[tuple[str, str], int] = self._own.counts
+        except AttributeError:
+            counts = self._own.counts = {}
+            self._all.append(counts)
+        key = (queue, name)
+        counts[key] = counts.get(key, 0) + count
+
+    def settled(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Count a decision about a message, and log it unless the handler succeeded."""
+        self.count(delivery.poller.name, settlement.outcome)
+        if settlement.outcome == "succeeded":
+            return
+        fields: dict[str, Any] = {}
+        if settlement.reason:
+            fields["reason"] = settlement.reason.partition("\n")[0]
+        if delivery.error is not None:
+            fields["error"] = delivery.error
+        if settlement.verb in {Verb.NACK, Verb.SNOOZE}:
+            fields["delay_s"] = settlement.delay.total_seconds()
+        self.of(Event(f"message_{settlement.outcome}"), delivery, **fields)
+
+    def lost(self, delivery: Delivery, **fields: Any) -> None:
+        """Count and log a lost lease; the message's handler is told, if it runs."""
+        delivery.lose()
+        self.count(delivery.poller.name, "lost")
+        self.of(Event.LOST, delivery, **fields)
+
+    def broken(self, delivery: Delivery, error: BaseException) -> None:
+        """Log an error of the dispatcher itself; the message is left to its timeout."""
+        self.say(Event.BROKEN, error=error, queue=delivery.poller.name)
+        delivery.is_left = True
+
+    def by_queue(self, queues: Iterable[str]) -> dict[str, QueueCounts]:
+        """Return the sums, by queue."""
+        sums: dict[str, Counter[str]] = {queue: Counter() for queue in queues}
+        for counts in self._all.copy():
+            for (queue, name), count in counts.copy().items():
+                sums.setdefault(queue, Counter())[name] += count
+        return {queue: QueueCounts(**counts) for queue, counts in sums.items()}
+
+
+def total(counts: dict[str, QueueCounts]) -> QueueCounts:
+    """Return the sums over all queues."""
+    return QueueCounts(**{name: sum(getattr(one, name) for one in counts.values()) for name in COUNTERS})
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """The content of a queue, as last estimated.
+
+    Attributes:
+        ready: messages that are due and not held.
+        in_flight: messages that consumers of all processes hold.
+        dead: letters in the dead-letter queue; None for a dead-letter queue.
+        oldest_age_s: seconds since the oldest ready message was due; 0 if none is ready.
+    """
+
+    ready: int
+    in_flight: int
+    dead: int | None
+    oldest_age_s: float
+
+
+class Depths:
+    """The latest depths by queue; estimated only if `wanted` is set."""
+
+    def __init__(self, queues: Iterable[Queue]) -> None:
+        self.wanted = False
+        self.latest: dict[str, Depth] = {}
+        self._queues = tuple(queues)
+
+    def refresh(self) -> None:
+        """Estimate anew. A queue that cannot be read has no depth, because an old one would look current."""
+        if self.wanted:
+            self.latest = {
+                queue.name: depth for queue in self._queues if (depth := _depth(queue)) is not None
+            }
+
+
+def _depth(queue: Queue) -> Depth | None:
+    try:
+        stats = queue.stats()
+        age_s = (queue.now - stats.oldest).total_seconds() if stats.oldest is not None else 0.0
+    except Exception as exc:  # noqa: BLE001 - the thread must survive every error
+        logger(DISPATCHER).info("depth_unknown", queue=queue.name, error=describe(exc))
+        return None
+    return Depth(stats.ready, stats.claimed, stats.dead, max(0.0, age_s))

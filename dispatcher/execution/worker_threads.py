@@ -1,0 +1,76 @@
+"""Threads that run handlers: each runs one message at a time, whatever the handler does."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Final
+
+from cqueue.dispatcher.execution.backlog import Backlog
+from cqueue.dispatcher.execution.delivery import STOP, TIME_LIMIT, Delivery
+from cqueue.dispatcher.execution.events import Event
+from cqueue.dispatcher.execution.runner import Runner, left_to_timeout
+
+STUCK_S: Final = 3.0
+"""Seconds after an interrupt for which a handler may go on before its thread is replaced."""
+
+
+class WorkerThreads:
+    """All worker threads of a dispatcher."""
+
+    def __init__(self, backlog: Backlog, runner: Runner) -> None:
+        self._backlog = backlog
+        self._runner = runner
+        self._numbers = itertools.count()
+
+    def start(self) -> None:
+        """Start all threads."""
+        for _ in range(self._backlog.threads.size):
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        name = f"cqueue-worker-{next(self._numbers)}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        done = 0
+        while (delivery := self._backlog.take(done)) is not None:
+            try:
+                self._run(delivery)
+            except BaseException as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
+                self._runner.telemetry.broken(delivery, exc)
+            if delivery.is_abandoned:
+                return
+            delivery.let_go()
+            done = id(delivery)
+            del delivery  # the body must not live on until the next message comes
+
+    def _run(self, delivery: Delivery) -> None:
+        call = self._runner.begin(delivery)
+        if call is not None:
+            try:
+                delivery.answer = delivery.call(call)
+            except BaseException as exc:  # noqa: BLE001 - also SystemExit: a handler ends no worker
+                delivery.error = exc
+        self._runner.end(delivery)
+
+    # ── handlers that take too long ──
+
+    def called(self) -> list[Delivery]:
+        """Return the deliveries whose handlers are being called now."""
+        return [delivery for delivery in self._backlog.threads.running.copy().values() if delivery.is_called]
+
+    def watch(self, now_s: float) -> None:
+        """Interrupt handlers whose time limit has passed, and replace threads whose handlers do not end."""
+        for delivery in self.called():
+            if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
+                self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK)
+                self._backlog.abandon(delivery)
+                self._start_thread()
+            elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
+                self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
+
+    def interrupt_all(self, now_s: float) -> None:
+        """Interrupt all running handlers, because the dispatcher stops."""
+        for delivery in self.called():
+            delivery.end(STOP, now_s)

@@ -1,0 +1,204 @@
+"""The stored definition of a schedule, and how a firing's message relates to the schedule's row.
+
+The row is the authority. A message may come late, twice, or after its schedule was changed. Generation,
+number and time tell whether the message is the firing that the row waits for, a repeat of an earlier firing,
+or obsolete.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from cqueue.dispatcher.schedules import triggers
+from cqueue.dispatcher.schedules.triggers import Timetable, Trigger
+from cqueue.errors import BadInput, BodyTooLarge, ConfigError
+from cqueue.store.control import ScheduleRow
+from cqueue.store.decode import LAST_MS
+
+MAX_BODY = 64 << 10
+"""Bytes of a scheduled message's body; 64 KiB, because every firing rewrites the row that holds the body."""
+MAX_KEY = 200
+"""Characters of a schedule's key; short enough for a log line."""
+_TEXTS = ("task", "codec", "message_key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleDefinition:
+    """When a schedule fires, and the message that it sends.
+
+    Attributes:
+        trigger: when the schedule fires.
+        start_ms: when the schedule was made, in ms since 1970; triggers without a date count from it.
+        body: body of the messages, at most 64 KiB.
+        task, codec, message_key, headers, priority: of the messages, as in `Message`.
+        due_ms: when the next firing is due, in ms since 1970, if its own time had passed when the row moved
+            to it; else 0.
+    """
+
+    trigger: Trigger
+    start_ms: int
+    body: bytes = b""
+    task: str | None = None
+    codec: str | None = None
+    message_key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    due_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what `Message` does not check itself.
+
+        Raises:
+            BadInput: the trigger or the body has a wrong type.
+            BodyTooLarge: the body exceeds 64 KiB.
+        """
+        if not isinstance(self.trigger, Trigger):
+            raise BadInput(f"a trigger is RunOnce, Repeating or Cron, not {type(self.trigger).__name__}")
+        if not isinstance(self.body, bytes):
+            raise BadInput(f"a body is bytes, not {type(self.body).__name__}; encode it first")
+        if len(self.body) > MAX_BODY:
+            raise BodyTooLarge(
+                f"the body has {len(self.body):,} bytes; a schedule's has at most {MAX_BODY:,}"
+            )
+
+    @property
+    def timetable(self) -> Timetable:
+        """The times at which the schedule fires."""
+        return Timetable(self.trigger, self.start_ms)
+
+    def is_same_as(self, other: ScheduleDefinition) -> bool:
+        """Return whether both definitions fire the same message at the same times, whenever each was made."""
+        return self._values() == other._values()
+
+    def to_json(self) -> str:
+        """Return the text that the row stores."""
+        due = {"due": self.due_ms} if self.due_ms else {}
+        return json.dumps({"start": self.start_ms, **due, **self._values()}, sort_keys=True)
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
+        values["trigger"] = triggers.to_values(self.trigger)
+        values["body"] = base64.b64encode(self.body).decode() or None
+        values["headers"] = dict(self.headers) or None
+        values["priority"] = self.priority or None
+        return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, text: str) -> ScheduleDefinition:
+        """Read a text that `to_json` wrote.
+
+        Raises:
+            ConfigError: a newer version wrote the text, or not this library.
+        """
+        try:
+            values = json.loads(text)
+            values["trigger"] = triggers.from_values(values["trigger"])
+            values["body"] = base64.b64decode(values.get("body", ""))
+            start_ms, due_ms = _moment_ms(values.pop("start")), _moment_ms(values.pop("due", 0))
+            return cls(start_ms=start_ms, due_ms=due_ms, **values)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            # The message leaves the text out: it holds the messages' body, and errors are logged
+            raise ConfigError(
+                f"this version of cqueue cannot read the schedule's definition: {type(exc).__name__}: {exc}"
+            ) from exc
+
+
+def _moment_ms(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LAST_MS:
+        raise ValueError(f"{value!r} is not a time in ms since 1970")
+    return value
+
+
+def check_key(key: str) -> str:
+    """Return the key of a schedule, if it is valid.
+
+    Raises:
+        BadInput: the key is not 1 to 200 printable characters.
+    """
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or not key.isprintable():
+        raise BadInput(f"{key!r} is not a key of a schedule: use 1 to {MAX_KEY} printable characters")
+    return key
+
+
+ACTIVE, PAUSED, DONE = "active", "paused", "done"
+
+
+@dataclass(frozen=True, slots=True)
+class FiringId:
+    """One firing of one schedule, as its message carries it in `trigger`. Times: ms since 1970, 0 for none.
+
+    Attributes:
+        key: key of the schedule.
+        generation: generation of the row when the message was sent; 0 for a firing that `run_now` asked for.
+        number: number of the firing, from 1.
+        time_ms: the time that is fired.
+        previous_ms: the time fired before.
+    """
+
+    key: str
+    generation: int
+    number: int
+    time_ms: int
+    previous_ms: int = 0
+
+    @property
+    def is_manual(self) -> bool:
+        """Whether `run_now` asked for the firing."""
+        return self.generation == 0
+
+    def to_json(self) -> str:
+        """Return the text that the message carries."""
+        values = [self.generation, self.number, self.time_ms, self.previous_ms]
+        return json.dumps({"schedule": self.key, "firing": values}, ensure_ascii=False)
+
+    @classmethod
+    def parse(cls, text: str | None) -> FiringId | None:
+        """Return the firing in a message's `trigger`; None if the message is no firing, whatever stands
+        there.
+        """
+        if text is None or not text.startswith('{"schedule"'):
+            return None
+        try:
+            values: dict[str, Any] = json.loads(text)
+            generation, number, time_ms, previous_ms = (int(value) for value in values["firing"])
+            return cls(str(values["schedule"]), generation, number, time_ms, previous_ms)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class FiringState(Enum):
+    """How a firing's message relates to the row of its schedule."""
+
+    CURRENT = "current"  # the row waits for this firing
+    REPEAT = "repeat"  # the firing has moved the row on before: a retry, or its consumer died
+    OVER = "over"  # the schedule has skipped the firing, or was paused, replaced or removed
+
+
+def next_firing(row: ScheduleRow) -> FiringId | None:
+    """Return the firing that the row waits for; None if it waits for none."""
+    if row.state != ACTIVE or not row.next_at:
+        return None
+    return FiringId(row.key, row.generation, row.fired + 1, row.next_at, row.previous)
+
+
+def waiting_for(next_ms: int | None, row: ScheduleRow) -> ScheduleRow:
+    """Return the row as it waits for the firing of that time (ms since 1970); no time makes it done."""
+    return row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
+
+
+def firing_state(firing_id: FiringId, row: ScheduleRow | None) -> FiringState:
+    """Return how the message of a firing relates to the row; None for a row that is gone."""
+    if row is None or firing_id.generation != row.generation:
+        return FiringState.OVER
+    if firing_id.number > row.fired:
+        waited_for = (
+            firing_id.time_ms == row.next_at and row.state == ACTIVE and firing_id.number == row.fired + 1
+        )
+        return FiringState.CURRENT if waited_for else FiringState.OVER
+    ahead = firing_id.number == row.fired and firing_id.time_ms > row.previous  # the schedule skipped it
+    return FiringState.OVER if ahead else FiringState.REPEAT

@@ -1,0 +1,222 @@
+"""The schedules of one queue as they are stored: conditional changes of rows, and the next firing's message.
+
+If the outcome of a conditional change is unknown, a read of the row at serial consistency decides it: that
+read finishes every change under way, so a change that it does not show will not happen any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from cqueue import ids
+from cqueue.dispatcher.schedules.definition import FiringId, ScheduleDefinition, next_firing
+from cqueue.dispatcher.schedules.triggers import jitter_ms
+from cqueue.errors import OutcomeUnknown
+from cqueue.message import Message, MessageId, outgoing, to_datetime
+from cqueue.producer import Producer
+from cqueue.protocol.shards import open_row
+from cqueue.protocol.spec import QueueSpec
+from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import decode
+from cqueue.store.control import (
+    ChangeSchedule,
+    CreateSchedule,
+    ListSchedules,
+    ReadSchedule,
+    RemoveSchedule,
+    ScheduleRow,
+)
+from cqueue.store.operations import Operation, ReadMessages
+from cqueue.store.quarantine import Damage
+
+TRIES: Final = 20
+"""Conditional changes of one row by one caller before it gives up: enough for any realistic contention."""
+LATE_MS: Final = 500
+"""Ms of lateness beyond which a firing is due now: well below W, the span for which consumers look back."""
+
+
+class ScheduleStore:
+    """The stored schedules of one queue. Cheap to make; thread-safe."""
+
+    def __init__(self, queue: str, catalog: Catalog, driver: BlockingDriver, producer: Producer) -> None:
+        self.queue = queue
+        self._catalog = catalog
+        self._driver = driver
+        self._producer = producer
+
+    @property
+    def spec(self) -> QueueSpec:
+        """The queue as it is now.
+
+        Raises:
+            QueueNotFound: the queue has been deleted.
+        """
+        return self._catalog.entry(self.queue).spec
+
+    def now_us(self) -> int:
+        """Return the cluster's time, in µs since 1970."""
+        return self._driver.clock.now_us()
+
+    def enable(self) -> None:
+        """Let the queue take messages under derived ids, if it does not yet."""
+        if not self._catalog.entry(self.queue).config.derived_sends:
+            self._catalog.alter(self.queue, {"derived_sends": True})
+
+    # ── rows ──
+
+    def rows(self) -> list[ScheduleRow]:
+        """Return all schedules, by key."""
+        rows: list[ScheduleRow] = self._driver.ask(ListSchedules(self.spec.partition))
+        return rows
+
+    def read(self, key: str, *, as_stored: bool = False) -> ScheduleRow | None:
+        """Read one schedule, at serial consistency.
+
+        Args:
+            key: key of the schedule.
+            as_stored: return a damaged row as well, as it is.
+
+        Raises:
+            DamagedRow: the row cannot be read.
+        """
+        row: ScheduleRow | None = self._driver.ask(ReadSchedule(self.spec.partition, key, as_stored))
+        return row
+
+    def definition(self, row: ScheduleRow) -> ScheduleDefinition:
+        """Return the definition in a row.
+
+        Raises:
+            DamagedRow: the definition cannot be read.
+        """
+        place = Damage("schedules", row.queue, (row.queue, row.key), "definition")
+        return decode.parsed(place, lambda: ScheduleDefinition.from_json(row.definition), self._driver.report)
+
+    def create(self, row: ScheduleRow) -> bool:
+        """Store a new row; return False if the key exists."""
+        return self._apply(CreateSchedule(row), row.key, lambda stored: _is_of(stored, row.generation))
+
+    def change(self, row: ScheduleRow) -> ScheduleRow | None:
+        """Replace the row of the same version; return the row as stored, or None if it had changed."""
+        wanted = row._replace(version=decode.next_version(row.version))
+        applied = self._apply(ChangeSchedule(row, row.version), row.key, lambda stored: stored == wanted)
+        return wanted if applied else None
+
+    def remove(self, row: ScheduleRow) -> bool:
+        """Delete the row; return False if it has changed meanwhile."""
+        remove = RemoveSchedule(row.queue, row.key, row.version)
+        return self._apply(remove, row.key, lambda stored: not _is_of(stored, row.generation))
+
+    def _apply(self, change: Operation[bool], key: str, shows: Callable[[ScheduleRow | None], bool]) -> bool:
+        """Change a row on a condition; return whether it was changed.
+
+        Args:
+            change: the conditional operation.
+            key: key of the row.
+            shows: return whether the row as stored shows that the change was applied.
+        """
+        try:
+            applied: bool = self._driver.ask(change)
+        except OutcomeUnknown:
+            return shows(self.read(key, as_stored=True))
+        return applied
+
+    def dated(self, row: ScheduleRow) -> ScheduleRow:
+        """Return a row that is about to wait for another firing, with the due time of that firing.
+
+        At each poll consumers look back over the last seconds only, and further back only now and then. So a
+        firing whose time has passed is due now. The row stores the due time, so that every process that sends
+        the firing uses the same.
+        """
+        definition, now_ms = ScheduleDefinition.from_json(row.definition), self.now_us() // 1000
+        is_late = bool(row.next_at) and now_ms - _own_due_ms(row, definition) > LATE_MS
+        return row._replace(definition=replace(definition, due_ms=now_ms if is_late else 0).to_json())
+
+    # ── firings ──
+
+    def send_next(self, row: ScheduleRow) -> None:
+        """Send the firing that the row waits for. A repeated send is the same message, acked or not.
+
+        Raises:
+            NotDone, SendUnknown: the firing is not stored, or may not be.
+        """
+        firing_id = next_firing(row)
+        if firing_id is not None and self._is_forgotten(row):
+            self.go_on(row)  # if another process changes the row first, that process sends the firing
+            return
+        if firing_id is not None:
+            self._producer.send(_message(row, firing_id, due_ms(row)))
+
+    def go_on(self, row: ScheduleRow) -> ScheduleRow | None:
+        """Store a row that waits for another firing, and send that firing; None if the row had changed."""
+        moved = self.change(self.dated(row))
+        if moved is not None:
+            self.send_next(moved)
+        return moved
+
+    def _is_forgotten(self, row: ScheduleRow) -> bool:
+        """Return whether the firing is so old that the store may have forgotten that its id was used."""
+        return self.now_us() - due_ms(row) * 1000 > self.spec.gc_grace_us // 2
+
+    def send_now(self, row: ScheduleRow) -> MessageId:
+        """Send a firing beside the schedule's own times."""
+        firing_id = FiringId(row.key, 0, row.fired, self.now_us() // 1000, row.previous)
+        return self._producer.send(_message(row, firing_id, None))
+
+    def check(self, row: ScheduleRow) -> None:
+        """Check that the row's firing could be sent.
+
+        Raises:
+            BadInput: its body, headers or another value is refused.
+        """
+        firing_id = next_firing(row)
+        if firing_id is not None:
+            outgoing(_message(row, firing_id, due_ms(row)), self.now_us())
+
+    def is_live(self, row: ScheduleRow) -> bool:
+        """Return whether the message of the firing that the row waits for is stored."""
+        firing_id = next_firing(row)
+        if firing_id is None:
+            return False
+        message = outgoing(_message(row, firing_id, due_ms(row)), self.now_us())
+        source, due_us = message.source or b"", message.due_us or 0
+        place = open_row(self.spec, due_us, source)
+        return bool(self._driver.ask(ReadMessages(place, message.priority, (ids.derived(due_us, source),))))
+
+
+def _is_of(row: ScheduleRow | None, generation: int) -> bool:
+    return row is not None and row.generation == generation
+
+
+def due_ms(row: ScheduleRow) -> int:
+    """Return when the firing that the row waits for is due, in ms since 1970."""
+    definition = ScheduleDefinition.from_json(row.definition)
+    return definition.due_ms or _own_due_ms(row, definition)
+
+
+def _own_due_ms(row: ScheduleRow, definition: ScheduleDefinition) -> int:
+    return row.next_at + jitter_of(row, definition)
+
+
+def jitter_of(row: ScheduleRow, definition: ScheduleDefinition) -> int:
+    """Return how much later than its time the row's firing is due, in ms."""
+    return jitter_ms(definition.trigger, f"{row.key}|{row.generation}|{row.next_at}")
+
+
+def _message(row: ScheduleRow, firing_id: FiringId, due: int | None) -> Message:
+    """Return the message of a firing. Without a due time (ms) it is sent now, under an id of its own."""
+    definition = ScheduleDefinition.from_json(row.definition)
+    source = f"{firing_id.generation}|{firing_id.time_ms}|cqueue-schedule|{firing_id.key}"
+    return Message(
+        definition.body,
+        due=None if due is None else to_datetime(due),
+        priority=definition.priority,
+        headers=definition.headers,
+        task=definition.task,
+        key=definition.message_key,
+        codec=definition.codec,
+        trigger=firing_id.to_json(),
+        source=None if due is None else source,
+    )

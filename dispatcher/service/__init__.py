@@ -1,0 +1,1 @@
+"""The service: the daemon, its worker processes, health, metrics, and the list of workers."""

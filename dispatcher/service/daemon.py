@@ -1,0 +1,390 @@
+"""A process that runs a dispatcher for months: its start, its signals, its end, and its reports.
+
+The main thread only takes events (from signals, a parent, helper threads) and acts on them one by one. So no
+signal handler does any work, and nothing is done twice.
+
+`python -m cqueue.dispatcher.service.daemon FD` is a child of `cqueue dispatch --processes N`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue._version import __version__
+from cqueue.dispatcher.application import import_string
+from cqueue.dispatcher.execution.middleware import Middleware
+from cqueue.dispatcher.service import health, logs, membership
+from cqueue.dispatcher.service.health import Health
+from cqueue.dispatcher.service.membership import Membership, Worker
+from cqueue.dispatcher.service.metrics import Meter, Metrics, exposition
+from cqueue.dispatcher.service.run_recorder import RunRecorder
+from cqueue.dispatcher.service.supervisor import TICK_S, Exit, Signalled, received
+from cqueue.dispatcher.service.systemd import Notifier
+from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.runtime import cores, garbage_collection
+from cqueue.runtime.logs import describe
+from cqueue.runtime.rendezvous import own_name
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.dispatcher import Dispatcher
+    from cqueue.dispatcher.service.launch import Launched
+    from cqueue.protocol.poll import Share
+
+FIRST_RETRY_S: Final = 0.5
+"""Seconds before the second attempt to connect at the start; doubled each time."""
+LONGEST_RETRY_S: Final = 10.0
+"""Longest pause between two attempts to connect at the start, in seconds: soon after Cassandra is back."""
+BUG: Final = 70
+"""Exit code after an error of this library or the application: EX_SOFTWARE of sysexits.h."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSettings:
+    """What a process runs, and how.
+
+    Attributes:
+        target: `module:name` of an application, dispatcher, factory or handler.
+        queues: names of queues; empty means all queues of an application. A handler function needs at least
+            one.
+        options: options of the dispatcher: threads, consumers, batch_size.
+        grace_s: seconds that running handlers get at the end.
+        drain: end when nothing is due.
+        core: index of the CPU core to run on, among those that the process may use; None uses all.
+        log: format of log lines, console or json.
+        verbose: log more; see `logs.configure`.
+        app_dir: folder to load `target` from; empty means the current folder.
+    """
+
+    target: str
+    queues: Sequence[str] = ()
+    options: Mapping[str, int] = field(default_factory=dict)
+    grace_s: float = 30.0
+    drain: bool = False
+    core: int | None = None
+    log: str = logs.Format.CONSOLE.value
+    verbose: bool = False
+    app_dir: str = ""
+
+
+# ── Events of this process, besides signals ──
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The dispatcher has stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """The process is to stop: the parent orders it or has gone, or nothing is due any more."""
+
+    why: str
+
+
+Notice = Signalled | Stopped | Ordered
+Inbox = queue.SimpleQueue[Any]
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Daemon:
+    """Runs one dispatcher in this process.
+
+    Args:
+        settings: what to run.
+        inbox: events of signals and of the parent.
+        notifier: tells systemd.
+        tell: send a report to the parent; called once a second.
+        health_address: host and port for probes; None: no server.
+        hooks: middleware beside the application's.
+    """
+
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        inbox: Inbox,
+        *,
+        notifier: Notifier | None = None,
+        tell: Tell | None = None,
+        health_address: tuple[str, int] | None = None,
+        hooks: Sequence[Middleware] = (),
+    ) -> None:
+        self._hooks = hooks
+        self._settings = settings
+        self._inbox = inbox
+        self._notifier = notifier or Notifier()
+        self._tell = tell
+        self._address = health_address
+        self._log = logs.logger()
+        self._started_s = time.time()
+        self._stopping = False
+        self._obstacle = ""  # what an operator must mend before the start can succeed
+        self._metrics = Metrics(settings.target)
+        self._dispatcher: Dispatcher | None = None  # once it runs
+
+    # ── start to end ──
+
+    def run(self) -> int:
+        """Run from the start to the end; return the exit code.
+
+        Raises:
+            TargetError, ConfigError, QueueNotFound, SchemaMismatch: there is nothing that could be run.
+        """
+        if self._settings.core is not None:
+            cores.keep_to_one(self._settings.core)  # before threads start, which inherit the core
+        with health.serving(self._address, self.health, self.exposition):
+            launched = self._launch()
+            if launched is None:
+                return Exit.DRAINED
+            code = self._work(launched.dispatcher)
+            if code == Exit.DRAINED:
+                launched.close()
+            return code
+
+    def _launch(self) -> Launched | None:
+        """Start the dispatcher, waiting for an outage to end; return None if a signal came first."""
+        self._log.info(
+            logs.DaemonEvent.STARTING, target=self._settings.target, version=__version__, pid=os.getpid()
+        )
+        app_dir = self._settings.app_dir
+        found = import_string.load(self._settings.target, Path(app_dir) if app_dir else None)
+        pause_s = FIRST_RETRY_S
+        while True:
+            try:
+                return self._start(found)
+            except SchemaMismatch:
+                raise
+            except (NotDone, OutcomeUnknown) as exc:
+                self._tell_of(exc, pause_s)
+            if self._next(pause_s) is not None:
+                return None
+            pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+
+    def _tell_of(self, error: CqueueError, again_in_s: float) -> None:
+        """Log why the start failed; a cause that lasts until an operator mends it is logged once."""
+        before, self._obstacle = self._obstacle, describe(error) if isinstance(error, LASTING) else ""
+        if not self._obstacle:
+            self._log.warning(logs.DaemonEvent.NOT_CONNECTED, error=str(error), again_in_s=again_in_s)
+        elif self._obstacle != before:
+            self._log.error(logs.DaemonEvent.NOT_CONNECTED, error=str(error))
+
+    def _start(self, found: Any) -> Launched:
+        """Start the dispatcher; the parent hears first, because the first message may kill this process."""
+        from cqueue.dispatcher.service import launch  # noqa: PLC0415 - the health server answers while this imports
+
+        hooks = [Meter(self._metrics), *self._hooks]
+        launched = launch.launch(found, self._settings, hooks)
+        self._report(launched=True)
+        garbage_collection.settle()  # all imports are done
+        launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None
+        launched.dispatcher.start()
+        return launched
+
+    def _work(self, dispatcher: Dispatcher) -> int:
+        engine = dispatcher.engine
+        self._metrics.watch(dispatcher.stats, engine.quarantined, lambda: engine.depths.latest)
+        self._dispatcher = dispatcher
+        members = Membership(
+            dispatcher.pollers[0].consumer.driver.ask,
+            lambda: self._described(dispatcher),
+            lambda name, share: _give_share(dispatcher, name, share),
+            now_s=lambda: dispatcher.pollers[0].now_ms() / 1000,
+        )
+        members.start()
+        self._notifier.ready()
+        self._report()
+        self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=list(_queues(dispatcher)))
+        self._after(dispatcher.join, Stopped())
+        if self._settings.drain:
+            self._after(dispatcher.drain, Ordered("drained"))
+        return self._until_stopped(dispatcher, members)
+
+    def _after(self, wait: Callable[[], bool], notice: Notice) -> None:
+        """Put an event into the inbox once `wait` has returned true, on a thread."""
+
+        def tell() -> None:
+            if wait():
+                self._inbox.put(notice)
+
+        threading.Thread(target=tell, name="cqueue-waiting", daemon=True).start()
+
+    # ── events ──
+
+    def _until_stopped(self, dispatcher: Dispatcher, members: Membership) -> int:
+        interrupted = 0
+        while not isinstance(notice := self._next(math.inf), Stopped):
+            if self._stopping and isinstance(notice, Signalled):
+                self._log.warning(logs.DaemonEvent.LEFT, signal=notice.why)
+                return 128 + notice.number
+            if notice is not None and not self._stopping:
+                interrupted = dispatcher.stats().total.interrupted
+                self._stop(dispatcher, notice.why)
+                members.hurry()
+        members.stop()
+        self._report()
+        total = dispatcher.stats().total
+        if abandoned := total.interrupted - interrupted:
+            self._log.warning(logs.DaemonEvent.GRACE_PASSED, handlers=abandoned)
+            return Exit.GRACE_PASSED
+        self._log.info(logs.DaemonEvent.STOPPED, **_counted(total))
+        return Exit.DRAINED
+
+    def _next(self, seconds: float) -> Notice | None:
+        """Return the next event within `seconds`, or None; report once a second meanwhile."""
+        until_s, tick_s = time.monotonic() + seconds, min(TICK_S, self._notifier.alive_every_s or TICK_S)
+        while (left_s := until_s - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                notice: Notice = self._inbox.get(timeout=min(tick_s, left_s))
+                return notice
+            self._tick()
+        return None
+
+    def _stop(self, dispatcher: Dispatcher, why: str) -> None:
+        """Begin the stop; the dispatcher's own thread gives back at once what was not started."""
+        self._stopping = True
+        self._notifier.stopping()
+        dispatcher.stop(timedelta(seconds=self._settings.grace_s), wait=False)
+        self._log.info(logs.DaemonEvent.STOPPING, why=why, grace_s=self._settings.grace_s)
+
+    # ── reports ──
+
+    def health(self) -> Health:
+        """Return the health, for probes, systemd and the parent."""
+        if self._dispatcher is not None:
+            return health.of(self._dispatcher)
+        reason = f"starting: {self._obstacle}" if self._obstacle else "starting"
+        return Health(alive=True, ready=False, reason=reason)
+
+    def exposition(self) -> bytes:
+        """Return the text for Prometheus."""
+        return exposition(self._metrics.families())
+
+    def _tick(self) -> None:
+        now = self.health()
+        if now.alive:
+            self._notifier.alive()
+        else:
+            self._log.error(logs.DaemonEvent.STALLED, reason=now.reason)
+        self._notifier.status(now.reason)
+        self._report(now)
+
+    def _report(self, now: Health | None = None, **more: Any) -> None:
+        if self._tell is not None:
+            self._tell({**asdict(now or self.health()), **more, "metrics": self._metrics.families()})
+
+    def _described(self, dispatcher: Dispatcher) -> Worker:
+        stats = dispatcher.stats()
+        return Worker(
+            name=own_name(),
+            host=membership.host_name(),
+            pid=os.getpid(),
+            app=self._settings.target,
+            queues=_queues(dispatcher),
+            tasks=membership.told(dispatcher.tasks),
+            threads=dispatcher.options.threads,
+            version=__version__,
+            started=self._started_s,
+            state=membership.STOPPING if self._stopping else stats.state,
+            running=stats.running,
+            unstarted=stats.unstarted,
+            counters=_counted(stats.total),
+        )
+
+
+def _queues(dispatcher: Dispatcher) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(poller.name for poller in dispatcher.pollers))
+
+
+def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:
+    for poller in dispatcher.pollers:
+        if poller.name == name:
+            poller.divide(share)
+
+
+def _counted(counts: Any) -> dict[str, int]:
+    return {name: count for name, count in asdict(counts).items() if count}
+
+
+# ── Signals ──
+
+OBEYED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that stop the process."""
+
+
+@contextlib.contextmanager
+def signals_to(inbox: Inbox) -> Iterator[None]:
+    """Put signals into the inbox during the block; an ignored signal, as under nohup, stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wanted = [number for number in OBEYED if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda n, _: inbox.put(Signalled(n))) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ── A child ──
+
+
+def child(fd: int, memory: int) -> int:
+    """Run a child process; return its exit code.
+
+    Args:
+        fd: number of its end of the connection to the parent.
+        memory: number of the file where it records what runs.
+    """
+    inbox: Inbox = queue.SimpleQueue()
+    os.set_inheritable(fd, False)  # no process that a handler starts keeps it open
+    parent = Connection(fd)
+    settings = DaemonSettings(**parent.recv())
+
+    def obey() -> None:
+        for order in received(parent):
+            inbox.put(Ordered(order))
+        inbox.put(Ordered("the parent has gone"))
+
+    def tell(report: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the parent has gone, and `obey` orders a stop
+            parent.send(report)
+
+    logs.configure(logs.Format(settings.log), verbose=settings.verbose)
+    # The parent obeys what a terminal or systemd sends to all; SIGTERM may be meant for this child.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
+    threading.Thread(target=obey, name="cqueue-parent", daemon=True).start()
+    try:
+        return Daemon(settings, inbox, tell=tell, hooks=[RunRecorder(memory)]).run()
+    except CqueueError as exc:
+        tell({"failed": str(exc)})
+        return Exit.USAGE
+    except Exception:  # noqa: BLE001 - the parent is told of every error
+        tell({"failed": traceback.format_exc()})
+        return BUG
+
+
+def leave(code: int) -> None:
+    """End the process, although handlers may still run: threads that nobody can end delay no exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(child(*map(int, sys.argv[1:3])))

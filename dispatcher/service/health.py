@@ -1,0 +1,187 @@
+"""Answers probes: must this process be restarted, does it handle messages, and what are its metrics?
+
+`/livez` fails only for what a restart can cure: threads that have died, or that have not moved for a minute.
+An outage of Cassandra is no such thing: restarting every worker would only add to its load when it comes
+back. So `/livez` stays 200, and `/readyz` answers 503 until a poll has succeeded again. `/readyz` answers 503
+at once if the last poll of every queue has failed. If only the polls of one queue keep failing, for want of a
+grant for example, it does so after some seconds, so that an operator learns of the queue's waiting messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from cqueue.dispatcher.service import logs
+from cqueue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.dispatcher import Dispatcher
+
+STALLED_AFTER_S: Final = 60.0
+"""Seconds after which a poll will not end any more: every call in a poll has a time limit well below."""
+REQUEST_TIMEOUT_S: Final = 5
+"""Seconds that a client may take to send its request."""
+NAMED: Final = 3
+"""Queues that a reason names: it stays readable."""
+LOOPBACK: Final = "127.0.0.1"
+"""Host of the health server if none is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The answer to probes.
+
+    Attributes:
+        alive: no restart is needed.
+        ready: messages are handled.
+        reason: why not, or the state.
+    """
+
+    alive: bool
+    ready: bool
+    reason: str = ""
+
+
+def of(dispatcher: Dispatcher) -> Health:
+    """Return the health of a dispatcher.
+
+    Only what should never wait is checked. A handler may take hours, and an ack may wait for Cassandra. But a
+    thread that has ended, or a poll that does not return although every call in it has a time limit, needs a
+    new process.
+    """
+    stats = dispatcher.stats()
+    return judge(
+        stats.state,
+        dead_threads=dispatcher.dead_threads() if stats.state == "running" else (),
+        stalled_s=dispatcher.engine.poll_schedule.stalled_s(),
+        failing=stats.queues.keys() <= set(stats.failing),
+        stuck=stats.stuck,
+    )
+
+
+def judge(
+    state: str,
+    *,
+    dead_threads: Sequence[str] = (),
+    stalled_s: float = 0.0,
+    failing: bool = False,
+    stuck: Mapping[str, str] = MappingProxyType({}),
+) -> Health:
+    """Return the health that follows from a dispatcher's state.
+
+    Args:
+        state: new, running, stopping or stopped.
+        dead_threads: names of threads that have ended though they should not.
+        stalled_s: for how many seconds the slowest poll has been under way.
+        failing: the last poll of every queue has failed.
+        stuck: queues whose polls have all failed for some seconds, with the last error.
+    """
+    if dead_threads:
+        return Health(alive=False, ready=False, reason=f"ended: {', '.join(dead_threads)}")
+    if stalled_s > STALLED_AFTER_S:
+        return Health(alive=False, ready=False, reason=f"a poll has not ended for {stalled_s:.0f} s")
+    if stuck:
+        return Health(alive=True, ready=False, reason=_named(stuck))
+    if failing:
+        return Health(alive=True, ready=False, reason="Cassandra does not answer")
+    return Health(alive=True, ready=state == "running", reason=state)
+
+
+def _named(stuck: Mapping[str, str]) -> str:
+    """Return the reason for queues that cannot be received from; it names the first few."""
+    told = [f"queue {name} cannot be received from: {why}" for name, why in sorted(stuck.items())[:NAMED]]
+    more = len(stuck) - len(told)
+    return "; ".join([*told, f"and {more:,} more queues"] if more else told)
+
+
+def together(parts: Mapping[str, Health]) -> Health:
+    """Return the health of several processes: ready if one is, because it handles messages of all queues.
+
+    Alive in any case: the parent replaces a child that is not.
+    """
+    ready = any(part.ready for part in parts.values())
+    reason = ", ".join(f"{name} {part.reason}" for name, part in parts.items())
+    return Health(alive=True, ready=ready, reason=reason or "no process")
+
+
+# ── Over HTTP ──
+
+
+@contextmanager
+def serving(
+    address: tuple[str, int] | None, health: Callable[[], Health], metrics: Callable[[], bytes]
+) -> Iterator[int | None]:
+    """Serve probes and metrics during the block, on threads that share nothing with the dispatcher's.
+
+    Args:
+        address: host and port; port 0 takes any free one. None: no server.
+        health: return the health now.
+        metrics: return the text for Prometheus.
+
+    Returns:
+        The port; None without a server.
+
+    Raises:
+        ConfigError: the port is taken, or the host is none of this machine's.
+    """
+    if address is None:
+        yield None
+        return
+    host, port = address
+    handler = type("Handler", (_Handler,), {"health": staticmethod(health), "metrics": staticmethod(metrics)})
+    try:
+        server = _Server(address, handler)
+    except OSError as exc:
+        raise ConfigError(f"Nothing can listen on {host}:{port}: {exc.strerror or exc}.") from exc
+    with server:
+        Thread(target=server.serve_forever, name="cqueue-health", daemon=True).start()
+        logs.logger().info(logs.DaemonEvent.HEALTH, host=host, port=server.server_port)
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # a slow client must not delay the exit
+
+
+class _Handler(BaseHTTPRequestHandler):
+    health: Callable[[], Health]
+    metrics: Callable[[], bytes]
+    timeout = REQUEST_TIMEOUT_S
+    server_version = "cqueue"
+
+    def do_GET(self) -> None:
+        """Answer one of three paths."""
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, self.metrics())
+        elif path in {"/livez", "/readyz"}:
+            health = self.health()
+            ok = health.alive if path == "/livez" else health.ready
+            status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, "application/json", json.dumps(asdict(health)).encode() + b"\n")
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/livez, /readyz or /metrics\n")
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: a probe comes every few seconds."""

@@ -1,0 +1,114 @@
+"""Logging of a daemon: every line goes through structlog, also those of the driver and other libraries.
+
+Events are stable names with fields, so that a query for `message_dead` keeps working. The daemon's own names
+stand here. Of a message only the id is ever logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import Enum
+from typing import Any, Final, TextIO
+
+import structlog
+
+from cqueue.runtime.logs import DISPATCHER, TRACEBACKS
+
+DRIVER: Final = "cassandra"
+"""Logger of the Cassandra driver."""
+
+
+class Format(Enum):
+    """Format of log lines."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class DaemonEvent:
+    """Names of the daemon's events; `Event` has those of messages and handlers."""
+
+    STARTING = "daemon_starting"
+    READY = "daemon_ready"
+    STOPPING = "daemon_stopping"
+    STOPPED = "daemon_stopped"
+    GRACE_PASSED = "daemon_grace_passed"
+    LEFT = "daemon_left"
+    NOT_CONNECTED = "daemon_not_connected"
+    STALLED = "daemon_stalled"
+    HEALTH = "health_listening"
+    HEARTBEAT_FAILED = "heartbeat_failed"
+    MEMBERS = "members_changed"
+    CHILD_STARTED = "child_started"
+    CHILD_READY = "child_ready"
+    CHILD_ENDED = "child_ended"
+    CHILD_FAILED = "child_failed"
+    CHILD_STALLED = "child_stalled"
+    RELOADING = "reloading"
+
+
+def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = None) -> None:
+    """Send all log lines of this process, of any library, to standard error in one format.
+
+    Args:
+        style: JSON, one object a line; or text for people. In text every failure has its traceback; in JSON
+            only the final failure of a message has.
+        verbose: log DEBUG of this library with every traceback, and INFO of the driver; otherwise INFO and
+            WARNING.
+        stream: instead of standard error.
+    """
+    out = stream or sys.stderr
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_shared(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # a test, or an application, may configure again
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(_formatter(style, colors=out.isatty()))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    logging.getLogger("cqueue").setLevel(logging.DEBUG if verbose else logging.INFO)
+    shown = logging.DEBUG if style is Format.CONSOLE else logging.NOTSET
+    logging.getLogger(TRACEBACKS).setLevel(shown)
+    logging.getLogger(DRIVER).setLevel(logging.INFO if verbose else logging.WARNING)
+    logging.captureWarnings(capture=True)
+
+
+def logger(**fields: Any) -> Any:
+    """Return a logger of the daemon that adds these fields to every line."""
+    return structlog.get_logger(DISPATCHER).bind(**fields)
+
+
+def _shared() -> list[Any]:
+    """Return the processors that complete a line of any origin."""
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+
+
+def _formatter(style: Format, *, colors: bool) -> logging.Formatter:
+    if style is Format.JSON:
+        last: list[Any] = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+        ]
+    else:
+        # structlog's default prints local variables, which hold arguments and secrets
+        plain = structlog.dev.plain_traceback
+        last = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*_shared(), structlog.stdlib.ExtraAdder()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+    )

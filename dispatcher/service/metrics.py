@@ -1,0 +1,244 @@
+"""Prometheus metrics of a daemon, and how those of several processes are added up.
+
+prometheus_client's own way to combine processes shares files between them, which a killed process leaves
+behind. Here children send their samples to the parent, and the counts of a dead child are kept.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from cqueue._version import __version__
+from cqueue.consumer import ReceivedMessage
+from cqueue.dispatcher.execution.context import Context
+from cqueue.dispatcher.execution.middleware import Middleware
+from cqueue.dispatcher.execution.telemetry import OUTCOMES, Depth, Stats
+
+FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
+"""Label and counter of calls that failed."""
+HELD: Final = (
+    ("depth", "ready", "Messages that are due and held by nobody: an estimate."),
+    ("oldest_age_seconds", "oldest_age_s", "Seconds since the oldest one was due."),
+    ("in_flight", "in_flight", "Messages that consumers hold: an estimate."),
+    ("dead", "dead", "Letters in the dead-letter queue: an estimate."),
+)
+"""Name, field of `Depth`, and text of the metrics about a queue's content."""
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+"""Upper bounds in seconds: from a handler that does nothing to one that takes minutes."""
+LARGEST: Final = frozenset({
+    "cqueue_lag_seconds", "cqueue_build_info", "cqueue_quarantined_rows", "process_start_time_seconds",
+    "cqueue_queue_depth", "cqueue_queue_oldest_age_seconds", "cqueue_queue_in_flight", "cqueue_queue_dead",
+    "cqueue_spool_oldest_age_seconds", "cqueue_spool_full",
+})  # fmt: skip
+"""Metrics that several processes report of the same thing: the largest counts. All others are added up."""
+
+Values = Mapping[Any, float]
+"""Values by a tuple of label values."""
+Families = list[Any]
+"""Samples for JSON: [name, text, type, [[sample, labels, value], …]] for each family."""
+
+
+class Metrics:
+    """The instruments of one process.
+
+    Args:
+        app: `module:name` of the application, for the build info.
+    """
+
+    def __init__(self, app: str) -> None:
+        self.registry = CollectorRegistry()
+        self.handling = self._histogram("handler_seconds", "How long handlers ran.", "queue", "task")
+        self.starting = self._histogram("start_seconds", "From due to the handler's start.", "queue")
+        self.lag = self._gauge("lag_seconds", "How late the last message was started; 0 when idle.")
+        build = self._gauge("build_info", "Versions.", "version", "python", "app")
+        build.labels(__version__, platform.python_version(), app).set(1)
+        ProcessCollector(registry=self.registry)
+
+    def watch(
+        self,
+        stats: Callable[[], Stats],
+        quarantined: Callable[[], Mapping[str, int]],
+        depths: Callable[[], Mapping[str, Depth]] = dict,
+    ) -> None:
+        """Show a dispatcher's counters as well; the functions are called at each scrape.
+
+        Args:
+            stats: return the dispatcher's counters.
+            quarantined: return how many rows cannot be read, by queue or log.
+            depths: return the latest depths of queues; a queue that could not be read is left out.
+        """
+        self.registry.register(_From(lambda: _counted(stats(), quarantined())))
+        self.registry.register(_From(lambda: _held(depths())))
+        self.registry.register(_From(_spooled))
+
+    def families(self) -> Families:
+        """Return all samples as they are now."""
+        return packed(self.registry.collect())
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"cqueue_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"cqueue_{name}", text, labels, registry=self.registry, buckets=BUCKETS)
+
+
+class _From(Collector):
+    """A collector that calls a function at each scrape."""
+
+    def __init__(self, say: Callable[[], Iterable[Metric]]) -> None:
+        self._say = say
+
+    def collect(self) -> Iterable[Metric]:
+        return self._say()
+
+
+def _counted(stats: Stats, quarantined: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield the dispatcher's own counters as metrics."""
+    queues = stats.queues.items()
+    received = {(queue,): counts.received for queue, counts in queues}
+    hinted = {(queue,): counts.found_by_hint for queue, counts in queues}
+    outcomes = {(queue, name): getattr(counts, name) for queue, counts in queues for name in OUTCOMES}
+    failures = {
+        (queue, call): getattr(counts, name) for queue, counts in queues for call, name in FAILURES.items()
+    }
+    damaged = {(queue,): rows for queue, rows in quarantined.items()}
+    hints = {(event,): count for event, count in asdict(stats.hints).items()}
+    yield _counter("received", "Messages taken from queues.", received, "queue")
+    yield _counter("found_by_hint", "Of those, what a hint has led to, and no poll.", hinted, "queue")
+    yield _counter("messages", "Messages by what became of them.", outcomes, "queue", "outcome")
+    yield _counter("failures", "Calls to Cassandra that are repeated.", failures, "queue", "call")
+    yield _counter("hints", "Datagrams by which processes tell each other of messages.", hints, "event")
+    yield _gauge("quarantined_rows", "Stored rows that this process could not read.", damaged, "queue")
+    yield _gauge("running", "Handlers that run now.", {(): stats.running})
+    yield _gauge("unstarted", "Messages held here and not yet started.", {(): stats.unstarted})
+    yield _gauge("unsettled", "Decided, and not yet stored.", {(): stats.unsettled})
+
+
+def _held(depths: Mapping[str, Depth]) -> Iterator[Metric]:
+    """Yield the depths of queues as metrics."""
+    for name, field, text in HELD:
+        values = {(queue,): getattr(depth, field) for queue, depth in depths.items()}
+        known = {queue: value for queue, value in values.items() if value is not None}
+        yield _gauge(f"queue_{name}", text, known, "queue")
+
+
+def _spooled() -> Iterable[Metric]:
+    """What all spools hold that the application has opened in this process, if there are any."""
+    module = sys.modules.get("cqueue.spool")
+    return _unpacked(added([packed(module.SpoolCollector().collect())])) if module else ()
+
+
+def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(CounterMetricFamily(f"cqueue_{name}", text, labels=labels), values)
+
+
+def _gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(GaugeMetricFamily(f"cqueue_{name}", text, labels=labels), values)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Values) -> Metric:
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+class Meter(Middleware):
+    """Times every run of a handler. `clock`: monotonic seconds."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._began: dict[int, float] = {}
+
+    def before_run(self, message: ReceivedMessage, context: Context) -> None:
+        """Note how late the run starts; not of a retry, whose due time the message does not tell."""
+        if message.attempt == 1:
+            late_s = max(0.0, (context.now - message.due).total_seconds())
+            self._metrics.starting.labels(context.queue).observe(late_s)
+            self._metrics.lag.set(late_s)
+        self._began[id(context)] = self._clock()
+
+    def after_run(
+        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
+    ) -> None:
+        """Note how long the run took."""
+        began = self._began.pop(id(context), None)
+        if began is not None:
+            self._metrics.handling.labels(context.queue, context.task).observe(self._clock() - began)
+
+
+# ── Several processes ──
+
+
+class ChildMetrics:
+    """The samples of all children, including those that have ended."""
+
+    def __init__(self) -> None:
+        self._living: dict[int, Families] = {}
+        self._gone: Families = []
+
+    def put(self, child: int, families: Families) -> None:
+        """Take a child's samples, in place of its earlier ones."""
+        self._living[child] = families
+
+    def gone(self, child: int) -> None:
+        """Note that a child has ended: its counts are kept, its gauges dropped."""
+        last = [family for family in self._living.pop(child, []) if family[2] in {"counter", "histogram"}]
+        self._gone = added([self._gone, last])
+
+    def families(self) -> Families:
+        """Return the sums over all children."""
+        return added([self._gone, *self._living.values()])
+
+
+def added(parts: Iterable[Families]) -> Families:
+    """Add up samples of the same name and labels."""
+    found: dict[str, tuple[Any, dict[tuple[Any, ...], list[Any]]]] = {}
+    for name, text, kind, samples in (family for part in parts for family in part):
+        _, values = found.setdefault(name, ((name, text, kind), {}))
+        for sample, labels, value in samples:
+            if str(sample).endswith("_created"):
+                continue
+            key = (sample, *sorted(labels.items()))
+            kept = values.setdefault(key, [sample, labels, 0.0])
+            kept[2] = max(kept[2], value) if name in LARGEST else kept[2] + value
+    return [[*head, list(values.values())] for head, values in found.values()]
+
+
+def exposition(families: Families) -> bytes:
+    """Return the text that Prometheus reads."""
+    registry = CollectorRegistry()
+    registry.register(_From(lambda: _unpacked(families)))
+    return generate_latest(registry)
+
+
+def _unpacked(families: Families) -> Iterator[Metric]:
+    """Yield the metrics that another process has collected."""
+    for name, text, kind, samples in families:
+        metric = Metric(name, text, kind)
+        for sample, labels, value in samples:
+            metric.add_sample(sample, labels, value)
+        yield metric
+
+
+def packed(metrics: Iterable[Metric]) -> Families:
+    """Return metrics as values for JSON."""
+    return [
+        [
+            metric.name,
+            metric.documentation,
+            metric.type,
+            [[sample.name, dict(sample.labels), sample.value] for sample in metric.samples],
+        ]
+        for metric in metrics
+    ]

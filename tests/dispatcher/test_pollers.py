@@ -1,0 +1,300 @@
+"""The poll schedule: which queue is polled next, and how seldom an idle one is."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from cqueue.dispatcher.execution.options import Options
+from cqueue.dispatcher.execution.pollers import LONGEST_FAILED_S, QUIET_S, Poller, PollSchedule
+from cqueue.store.operations import WideRow
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class FakeSource:
+    """A queue whose consumers are never asked."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def consumer(self, *, wake, **_options):
+        return SimpleNamespace(wake=wake, settles_with=self)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def rooms():
+    """Room by queue; 100 where nothing is said."""
+    return {}
+
+
+@pytest.fixture
+def poll_schedule(clock, rooms):
+    return PollSchedule(lambda poller, _coming: rooms.get(poller.name, 100), 0.005, 1.0, clock)
+
+
+def enter(poll_schedule, name, **which):
+    poller = Poller(FakeSource(name), poll_schedule, Options(), **which)
+    poll_schedule.add(poller)
+    return poller
+
+
+def due(poll_schedule):
+    """The pollers that are due now, each polled in vain."""
+    names = []
+    while (poller := next_of(poll_schedule)) is not None:
+        names.append(poller.name)
+        poll_schedule.found(poller, 0)
+    return names
+
+
+def next_of(poll_schedule):
+    with poll_schedule._changed:
+        return poll_schedule._next_due()
+
+
+def test_polls_in_vain_become_seldom(poll_schedule, clock):
+    """Each pause is twice as long, up to the longest."""
+    enter(poll_schedule, "q")
+    polls = []
+    while clock.now < 10:
+        if due(poll_schedule):
+            polls.append(clock.now)
+        clock.now += 0.001
+    pauses = [later - earlier for earlier, later in pairwise(polls)]
+    assert pauses[0] == pytest.approx(0.005, abs=0.002)
+    assert pauses[-1] == pytest.approx(1.0, abs=0.002)
+    assert len(polls) < 20
+
+
+def test_the_longest_due_comes_first(poll_schedule, clock):
+    """A queue that always has something comes behind those that wait."""
+    pollers = [enter(poll_schedule, name) for name in "abc"]
+    busy = next_of(poll_schedule)
+    clock.now += 0.001
+    poll_schedule.found(busy, 100)
+    assert busy is pollers[0]
+    assert [next_of(poll_schedule).name for _ in range(3)] == ["b", "c", "a"]
+
+
+def test_a_full_batch_is_followed_by_another_at_once(poll_schedule):
+    poller = enter(poll_schedule, "q")
+    assert next_of(poll_schedule) is poller
+    assert next_of(poll_schedule) is None
+    poll_schedule.found(poller, 100)
+    assert next_of(poll_schedule) is poller
+
+
+def test_a_poller_that_knows_of_more_to_do_is_polled_at_once(poll_schedule, clock):
+    poller = enter(poll_schedule, "q")
+    assert next_of(poll_schedule) is poller
+    poll_schedule.found(poller, 1)
+    assert next_of(poll_schedule) is None
+    clock.now += 1.0
+    assert next_of(poll_schedule) is poller
+    poll_schedule.found(poller, 1, more=True)
+    assert next_of(poll_schedule) is poller
+
+
+def looked_at(poller):
+    """Return which of four shards the poller's consumer polls first."""
+    share = poller.consumer.share
+    return {shard for shard in range(4) if share is None or share(WideRow("q", 0, shard))}
+
+
+def test_pollers_of_one_queue_look_at_wide_rows_of_their_own(poll_schedule):
+    """Together at all of them, or at all that other processes leave to this one."""
+    assert looked_at(enter(poll_schedule, "q")) == {0, 1, 2, 3}
+    pollers = [enter(poll_schedule, "q", number=number, of=3) for number in range(3)]
+    assert [looked_at(poller) for poller in pollers] == [{0, 3}, {1}, {2}]
+    for poller in pollers:
+        poller.divide(lambda wide_row: wide_row.shard != 1)  # other processes look there
+    assert [looked_at(poller) for poller in pollers] == [{0, 3}, set(), {2}]
+    for poller in pollers:
+        poller.divide(None)
+    assert [looked_at(poller) for poller in pollers] == [{0, 3}, {1}, {2}]
+
+
+def test_a_wake_makes_a_queue_due(poll_schedule, clock):
+    """A waiting queue is polled at once, or right after the poll under way."""
+    poller = enter(poll_schedule, "q")
+    for _ in range(12):
+        due(poll_schedule)
+        clock.now += 1.1
+    due(poll_schedule)
+    assert due(poll_schedule) == []
+    poller.consumer.wake()
+    polled = next_of(poll_schedule)
+    assert polled is poller
+    poller.consumer.wake()
+    poll_schedule.found(polled, 0)
+    assert next_of(poll_schedule) is poller
+
+
+@pytest.fixture
+def three(poll_schedule, clock):
+    """Lanes of one queue that has had nothing for a while."""
+    pollers = [enter(poll_schedule, "q", number=number, of=3) for number in range(3)]
+    for _ in range(20):
+        due(poll_schedule)
+        clock.now += 1.1
+    due(poll_schedule)
+    return pollers
+
+
+def test_of_the_pollers_of_an_idle_queue_one_polls_for_all(poll_schedule, clock, three):
+    """One poller polls all rows, so nothing waits longer, and an idle queue costs a third."""
+    assert [looked_at(poller) for poller in three] == [{0, 1, 2, 3}, {1}, {2}]
+    polls = 0
+    for _ in range(20):
+        clock.now += 1.1
+        polls += len(due(poll_schedule))
+    assert 20 <= polls <= 22  # those that rest look for themselves twice a minute
+
+
+@pytest.mark.parametrize("how", ["a full batch", "more", "a ring while it is polled"])
+def test_pollers_that_rest_poll_again_once_there_is_more_than_one_can_do(poll_schedule, clock, three, how):
+    clock.now += 1.1
+    poller = next_of(poll_schedule)
+    assert (poller, next_of(poll_schedule)) == (three[0], None)
+    if how == "a ring while it is polled":
+        poller.consumer.wake()
+    else:
+        for _ in range(1 if how == "a full batch" else 2):
+            poll_schedule.found(poller, 100 if how == "a full batch" else 1, more=how == "more")
+            clock.now += 0.01
+            assert next_of(poll_schedule) is poller
+    assert {next_of(poll_schedule).number, next_of(poll_schedule).number} == {1, 2}
+    assert [looked_at(poller) for poller in three] == [{0, 3}, {1}, {2}]
+
+
+def test_what_one_poller_can_do_wakes_no_other(poll_schedule, clock, three):
+    """A trickle costs the polls of one consumer, be it that there may always be more."""
+    for _ in range(5):
+        three[0].consumer.wake()
+        poll_schedule.found(next_of(poll_schedule), 1, told=True, more=True)
+        assert next_of(poll_schedule) is None  # the message goes to its handler first
+        clock.now += 0.01
+        poll_schedule.found(next_of(poll_schedule), 0)
+        assert next_of(poll_schedule) is None
+        clock.now += 0.2
+
+
+def test_a_queue_that_has_no_room_has_others_told(poll_schedule, clock, rooms):
+    """Hints are passed on once for each wake, and not if room comes a moment later, as it does under load."""
+    poller = enter(poll_schedule, "q")
+    passed = []
+    poller.queue._pass_hints_on = lambda: passed.append(clock.now)
+    clock.now = 1.0
+    due(poll_schedule)
+    rooms["q"] = 0
+    poller.consumer.wake()
+    for _ in range(10):
+        assert next_of(poll_schedule) is None
+        clock.now += 0.05
+    assert passed == [pytest.approx(1.1)]
+    poller.consumer.wake()
+    assert next_of(poll_schedule) is None
+    assert len(passed) == 2
+
+
+def test_a_poller_without_room_waits_until_room_is_freed(poll_schedule, rooms):
+    """Other queues are polled meanwhile."""
+    enter(poll_schedule, "full")
+    enter(poll_schedule, "other")
+    rooms["full"] = 0
+    assert next_of(poll_schedule).name == "other"
+    assert next_of(poll_schedule) is None
+    rooms["full"] = 7
+    poll_schedule.room_freed()
+    poller = next_of(poll_schedule)
+    assert (poller.name, poller.state.want) == ("full", 7)
+
+
+def test_failures_are_followed_by_longer_pauses_that_no_wake_ends(poll_schedule, clock):
+    """A cluster that is down is not asked more because somebody sends."""
+    poller = enter(poll_schedule, "q")
+    pauses = []
+    polled = next_of(poll_schedule)
+    for _ in range(8):
+        begin = clock.now
+        poll_schedule.failed(polled)
+        poller.consumer.wake()
+        while (polled := next_of(poll_schedule)) is None:
+            clock.now += 0.05
+        pauses.append(clock.now - begin)
+    assert pauses[0] == pytest.approx(0.2, abs=0.06)
+    assert pauses[-1] == pytest.approx(LONGEST_FAILED_S, abs=0.06)
+
+
+def test_what_others_are_about_to_bring_is_counted(clock):
+    """Two fetchers do not fill the same room; a poll that hangs does not count."""
+    asked = []
+
+    def room(_poller, coming):
+        asked.append(coming)
+        return 10
+
+    poll_schedule = PollSchedule(room, 0.005, 1.0, clock)
+    for name in "abc":
+        enter(poll_schedule, name)
+    next_of(poll_schedule)
+    next_of(poll_schedule)
+    clock.now += 5
+    next_of(poll_schedule)
+    assert asked == [0, 10, 0]
+
+
+def test_quiet_is_a_while_of_polls_that_find_nothing(poll_schedule, clock):
+    """Since the moment that is asked about."""
+    poller = enter(poll_schedule, "q")
+    while clock.now < 1:
+        due(poll_schedule)
+        clock.now += 0.01
+    assert poller.state.is_quiet(0.0)
+    assert not poller.state.is_quiet(0.9)
+    assert poller.state.empty_until_s - poller.state.empty_since_s >= QUIET_S
+    clock.now += 1
+    poll_schedule.found(next_of(poll_schedule), 1)
+    assert not poller.state.is_quiet(0.0)
+
+
+def test_next_waits_and_close_ends_it(poll_schedule):
+    """`close` ends the wait of all fetchers."""
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(poll_schedule.next())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    poll_schedule.close()
+    for thread in threads:
+        thread.join(10)
+    assert results == [None, None]
+
+
+def test_how_long_the_slowest_poll_has_been_under_way_is_known(poll_schedule, clock):
+    """A poll that hangs shows, and a quick poll beside it hides nothing."""
+    enter(poll_schedule, "a")
+    enter(poll_schedule, "b")
+    assert poll_schedule.stalled_s() == 0
+    slow = next_of(poll_schedule)
+    clock.now += 5
+    quick = next_of(poll_schedule)
+    clock.now += 1
+    assert poll_schedule.stalled_s() == 6
+    poll_schedule.found(quick, 0)
+    assert poll_schedule.stalled_s() == 6
+    poll_schedule.failed(slow)
+    assert poll_schedule.stalled_s() == 0

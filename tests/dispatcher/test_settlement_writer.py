@@ -1,0 +1,202 @@
+"""The settlement writer: together what can go together, again what failed, and nothing twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue.dispatcher.execution.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.execution.events import Event
+from cqueue.dispatcher.execution.options import Options
+from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
+from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
+from cqueue.dispatcher.execution.telemetry import Telemetry
+from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.store.operations import DeleteMessages, Mutate
+from tests.fix_dispatcher import SOON, SOON_S, until
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Calls:
+    """A store's mutations and deletes, counted."""
+
+    def __init__(self, store):
+        self.deletes, self.mutates = [], []
+        self.error = None
+        store.trouble = self
+
+    def __call__(self, operation):
+        if isinstance(operation, DeleteMessages):
+            self.deletes.append(operation)
+        elif isinstance(operation, Mutate):
+            self.mutates.append(operation)
+        else:
+            return None
+        return self.error
+
+
+@pytest.fixture
+def writer():
+    made = SettlementWriter(
+        Options(ack_interval=timedelta(seconds=5)), [], Telemetry()
+    )  # nothing is sent but by hand
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def poller(work):
+    poller = Poller(work, PollSchedule(lambda *_: 1, 0.005, 1.0), Options())
+    poller.learn()
+    yield poller
+    poller.consumer.close()
+
+
+def deliveries(poller, work, count=10):
+    work.send_many([cqueue.Message(b"x") for _ in range(count)])
+    return [Delivery(message, poller) for message in poller.consumer.receive(100, wait=SOON)]
+
+
+def test_acks_are_one_delete_for_each_wide_row(troubled, writer, poller, work):
+    """However many messages."""
+    held = deliveries(poller, work, 50)
+    calls = Calls(troubled)
+    for delivery in held:
+        writer.settle(delivery, SUCCEEDED)
+    assert writer.flush(SOON_S)
+    assert len(calls.deletes) == len({delivery.message.lease.wide_row for delivery in held})
+    assert not any(delivery.message.is_held for delivery in held)
+
+
+def test_nacks_of_equal_delay_go_together(troubled, writer, poller, work):
+    """There is one mutation for each delay, verb and lease."""
+    held = deliveries(poller, work, 20)
+    leases = {delivery.message.lease for delivery in held}
+    calls = Calls(troubled)
+    for delivery in held[:10]:
+        writer.settle(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=30)))
+    for delivery in held[10:]:
+        writer.settle(delivery, RELEASED)
+    assert writer.flush(SOON_S)
+    assert len(calls.mutates) <= 2 * len(leases)
+    assert {stored.state for stored in work.peek(100)} == {"waiting"}
+
+
+def test_a_nack_is_due_when_the_handler_said_however_late_it_is_sent(troubled, writer, poller, work, clock):
+    """The time that passed is taken off the delay."""
+    (delivery,) = deliveries(poller, work, 1)
+    ticks = Clock()
+    writer._clock = ticks
+    writer.settle(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=30)))
+    ticks.now += 20
+    calls = Calls(troubled)
+    writer.flush(0.0)
+    until(lambda: calls.mutates)
+    due_ms = calls.mutates[0].slots[-1].row.due_ms
+    assert due_ms * 1000 - clock.us == pytest.approx(10_000_000, abs=300_000)
+
+
+def test_hooks_after_an_ack_run_in_the_opposite_order(poller, work):
+    """They run like all `after_` hooks."""
+    called = []
+
+    class Hooks(cqueue.Middleware):
+        def __init__(self, name):
+            self.name = name
+
+        def before_ack(self, messages):
+            called.append(f"{self.name} before")
+
+        def after_ack(self, messages):
+            called.append(f"{self.name} after")
+
+    hooks = [Hooks("outer"), Hooks("inner")]
+    writer = SettlementWriter(Options(), hooks, Telemetry())
+    writer.settle_now(*deliveries(poller, work, 1), SUCCEEDED)
+    assert called == ["outer before", "inner before", "inner after", "outer after"]
+
+
+def test_an_ack_whose_outcome_is_unknown_is_sent_again(troubled, writer, poller, work):
+    """Until it is known to be stored."""
+    held = deliveries(poller, work, 5)
+    calls = Calls(troubled)
+    calls.error = OutcomeUnknown("timed out")
+    for delivery in held:
+        writer.settle(delivery, SUCCEEDED)
+    assert not writer.flush(0.3)
+    assert writer.pending == 5
+    calls.error = None
+    assert writer.flush(SOON_S)
+    assert work.peek() == []
+
+
+def test_a_nack_whose_lease_is_lost_is_dropped(writer, poller, work, clock):
+    """The message belongs to somebody else."""
+    (delivery,) = deliveries(poller, work, 1)
+    clock.advance(10)
+    with work.consumer() as other:
+        assert other.receive(wait=SOON)
+        writer.settle(delivery, Settlement(Verb.NACK, "retried"))
+        assert writer.flush(SOON_S)
+        assert delivery.message.lease.lost
+        assert [stored.state for stored in work.peek()] == ["claimed"]
+
+
+def test_an_ack_whose_lease_is_lost_is_sent(writer, poller, work, clock):
+    """The work is done, so the ack is right even after the lease was lost."""
+    (delivery,) = deliveries(poller, work, 1)
+    clock.advance(10)
+    with work.consumer() as other:
+        assert other.receive(wait=SOON)
+        writer.settle(delivery, SUCCEEDED)
+        assert writer.flush(SOON_S)
+        assert work.peek() == []
+
+
+@pytest.mark.parametrize("error", [Unavailable("no node"), OutcomeUnknown("timed out")])
+def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, writer, poller, work, error):  # noqa: PLR0917
+    """In the end there is one letter, and the message is gone."""
+    (delivery,) = deliveries(poller, work, 1)
+    calls = Calls(troubled)
+    calls.error = error
+    writer.settle(delivery, Settlement(Verb.DEAD, "dead", reason="bad", traceback="Traceback"))
+    until(lambda: calls.mutates)
+    calls.error = None
+    assert writer.flush(SOON_S)
+    until(lambda: work.peek() == [] or delivery.message.lease.lost)
+    letters = shop.queue("work.dead").peek()
+    assert len(letters) <= 1
+    assert len(letters) + len(work.peek()) == 1
+
+
+def test_an_ack_that_breaks_is_told_of_and_sent_again(poller, work, monkeypatch):
+    """A bug loses no ack, and does not stay hidden."""
+    held, told = deliveries(poller, work, 1), []
+    held[0].settlement = SUCCEEDED
+    writer = SettlementWriter(Options(), [], Telemetry(on_event=lambda event, _: told.append(event)))
+    with monkeypatch.context() as patch:
+        patch.setattr(poller.consumer, "ack", lambda _: 1 / 0)
+        (error,) = writer.send(held)
+    assert isinstance(error, ZeroDivisionError)
+    assert told == [Event.BROKEN]
+    assert writer.send(held) == [None]
+    assert work.peek() == []
+
+
+def test_what_is_decided_after_the_end_is_left_to_its_timeout(writer, poller, work):
+    """A handler may end after the dispatcher has."""
+    held = deliveries(poller, work, 2)
+    writer.close()
+    writer.settle(held[0], SUCCEEDED)
+    writer.settle(held[1], Settlement(Verb.NACK, "retried"))
+    assert all(delivery.is_left for delivery in held)
+    assert writer.pending == 0
+    assert len(work.peek()) == 2

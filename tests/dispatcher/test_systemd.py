@@ -1,0 +1,67 @@
+"""systemd hears how the service is, over a real datagram socket."""
+
+import os
+import socket
+
+import pytest
+
+from cqueue.dispatcher.service.systemd import Notifier
+
+
+@pytest.fixture(params=["path", "abstract"])
+def systemd(request, tmp_path):
+    """A socket that listens as systemd does, and its address."""
+    address = str(tmp_path / "notify") if request.param == "path" else f"@cqueue-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(address if address[0] == "/" else "\0" + address[1:])
+        listener.settimeout(5)
+        yield listener, address
+
+
+def test_notices_arrive_on_path_and_abstract_sockets(systemd):
+    listener, address = systemd
+    notifier = Notifier(address, watchdog_s=10)
+    notifier.ready()
+    notifier.alive()
+    notifier.status("2 running\nof 8")
+    notifier.stopping()
+    assert [listener.recv(1000) for _ in range(4)] == [
+        b"READY=1",
+        b"WATCHDOG=1",
+        b"STATUS=2 running of 8",
+        b"STOPPING=1",
+    ]
+
+
+def test_a_status_is_sent_when_it_changes(systemd):
+    listener, address = systemd
+    notifier = Notifier(address)
+    for text in ("idle", "idle", "busy"):
+        notifier.status(text)
+    assert [listener.recv(1000) for _ in range(2)] == [b"STATUS=idle", b"STATUS=busy"]
+    listener.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listener.recv(1000)
+
+
+def test_the_environment_says_where_and_how_often():
+    """The watchdog is fed at half the interval; no child speaks in our name."""
+    environment = {"NOTIFY_SOCKET": "@systemd", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}
+    assert Notifier.from_environment(environment).alive_every_s == 15
+    assert not environment
+
+
+def test_another_process_s_watchdog_is_not_ours():
+    environment = {"NOTIFY_SOCKET": "@systemd", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}
+    assert Notifier.from_environment(environment).alive_every_s is None
+
+
+@pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1234"}])
+def test_without_a_socket_that_we_know_nothing_happens(environment):
+    notifier = Notifier.from_environment(environment)
+    notifier.ready()
+    assert notifier.alive_every_s is None
+
+
+def test_nobody_listening_any_more_is_no_error(tmp_path):
+    Notifier(str(tmp_path / "gone")).ready()

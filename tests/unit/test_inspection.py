@@ -1,0 +1,48 @@
+"""Test walks through a wide row: they miss nothing, and no read crosses more than Cassandra allows."""
+
+from itertools import pairwise
+
+import pytest
+
+from cqueue import ids
+from cqueue.protocol.inspection import END, FIRST_PIECE_US, Walk
+from cqueue.protocol.spec import QueueSpec
+from cqueue.store.operations import WideRow
+
+ROW = WideRow("q@1", 1_700_000_000_000, 0)
+
+
+def spec(width_ms: int) -> QueueSpec:
+    return QueueSpec("q", "1", 4, width_ms, 3_600_000, 1, 30_000, 5_000, 5, 2_000_000, 500_000, 10**9)
+
+
+def pieces(width_ms: int, tombstones: int = 0) -> list[tuple[int, int]]:
+    walk, found = Walk(spec(width_ms), ROW), []
+    while not walk.done:
+        found.append((walk.after, walk.upto))
+        walk.passed(None, tombstones)
+    return found
+
+
+@pytest.mark.parametrize("width_ms", [1000, 30_000, 3_600_000, 30 * 24 * 3_600_000])
+def test_the_pieces_of_a_walk_leave_nothing_out(width_ms):
+    """Each piece begins where the last one ended, from the lowest id to the highest, in a bounded number."""
+    found = pieces(width_ms)
+    assert (found[0][0], found[-1][1]) == (ids.START, END)
+    assert all(before[1] == after[0] for before, after in pairwise(found))
+    assert len(found) < 150
+
+
+def test_a_walk_goes_in_shorter_steps_where_tombstones_lie():
+    """A piece that crossed 5,000 of them is followed by one a tenth as long."""
+    walk = Walk(spec(30_000), ROW)
+    walk.passed(None, 5000)
+    assert ids.time_us(walk.upto) - ids.time_us(walk.after) == pytest.approx(FIRST_PIECE_US / 10, rel=0.01)
+
+
+def test_a_full_page_is_read_on_behind_its_last_id():
+    """The end of the piece stays the same."""
+    walk = Walk(spec(30_000), ROW)
+    upto, last = walk.upto, ids.lowest_at(1_700_000_000_200_000)
+    walk.passed(last, 0)
+    assert (walk.after, walk.upto) == (last, upto)

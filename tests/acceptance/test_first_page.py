@@ -97,6 +97,7 @@ def reader(new_keyspace, monkeypatch, tmp_path, capfd):
     """A function that makes a reader of a page about this module and queue."""
     monkeypatch.setenv("CQUEUE_URL", new_keyspace(schema=False).url)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     modules, readers = set(sys.modules), []
 
     def make(queue):

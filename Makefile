@@ -36,7 +36,7 @@ CHECK := not cassandra and not slow and not acceptance
 TEST := not acceptance
 
 .PHONY: help setup jars demo check test test-all test-spark spark-faults lint types style unit simulate \
-	coverage faults spool-crashes soak-dispatch bench performance bench-peers clean
+	coverage faults faults-quick spool-crashes soak-dispatch bench performance bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -144,6 +144,9 @@ $(PEERS)/dyno/target/.built: $(PEERS)/dyno/pom.xml $(wildcard $(PEERS)/dyno/src/
 	@command -v mvn >/dev/null || { echo "No mvn, so dyno-queues is left out: apt-get install maven"; exit 0; }; \
 	echo "== Building the Java peer"; \
 	if mvn --quiet --batch-mode -f $< package; then touch $@; else echo "Not built: dyno-queues is left out"; fi
+
+faults-quick: setup  ## Before a change to what is stored: nodes killed and cut off, packs with a replica away (15 minutes).
+	@CQUEUE_FAULTS=storage $(BIN)/python -m pytest -q tests/faults
 
 faults: setup  ## Kill, stop and cut real processes and nodes, and write docs/reference/faults.md (long).
 	@CQUEUE_FAULTS=1 CQUEUE_FAULTS_PAGE=docs/reference/faults.md $(BIN)/python -m pytest -q $(FAULTS)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults import table
 from tests.faults.clocks import clock_library  # noqa: F401 - a fixture
-from tests.faults.lengths import FULL
+from tests.faults.lengths import FULL, STORAGE
 from tests.faults.load import Run
 from tests.faults.networks import network  # noqa: F401 - a fixture
 
@@ -53,20 +53,22 @@ def start_run(tmp_path, request):
 def pytest_configure(config):
     config.addinivalue_line("markers", "row(number, fault): the row of the table of faults")
     config.addinivalue_line("markers", "quick: in short it belongs to `make test-all`")
-    if FULL:
+    config.addinivalue_line("markers", "storage: in short it belongs to `make faults-quick`")
+    if FULL or STORAGE:
         # As Ctrl-C: whatever nodes, namespaces and mounts there are, are removed.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave the long ones to `make faults`, and the quick ones to `make test-all`."""
+    """Leave the long ones to `make faults`, or take only those of the storage."""
     for item in items:
         if HERE in item.nodeid:
             item.add_marker(pytest.mark.acceptance)
     if FULL:
         return
-    long = [item for item in items if HERE in item.nodeid and item.get_closest_marker("quick") is None]
+    wanted = "storage" if STORAGE else "quick"
+    long = [item for item in items if HERE in item.nodeid and item.get_closest_marker(wanted) is None]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in long]
 

@@ -15,7 +15,7 @@ from tests.faults.lengths import full
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(900)]
 
 VISIBILITY = timedelta(seconds=8)
-REST_S = 120
+REST_S = full(120, 90)
 """How long what was not acked rests: until the nodes have changed places."""
 
 
@@ -62,6 +62,7 @@ def test_a_stopped_coordinator_leaves_no_outcome_misjudged(start_run, cluster, r
     )
 
 
+@pytest.mark.storage
 @pytest.mark.row(5, "kill -9 of one of three nodes, restart")
 def test_sends_go_on_while_one_node_is_killed_and_comes_back(start_run, cluster, row):
     """p99 of sends is back to twice its baseline within 20 s of the kill, and of the restart's end."""
@@ -69,7 +70,7 @@ def test_sends_go_on_while_one_node_is_killed_and_comes_back(start_run, cluster,
     run = start_run(url_of(own, request_timeout=3), visibility=VISIBILITY)
     run.start("consume", batch=70)
     producer = run.start("produce", rate=500, repeat_unknown=True)
-    time.sleep(20)
+    time.sleep(full(20, 12))
     killed = time.monotonic()
     own.kill(3)
     time.sleep(25)
@@ -96,7 +97,7 @@ def test_sends_go_on_while_one_node_is_killed_and_comes_back(start_run, cluster,
     )
 
 
-@pytest.mark.parametrize("sync", ["batch", "periodic"])
+@pytest.mark.parametrize("sync", [pytest.param("batch", marks=pytest.mark.storage), "periodic"])
 @pytest.mark.row(6, "kill -9 of all nodes")
 def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluster, row, sync):
     """With a `batch` commit log nothing is lost; with `periodic` at most what was sent in the last 10 s."""
@@ -106,7 +107,7 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluste
     # What is acked loses its ack as well as its message within the window; so there none is, to measure it.
     consumer = run.start("consume", batch=70) if sync == "batch" else None
     producer = run.start("produce", rate=300)
-    time.sleep(14)
+    time.sleep(full(14, 7))
     for number in range(1, nodes + 1):
         own.kill(number)
     killed = time.monotonic()
@@ -176,6 +177,7 @@ def test_a_replica_that_missed_the_acks_revives_nothing(start_run, cluster, row)
     row(messages=report.sends, resurrected=len(report.resurrected), duplicates=len(report.duplicated))
 
 
+@pytest.mark.storage
 @pytest.mark.row(15, "half acked with one replica down, read with another one down")
 def test_a_quorum_that_changes_sees_what_another_one_has_acked(start_run, cluster, row):
     """Two replicas know which messages of each row are gone; one of them goes, and the third is asked."""

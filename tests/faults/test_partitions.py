@@ -9,15 +9,17 @@ import pytest
 
 from cqueue.testing.events import NEVER, calls, read
 from tests.faults.clusters import S, running_cluster, sends_of, url_of
+from tests.faults.lengths import full
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(900)]
 
-CYCLES, CUT_S, RECOVERY_S = 5, 30, 15
+CYCLES, CUT_S, RECOVERY_S = full(5, 1), 30, 15
 REQUEST_TIMEOUT_S = 10
 BUSY_S = 2.0  # a receive waits for 0.3 s by itself, and this machine is busy
 MINORITY = 3
 
 
+@pytest.mark.storage
 @pytest.mark.row(8, "minority partition for 30 s, five times")
 def test_a_minority_partition_loses_nothing(network, start_run, row, tmp_path_factory):
     """The majority goes on, clients of the minority get typed errors in time, all recover in 15 s."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from concurrent.futures import wait
 from datetime import timedelta
 
@@ -155,3 +158,30 @@ def test_a_ctrl_c_at_any_moment_leaves_the_spool_to_others(make):
     assert at_each_moment(lambda: spool.commit(TOPIC, at), go_on) > 10
     spool.commit(TOPIC, at)
     assert spool.used().records == spool.status()[0].end - at
+
+
+def test_a_signal_handler_may_append_and_close_while_its_thread_waits(make):
+    """The program's own handler is served in the middle of an append, and the append comes to its end."""
+
+    class Signalling(UnsyncedDisk):
+        signals = 0
+
+        def sync(self, handle):
+            if spool is not None and not self.signals:
+                self.signals += 1
+                time.sleep(0.05)  # until the caller waits
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    def last_words(*_):
+        said.append(spool.append(TOPIC, b"last").result(5))
+        spool.close()
+
+    spool, said = None, []
+    before = signal.signal(signal.SIGUSR1, last_words)
+    try:
+        spool = make(disk=Signalling())
+        assert spool.append(TOPIC, b"x").result() == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert said == [1]
+    assert not spool.is_open

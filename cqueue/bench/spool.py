@@ -97,11 +97,10 @@ def spool(asked: Asked, progress: Progress = silent) -> dict[str, Any]:
 
 def _runs() -> Iterator[tuple[str, Run]]:
     """By durability and name; what is compared stands together, so that both meet the same minute."""
-    for name, together in {"each": 1, f"every-{TOGETHER}": TOGETHER}.items():
+    for name, together, ahead in (("each", 1, AHEAD), (f"every-{TOGETHER}", TOGETHER, 1)):
         yield f"{name} disk", partial(_to_disk, together=together)
         yield f"{name} spool", partial(_to_spool, fsync="always", together=together)
-        if together > 1:
-            yield f"{name} spool-ahead", partial(_to_spool, fsync="always", together=together, ahead=1)
+        yield f"{name} spool-ahead", partial(_to_spool, fsync="always", together=together, ahead=ahead)
         yield f"{name} sqlite", partial(_to_sqlite, synchronous="FULL", together=together)
         if _has_peer():
             yield f"{name} persist-queue", partial(_to_peer, together=together)
@@ -155,13 +154,10 @@ def _to_disk(directory: Path, bodies: list[bytes], together: int | None) -> None
 def _to_spool(directory: Path, bodies: list[bytes], fsync: str, together: int, ahead: int = 0) -> None:
     """Append `together` messages at a time; wait for each append when `ahead` others have begun."""
     with Spool(directory / "spool", fsync=fsync) as target:
-        if together == 1:
-            for body in bodies:
-                target.append(TOPIC, body).result()
-            return
         pending = deque[Any]()
         for start in range(0, len(bodies), together):
-            pending.append(target.append_many(TOPIC, bodies[start : start + together]))
+            some = bodies[start : start + together]
+            pending.append(target.append_many(TOPIC, some) if together > 1 else target.append(TOPIC, *some))
             while len(pending) > ahead:
                 pending.popleft().result()
         for future in pending:

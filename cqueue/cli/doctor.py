@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -84,7 +85,9 @@ def _emit(cli: CliContext, address: str, found: Sequence[Finding]) -> None:
     else:
         for finding in found:
             _print(cli, finding)
-        cli.line(f"{address}: {_summary(counts)}.")
+        room = cli.console.width if cli.console.is_terminal else sys.maxsize
+        for line in _wrapped(f"{address}: {_summary(counts)}.", room):
+            cli.line(line)
     raise typer.Exit(code)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError
 from cqueue.schema.options import DEFAULT_SKEW_MS
 from cqueue.schema.statements import SELECT_TIME_MS
@@ -41,9 +42,8 @@ def check(site: Site) -> Iterator[Finding]:
     rounds = [site.ask_each(SELECT_TIME_MS) for _ in range(ROUNDS)]
     wall_gap_us = site.wall_us() - time.monotonic_ns() // 1000
     clocks = measured(rounds, wall_gap_us)
-    for answer in rounds[-1]:
-        if answer.node not in {clock.node for clock in clocks}:
-            yield not_checked(SUBJECT, f"{answer.node}: {answer.error}")
+    told = {clock.node for clock in clocks}
+    yield from unanswered(SUBJECT, (answer for answer in rounds[-1] if answer.node not in told))
     if clocks:
         yield from judged(clocks, epsilon_ms * 1000)
 
@@ -106,11 +106,12 @@ def judged(clocks: Sequence[Clock], epsilon_us: int) -> Iterator[Finding]:
 
 
 def _apart(clocks: Sequence[Clock], median_us: int) -> str:
-    """Return each node's distance from the median, the farthest first; only the first few."""
-    off = sorted(
-        ((clock.offset_us - median_us, clock.node) for clock in clocks), key=lambda one: -abs(one[0])
-    )
-    return ", ".join(f"{node} {us / 1000:+,.0f} ms" for us, node in off[:3])
+    """Return how far the nodes that are off are from the median, the farthest first; three at most."""
+    off = {clock.node: clock.offset_us - median_us for clock in clocks}
+    farthest_us = max(map(abs, off.values()))
+    named = [node for node in off if 2 * abs(off[node]) >= farthest_us]
+    named.sort(key=lambda node: -abs(off[node]))
+    return ", ".join(f"{node} {off[node] / 1000:+,.0f} ms" for node in named[:3])
 
 
 def _ms(us: float) -> str:

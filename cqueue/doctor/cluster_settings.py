@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cqueue.doctor import node_values as values
-from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ _RESTART: Final = "restart one after the other"
 def check(site: Site) -> Iterator[Finding]:
     """Read the settings of each node."""
     settings, failed = site.node_settings()
-    for answer in failed:
-        yield not_checked(SUBJECT, f"{answer.node}: {answer.error}")
+    yield from unanswered(SUBJECT, failed)
     copies = None
     with suppress(CqueueError):
         copies = site.replication().copies.get(str(site.settings.local_dc))

@@ -113,6 +113,6 @@ def _results(run: _Run, end_s: float, limit_s: float) -> list[Finding]:
         return run.found
     found = list(run.found)
     limit = show_duration(timedelta(seconds=limit_s))
-    what = "the rest of it" if found else "all of it"
-    why = f"{what}: not done within {limit}; `--timeout` gives it more"
+    what = "the rest: " if found else ""
+    why = f"{what}not done within {limit}; `--timeout` gives it more"
     return [*found, not_checked(run.check.subject, why)]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+_FAILED: Final = re.compile(r"The read failed: (?:[\w.:\[\]]+:\d+: )?")
+_OF_SERVER: Final = re.compile(
+    r'Error from server: code=\w+ \[[^]]*\] message="([^"]*?)\.?"(?: info=\{[^}]*\})?'
+)
 
 
 class Severity(StrEnum):
@@ -45,4 +51,9 @@ class Finding:
 
 def not_checked(subject: str, why: str) -> Finding:
     """Return the finding for a check, or a part of one, that could not be made."""
-    return Finding(Severity.NOT_CHECKED, subject, why)
+    return Finding(Severity.NOT_CHECKED, subject, brief(why))
+
+
+def brief(text: str) -> str:
+    """Return an error's text without what only the driver's authors understand."""
+    return _OF_SERVER.sub(r"\1", _FAILED.sub("", text))

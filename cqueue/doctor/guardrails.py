@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cqueue.doctor import node_values as values
-from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.site import unanswered
 from cqueue.log.protocol.shards import SHARDS_AT_ONCE
 from cqueue.message import MAX_BODY, MAX_DELAY
 from cqueue.protocol.claim_draft import MAX_LISTED
@@ -126,8 +127,7 @@ _PROPERTIES: Final = ("compaction", "gc_grace_seconds")
 def check(site: Site) -> Iterator[Finding]:
     """Read the settings of each node."""
     settings, failed = site.node_settings()
-    for answer in failed:
-        yield not_checked(SUBJECT, f"{answer.node}: {answer.error}")
+    yield from unanswered(SUBJECT, failed)
     if settings:
         yield from judged(settings, site.settings)
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.doctor import statements as cql
-from cqueue.doctor.finding import Finding, Severity, not_checked
-from cqueue.doctor.site import Answer, address_of
-from cqueue.errors import Refused
+from cqueue.doctor.finding import Finding, Severity, brief, not_checked
+from cqueue.doctor.site import Answer, address_of, unanswered
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Site
@@ -37,8 +36,8 @@ def judged(answers: Sequence[Answer]) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             SUBJECT,
-            f"{answer.node} does not answer; {others} of {totals[answer.dc]} nodes of {answer.dc} are away",
-            reason=f"{answer.error}",
+            f"{answer.node} does not answer; away in {answer.dc}: {others} of {totals[answer.dc]} nodes",
+            reason=f"The driver says: {brief(str(answer.error))}.",
             remedy=f"On {answer.node}: nodetool status; start Cassandra there, or mend the network to it",
             figures={"node": answer.node, "dc": answer.dc, "away": others, "nodes": totals[answer.dc]},
         )
@@ -93,17 +92,15 @@ def _that_count(replicas: Mapping[str, str], settings: Settings) -> set[str]:
 
 def hints(answers: Iterable[Answer], away: set[str]) -> Iterator[Finding]:
     """Judge the hints that nodes keep for others. away: nodes that are reported as such already."""
+    answers = list(answers)
+    yield from unanswered(SUBJECT, (answer for answer in answers if answer.node not in away), "hints of ")
     for answer in answers:
-        if answer.error is not None:
-            if answer.node not in away or isinstance(answer.error, Refused):
-                yield not_checked(SUBJECT, f"hints of {answer.node}: {answer.error}")
-            continue
         for row in answer.rows:
+            old = f", the oldest of {row.oldest:%Y-%m-%d %H:%M:%S} UTC" if row.oldest else ""
             yield Finding(
                 Severity.INFO,
                 SUBJECT,
-                f"{answer.node} keeps {row.files:,} files of hints for {row.address}, "
-                f"the oldest of {row.oldest:%Y-%m-%d %H:%M:%S} UTC",
+                f"{answer.node} keeps {row.files:,} files of hints for {row.address}{old}",
                 reason="They are delivered when that node is back, if that is within gc_grace.",
                 figures={"node": answer.node, "for": str(row.address), "files": row.files},
             )

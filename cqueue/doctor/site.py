@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -17,6 +17,7 @@ from cassandra.policies import FallthroughRetryPolicy, RoundRobinPolicy
 from cassandra.query import SimpleStatement
 
 from cqueue.doctor import statements as cql
+from cqueue.doctor.finding import Finding, brief, not_checked
 from cqueue.doctor.node_values import NodeSettings
 from cqueue.errors import CqueueError, SchemaMismatch, Unavailable
 from cqueue.schema import Deployment, State, read_state
@@ -254,6 +255,16 @@ class Site:
     def _no_answer(self, host: Host) -> Answer:
         error = Unavailable(f"no answer within {self.node_limit_s:g} s")
         return Answer(address_of(host), str(host.datacenter), [], error)
+
+
+def unanswered(subject: str, answers: Iterable[Answer], what: str = "") -> Iterator[Finding]:
+    """Yield a finding for the nodes that did not answer, one for each reason. what: stands before them."""
+    nodes: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.error is not None:
+            nodes.setdefault(brief(str(answer.error)), []).append(answer.node)
+    for why, some in nodes.items():
+        yield not_checked(subject, f"{what}{', '.join(some)}: {why}")
 
 
 def address_of(host: Host) -> str:

@@ -27,6 +27,10 @@ SELECT_READ_LATENCY: Final = (
     "SELECT keyspace_name, table_name, p99th_ms AS figure, count AS other "
     "FROM system_views.local_read_latency"
 )
+# When the keyspace was made.
+SELECT_MADE_AT: Final = (
+    "SELECT applied_at FROM {keyspace}.schema_migrations WHERE name = 'cqueue' AND number = 1"
+)
 # One row for each repair that any node has coordinated in the last 30 days.
 SELECT_REPAIRS: Final = (
     "SELECT keyspace_name, columnfamily_names, finished_at, exception_message "

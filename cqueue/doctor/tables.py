@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cqueue.doctor import node_values as values
 from cqueue.doctor import statements as cql
 from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError
 from cqueue.runtime.durations import show_duration
 from cqueue.schema.drift import Drift, all_drift
@@ -52,10 +53,9 @@ def check(site: Site) -> Iterator[Finding]:
         (cql.SELECT_READ_LATENCY, latency),
     ):
         answers = site.ask_each(statement)
-        for answer in answers:
-            if answer.error is not None and answer.node not in silent:
-                silent.add(answer.node)
-                yield not_checked(SUBJECT, f"sizes, tombstones and reads of {answer.node}: {answer.error}")
+        new = [answer for answer in answers if answer.error is not None and answer.node not in silent]
+        silent |= {answer.node for answer in new}
+        yield from unanswered(SUBJECT, new, "sizes, tombstones and reads of ")
         yield from judge(figures_of(answers, keyspace))
 
 
@@ -111,7 +111,9 @@ def _graces(site: Site, state: State) -> Iterator[Finding]:
             yield not_checked(SUBJECT, f"the repair history: {exc}")
             return
         now = datetime.fromtimestamp(site.wall_us() / 1e6, UTC)
-        yield from repairs(rows, state.keyspace, min(deletes.values()), now)
+        made = site.read(cql.SELECT_MADE_AT.format(keyspace=state.keyspace))
+        since = min((row.applied_at.replace(tzinfo=UTC) for row in made if row.applied_at), default=None)
+        yield from repairs(rows, state.keyspace, min(deletes.values()), now, since)
 
 
 def hint_window(graces: Mapping[str, int], settings: values.NodeSettings) -> Iterator[Finding]:
@@ -140,8 +142,13 @@ def hint_window(graces: Mapping[str, int], settings: values.NodeSettings) -> Ite
         )
 
 
-def repairs(rows: Iterable[Any], keyspace: str, grace_s: int, now: datetime) -> Iterator[Finding]:
-    """Judge when the keyspace was repaired last. rows: of the repair history, with times in UTC."""
+def repairs(
+    rows: Iterable[Any], keyspace: str, grace_s: int, now: datetime, since: datetime | None = None
+) -> Iterator[Finding]:
+    """Judge when the keyspace was repaired last.
+
+    rows: of the repair history, with times in UTC. since: when the keyspace was made.
+    """
     done = [
         row.finished_at.replace(tzinfo=UTC)
         for row in rows
@@ -152,6 +159,17 @@ def repairs(rows: Iterable[Any], keyspace: str, grace_s: int, now: datetime) -> 
     if age_s is not None and age_s <= grace_s:
         yield Finding(
             Severity.OK, SUBJECT, f"the last repair ended {_time(age_s)} ago", figures={"repair_age_s": age_s}
+        )
+        return
+    young_s = None if since is None else (now - since).total_seconds()
+    if age_s is None and young_s is not None and young_s <= grace_s:
+        yield Finding(
+            Severity.INFO,
+            SUBJECT,
+            f"no repair yet; the keyspace is {_time(young_s)} old",
+            reason=f"Each node has to be repaired within every gc_grace, {_time(grace_s)}.",
+            remedy=f"nodetool repair -full {keyspace}, on every node",
+            figures={"age_s": round(young_s), "gc_grace_s": grace_s},
         )
         return
     ended = "none in the history" if age_s is None else f"the last one ended {_time(age_s)} ago"
@@ -207,7 +225,8 @@ def partitions(figures: Sequence[Figure]) -> Iterator[Finding]:
         yield Finding(
             Severity.OK,
             SUBJECT,
-            f"no partition of {LARGE_MIB} MiB; the largest has {largest.value:,.0f} MiB ({largest.table})",
+            f"no partition of {LARGE_MIB} MiB; the largest has {max(1, largest.value):,.0f} MiB or less "
+            f"({largest.table})",
             figures={"table": largest.table, "mib": largest.value},
         )
 

@@ -12,7 +12,8 @@ import cassandra
 
 from cqueue._version import __version__
 from cqueue.doctor import statements as cql
-from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.site import unanswered
 from cqueue.store import driver
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ def check(site: Site) -> Iterator[Finding]:
         text = f"cqueue {__version__}, Python {platform.python_version()}, driver {cassandra.__version__}"
         yield Finding(Severity.OK, SUBJECT, text)
     answers = site.ask_each(cql.SELECT_VERSIONS)
-    for answer in answers:
-        if answer.error is not None:
-            yield not_checked(SUBJECT, f"{answer.node}: {answer.error}")
+    yield from unanswered(SUBJECT, answers)
     yield from of_nodes([answer for answer in answers if answer.error is None])
 
 

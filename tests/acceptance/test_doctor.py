@@ -202,6 +202,8 @@ def test_what_nodes_tell_of_tables_versions_and_repairs_can_be_read(keyspace, si
         (answer,) = site.ask_each(statement)
         assert answer.error is None
     assert isinstance(site.read(cql.SELECT_REPAIRS), list)
+    (made,) = site.read(cql.SELECT_MADE_AT.format(keyspace=keyspace.name))
+    assert made.applied_at
     assert with_severity(versions.check(site), ERROR, WARNING, NOT_CHECKED) == []
 
 

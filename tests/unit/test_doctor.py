@@ -37,7 +37,7 @@ from cqueue.doctor import (
 from cqueue.doctor.clocks import Clock
 from cqueue.doctor.queue_figures import Figures
 from cqueue.doctor.queues import Letters
-from cqueue.doctor.site import Answer, Replication
+from cqueue.doctor.site import Answer, Replication, unanswered
 from cqueue.doctor.tables import Figure
 from cqueue.errors import Refused, Unavailable
 from cqueue.schema import FORMAT, Deployment
@@ -145,8 +145,26 @@ def test_a_node_that_is_away_is_named():
     """Several nodes cannot be had on the shared node."""
     found = list(nodes.judged(answers(NODES[2])))
     assert only(found).severity is WARNING
-    assert "10.0.0.3 does not answer; 1 of 3 nodes of dc1" in only(found).found
+    assert only(found).found == "10.0.0.3 does not answer; away in dc1: 1 of 3 nodes"
     assert only(nodes.judged(answers())).severity is OK
+
+
+def test_nodes_that_do_not_answer_for_one_reason_are_one_finding():
+    """And the driver's words are cut to those that help."""
+    errors = [
+        Unavailable("The read failed: 10.0.0.1:9042: Host has been marked down or removed"),
+        Unavailable("The read failed: 10.0.0.2:9042: Host has been marked down or removed"),
+        Unavailable(
+            "The read failed: Error from server: code=1200 [Coordinator node timed out waiting for replica "
+            'nodes\' responses] message="Operation timed out - received only 1 responses." '
+            "info={'consistency': 'LOCAL_SERIAL', 'required_responses': 2}"
+        ),
+    ]
+    told = [Answer(node, "dc1", [], error) for node, error in zip(NODES, errors, strict=True)]
+    assert [one.found for one in unanswered("clocks", told, "hints of ")] == [
+        "hints of 10.0.0.1, 10.0.0.2: Host has been marked down or removed",
+        "hints of 10.0.0.3: Operation timed out - received only 1 responses",
+    ]
 
 
 def test_ranges_without_a_quorum_are_counted():
@@ -165,8 +183,11 @@ def test_ranges_without_a_quorum_are_counted():
 def test_hints_that_wait_are_shown():
     """There is nobody to keep hints for on one node."""
     rows = [SimpleNamespace(address="10.0.0.3", files=2, oldest=datetime(2030, 1, 1, tzinfo=UTC))]
-    found = list(nodes.hints(answers(NODES[1], rows=rows), away={NODES[1]}))
-    assert severities(found) == [INFO, INFO]
+    told = [Answer(node, "dc1", rows) for node in NODES[:2]]
+    away = Answer(NODES[2], "dc1", [], Unavailable("no answer"))
+    assert severities(nodes.hints([away], away=set())) == [NOT_CHECKED]
+    found = list(nodes.hints([*told, away], away={NODES[2]}))
+    assert severities(found) == [INFO, INFO]  # the third is reported as away, and not again
     assert "2 files of hints for 10.0.0.3" in found[0].found
 
 
@@ -186,6 +207,14 @@ def test_nodes_whose_clocks_differ_by_more_than_epsilon_are_named(offsets_ms, se
     found = only(clocks.judged(clocks_at(*offsets_ms), 500_000))
     assert found.severity is severity
     assert found.figures["spread_ms"] == max(offsets_ms) - min(offsets_ms)
+
+
+def test_only_the_nodes_that_are_off_are_named():
+    """Of three the one; of two nobody knows which."""
+    found = only(clocks.judged(clocks_at(0, 4, 1700), 500_000))
+    assert found.found.endswith(": 10.0.0.3 +1,696 ms")
+    found = only(clocks.judged(clocks_at(0, 1700), 500_000))
+    assert found.found.endswith(": 10.0.0.1 -850 ms, 10.0.0.2 +850 ms")
 
 
 def test_slow_answers_accuse_no_clock():
@@ -444,6 +473,12 @@ def test_a_repair_has_to_end_within_gc_grace(rows, severity):
         for name, age, error in rows
     ]
     assert only(tables.repairs(history, "shop", DAY_S, NOW)).severity is severity
+
+
+def test_a_young_keyspace_need_not_have_been_repaired():
+    made = NOW - timedelta(hours=2)
+    assert severities(tables.repairs([], "shop", DAY_S, NOW, made)) == [INFO]
+    assert severities(tables.repairs([], "shop", DAY_S, NOW, NOW - timedelta(days=2))) == [WARNING]
 
 
 def test_large_partitions_are_named():

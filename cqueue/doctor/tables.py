@@ -11,7 +11,7 @@ from cqueue.doctor import node_values as values
 from cqueue.doctor import statements as cql
 from cqueue.doctor.finding import Finding, Severity, not_checked
 from cqueue.doctor.site import unanswered
-from cqueue.errors import CqueueError
+from cqueue.errors import CqueueError, SchemaMismatch
 from cqueue.runtime.durations import show_duration
 from cqueue.schema.drift import Drift, all_drift
 from cqueue.schema.migrations import load_migrations
@@ -19,13 +19,13 @@ from cqueue.schema.options import HINT_WINDOW_S
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Answer, Site
-    from cqueue.schema import State
+    from cqueue.schema import Migration, State
 
 SUBJECT: Final = "tables"
 LARGE_MIB: Final = 100
 """MiB of a partition from which its reads, repairs and compactions take long."""
 MANY_TOMBSTONES: Final = 1000
-"""Tombstones that 1 read in 100 may cross: readers aim at 500, and bound themselves at about this."""
+"""Tombstones that 1 read in 100 may cross: readers aim at 500, and bound their reads at about this."""
 REFUSED_TOMBSTONES: Final = 100_000
 """Tombstones at which Cassandra refuses a read, unless it is set otherwise."""
 SLOW_MS: Final = 250
@@ -33,18 +33,18 @@ SLOW_MS: Final = 250
 FEW_READS: Final = 100
 """Reads since the node started below which their times say little: the first ones of a node are slow."""
 DELETED_ROWS: Final = frozenset({"messages", "bodies", "shards", "log", "log_shards", "queues", "schedules"})
-"""Tables whose rows are deleted by hand. In the others they expire, so that nothing can come back."""
+"""Tables whose rows are deleted. In the others rows expire, so that nothing can come back."""
 
 
 def check(site: Site) -> Iterator[Finding]:
     """Read the schema, and what each node says about its tables."""
     keyspace = site.settings.keyspace
-    state = _state(site)
-    if isinstance(state, CqueueError):
-        yield not_checked(SUBJECT, f"the schema: {state}")
+    try:
+        state = site.state()
+    except CqueueError as exc:
+        yield not_checked(SUBJECT, f"the schema: {exc}")
     else:
-        state.check_not_newer(load_migrations())
-        yield from drift(all_drift(state, load_migrations()))
+        yield from schema(state, load_migrations())
         yield from _graces(site, state)
     silent: set[str] = set()
     for statement, judge in (
@@ -59,14 +59,23 @@ def check(site: Site) -> Iterator[Finding]:
         yield from judge(figures_of(answers, keyspace))
 
 
-def _state(site: Site) -> State | CqueueError:
-    try:
-        return site.state()
-    except CqueueError as exc:
-        return exc
-
-
 # ── Drift ──
+
+
+def schema(state: State, known: tuple[Migration, ...]) -> Iterator[Finding]:
+    """Judge the schema against these migrations."""
+    try:
+        state.check_not_newer(known)
+    except SchemaMismatch as exc:
+        yield Finding(
+            Severity.ERROR,
+            SUBJECT,
+            f"{exc}".rstrip("."),
+            reason="This version would misread what newer ones store, so it refuses to connect.",
+            remedy="Install the version that the other processes have",
+        )
+    else:
+        yield from drift(all_drift(state, known))
 
 
 def drift(found: Sequence[Drift]) -> Iterator[Finding]:
@@ -107,11 +116,11 @@ def _graces(site: Site, state: State) -> Iterator[Finding]:
     if copies > 1:
         try:
             rows = site.read(cql.SELECT_REPAIRS)
+            made = site.read(cql.SELECT_MADE_AT.format(keyspace=state.keyspace))
         except CqueueError as exc:
             yield not_checked(SUBJECT, f"the repair history: {exc}")
             return
         now = datetime.fromtimestamp(site.wall_us() / 1e6, UTC)
-        made = site.read(cql.SELECT_MADE_AT.format(keyspace=state.keyspace))
         since = min((row.applied_at.replace(tzinfo=UTC) for row in made if row.applied_at), default=None)
         yield from repairs(rows, state.keyspace, min(deletes.values()), now, since)
 

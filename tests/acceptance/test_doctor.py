@@ -248,6 +248,16 @@ def test_a_migration_that_is_outstanding_is_found(new_keyspace, connection, site
     assert "09_pre_listeners" in only(found, ERROR).found
 
 
+def test_a_schema_of_a_newer_version_is_found(new_keyspace, connection, site_of):
+    own = new_keyspace()
+    execute(
+        connection,
+        f"INSERT INTO {own.name}.schema_migrations (name, number, phase, what) "
+        "VALUES ('cqueue', 99, 'pre', 'future')",
+    )
+    assert "99_pre_future" in only(tables.check(site_of(own)), ERROR).found
+
+
 def test_reads_across_many_tombstones_are_found(new_keyspace, connection, site_of):
     """A few thousand rows that were deleted one by one, as acks do."""
     own = new_keyspace()

@@ -26,6 +26,7 @@ class Entry:
 ENTRIES: Final = (
     Entry("schema", "cqueue.cli.schema", "Make a keyspace ready, bring it up to date, or check it."),
     Entry("dc", "cqueue.cli.dc", "Show and move the data centre that clients work in."),
+    Entry("doctor", "cqueue.cli.doctor", "Look for what is wrong, and say what to do."),
     Entry("dev", "cqueue.cli.dev", "Run a real Cassandra on this machine, without Docker."),
     Entry("queue", "cqueue.cli.queue", "Make, look at, change and remove queues."),
     Entry("send", "cqueue.cli.send", "Send a message, or one a line."),

@@ -1,0 +1,59 @@
+"""One thing that a check has found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+_FAILED: Final = re.compile(r"The read failed: (?:[\w.:\[\]]+:\d+: )?")
+_OF_SERVER: Final = re.compile(
+    r'Error from server: code=\w+ \[[^]]*\] message="([^"]*?)\.?"(?: info=\{[^}]*\})?'
+)
+
+
+class Severity(StrEnum):
+    """How bad a finding is, the worst first.
+
+    ERROR: messages are lost, stuck or refused, or will be. WARNING: something will go wrong. NOT_CHECKED: the
+    check could not be made. INFO: nothing has to be done. OK: looked at, and in order.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOT_CHECKED = "not checked"
+    INFO = "info"
+    OK = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding.
+
+    Attributes:
+        severity: how bad it is.
+        subject: the check: "clocks", "queues" and so on.
+        found: what was found, with its figures.
+        reason: why it matters, or "".
+        remedy: what to do, a command where there is one, or "".
+        figures: the numbers by name, for programs; a name ends in its unit.
+    """
+
+    severity: Severity
+    subject: str
+    found: str
+    reason: str = ""
+    remedy: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def not_checked(subject: str, why: str) -> Finding:
+    """Return the finding for a check, or a part of one, that could not be made."""
+    return Finding(Severity.NOT_CHECKED, subject, brief(why))
+
+
+def brief(text: str) -> str:
+    """Return an error's text without what only the driver's authors understand."""
+    return _OF_SERVER.sub(r"\1", _FAILED.sub("", text))

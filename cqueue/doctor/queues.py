@@ -1,0 +1,225 @@
+"""Queues: messages that are late, damaged rows, dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from cqueue import quarantine
+from cqueue.dispatcher.service.membership import Worker, listed
+from cqueue.doctor.doorbell import listeners_of
+from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.queue_figures import LATE_US, Figures, letters_since, read
+from cqueue.doorbell.datagram import short_name
+from cqueue.doorbell.directory import names_contain
+from cqueue.errors import CqueueError
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime.durations import show_duration
+from cqueue.store.control import ListenerRow
+from cqueue.store.quarantine import MESSAGES, Damage
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+    from cqueue.doctor.site import Site
+    from cqueue.runtime.catalog import QueueEntry
+
+SUBJECT: Final = "queues"
+RECENT: Final = timedelta(hours=1)
+"""Age of a dead letter up to which it counts as recent: whatever made it is probably still at work."""
+_US: Final = 1_000_000
+_STRAGGLE: Final = (
+    "They came late: from a data centre that was cut off, or by a restore. Consumers find them before they "
+    "drop the partition, once all else in it is done."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Dead letters of one queue.
+
+    count, recent: how many there are, and how many of the last hour. oldest_s: age of the oldest in seconds.
+    plus: there may be more.
+    """
+
+    count: int
+    recent: int = 0
+    oldest_s: float | None = None
+    plus: bool = False
+
+
+def check(site: Site) -> Iterator[Finding]:
+    """Read the oldest wide rows of each queue, and its dead letters."""
+    yield from of_client(site.client())
+
+
+def of_client(client: Client) -> Iterator[Finding]:
+    """Check the queues that a client sees."""
+    listeners, workers = waiting(client)
+    entries = client._catalog.all()  # noqa: SLF001 - the library's own
+    names = {entry.row.name for entry in entries}
+    own = [entry for entry in entries if not _goes_with_its_queue(entry.row.name, names)]
+    clean = 0
+    for entry in own:
+        found = list(_of_queue(client, entry, _serving(entry, listeners, workers), names))
+        clean += not found
+        yield from found
+    quarantine.look(client)
+    yield from damaged(client._quarantine.of(MESSAGES, *quarantine.TABLES))  # noqa: SLF001 - as above
+    if clean or not own:
+        what = f"{clean:,} of {_counted(len(own), 'queue')}: nothing is late, nothing dead"
+        yield Finding(Severity.OK, SUBJECT, what, figures={"clean": clean, "queues": len(own)})
+
+
+def _goes_with_its_queue(name: str, names: set[str]) -> bool:
+    """Return whether this is the dead-letter queue of another one, with which it is looked at."""
+    return name.endswith(DEAD_SUFFIX) and name.removesuffix(DEAD_SUFFIX) in names
+
+
+def _of_queue(client: Client, entry: QueueEntry, serving: int, names: set[str]) -> Iterator[Finding]:
+    name, dead_name = entry.row.name, entry.row.name + DEAD_SUFFIX
+    try:
+        figures = client._driver.run(read(entry.spec))  # noqa: SLF001 - the library's own
+        yield from late(name, figures, serving, paused=client.queue(name).paused)
+        if dead_name in names:
+            yield from dead(name, _letters(client, dead_name))
+    except CqueueError as exc:
+        yield not_checked(SUBJECT, f"{name}: {exc}")
+
+
+def _serving(entry: QueueEntry, listeners: Iterable[ListenerRow], workers: Iterable[Worker]) -> int:
+    """Return how many processes are known to wait for a queue. A worker's listener has the worker's name."""
+    short = short_name(entry.spec.partition)
+    known = {one.listener for one in listeners if names_contain(one.names, short)}
+    return len(known | {worker.name for worker in workers if worker.polls(entry.row.name)})
+
+
+def waiting(client: Client) -> tuple[list[ListenerRow], list[Worker]]:
+    """Return the processes that wait for messages: listeners of the doorbell, and workers of dispatchers."""
+    return listeners_of(client), listed(client)[0]
+
+
+def _letters(client: Client, dead_queue: str) -> Letters:
+    queue = client.queue(dead_queue)
+    stats = queue.stats()
+    if not stats.live:
+        return Letters(0)
+    now: datetime = queue.now
+    since_us = int((now - RECENT).timestamp() * _US)
+    spec = client._catalog.entry(dead_queue).spec  # noqa: SLF001 - the library's own
+    recent, more = client._driver.run(letters_since(spec, since_us))  # noqa: SLF001 - as above
+    oldest_s = None if stats.oldest is None else (now - stats.oldest).total_seconds()
+    return Letters(max(stats.live, recent), recent, oldest_s, plus=more or bool(stats.at_least))
+
+
+def late(name: str, figures: Figures, serving: int, *, paused: bool = False) -> Iterator[Finding]:
+    """Judge messages that are due and that nobody has. serving: processes known to wait for the queue."""
+    told: dict[str, object] = {"queue": name, "late": figures.late, "waiting": serving}
+    if figures.oldest_us is not None:
+        age_s = (figures.now_us - figures.oldest_us) / _US
+        plus = "+" if figures.partial else ""
+        severity, why, reason, remedy = _why(name, figures, serving, paused=paused)
+        yield Finding(
+            severity,
+            SUBJECT,
+            f"{name}: {_counted(figures.late, 'message', plus)} due for up to {_age(age_s)}; {why}",
+            reason,
+            remedy,
+            {**told, "oldest_s": round(age_s), "stragglers": figures.stragglers},
+        )
+    if figures.implausible:
+        yield Finding(
+            Severity.INFO,
+            SUBJECT,
+            f"{name}: {_counted(figures.implausible, 'time')} further ahead than any client can have put it",
+            reason="A wrong clock or a hand at CQL wrote it. It stops nobody; the next claim writes it anew.",
+            remedy="See the finding on clocks",
+            figures={**told, "implausible": figures.implausible},
+        )
+
+
+def _why(name: str, figures: Figures, serving: int, *, paused: bool) -> tuple[Severity, str, str, str]:
+    """Return how bad it is that messages are late, why they are, why it matters, and the remedy."""
+    claimed_us = figures.claimed_us
+    since_us = None if claimed_us is None else max(0, figures.now_us - claimed_us)
+    last = "nothing was ever claimed there"
+    if since_us is not None:
+        last = f"the last claim there was {_age(since_us / _US)} ago"
+    if paused:
+        return Severity.INFO, "the queue is paused", "", f"cqueue queue resume {name}"
+    if figures.stragglers == figures.late:
+        return (
+            Severity.WARNING,
+            "they stand below the cursor of their partition",
+            _STRAGGLE,
+            f"cqueue peek {name}",
+        )
+    if since_us is not None and since_us <= LATE_US:
+        remedy = f"More consumers, or quicker handlers; cqueue stats {name}"
+        return Severity.INFO, last, "Consumers are at work, and behind.", remedy
+    if serving:
+        reason = "Consumers are there and take nothing: their handlers hang, or Cassandra refuses them."
+        remedy = f"Look for receive_failed in their logs; cqueue workers; cqueue peek {name}"
+        who = "1 process waits" if serving == 1 else f"{serving} processes wait"
+        return Severity.ERROR, f"{who} for it, and {last}", reason, remedy
+    reason = "They wait until a consumer comes. Consumers with notify=off are not known here."
+    remedy = "Start a consumer: cqueue dispatch MODULE:APP for tasks"
+    return Severity.WARNING, f"nobody is known to wait for it, and {last}", reason, remedy
+
+
+def _counted(count: int, noun: str, plus: str = "") -> str:
+    return f"{count:,}{plus} {noun}" if count == 1 else f"{count:,}{plus} {noun}s"
+
+
+def dead(name: str, letters: Letters) -> Iterator[Finding]:
+    """Judge the dead letters of a queue."""
+    if not letters.count:
+        return
+    plus = "+" if letters.plus else ""
+    old = "" if letters.oldest_s is None else f"; the oldest died {_age(letters.oldest_s)} ago"
+    new = f", {letters.recent:,} of them in the last hour" if letters.recent else ""
+    yield Finding(
+        Severity.WARNING if letters.recent else Severity.INFO,
+        SUBJECT,
+        f"{name}: {letters.count:,}{plus} dead letter{'' if letters.count == 1 else 's'}{new}{old}",
+        reason="Their messages are not tried any more.",
+        remedy=f"cqueue dead list {name}",
+        figures={
+            "queue": name,
+            "dead": letters.count,
+            "recent": letters.recent,
+            "oldest_s": None if letters.oldest_s is None else round(letters.oldest_s),
+        },
+    )
+
+
+def damaged(found: Sequence[Damage]) -> Iterator[Finding]:
+    """Judge rows that cannot be read, one finding for each queue, log or table."""
+    for owner, some in _by_owner(found).items():
+        rows = "1 row" if len(some) == 1 else f"{len(some):,} rows"
+        yield Finding(
+            Severity.ERROR,
+            SUBJECT,
+            f"{owner}: {rows} of table {some[0].table} cannot be read: {some[0].reason}",
+            reason="What such a row holds is not delivered until it is mended or dropped.",
+            remedy=f"cqueue quarantine dump {some[0].address}",
+            figures={"owner": owner, "rows": len(some), "table": some[0].table},
+        )
+
+
+def _by_owner(found: Iterable[Damage]) -> dict[str, list[Damage]]:
+    grouped: dict[str, list[Damage]] = {}
+    for damage in found:
+        grouped.setdefault(damage.owner.partition("@")[0] or damage.table, []).append(damage)
+    return grouped
+
+
+def _age(seconds: float) -> str:
+    """Show an age in its largest two units."""
+    left = timedelta(seconds=max(0, int(seconds)))
+    for unit, finest in ((timedelta(days=1), timedelta(hours=1)), (timedelta(hours=1), timedelta(minutes=1))):
+        if left >= unit:
+            left -= left % finest
+            break
+    return show_duration(left)

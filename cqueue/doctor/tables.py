@@ -1,0 +1,304 @@
+"""Tables: drift from the schema, gc_grace against hints and repair, sizes, tombstones and slow reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue.doctor import node_values as values
+from cqueue.doctor import statements as cql
+from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.site import unanswered
+from cqueue.errors import CqueueError, SchemaMismatch
+from cqueue.runtime.durations import show_duration
+from cqueue.schema.drift import Drift, all_drift
+from cqueue.schema.migrations import load_migrations
+from cqueue.schema.options import HINT_WINDOW_S
+
+if TYPE_CHECKING:
+    from cqueue.doctor.site import Answer, Site
+    from cqueue.schema import Migration, State
+
+SUBJECT: Final = "tables"
+LARGE_MIB: Final = 100
+"""MiB of a partition from which its reads, repairs and compactions take long."""
+MANY_TOMBSTONES: Final = 1000
+"""Tombstones that 1 read in 100 may cross: readers aim at 500, and bound their reads at about this."""
+REFUSED_TOMBSTONES: Final = 100_000
+"""Tombstones at which Cassandra refuses a read, unless it is set otherwise."""
+SLOW_MS: Final = 250
+"""ms of 1 read in 100 on one node from which it is slow: a claim makes several, one after the other."""
+FEW_READS: Final = 100
+"""Reads since the node started below which their times say little: the first ones of a node are slow."""
+DELETED_ROWS: Final = frozenset({"messages", "bodies", "shards", "log", "log_shards", "queues", "schedules"})
+"""Tables whose rows are deleted. In the others rows expire, so that nothing can come back."""
+
+
+def check(site: Site) -> Iterator[Finding]:
+    """Read the schema, and what each node says about its tables."""
+    keyspace = site.settings.keyspace
+    try:
+        state = site.state()
+    except CqueueError as exc:
+        yield not_checked(SUBJECT, f"the schema: {exc}")
+    else:
+        yield from schema(state, load_migrations())
+        yield from _graces(site, state)
+    silent: set[str] = set()
+    for statement, judge in (
+        (cql.SELECT_PARTITION_SIZES, partitions),
+        (cql.SELECT_TOMBSTONES, tombstones),
+        (cql.SELECT_READ_LATENCY, latency),
+    ):
+        answers = site.ask_each(statement)
+        new = [answer for answer in answers if answer.error is not None and answer.node not in silent]
+        silent |= {answer.node for answer in new}
+        yield from unanswered(SUBJECT, new, "sizes, tombstones and reads of ")
+        yield from judge(figures_of(answers, keyspace))
+
+
+# ── Drift ──
+
+
+def schema(state: State, known: tuple[Migration, ...]) -> Iterator[Finding]:
+    """Judge the schema against these migrations."""
+    try:
+        state.check_not_newer(known)
+    except SchemaMismatch as exc:
+        yield Finding(
+            Severity.ERROR,
+            SUBJECT,
+            f"{exc}".rstrip("."),
+            reason="This version would misread what newer ones store, so it refuses to connect.",
+            remedy="Install the version that the other processes have",
+        )
+    else:
+        yield from drift(all_drift(state, known))
+
+
+def drift(found: Sequence[Drift]) -> Iterator[Finding]:
+    """Judge the differences from the schema. A table's structure matters more than its options."""
+    for one in found:
+        yield Finding(
+            Severity.WARNING if _may_wait(one) else Severity.ERROR,
+            SUBJECT,
+            f"{one.where} {one.problem}".rstrip("."),
+            reason="Clients work all the same; `cqueue schema verify` says so until it is mended."
+            if _may_wait(one)
+            else "Clients are refused, or fail when they need it.",
+            remedy="; ".join([*one.cql, *([one.remedy] if one.remedy else [])]) or "cqueue schema plan",
+        )
+    if not found:
+        yield Finding(
+            Severity.OK, SUBJECT, "the schema is as this version wants it: tables, compaction, gc_grace"
+        )
+
+
+def _may_wait(one: Drift) -> bool:
+    """Return whether clients work with this difference: one of options, or of an outstanding `post`."""
+    if one.where.startswith("migration"):
+        return "_post_" in one.where
+    return bool(one.cql) and not any(" ADD " in statement for statement in one.cql)
+
+
+# ── gc_grace ──
+
+
+def _graces(site: Site, state: State) -> Iterator[Finding]:
+    deletes = {name: table.gc_grace_s or 0 for name, table in state.tables.items() if name in DELETED_ROWS}
+    if not deletes:
+        return
+    settings, _ = site.node_settings()  # nodes that do not answer are reported by another check
+    yield from hint_window(deletes, settings)
+    copies = sum((state.replication or {}).values())
+    if copies > 1:
+        try:
+            rows = site.read(cql.SELECT_REPAIRS)
+            made = site.read(cql.SELECT_MADE_AT.format(keyspace=state.keyspace))
+        except CqueueError as exc:
+            yield not_checked(SUBJECT, f"the repair history: {exc}")
+            return
+        now = datetime.fromtimestamp(site.wall_us() / 1e6, UTC)
+        since = min((row.applied_at.replace(tzinfo=UTC) for row in made if row.applied_at), default=None)
+        yield from repairs(rows, state.keyspace, min(deletes.values()), now, since)
+
+
+def hint_window(graces: Mapping[str, int], settings: values.NodeSettings) -> Iterator[Finding]:
+    """Judge gc_grace against the hint window. graces: gc_grace in seconds by table."""
+    windows = [values.seconds(text) for text in values.by_value(settings, "max_hint_window")]
+    window_s = max((one for one in windows if one is not None), default=float(HINT_WINDOW_S))
+    short = {name: grace_s for name, grace_s in graces.items() if grace_s <= window_s}
+    window = _time(window_s)
+    if short:
+        named = ", ".join(f"{name} {_time(grace_s)}" for name, grace_s in sorted(short.items()))
+        yield Finding(
+            Severity.ERROR,
+            SUBJECT,
+            f"gc_grace is not above the hint window of {window}: {named}",
+            reason="A node that was away for that long may lack deletions that the others have forgotten: "
+            "acked messages come back.",
+            remedy=f"cqueue schema apply --gc-grace {max(86_400, int(2 * window_s))}, and run what it prints",
+            figures={"hint_window_s": window_s, **{f"{name}_s": one for name, one in short.items()}},
+        )
+    else:
+        yield Finding(
+            Severity.OK,
+            SUBJECT,
+            f"gc_grace is {_time(min(graces.values()))} or more, above the hint window of {window}",
+            figures={"gc_grace_s": min(graces.values()), "hint_window_s": window_s},
+        )
+
+
+def repairs(
+    rows: Iterable[Any], keyspace: str, grace_s: int, now: datetime, since: datetime | None = None
+) -> Iterator[Finding]:
+    """Judge when the keyspace was repaired last.
+
+    rows: of the repair history, with times in UTC. since: when the keyspace was made.
+    """
+    done = [
+        row.finished_at.replace(tzinfo=UTC)
+        for row in rows
+        if row.keyspace_name == keyspace and row.finished_at is not None and not row.exception_message
+    ]
+    last = max(done, default=None)
+    age_s = None if last is None else (now - last).total_seconds()
+    if age_s is not None and age_s <= grace_s:
+        yield Finding(
+            Severity.OK, SUBJECT, f"the last repair ended {_time(age_s)} ago", figures={"repair_age_s": age_s}
+        )
+        return
+    young_s = None if since is None else (now - since).total_seconds()
+    if age_s is None and young_s is not None and young_s <= grace_s:
+        yield Finding(
+            Severity.INFO,
+            SUBJECT,
+            f"no repair yet; the keyspace is {_time(young_s)} old",
+            reason=f"Each node has to be repaired within every gc_grace, {_time(grace_s)}.",
+            remedy=f"nodetool repair -full {keyspace}, on every node",
+            figures={"age_s": round(young_s), "gc_grace_s": grace_s},
+        )
+        return
+    ended = "none in the history" if age_s is None else f"the last one ended {_time(age_s)} ago"
+    yield Finding(
+        Severity.WARNING,
+        SUBJECT,
+        f"no repair within gc_grace of {_time(grace_s)}: {ended}",
+        reason="A node that missed a deletion for longer brings acked messages back. A tool that writes no "
+        "history is not seen here.",
+        remedy=f"nodetool repair -full {keyspace}, on every node, within every {_time(grace_s)}",
+        figures={"repair_age_s": age_s, "gc_grace_s": grace_s},
+    )
+
+
+# ── What the nodes say ──
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of one table on one node. other: a second figure of the same row, where there is one."""
+
+    node: str
+    table: str
+    value: float
+    other: float | None = None
+
+
+def figures_of(answers: Iterable[Answer], keyspace: str) -> list[Figure]:
+    """Return the figures of a keyspace's tables, on each node that answered."""
+    return [
+        Figure(answer.node, row.table_name, float(row.figure), getattr(row, "other", None))
+        for answer in answers
+        for row in answer.rows
+        if row.keyspace_name == keyspace and row.figure is not None
+    ]
+
+
+def partitions(figures: Sequence[Figure]) -> Iterator[Finding]:
+    """Judge the largest partition of each table, in MiB, as last compacted or flushed."""
+    for table, worst in _worst(figures).items():
+        if worst.value >= LARGE_MIB:
+            yield Finding(
+                Severity.WARNING,
+                SUBJECT,
+                f"{table}: a partition of {worst.value:,.0f} MiB on {worst.node}",
+                reason="Reads across it, compaction and repair take long and much memory.",
+                remedy="A narrower time shard or more shards for new queues, more partitions for logs: "
+                "docs/how-to/operate.md",
+                figures={"table": table, "node": worst.node, "mib": worst.value},
+            )
+    if figures and not any(one.value >= LARGE_MIB for one in figures):
+        largest = max(figures, key=lambda one: one.value)
+        yield Finding(
+            Severity.OK,
+            SUBJECT,
+            f"no partition of {LARGE_MIB} MiB; the largest has {max(1, largest.value):,.0f} MiB or less "
+            f"({largest.table})",
+            figures={"table": largest.table, "mib": largest.value},
+        )
+
+
+def tombstones(figures: Sequence[Figure]) -> Iterator[Finding]:
+    """Judge how many tombstones recent reads crossed: value is the 99th percentile, other the maximum."""
+    bad = False
+    for table, worst in _worst(figures).items():
+        most = max((one.other or 0.0) for one in figures if one.table == table)
+        if worst.value < MANY_TOMBSTONES and most < REFUSED_TOMBSTONES:
+            continue
+        bad = True
+        yield Finding(
+            Severity.ERROR if most >= REFUSED_TOMBSTONES else Severity.WARNING,
+            SUBJECT,
+            f"{table}: 1 read in 100 crosses {worst.value:,.0f} tombstones or more on {worst.node}, at most "
+            f"{most:,.0f}",
+            reason="Reads are slow, and refused from 100,000 on. Acked messages are tombstones until their "
+            "partition is dropped.",
+            remedy="A narrower time shard for new queues; nodetool compact of the table now",
+            figures={"table": table, "node": worst.node, "p99": worst.value, "max": most},
+        )
+    if figures and not bad:
+        worst = max(figures, key=lambda one: one.value)
+        yield Finding(
+            Severity.OK,
+            SUBJECT,
+            f"tombstones: 99 reads in 100 cross {worst.value:,.0f} at most ({worst.table})",
+            figures={"table": worst.table, "p99": worst.value},
+        )
+
+
+def latency(figures: Sequence[Figure]) -> Iterator[Finding]:
+    """Judge recent reads on each node: value is the 99th percentile in ms, other the number of reads."""
+    counted = [one for one in figures if (one.other or 0) >= FEW_READS]
+    for table, worst in _worst(counted).items():
+        if worst.value >= SLOW_MS:
+            yield Finding(
+                Severity.WARNING,
+                SUBJECT,
+                f"{table}: 1 read in 100 takes {worst.value:,.0f} ms or more on {worst.node}",
+                reason="A claim makes several reads, one after the other.",
+                remedy=f"On {worst.node}: nodetool tpstats, nodetool compactionstats; iostat -x 5",
+                figures={"table": table, "node": worst.node, "p99_ms": worst.value},
+            )
+    if counted and not any(one.value >= SLOW_MS for one in counted):
+        worst = max(counted, key=lambda one: one.value)
+        yield Finding(
+            Severity.OK,
+            SUBJECT,
+            f"99 reads in 100 take {worst.value:,.1f} ms at most on their node ({worst.table})",
+            figures={"table": worst.table, "p99_ms": worst.value},
+        )
+
+
+def _worst(figures: Iterable[Figure]) -> dict[str, Figure]:
+    """Return the highest figure of each table."""
+    found: dict[str, Figure] = {}
+    for one in figures:
+        if one.table not in found or one.value > found[one.table].value:
+            found[one.table] = one
+    return dict(sorted(found.items()))
+
+
+def _time(seconds: float) -> str:
+    return show_duration(timedelta(seconds=round(seconds)))

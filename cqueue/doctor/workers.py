@@ -1,0 +1,59 @@
+"""Workers of dispatchers: those whose heartbeat is late, and those of another version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from cqueue._version import __version__
+from cqueue.dispatcher.service.membership import BEAT_EVERY_S, STOPPING, TTL_S, Worker, listed
+from cqueue.doctor.finding import Finding, Severity
+
+if TYPE_CHECKING:
+    from cqueue.doctor.site import Site
+
+SUBJECT: Final = "workers"
+LATE_S: Final = 1.5 * BEAT_EVERY_S
+"""Seconds after which a heartbeat is late: a half more than the time between two."""
+
+
+def check(site: Site) -> Iterator[Finding]:
+    """Read the heartbeats."""
+    yield from judged(*listed(site.client()))
+
+
+def judged(workers: Sequence[Worker], now_s: float) -> Iterator[Finding]:
+    """Judge the heartbeats. now_s: the cluster's time in seconds since 1970."""
+    late = [worker for worker in workers if now_s - worker.seen > LATE_S]
+    for worker in late:
+        age_s = now_s - worker.seen
+        yield Finding(
+            Severity.WARNING,
+            SUBJECT,
+            f"{worker.name}: the last heartbeat is {age_s:.0f} s old; {worker.running} messages run there",
+            reason=f"One comes every {BEAT_EVERY_S:.0f} s. The process was killed, hangs, or does not reach "
+            f"Cassandra; after {TTL_S} s it is forgotten, and its messages come again after their timeout.",
+            remedy=f"On {worker.host or 'its machine'}: look at process {worker.pid} and its log",
+            figures={"worker": worker.name, "age_s": round(age_s, 1), "running": worker.running},
+        )
+    others = sorted({worker.version for worker in workers if worker.version not in {__version__, ""}})
+    if others:
+        yield Finding(
+            Severity.INFO,
+            SUBJECT,
+            f"workers run cqueue {', '.join(others)}; this is {__version__}",
+            reason="Versions side by side are meant for the time of an upgrade.",
+            figures={"versions": others, "own": __version__},
+        )
+    if not workers:
+        yield Finding(
+            Severity.INFO,
+            SUBJECT,
+            "no dispatcher runs",
+            reason="Tasks and schedules need one; consumers of your own do not.",
+            remedy="cqueue dispatch MODULE:APP",
+        )
+    elif not late:
+        stopping = sum(worker.state == STOPPING for worker in workers)
+        named = f"{len(workers)} with heartbeats" + (f", {stopping} of them stopping" if stopping else "")
+        yield Finding(Severity.OK, SUBJECT, named, figures={"workers": len(workers), "stopping": stopping})

@@ -1,0 +1,633 @@
+"""What the doctor concludes from what it has read.
+
+Troubles stand here that cannot be made on one node shared by all tests: several nodes, other releases,
+settings of cassandra.yaml, large partitions. tests/acceptance/test_doctor.py makes the others on a real
+Cassandra, and tests/faults/test_doctor.py some of these on nodes of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+
+from cqueue._version import __version__
+from cqueue.dispatcher.service.membership import Worker
+from cqueue.doctor import (
+    CHECKS,
+    Check,
+    Finding,
+    Severity,
+    clocks,
+    cluster_settings,
+    consistency,
+    examine,
+    guardrails,
+    node_values,
+    nodes,
+    queues,
+    tables,
+    versions,
+    workers,
+)
+from cqueue.doctor.clocks import Clock
+from cqueue.doctor.queue_figures import Figures
+from cqueue.doctor.queues import Letters
+from cqueue.doctor.site import Answer, Replication, unanswered
+from cqueue.doctor.tables import Figure
+from cqueue.errors import Refused, Unavailable
+from cqueue.schema import FORMAT, Deployment
+from cqueue.schema.drift import Drift
+from cqueue.settings import load
+from cqueue.store.operations import WideRow
+
+ERROR, WARNING, NOT_CHECKED, INFO, OK = Severity
+CLIENT = load("cassandra://h/shop?local_dc=dc1", environ={})
+SERIAL = replace(CLIENT, serial_consistency="serial", consistency="quorum")
+ROW = Deployment(FORMAT, "local_serial", 2000, 500, 86_400, 7, "dc1")
+NODES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+S, DAY_S = 1_000_000, 86_400
+
+
+def severities(found):
+    return [finding.severity for finding in found]
+
+
+def only(found):
+    """The only finding; each that is not ok says why, or what to do."""
+    (finding,) = found
+    assert finding.severity in {OK, INFO} or (finding.reason and finding.remedy)
+    return finding
+
+
+# ── The examination ──
+
+
+class Site:
+    """What checks of these tests look at: nothing."""
+
+    limit_s = 0.3
+
+
+def finding(severity=OK, subject="one"):
+    return Finding(severity, subject, "found")
+
+
+def test_the_worst_comes_first_and_checks_keep_their_order():
+    checks = [
+        Check("a", lambda _: [finding(OK, "a"), finding(WARNING, "a")]),
+        Check("b", lambda _: [finding(ERROR, "b"), finding(WARNING, "b"), finding(INFO, "b")]),
+    ]
+    found = examine(Site(), checks)
+    assert [(one.severity, one.subject) for one in found] == [
+        (ERROR, "b"), (WARNING, "a"), (WARNING, "b"), (INFO, "b"), (OK, "a"),
+    ]  # fmt: skip
+
+
+def test_a_check_that_hangs_is_left_behind_with_what_it_had_found():
+    """And is never reported as ok; the others are not held up by it."""
+    released = Event()
+
+    def hangs(_):
+        yield finding(WARNING)
+        released.wait(20)
+        yield finding(ERROR)
+
+    began_s = time.monotonic()
+    try:
+        found = examine(Site(), [Check("one", hangs), Check("two", lambda _: released.wait(20) and [])])
+    finally:
+        released.set()
+    assert time.monotonic() - began_s < 5
+    assert severities(found) == [WARNING, NOT_CHECKED, NOT_CHECKED]
+    assert [one.subject for one in found[1:]] == ["one", "two"]
+    assert "not done within 300ms" in found[1].found
+
+
+def test_a_check_that_is_refused_or_has_a_bug_hides_no_other_one(caplog):
+    """A permission that is missing is named; of a bug only the kind, as its text may hold anything."""
+
+    def refused(_):
+        raise Refused("Have an operator run: GRANT SELECT ON system_views TO shop.")
+
+    def broken(_):
+        raise KeyError("secret")
+
+    found = examine(Site(), [Check("a", refused), Check("b", broken), Check("c", lambda _: [finding()])])
+    assert severities(found) == [NOT_CHECKED, NOT_CHECKED, OK]
+    assert "GRANT SELECT" in found[0].found
+    assert "KeyError" in found[1].found
+    assert "secret" not in found[1].found
+    assert "doctor_check_failed" in caplog.text
+
+
+def test_every_subject_is_checked():
+    assert [check.subject for check in CHECKS] == [
+        "nodes", "clocks", "consistency", "settings", "guardrails", "tables", "queues", "workers", "versions",
+        "doorbell",
+    ]  # fmt: skip
+
+
+# ── Nodes ──
+
+
+def answers(*away, rows=()):
+    """Answers of three nodes of dc1, of which some are away."""
+    error = Unavailable("no answer within 5 s")
+    return [Answer(node, "dc1", list(rows), error if node in away else None) for node in NODES]
+
+
+def test_a_node_that_is_away_is_named():
+    """Several nodes cannot be had on the shared node."""
+    found = list(nodes.judged(answers(NODES[2])))
+    assert only(found).severity is WARNING
+    assert only(found).found == "10.0.0.3 does not answer; away in dc1: 1 of 3 nodes"
+    assert only(nodes.judged(answers())).severity is OK
+
+
+def test_nodes_that_do_not_answer_for_one_reason_are_one_finding():
+    """And the driver's words are cut to those that help."""
+    errors = [
+        Unavailable("The read failed: 10.0.0.1:9042: Host has been marked down or removed"),
+        Unavailable("The read failed: 10.0.0.2:9042: Host has been marked down or removed"),
+        Unavailable(
+            "The read failed: Error from server: code=1200 [Coordinator node timed out waiting for replica "
+            'nodes\' responses] message="Operation timed out - received only 1 responses." '
+            "info={'consistency': 'LOCAL_SERIAL', 'required_responses': 2}"
+        ),
+    ]
+    told = [Answer(node, "dc1", [], error) for node, error in zip(NODES, errors, strict=True)]
+    assert [one.found for one in unanswered("clocks", told, "hints of ")] == [
+        "hints of 10.0.0.1, 10.0.0.2: Host has been marked down or removed",
+        "hints of 10.0.0.3: Operation timed out - received only 1 responses",
+    ]
+
+
+def test_ranges_without_a_quorum_are_counted():
+    """Three copies on three nodes bear one that is away, and not two; `serial` counts all data centres."""
+    local = dict.fromkeys(NODES, "dc1")
+    ring = [local, {**local, "10.1.0.1": "dc2"}]
+    assert only(nodes.quorums(ring, {NODES[0]}, CLIENT)).severity is OK
+    two = only(nodes.quorums(ring, set(NODES[:2]), CLIENT))
+    assert (two.severity, two.figures["short"]) == (ERROR, 2)
+    of_serial = only(nodes.quorums(ring, set(NODES[:2]), SERIAL))
+    assert of_serial.figures["short"] == 2
+    assert only(nodes.quorums(ring, {"10.1.0.1", NODES[0]}, CLIENT)).severity is OK
+    assert only(nodes.quorums(ring, {"10.1.0.1", NODES[0]}, SERIAL)).figures["short"] == 1
+
+
+def test_hints_that_wait_are_shown():
+    """There is nobody to keep hints for on one node."""
+    rows = [SimpleNamespace(address="10.0.0.3", files=2, oldest=datetime(2030, 1, 1, tzinfo=UTC))]
+    told = [Answer(node, "dc1", rows) for node in NODES[:2]]
+    away = Answer(NODES[2], "dc1", [], Unavailable("no answer"))
+    assert severities(nodes.hints([away], away=set())) == [NOT_CHECKED]
+    found = list(nodes.hints([*told, away], away={NODES[2]}))
+    assert severities(found) == [INFO, INFO]  # the third is reported as away, and not again
+    assert "2 files of hints for 10.0.0.3" in found[0].found
+
+
+# ── Clocks ──
+
+
+def clocks_at(*offsets_ms, error_ms=1):
+    return [Clock(f"10.0.0.{n}", ms * 1000, error_ms * 1000) for n, ms in enumerate(offsets_ms, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("offsets_ms", "severity"),
+    [((0, 4, -3), OK), ((0, 4, 200), OK), ((0, 4, 300), WARNING), ((0, 4, -700), ERROR), ((0, 501), WARNING)],
+)
+def test_nodes_whose_clocks_differ_by_more_than_epsilon_are_named(offsets_ms, severity):
+    """Several nodes cannot be had on the shared node; tests/faults/test_doctor.py sets the clock of one."""
+    found = only(clocks.judged(clocks_at(*offsets_ms), 500_000))
+    assert found.severity is severity
+    assert found.figures["spread_ms"] == max(offsets_ms) - min(offsets_ms)
+
+
+def test_only_the_nodes_that_are_off_are_named():
+    """Of three the one; of two nobody knows which."""
+    found = only(clocks.judged(clocks_at(0, 4, 1700), 500_000))
+    assert found.found.endswith(": 10.0.0.3 +1,696 ms")
+    found = only(clocks.judged(clocks_at(0, 1700), 500_000))
+    assert found.found.endswith(": 10.0.0.1 -850 ms, 10.0.0.2 +850 ms")
+
+
+def test_slow_answers_accuse_no_clock():
+    """What a clock shows is as uncertain as half of the question's round trip."""
+    assert only(clocks.judged(clocks_at(0, 600, error_ms=400), 500_000)).severity is OK
+    assert only(clocks.judged(clocks_at(1500, error_ms=800), 500_000)).severity is OK
+
+
+def test_the_quickest_answer_of_each_node_counts():
+    def answer(trip_ms, told_ms, error=None):
+        return Answer("a", "dc1", [SimpleNamespace(ms=told_ms)], error, 0, trip_ms * 1_000_000)
+
+    rounds = [[answer(400, 1_205)], [answer(2, 1_001)], [answer(0, 0, Unavailable("away"))]]
+    assert clocks.measured(rounds, wall_gap_us=1_000_000) == [Clock("a", 500, 1500)]
+
+
+# ── Consistency ──
+
+
+def copies(**numbers):
+    return Replication("NetworkTopologyStrategy", numbers)
+
+
+@pytest.mark.parametrize(
+    ("replication", "severity", "says"),
+    [
+        (copies(dc1=3), None, ""),
+        (copies(dc1=5), ERROR, "a quorum is 3"),
+        (copies(dc1=2), WARNING, "2 copies on 2 nodes"),
+        (copies(dc1=1), WARNING, "1 copy on 2 nodes"),
+        (copies(dc2=3), ERROR, "local_dc dc1 has no copies"),
+    ],
+)
+def test_copies_are_judged_against_the_nodes_there_are(replication, severity, says):
+    """A data centre of several nodes cannot be had on the shared node."""
+    count = 2 if severity else 3
+    found = list(consistency.judged(replication, {"dc1": count, "dc2": 3}, CLIENT))
+    if severity is None:
+        assert found == []
+        return
+    assert only(found).severity is severity
+    assert says in only(found).found
+
+
+def test_a_remedy_keeps_the_copies_of_the_other_data_centres():
+    found = only(consistency.judged(copies(dc1=1, dc2=3), {"dc1": 3, "dc2": 3}, CLIENT))
+    assert "'dc1': '3', 'dc2': '3'" in found.remedy
+
+
+def test_serial_over_two_equal_data_centres_is_no_fail_over():
+    found = only(consistency.judged(copies(dc1=3, dc2=3), {"dc1": 3, "dc2": 3}, SERIAL))
+    assert found.severity is WARNING
+    three = copies(dc1=3, dc2=3, dc3=1)
+    per_centre = {"dc1": 3, "dc2": 3, "dc3": 1}
+    assert WARNING not in severities(consistency.judged(three, per_centre, CLIENT))
+
+
+def test_a_home_without_copies_is_an_error():
+    found = consistency.home(replace(ROW, home_dc="dc1"), copies(dc2=3), CLIENT)
+    assert severities(found) == [ERROR]
+
+
+# ── Settings of the nodes ──
+
+
+GOOD = {
+    "paxos_variant": "v2",
+    "paxos_state_purging": "legacy",
+    "commitlog_sync": "batch",
+    "commitlog_sync_period": "0ms",
+    "hinted_handoff_enabled": "true",
+    "tombstone_warn_threshold": "1000",
+    "tombstone_failure_threshold": "100000",
+}
+
+
+def cluster(*changes):
+    """Settings of as many nodes as there are changes."""
+    return {node: {**GOOD, **change} for node, change in zip(NODES, changes, strict=False)}
+
+
+def test_a_good_cluster_is_without_findings():
+    assert list(cluster_settings.judged(cluster({}, {}, {}), 3)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "says"),
+    [
+        ([{"paxos_variant": "v1"}, {}, {}], WARNING, "v1 on 10.0.0.1"),
+        ([{"paxos_variant": "v2_without_linearizable_reads"}] * 3, ERROR, "on all nodes"),
+        ([{"paxos_state_purging": "gc_grace"}, {}, {}], ERROR, "legacy on 10.0.0.2, 10.0.0.3 and gc_grace"),
+        ([{"paxos_state_purging": "gc_grace"}] * 3, None, ""),
+        ([{"paxos_state_purging": "repaired"}] * 3, INFO, "repaired on all nodes"),
+        ([{"hinted_handoff_enabled": "false"}] * 3, WARNING, "hinted_handoff_enabled is false"),
+        ([{"tombstone_warn_threshold": "-1"}] * 3, WARNING, "tombstone_warn_threshold is -1"),
+        ([{"tombstone_failure_threshold": "5000"}] * 3, WARNING, "tombstone_failure_threshold is 5000"),
+        ([{"tombstone_failure_threshold": "1500"}] * 3, ERROR, "tombstone_failure_threshold is 1500"),
+    ],
+)
+def test_settings_are_judged_node_by_node(changes, severity, says):
+    """The settings of the shared node cannot be changed; tests/faults/test_doctor.py sets some of these."""
+    found = list(cluster_settings.judged(cluster(*changes), 3))
+    if severity is None:
+        assert found == []
+        return
+    assert only(found).severity is severity
+    assert says in only(found).found
+
+
+def test_paxos_state_that_waits_for_a_repair_needs_v2():
+    change = {"paxos_variant": "v1", "paxos_state_purging": "repaired"}
+    assert severities(cluster_settings.judged(cluster(change), 1)) == [WARNING, ERROR]
+
+
+@pytest.mark.parametrize(("number", "severity"), [(1, ERROR), (2, WARNING), (3, INFO), (None, WARNING)])
+def test_a_periodic_commit_log_is_as_bad_as_there_are_few_copies(number, severity):
+    change = {"commitlog_sync": "periodic", "commitlog_sync_period": "10000ms"}
+    found = only(cluster_settings.judged(cluster(change), number))
+    assert found.severity is severity
+    assert "10000ms" in found.reason
+
+
+# ── Guardrails ──
+
+
+OFF = {rule.name: None for rule in guardrails.RULES} | {name: "true" for name, *_ in guardrails.SWITCHES}
+MEASURED = {
+    "user_timestamps_enabled": "false",
+    "in_select_cartesian_product_fail_threshold": "25",
+    "items_per_collection_fail_threshold": "100",
+    "maximum_timestamp_fail_threshold": "1d",
+    "partition_keys_in_select_fail_threshold": "20",
+    "column_value_size_fail_threshold": "512KiB",
+    "zero_ttl_on_twcs_enabled": "false",
+    "alter_table_enabled": "false",
+}
+OTHERS = {
+    "page_size_fail_threshold": "500",
+    "collection_size_fail_threshold": "1KiB",
+    "minimum_timestamp_fail_threshold": "12h",
+    "max_mutation_size": "1024KiB",
+    "use_statements_enabled": "false",
+    "read_consistency_levels_disallowed": "[LOCAL_QUORUM]",
+    "write_consistency_levels_disallowed": "[LOCAL_SERIAL, ALL]",
+    "table_properties_disallowed": "[compaction, comment]",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), (MEASURED | OTHERS).items())
+def test_each_guardrail_that_refuses_something_is_found(name, value):
+    """Guardrails of the shared node cannot be set; tests/faults/test_doctor.py sets them on another one."""
+    found = only(guardrails.judged({"10.0.0.1": {**OFF, name: value}}, CLIENT))
+    assert found.severity in {WARNING, ERROR}
+    assert name in found.found
+    assert name in found.remedy
+    assert "10.0.0.1" in found.found
+
+
+@pytest.mark.parametrize("value", [None, "-1", "0", "null", "nonsense"])
+def test_a_guardrail_that_is_off_refuses_nothing(value):
+    settings = {"10.0.0.1": OFF | {rule.name: value for rule in guardrails.RULES}}
+    assert severities(guardrails.judged(settings, CLIENT)) == [OK]
+
+
+def test_a_guardrail_that_is_high_enough_refuses_nothing():
+    settings = {"10.0.0.1": OFF | {rule.name: rule.shown for rule in guardrails.RULES}}
+    assert severities(guardrails.judged(settings, CLIENT)) == [OK]
+
+
+def test_limits_of_reads_count_only_where_they_are_switched_on():
+    limit = {"local_read_size_fail_threshold": "1MiB"}
+    for switch, severity in (("false", OK), ("true", ERROR)):
+        settings = {"10.0.0.1": {**OFF, **limit, "read_thresholds_enabled": switch}}
+        assert severities(guardrails.judged(settings, CLIENT)) == [severity]
+
+
+def test_a_full_disk_that_will_refuse_is_worth_knowing():
+    settings = {"10.0.0.1": {**OFF, "data_disk_usage_percentage_fail_threshold": "80"}}
+    assert severities(guardrails.judged(settings, CLIENT)) == [INFO, OK]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (node_values.seconds, "3h", 10_800),
+        (node_values.seconds, "10800000ms", 10_800),
+        (node_values.seconds, "1d", DAY_S),
+        (node_values.seconds, None, None),
+        (node_values.size, "512KiB", 1 << 19),
+        (node_values.size, "16777216B", 1 << 24),
+        (node_values.size, "3h", None),
+        (node_values.number, "-1", -1),
+        (node_values.number, "", None),
+    ],
+)
+def test_values_are_read_as_cassandra_writes_them(read, text, value):
+    assert read(text) == value
+
+
+# ── Tables ──
+
+
+@pytest.mark.parametrize(
+    ("drift", "severity"),
+    [
+        (
+            Drift("column messages.body", "does not exist.", cql=("ALTER TABLE messages ADD body blob",)),
+            ERROR,
+        ),
+        (Drift("migration 03_pre_log", "has not been applied.", "Run `cqueue schema apply`."), ERROR),
+        (Drift("migration 07_post_packs", "has not been applied.", "Run `cqueue schema apply`."), WARNING),
+        (
+            Drift("table log", "has compaction a, not b.", cql=("ALTER TABLE log WITH compaction = b",)),
+            WARNING,
+        ),
+        (Drift("keyspace shop", "does not exist.", "Run `cqueue schema apply`."), ERROR),
+    ],
+)
+def test_structure_weighs_more_than_options(drift, severity):
+    (found,) = tables.drift([drift])
+    assert found.severity is severity
+    assert found.remedy
+
+
+def test_gc_grace_has_to_be_above_the_hint_window_of_every_node():
+    """The hint window of the shared node cannot be changed; its real gc_grace is in the acceptance tests."""
+    settings = {"a": {"max_hint_window": "3h"}, "b": {"max_hint_window": "36h"}}
+    found = only(tables.hint_window({"messages": DAY_S, "log": 2 * DAY_S}, settings))
+    assert found.severity is ERROR
+    assert "messages 1d" in found.found
+    assert "log" not in found.found
+    assert only(tables.hint_window({"messages": DAY_S}, {"a": settings["a"]})).severity is OK
+    assert only(tables.hint_window({"messages": 10_000}, {})).severity is ERROR
+
+
+NOW = datetime(2030, 1, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("rows", "severity"),
+    [
+        ([], WARNING),
+        ([("shop", timedelta(hours=2), None)], OK),
+        ([("shop", timedelta(hours=30), None)], WARNING),
+        ([("other", timedelta(hours=2), None)], WARNING),
+        ([("shop", timedelta(hours=2), "it failed")], WARNING),
+        ([("shop", None, None)], WARNING),
+    ],
+)
+def test_a_repair_has_to_end_within_gc_grace(rows, severity):
+    """A keyspace of one copy is never repaired, and the shared node can hold no second one."""
+    history = [
+        SimpleNamespace(
+            keyspace_name=name, finished_at=age and (NOW - age).replace(tzinfo=None), exception_message=error
+        )
+        for name, age, error in rows
+    ]
+    assert only(tables.repairs(history, "shop", DAY_S, NOW)).severity is severity
+
+
+def test_a_young_keyspace_need_not_have_been_repaired():
+    made = NOW - timedelta(hours=2)
+    assert severities(tables.repairs([], "shop", DAY_S, NOW, made)) == [INFO]
+    assert severities(tables.repairs([], "shop", DAY_S, NOW, NOW - timedelta(days=2))) == [WARNING]
+
+
+def test_large_partitions_are_named():
+    """100 MiB in one partition, compacted, would take the shared node minutes."""
+    found = only(tables.partitions([Figure("a", "messages", 250), Figure("b", "messages", 3)]))
+    assert found.severity is WARNING
+    assert "messages: a partition of 250 MiB on a" in found.found
+    assert only(tables.partitions([Figure("a", "messages", 3)])).severity is OK
+
+
+def test_tombstones_are_an_error_where_reads_were_refused():
+    """Tombstones of a warning are made in the acceptance tests; 100,000 would take minutes."""
+    assert only(tables.tombstones([Figure("a", "messages", 900, 99_999)])).severity is OK
+    assert only(tables.tombstones([Figure("a", "messages", 1200, 5000)])).severity is WARNING
+    assert only(tables.tombstones([Figure("a", "messages", 10, 100_001)])).severity is ERROR
+
+
+def test_slow_reads_are_named_once_there_are_enough_of_them():
+    """The shared node cannot be slowed down."""
+    assert list(tables.latency([Figure("a", "messages", 900, 5)])) == []
+    assert only(tables.latency([Figure("a", "messages", 900, 5000)])).severity is WARNING
+    assert only(tables.latency([Figure("a", "messages", 9, 5000)])).severity is OK
+
+
+# ── Queues ──
+
+
+PLACE = WideRow("q@1", 0, 0)
+
+
+def figures(*, claimed_s=None, late_s=None, late=1, **others):
+    """A queue whose oldest message was due, and claimed from, a while ago."""
+    now_us = 1_800_000_000 * S
+    found = Figures(now_us=now_us, **others)
+    if late_s is not None:
+        found.note_late(PLACE, now_us - late_s * S, late)
+    if claimed_s is not None:
+        found.claims[PLACE] = now_us - claimed_s * S
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "serving", "severity", "says"),
+    [
+        (figures(late_s=600, claimed_s=2), 1, INFO, "due for up to 10m; the last claim there was 2s ago"),
+        (figures(late_s=600, claimed_s=2), 0, INFO, "last claim"),
+        (figures(late_s=600, claimed_s=300), 2, ERROR, "2 processes wait for it, and the last claim"),
+        (figures(late_s=600), 1, ERROR, "1 process waits for it, and nothing was ever claimed"),
+        (figures(late_s=90_000), 0, WARNING, "1 message due for up to 1d1h; nobody is known to wait"),
+        (figures(late_s=600, late=3, partial=True), 0, WARNING, "3+ messages"),
+        (figures(late_s=600, late=2, stragglers=2, claimed_s=2), 1, WARNING, "below the cursor"),
+    ],
+)
+def test_late_messages_are_judged_by_who_waits_and_who_claims(found, serving, severity, says):
+    (one,) = queues.late("q", found, serving)
+    assert one.severity is severity
+    assert says in one.found
+    assert one.remedy
+
+
+def test_a_paused_queue_is_not_stuck():
+    (one,) = queues.late("q", figures(late_s=600), 1, paused=True)
+    assert one.severity is INFO
+    assert "paused" in one.found
+
+
+def test_a_queue_without_late_messages_has_no_findings():
+    assert list(queues.late("q", figures(claimed_s=2), 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("letters", "severity", "says"),
+    [
+        (Letters(0), None, ""),
+        (
+            Letters(12, 5, 3 * 3600.0),
+            WARNING,
+            "12 dead letters, 5 of them in the last hour; the oldest died 3h",
+        ),
+        (Letters(1, 0, 40 * 86_400.0), INFO, "1 dead letter; the oldest died 40d ago"),
+        (Letters(10_000, 0, 4000.0, plus=True), INFO, "10,000+ dead letters"),
+    ],
+)
+def test_dead_letters_are_a_warning_while_they_grow(letters, severity, says):
+    """Letters that are hours old cannot be made: they die when they are buried."""
+    found = list(queues.dead("q", letters))
+    assert severities(found) == ([] if severity is None else [severity])
+    assert all(says in one.found for one in found)
+
+
+# ── Workers and versions ──
+
+
+def worker(name, seen, version=__version__):
+    return Worker(name, "host", 42, "shop:app", ("mail",), 8, version, started=0, state="running", seen=seen)
+
+
+def test_late_heartbeats_are_named():
+    (late,) = workers.judged([worker("a", 99), worker("b", 90)], now_s=100)
+    assert (late.severity, late.figures["worker"], late.figures["age_s"]) == (WARNING, "b", 10)
+    assert severities(workers.judged([worker("a", 99)], now_s=100)) == [OK]
+    assert severities(workers.judged([], now_s=100)) == [INFO]
+    assert severities(workers.judged([worker("a", 99, "0.0.9")], now_s=100)) == [INFO, OK]
+
+
+@pytest.mark.parametrize(
+    ("python", "driver", "expected"),
+    [
+        ((3, 11), "3.29.3", []),
+        ((3, 13), "3.30.1", []),
+        ((3, 15), "3.30.1", [INFO]),
+        ((3, 12), "3.28.0", [WARNING]),
+        ((3, 12), "3.31.0.post1", [WARNING]),
+    ],
+)
+def test_this_process_is_judged_by_what_is_tested(python, driver, expected):
+    """Tests run on one Python and one driver."""
+    assert severities(versions.of_process(python, driver)) == expected
+
+
+def test_parts_that_the_driver_lacks_are_named():
+    assert only(versions.missing_parts(["numbers for ids"])).severity is WARNING
+    assert list(versions.missing_parts([])) == []
+
+
+@pytest.mark.parametrize(
+    ("locals_", "expected"),
+    [
+        ([("5.0.9", "a")] * 3, [OK]),
+        ([("5.0.9", "a"), ("5.0.8", "a")], [WARNING]),
+        ([("4.1.3", "a")], [ERROR]),
+        ([("5.1.0", "a")], [WARNING]),
+        ([("5.0.9", "a"), ("5.0.9", "b")], [ERROR]),
+    ],
+)
+def test_nodes_of_other_releases_and_schemas_are_found(locals_, expected):
+    """All nodes here are of one release."""
+    rows = [SimpleNamespace(release_version=one, schema_version=other) for one, other in locals_]
+    told = [Answer(node, "dc1", [row]) for node, row in zip(NODES, rows, strict=False)]
+    assert severities(versions.of_nodes(told)) == expected
+
+
+def test_the_tested_versions_are_those_of_the_package():
+    """setup.cfg says what is installed and promised; the doctor says what is tested."""
+    from pathlib import Path
+
+    text = (Path(__file__).parents[2] / "setup.cfg").read_text(encoding="utf-8")
+    first, limit = (".".join(map(str, one)) for one in versions.DRIVERS)
+    assert f"cassandra-driver >={first},<{limit}" in text
+    assert all(f"Python :: {major}.{minor}\n" in text for major, minor in versions.PYTHONS)
+    after = versions.PYTHONS[1][1] + 1
+    assert f"Python :: 3.{after}" not in text

@@ -13,7 +13,7 @@ from typing import Any
 
 @contextmanager
 def ctrl_c_at(number: int) -> Iterator[None]:
-    """A block that a signal interrupts at the moment of this number, if it has so many."""
+    """A block that a signal interrupts at its moment `number`, if it has that many moments."""
     left = number
 
     def look(_frame: Any, event: str, _arg: Any) -> None:
@@ -51,6 +51,6 @@ def on_a_thread(call: Callable[[], Any]) -> Any:
     outcome: list[Any] = []
     thread = threading.Thread(target=lambda: outcome.append(call()), daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(20)
     assert not thread.is_alive()
     return outcome[0]

@@ -23,11 +23,22 @@ def ctrl_c_at(number: int) -> Iterator[None]:
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
+    def ignored(unraisable: Any) -> None:
+        """In a callback, such as that of a dead weak reference, Python ignores a Ctrl-C: repeat it after."""
+        nonlocal left
+        if unraisable.exc_type is not KeyboardInterrupt:
+            usual(unraisable)
+            return
+        left = 2  # the end of this `setprofile` is a moment as well
+        sys.setprofile(look)
+
+    usual, sys.unraisablehook = sys.unraisablehook, ignored
     sys.setprofile(look)
     try:
         yield
     finally:
         sys.setprofile(None)
+        sys.unraisablehook = usual
 
 
 def at_each_moment(call: Callable[[], object], check: Callable[[], None]) -> int:
